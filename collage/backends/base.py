@@ -1,0 +1,103 @@
+"""What a backend is: a name, a reason per operator it does not take, a rule, and a compiler of regions.
+
+A backend never raises for a region that it cannot compile in the search: `compile` raises
+`BackendError` with the reason and the measurer turns that into an invalid cost.
+"""
+
+import abc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from collage.graph.index_set import IndexSet
+
+if TYPE_CHECKING:
+    import tvm
+
+    from collage.frontend.model import Function
+    from collage.rules.rule import PartitionRule
+
+
+class BackendStyle(Enum):
+    """Which default rule lists a backend's candidates (DESIGN 4.2)."""
+
+    NATIVE = "native"
+    LIBRARY = "library"
+    GRAPH = "graph"
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """`reason` is "" when the backend can be used here; `libraries` maps library to version."""
+
+    reason: str
+    libraries: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def available(self) -> bool:
+        return not self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class PluginKernel:
+    """A kernel that the C++ plug-in runs: `collage.create_module(kind, symbol, blob)`.
+
+    Called with the region's inputs then its outputs (contiguous CPU tensors), in the order of
+    `region_values`.
+    """
+
+    kind: str
+    blob: bytes
+
+
+@dataclass(frozen=True)
+class TirKernel:
+    """A kernel that is one TIR function: `module` holds it under `symbol`.
+
+    Called with inputs, then `constants`, then outputs.
+    """
+
+    module: "tvm.IRModule"
+    symbol: str
+    constants: tuple[np.ndarray, ...] = ()
+
+
+Kernel = PluginKernel | TirKernel
+Unsupported = Callable[["Function", int], str | None]
+
+
+class Backend(abc.ABC):
+    """One toolchain. Subclass it and register the class (entry point group `collage.backends`)."""
+
+    name: str
+    style: BackendStyle = BackendStyle.LIBRARY
+    conflicts: frozenset[str] = frozenset()
+    variants: tuple[str, ...] = ("",)
+    """Implementations offered for one region; each is measured as a candidate of its own."""
+
+    @abc.abstractmethod
+    def availability(self) -> Availability:
+        """Tell whether the toolchain can be used on this machine, with versions, else why not."""
+
+    @abc.abstractmethod
+    def unsupported(self, function: "Function", node: int) -> str | None:
+        """Return why `node` cannot run here, or None when it can."""
+
+    @abc.abstractmethod
+    def compile(
+        self, function: "Function", nodes: IndexSet, threads: int, variant: str = ""
+    ) -> Kernel:
+        """Compile the region. Raises BackendError with the toolchain's own words on refusal."""
+
+    def rule(self, function: "Function") -> "PartitionRule | None":
+        """Return the rule that lists this backend's candidates; None means the style's default."""
+        return None
+
+    @property
+    def identity(self) -> str:
+        """Name and versions; part of every cost key."""
+        versions = sorted(self.availability().libraries.items())
+        return f"{self.name} " + " ".join(f"{lib}={version}" for lib, version in versions)

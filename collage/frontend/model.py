@@ -1,0 +1,62 @@
+"""The imported model: functions whose graph nodes correspond one to one to ONNX nodes.
+
+`DataflowGraph.nodes[i]` is `Function.onnx_nodes[i]`. What Relax says about a node is in
+`Function.relax_nodes[i]`: a function whose body is one Relax op, a function with several (a composite
+op), or None (a foreign op, which only backends that run ONNX may take).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from collage.graph.dataflow import DataflowGraph, TensorType
+
+if TYPE_CHECKING:
+    from tvm import relax
+
+
+@dataclass(frozen=True)
+class RelaxNode:
+    """A node in Relax: `function` takes `operands` (value names, weights included) in order.
+
+    Small constants that decide shapes are already inlined, so `operands` may be fewer than the ONNX
+    operands. Several outputs come back as a tuple.
+    """
+
+    function: "relax.Function"
+    operands: tuple[str, ...]
+    composite: bool
+
+
+@dataclass(frozen=True)
+class Function:
+    """One shape set of the model, partitioned on its own."""
+
+    name: str
+    graph: DataflowGraph
+    onnx_nodes: tuple[onnx.NodeProto, ...]
+    relax_nodes: tuple[RelaxNode | None, ...]
+    weights: Mapping[str, np.ndarray]
+    opsets: Mapping[str, int]
+    ir_version: int
+    simplified: Path
+    """The folded, shape-bound ONNX file of this function (a worker re-imports it)."""
+
+    @property
+    def input_types(self) -> Mapping[str, TensorType]:
+        return {name: self.graph.types[name] for name in self.graph.inputs}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model file with its functions, one per shape set, in the order the user gave them."""
+
+    path: Path
+    sha256: str
+    functions: tuple[Function, ...]
+    notes: tuple[str, ...] = ()
+    """What import could not do, in plain words (for the report)."""
