@@ -1,0 +1,6 @@
+"""What is published: the executable with its manifest, plan, report and golden data."""
+
+from collage.bundle.manifest import Manifest
+from collage.bundle.save import save_bundle
+
+__all__ = ["Manifest", "save_bundle"]

@@ -1,0 +1,45 @@
+"""Collage: for every sub-graph of an ONNX model, the toolchain that measures fastest.
+
+    collage.compile("model.onnx", collage.Options(), output="bundle")   # needs the `compile` extra
+    collage.load("bundle").run({"x": array})                            # needs the `runtime` extra
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collage.options import Options
+
+if TYPE_CHECKING:
+    from collage.report.data import Summary
+    from collage.runtime.loader import LoadedBundle
+
+__version__ = "0.1.0"
+__all__ = ["Options", "compile", "load"]
+
+
+def compile(
+    model: str | os.PathLike[str],
+    options: Options | None = None,
+    *,
+    output: str | os.PathLike[str],
+) -> "Summary":
+    """Compile the ONNX file `model` into the bundle folder `output` and return what was found.
+
+    Raises:
+        CollageError: see `collage.errors`; nothing is published then.
+    """
+    from collage.pipeline import compile_model
+
+    return compile_model(Path(model), options or Options(), Path(output))
+
+
+def load(bundle: str | os.PathLike[str]) -> "LoadedBundle":
+    """Load a bundle for serving; needs neither a compiler nor onnx nor a network.
+
+    Raises:
+        BundleError: incomplete, changed, or made for another processor or library version.
+    """
+    from collage.runtime.loader import load as load_bundle
+
+    return load_bundle(Path(bundle))

@@ -1,0 +1,77 @@
+"""The manifest of a bundle: what serving teams and publishers read, schema-versioned.
+
+The loader (`collage.runtime.loader`) reads the same file with the standard library alone.
+"""
+
+from pydantic import BaseModel, ConfigDict
+
+SCHEMA_VERSION = 1
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Tensor(_Frozen):
+    """A named input or output; `shape` has every dimension, `dtype` is numpy's name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Signature(_Frozen):
+    """One function of the executable (one shape set)."""
+
+    function: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+class Cpu(_Frozen):
+    """The processor that the executable was built for; every feature must be present to load."""
+
+    model: str
+    features: tuple[str, ...]
+
+
+class Library(_Frozen):
+    """A vendor library that kernels call: its distribution on the package index and exact version."""
+
+    distribution: str
+    version: str
+
+
+class MeasuredLatency(_Frozen):
+    """Median seconds of one call with its 95 % interval; None with a reason when it could not run."""
+
+    seconds: float | None
+    low: float | None = None
+    high: float | None = None
+    reason: str = ""
+
+
+class Provenance(_Frozen):
+    """Where the bundle comes from."""
+
+    model_path: str
+    model_sha256: str
+    collage_version: str
+    environment_digest: str
+    seed: int
+
+
+class Manifest(_Frozen):
+    """Written last: a folder without it holds no bundle."""
+
+    schema_version: int = SCHEMA_VERSION
+    executable: str = "model.so"
+    functions: tuple[Signature, ...]
+    threads: int
+    cpu: Cpu
+    libraries: dict[str, Library]
+    latency: dict[str, MeasuredLatency]
+    gate_passed: bool
+    gate_reason: str
+    provenance: Provenance
+    files: dict[str, str]

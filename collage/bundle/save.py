@@ -1,0 +1,106 @@
+"""Write a bundle so that a crash, a full disk or a kill never leaves half of one behind.
+
+Everything goes into a hidden sibling folder first, the manifest last; then the folder takes the
+place of the old bundle in one rename. Whoever reads finds the old bundle, the new one, or none.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from collage.bundle.manifest import Manifest
+from collage.errors import BundleError
+
+ISA_PREFIXES = ("avx", "sse", "ssse", "fma", "bmi", "f16c", "popcnt", "amx", "vaes", "gfni", "lzcnt")
+
+
+def save_bundle(
+    output: Path,
+    executable: Path,
+    texts: Mapping[str, str],
+    golden: Mapping[str, np.ndarray],
+    manifest: Callable[[dict[str, str]], Manifest],
+) -> Manifest:
+    """Publish a bundle as the folder `output`.
+
+    Args:
+        output: the folder to make or replace; anything there that is no bundle is refused.
+        executable: the shared library, moved in as `model.so`.
+        texts: further files by name (plan.json, report.html).
+        golden: `function/input/NAME` and `function/output/NAME` to arrays.
+        manifest: makes the manifest from the digests of all files.
+
+    Raises:
+        BundleError: the folder cannot be written; the old content is untouched.
+    """
+    check_output(output)
+    partial = output.parent / f".{output.name}.partial-{os.getpid()}"
+    try:
+        partial.mkdir(parents=True)
+        shutil.copyfile(executable, partial / "model.so")
+        np.savez(partial / "golden.npz", **golden)
+        for name, text in texts.items():
+            (partial / name).write_text(text)
+        digests = {file.name: sha256_of(file) for file in sorted(partial.iterdir())}
+        made = manifest(digests)
+        _write_durably(partial / "manifest.json", made.model_dump_json(indent=1))
+        _replace(partial, output)
+    except OSError as error:
+        raise BundleError(
+            f"the bundle could not be written to {output}: {error.strerror}. Free space or choose "
+            "another folder with --output; what was measured is kept, so a second run is fast."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return made
+
+
+def check_output(output: Path) -> None:
+    """Raise BundleError unless `output` is free, empty or an older bundle."""
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise BundleError(f"{output} is a file; name a folder for the bundle with --output")
+    names = {entry.name for entry in output.iterdir()}
+    if names and "manifest.json" not in names:
+        raise BundleError(
+            f"{output} holds files but no bundle; it is not overwritten. Name another folder."
+        )
+
+
+def sha256_of(file: Path) -> str:
+    """SHA-256 of a file's content, as hex."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def cpu_features() -> tuple[str, tuple[str, ...]]:
+    """Model name and instruction-set flags of this machine's processor."""
+    model, flags = "unknown", set()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            model = value.strip()
+        elif key.strip() == "flags":
+            flags = {flag for flag in value.split() if flag.startswith(ISA_PREFIXES)}
+            break
+    return model, tuple(sorted(flags))
+
+
+def _write_durably(file: Path, text: str) -> None:
+    with file.open("w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _replace(partial: Path, output: Path) -> None:
+    old = output.parent / f".{output.name}.old-{os.getpid()}"
+    if output.exists():
+        output.rename(old)
+    partial.rename(output)
+    shutil.rmtree(old, ignore_errors=True)

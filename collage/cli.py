@@ -1,0 +1,281 @@
+"""The command line: parse, call, show.
+
+Exit codes: 0 done; 1 unexpected; 2 bad input or option; 3 nothing could be measured or no plan covers
+the model; 4 the gate refused the executable; 5 the bundle is incomplete, changed or unfit for this
+machine; 6 the store cannot be read or written; 130 interrupted (what was measured is kept).
+
+`run` and `bench` of a bundle need the runtime extra alone; everything else is imported on demand.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from collage.errors import CollageError, DimensionError, InputError, OptionError
+from collage.options import Options
+
+EPILOG = __doc__ or ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    try:
+        return parsed.run(parsed)
+    except CollageError as error:
+        print(f"collage: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("collage: interrupted; what was measured is kept", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="collage",
+        description="Compile an ONNX model with the toolchain that measures fastest, region by region.",
+        epilog=EPILOG.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _compile_command(commands)
+    _run_command(commands)
+    _bench_command(commands)
+    report = _command(commands, "report", _report, "print the path of a bundle's report, or its facts")
+    report.add_argument("bundle", type=Path)
+    report.add_argument("--json", action="store_true", help="the summary as one JSON document")
+    backends = _command(commands, "backends", _backends, "list backends, versions, and why not")
+    backends.add_argument("--json", action="store_true")
+    doctor = _command(commands, "doctor", _doctor, "check this machine and the store")
+    doctor.add_argument("--cache-dir", type=Path)
+    doctor.add_argument("--json", action="store_true")
+    return parser
+
+
+def _command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _command(commands, "compile", _compile, "compile an ONNX model into a bundle")
+    defaults = Options()
+    parser.add_argument("model", type=Path, help="the ONNX file")
+    parser.add_argument("-o", "--output", type=Path, help="bundle folder (default: MODEL.collage)")
+    parser.add_argument(
+        "--dim", action="append", default=[], metavar="NAME=N", help="bind a named dimension"
+    )
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1,3,480,480",
+        help="bind an input's shape; several inputs are separated by ';'; each --shape of an input "
+        "that already has one starts another shape set",
+    )
+    parser.add_argument("--backends", metavar="A,B", help="default: all that are available")
+    parser.add_argument("--threads", type=int, help="default: one a physical core")
+    parser.add_argument(
+        "--budget", type=_duration, default=defaults.measure_budget_s, metavar="150s|3m",
+        help="time for measuring candidates (default 150s)",
+    )  # fmt: skip
+    parser.add_argument("--workers", type=int, default=defaults.workers)
+    parser.add_argument("--timeout", type=_duration, default=defaults.timeout_s, metavar="30s",
+                        help="hard limit of one candidate")  # fmt: skip
+    parser.add_argument("--memory", type=_size, default=defaults.memory_bytes, metavar="4GiB",
+                        help="hard limit of one worker")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
+    parser.add_argument("--cache-dir", type=Path, help="the local store")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _run_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _command(commands, "run", _run, "run a bundle on .npy inputs, or check its golden data")
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy")
+    parser.add_argument("--save", type=Path, metavar="FILE.npz", help="write the outputs there")
+    parser.add_argument("--json", action="store_true")
+
+
+def _bench_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = _command(commands, "bench", _bench, "time a bundle")
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--model", type=Path, help="the original ONNX file: compare interleaved")
+    parser.add_argument("--json", action="store_true")
+
+
+def _compile(arguments: argparse.Namespace) -> int:
+    from collage.pipeline import compile_model
+    from collage.report.terminal import Progress, print_summary
+
+    options = Options(
+        backends=tuple(arguments.backends.split(",")) if arguments.backends else None,
+        threads=arguments.threads,
+        dims=parse_dims(arguments.dim),
+        shapes=parse_shapes(arguments.shape),
+        measure_budget_s=arguments.budget,
+        workers=arguments.workers,
+        timeout_s=arguments.timeout,
+        memory_bytes=arguments.memory,
+        seed=arguments.seed,
+        cache_dir=arguments.cache_dir,
+    )
+    output = arguments.output or Path(arguments.model.stem + ".collage")
+    progress = Progress(quiet=arguments.quiet)
+    summary = compile_model(arguments.model, options, output, progress)
+    if arguments.json:
+        print(summary.to_json())
+    else:
+        print_summary(summary)
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from collage.runtime.loader import load
+
+    bundle = load(arguments.bundle)
+    if not arguments.input:
+        bundle.check()
+        _say(arguments.json, {"golden": "equal"}, "golden data: equal")
+        return 0
+    feeds = {}
+    for text in arguments.input:
+        name, found, file = text.partition("=")
+        if not found:
+            raise OptionError(f"--input {text}: write NAME=FILE.npy")
+        try:
+            feeds[name] = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InputError(f"--input {name}: {file} is no .npy file: {error}") from error
+    outputs = bundle.run(feeds)
+    if arguments.save:
+        np.savez(arguments.save, **outputs)
+    shapes = {name: [str(value.dtype), list(value.shape)] for name, value in outputs.items()}
+    lines = [f"{name}  {value.dtype}{list(value.shape)}" for name, value in outputs.items()]
+    _say(arguments.json, {"outputs": shapes}, "\n".join(lines))
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    if arguments.model is None:
+        from collage.runtime.loader import load
+
+        seconds = load(arguments.bundle).benchmark(arguments.seconds)
+        _say(arguments.json, {"seconds": seconds}, f"{seconds * 1e3:.3f} ms")
+        return 0
+    from collage.pipeline import compare_bundle
+
+    found = compare_bundle(arguments.bundle, arguments.model, arguments.seconds)
+    rows = [
+        f"{name:<14}{latency.seconds * 1e3:10.3f} ms" if not latency.reason
+        else f"{name:<14}{'-':>10}     {latency.reason}"
+        for name, latency in found.items()
+    ]  # fmt: skip
+    facts = {
+        name: {"seconds": None if latency.reason else latency.seconds, "reason": latency.reason}
+        for name, latency in found.items()
+    }
+    _say(arguments.json, facts, "\n".join(rows))
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    summary, page = arguments.bundle / "summary.json", arguments.bundle / "report.html"
+    if not page.is_file():
+        raise InputError(f"{arguments.bundle} holds no report; is it a bundle?")
+    print(summary.read_text() if arguments.json else page.resolve())
+    return 0
+
+
+def _backends(arguments: argparse.Namespace) -> int:
+    from collage.backends.registry import all_backends
+    from collage.report.terminal import print_backends
+
+    rows = [(backend.name, backend.style.value, backend.availability()) for backend in all_backends()]
+    if arguments.json:
+        facts = [
+            {"name": name, "style": style, "available": found.available,
+             "libraries": dict(found.libraries), "reason": found.reason}
+            for name, style, found in rows
+        ]  # fmt: skip
+        print(json.dumps({"backends": facts}))
+        return 0
+    print_backends(rows)
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from collage.pipeline import doctor
+
+    checks = doctor(Options(cache_dir=arguments.cache_dir))
+    failed = [check for check in checks if not check.passed]
+    facts = [{"check": c.name, "passed": c.passed, "detail": c.detail} for c in checks]
+    lines = [f"{'ok' if c.passed else 'NO':<4}{c.name:<22}{c.detail}" for c in checks]
+    _say(arguments.json, {"checks": facts}, "\n".join(lines))
+    return 1 if failed else 0
+
+
+def _say(as_json: bool, facts: object, text: str) -> None:
+    print(json.dumps(facts) if as_json else text)
+
+
+def parse_dims(texts: Sequence[str]) -> dict[str, int]:
+    """Parse `NAME=N` options."""
+    found: dict[str, int] = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        if not name or not value.isdigit() or int(value) < 1:
+            raise DimensionError(f"--dim {text}: write NAME=N with N at least 1, e.g. --dim batch=1")
+        found[name] = int(value)
+    return found
+
+
+def parse_shapes(texts: Sequence[str]) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """Parse `INPUT=1,3,480,480` options into shape sets; a repeated input starts the next set."""
+    sets: list[dict[str, tuple[int, ...]]] = []
+    for part in (part for text in texts for part in text.split(";")):
+        name, _, value = part.rpartition("=")
+        sizes = value.replace("x", ",").split(",") if value else []
+        if not name or not all(size.strip().isdigit() for size in sizes):
+            raise DimensionError(f"--shape {part}: write INPUT=1,3,480,480")
+        if not sets or name in sets[-1]:
+            sets.append({})
+        sets[-1][name] = tuple(int(size) for size in sizes)
+    return tuple(sets)
+
+
+def _duration(text: str) -> float:
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    try:
+        return float(text[:-1]) * unit[text[-1]] if text[-1] in unit else float(text)
+    except (ValueError, IndexError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 3m or 1h") from None
+
+
+def _size(text: str) -> int:
+    units = {"GiB": 1 << 30, "MiB": 1 << 20, "G": 10**9, "M": 10**6}
+    for suffix, factor in units.items():
+        if text.endswith(suffix):
+            return int(float(text.removesuffix(suffix)) * factor)
+    raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4GiB or 512MiB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""What a compile can be told; every field has a default that needs no configuration."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collage.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of one compile.
+
+    Attributes:
+        backends: names in order of priority at equal cost; None means all that are available.
+        threads: threads of every kernel; None means one a physical core.
+        dims: values of named dynamic dimensions, e.g. `{"batch": 1}`.
+        shapes: input shapes, one mapping a shape set; several make a dispatcher.
+        measure_budget_s: seconds that the search may spend on measuring.
+        workers: worker processes that build and measure.
+        timeout_s: hard limit of one candidate's build and measurement.
+        memory_bytes: hard limit of one worker's resident memory.
+        end_to_end_plans: additive-best plans that are assembled and measured whole.
+        verify_s: seconds of the final interleaved comparison, per contender.
+        seed: of the random inputs.
+        cache_dir: the local store.
+    """
+
+    backends: tuple[str, ...] | None = None
+    threads: int | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
+    measure_budget_s: float = 150.0
+    workers: int = 2
+    timeout_s: float = 30.0
+    memory_bytes: int = 4 << 30
+    end_to_end_plans: int = 4
+    verify_s: float = 6.0
+    seed: int = 0
+    cache_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("measure_budget_s", "workers", "timeout_s", "memory_bytes", "verify_s"):
+            if getattr(self, name) <= 0:
+                raise OptionError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.threads is not None and self.threads < 1:
+            raise OptionError(f"threads must be at least 1, not {self.threads}")
+        if self.end_to_end_plans < 1:
+            raise OptionError("end_to_end_plans must be at least 1")
+
+    @property
+    def store_dir(self) -> Path:
+        """The local store: `cache_dir`, else `collage` under the user's cache directory."""
+        if self.cache_dir is not None:
+            return self.cache_dir
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return Path(base) / "collage"
+
+    @property
+    def thread_count(self) -> int:
+        return self.threads or physical_cores()
+
+
+def physical_cores() -> int:
+    """Count the physical cores that this process may run on."""
+    allowed = os.sched_getaffinity(0)
+    cores = set()
+    for cpu in allowed:
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            cores.add(topology.read_text().strip())
+        except OSError:
+            cores.add(str(cpu))
+    return max(1, len(cores))

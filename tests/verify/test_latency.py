@@ -1,0 +1,46 @@
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from collage.errors import MeasureError
+from collage.verify import Contender, compare_latency, ratio
+
+
+@pytest.fixture
+def model(tmp_path):
+    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64]) for n in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
+    file = tmp_path / "relu.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), file)
+    return file
+
+
+FEED = {"x": np.ones((1, 64), np.float32)}
+
+
+def test_original_frameworks_are_compared_round_by_round(model, tmp_path):
+    contenders = [Contender("ort", "onnxruntime", model), Contender("ov", "openvino", model)]
+    rounds = []
+    found = compare_latency(contenders, FEED, 1, 0.5, tmp_path, lambda *at: rounds.append(at))
+    assert rounds[-1][0] == rounds[-1][1] >= 5
+    for latency in found.values():
+        assert not latency.reason
+        assert 0 < latency.low <= latency.seconds <= latency.high < 1
+    assert ratio(found["ort"], found["ov"]) * ratio(found["ov"], found["ort"]) == pytest.approx(1)
+
+
+def test_a_contender_that_does_not_load_has_a_reason(model, tmp_path):
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"not a model")
+    contenders = [Contender("ort", "onnxruntime", model), Contender("bad", "openvino", broken)]
+    found = compare_latency(contenders, FEED, 1, 0.3, tmp_path)
+    assert found["bad"].reason
+    assert not found["ort"].reason
+
+
+def test_nothing_that_runs_is_an_error(tmp_path):
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"")
+    with pytest.raises(MeasureError, match="none of the executables runs"):
+        compare_latency([Contender("bad", "onnxruntime", broken)], FEED, 1, 0.3, tmp_path)
