@@ -1,0 +1,83 @@
+#include "library.h"
+
+#include <dlfcn.h>
+#include <tvm/ffi/error.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+namespace collage {
+namespace {
+
+struct Libraries {
+  std::mutex mutex;
+  std::map<std::string, std::string> paths;
+  std::map<std::string, void*> handles;
+};
+
+Libraries& All() {
+  static auto* libraries = new Libraries();
+  return *libraries;
+}
+
+std::string EnvironmentName(const std::string& name) {
+  std::string variable = "COLLAGE_LIB_";
+  for (char letter : name) {
+    bool plain = std::isalnum(static_cast<unsigned char>(letter)) != 0;
+    variable += plain ? static_cast<char>(std::toupper(static_cast<unsigned char>(letter))) : '_';
+  }
+  return variable;
+}
+
+// The pip requirement that brings a library: what this build was tested with.
+std::string Package(const std::string& name) {
+  static const std::map<std::string, std::string> kPackages = {
+      {"onnxruntime", "onnxruntime>=1.31,<1.32"},
+      {"openvino", "openvino>=2026.4,<2026.5"},
+      {"onednn", "onednn-cpu-gomp==2023.2.0"},
+  };
+  auto found = kPackages.find(name);
+  return found == kPackages.end() ? std::string() : "run `pip install '" + found->second + "'`, or ";
+}
+
+}  // namespace
+
+void SetLibrary(const std::string& name, const std::string& path) {
+  std::lock_guard<std::mutex> lock(All().mutex);
+  All().paths[name] = path;
+}
+
+void* OpenLibrary(const std::string& name, bool global) {
+  std::lock_guard<std::mutex> lock(All().mutex);
+  std::string key = name + (global ? "+global" : "");
+  auto opened = All().handles.find(key);
+  if (opened != All().handles.end()) return opened->second;
+  std::string variable = EnvironmentName(name);
+  std::string path = All().paths[name];
+  if (const char* value = std::getenv(variable.c_str())) path = value;
+  if (path.empty()) {
+    TVM_FFI_THROW(RuntimeError) << "the library '" << name << "' is not installed: " << Package(name)
+                                << "set " << variable << " to its path";
+  }
+  void* handle = dlopen(path.c_str(), RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
+  if (handle == nullptr) {
+    TVM_FFI_THROW(RuntimeError) << "the library '" << name << "' cannot be opened: " << dlerror()
+                                << "; " << Package(name) << "set " << variable << " to its path";
+  }
+  All().handles[key] = handle;
+  return handle;
+}
+
+void* FindSymbol(void* library, const std::string& library_name, const char* symbol) {
+  void* address = dlsym(library, symbol);
+  if (address == nullptr) {
+    TVM_FFI_THROW(RuntimeError) << "the library '" << library_name << "' has no function " << symbol
+                                << ": its version does not fit; " << Package(library_name)
+                                << "point to another one";
+  }
+  return address;
+}
+
+}  // namespace collage

@@ -1,0 +1,131 @@
+// The module that holds one kernel inside a TVM executable, and the plug-in's global functions.
+//
+// A module is (kind, symbol, blob). It is saved into the executable as these three and comes back
+// without Python. The kernel is built when its function is first looked up, which the Relax VM does
+// when it is initialised: by then threads and library paths are set. Every lookup builds a kernel of
+// its own, so virtual machines can run in several threads.
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/reflection/registry.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "kernel.h"
+#include "library.h"
+
+namespace collage {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+constexpr int kMaxArguments = 256;
+
+std::atomic<int>& Threads() {
+  static std::atomic<int> threads{[] {
+    const char* value = std::getenv("COLLAGE_THREADS");
+    return value == nullptr ? 1 : std::max(1, std::atoi(value));
+  }()};
+  return threads;
+}
+
+void RunPacked(Kernel& kernel, const std::string& symbol, ffi::PackedArgs args) {
+  DLTensor* tensors[kMaxArguments];
+  if (args.size() > kMaxArguments) TVM_FFI_THROW(ValueError) << symbol << ": too many arguments";
+  for (int i = 0; i < args.size(); ++i) {
+    auto tensor = args[i].try_cast<DLTensor*>();
+    if (!tensor) TVM_FFI_THROW(TypeError) << symbol << ": argument " << i << " is not a tensor";
+    tensors[i] = *tensor;
+  }
+  kernel.Run(tensors, args.size());
+}
+
+class KernelModule : public ffi::ModuleObj {
+ public:
+  KernelModule(std::string kind, std::string symbol, ffi::Bytes blob)
+      : kind_(std::move(kind)), symbol_(std::move(symbol)), blob_(std::move(blob)) {}
+
+  const char* kind() const final { return "collage_kernel"; }
+
+  int GetPropertyMask() const final {
+    return ffi::Module::kBinarySerializable | ffi::Module::kRunnable;
+  }
+
+  bool ImplementsFunction(const ffi::String& name) final { return name == symbol_; }
+
+  ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
+    if (name != symbol_) return std::nullopt;
+    std::shared_ptr<Kernel> kernel = Build();
+    return ffi::Function::FromPacked([kernel, symbol = symbol_](ffi::PackedArgs args, ffi::Any*) {
+      RunPacked(*kernel, symbol, args);
+    });
+  }
+
+  ffi::Bytes SaveToBytes() const final {
+    std::string bytes;
+    for (const std::string& part : {kind_, symbol_}) {
+      std::uint64_t size = part.size();
+      bytes.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(part);
+    }
+    return ffi::Bytes(bytes.append(blob_.data(), blob_.size()));
+  }
+
+  static ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
+    std::string_view rest(bytes.data(), bytes.size());
+    std::string kind = TakeString(&rest);
+    std::string symbol = TakeString(&rest);
+    return Create(kind, symbol, ffi::Bytes(rest.data(), rest.size()));
+  }
+
+  static ffi::Module Create(const std::string& kind, const std::string& symbol, ffi::Bytes blob) {
+    return ffi::Module(ffi::make_object<KernelModule>(kind, symbol, std::move(blob)));
+  }
+
+ private:
+  std::shared_ptr<Kernel> Build() const {
+    std::string_view bytes(blob_.data(), blob_.size());
+    KernelSpec spec{Blob::Parse(bytes), Threads()};
+    spec.threads = static_cast<int>(spec.blob->GetInt("threads", spec.threads));
+    return FindKernelFactory(kind_)(spec);
+  }
+
+  static std::string TakeString(std::string_view* rest) {
+    std::uint64_t size = 0;
+    if (rest->size() < sizeof(size)) TVM_FFI_THROW(ValueError) << "a saved kernel is truncated";
+    std::memcpy(&size, rest->data(), sizeof(size));
+    rest->remove_prefix(sizeof(size));
+    if (rest->size() < size) TVM_FFI_THROW(ValueError) << "a saved kernel is truncated";
+    std::string text(rest->substr(0, size));
+    rest->remove_prefix(size);
+    return text;
+  }
+
+  std::string kind_;
+  std::string symbol_;
+  ffi::Bytes blob_;
+};
+
+TVM_FFI_STATIC_INIT_BLOCK() {
+  ffi::reflection::GlobalDef()
+      .def("collage.create_module",
+           [](ffi::String kind, ffi::String symbol, ffi::Bytes blob) {
+             FindKernelFactory(kind);
+             return KernelModule::Create(kind, symbol, blob);
+           })
+      .def("ffi.Module.load_from_bytes.collage_kernel", KernelModule::LoadFromBytes)
+      .def("collage.set_library", [](ffi::String name, ffi::String path) { SetLibrary(name, path); })
+      .def("collage.set_threads", [](int threads) {
+        if (threads < 1) TVM_FFI_THROW(ValueError) << "threads must be 1 or more, not " << threads;
+        Threads() = threads;
+      });
+}
+
+}  // namespace
+}  // namespace collage
