@@ -3,20 +3,26 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PLUGIN := collage/runtime/lib/libcollage_runtime.so
+PIP := $(BIN)/pip install -q -c constraints.txt
 
 .PHONY: setup demo test lint types bench clean
 
-setup: $(STAMP)
+setup: $(PLUGIN)
 
-$(STAMP): pyproject.toml constraints.txt $(wildcard native/*)
+$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c constraints.txt scikit-build-core cmake ninja apache-tvm apache-tvm-ffi onednn-devel-cpu-gomp openvino
-	$(BIN)/pip install -q -c constraints.txt --no-deps rapidocr rapidocr-onnxruntime
-	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -r requirements-dev.txt
-	$(BIN)/cmake -S native -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_INSTALL_PREFIX=$(CURDIR) -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
+	$(PIP) scikit-build-core cmake ninja
+	$(PIP) --no-build-isolation -C wheel.cmake=false -e ".[dev,demo]"
+	$(PIP) --no-deps rapidocr rapidocr-onnxruntime
+	touch $@
+
+$(PLUGIN): $(STAMP) $(wildcard native/*)
+	$(BIN)/cmake -S native -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+	  -DCMAKE_INSTALL_PREFIX=$(CURDIR)
 	$(BIN)/cmake --build build/native
 	$(BIN)/cmake --install build/native
-	touch $@
 
 demo: setup
 	$(BIN)/python examples/ocr_demo.py

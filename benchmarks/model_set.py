@@ -1,0 +1,50 @@
+"""The models that the benchmarks measure: eight skeletons of this repository, five trained ones from PyPI."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SKELETONS = (
+    "bert_base_2l", "convnext_tiny", "efficientnet_b0", "gpt2_2l", "llama_tiny", "mobilevit_small",
+    "resnet18", "segformer_b0",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BenchmarkModel:
+    """A model file with the options that bind its dynamic dimensions."""
+
+    name: str
+    path: Path
+    arguments: tuple[str, ...] = ()
+
+
+def skeletons(work: Path, names: Sequence[str] = SKELETONS) -> list[BenchmarkModel]:
+    """Fill the skeletons with their weights under `work` (once)."""
+    missing = [name for name in names if not (work / f"{name}.onnx").is_file()]
+    if missing:
+        command = [sys.executable, str(ROOT / "models" / "fill.py"), str(work), *missing]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return [BenchmarkModel(name, work / f"{name}.onnx") for name in names]
+
+
+def trained() -> list[BenchmarkModel]:
+    """The OCR models inside the packages rapidocr-onnxruntime and rapidocr, where installed."""
+    found = []
+    for package, name, pattern, shape in (
+        ("rapidocr_onnxruntime", "ppocr_v4_det", "ch_PP-OCRv4_det_infer.onnx", "1,3,480,480"),
+        ("rapidocr_onnxruntime", "ppocr_v4_rec", "ch_PP-OCRv4_rec_infer.onnx", "1,3,48,320"),
+        ("rapidocr_onnxruntime", "ppocr_cls", "ch_ppocr_mobile_v2.0_cls_infer.onnx", "1,3,48,192"),
+        ("rapidocr", "ppocr_v6_det", "*v6*det*.onnx", "1,3,480,480"),
+        ("rapidocr", "ppocr_v6_rec", "*v6*rec*.onnx", "1,3,48,320"),
+    ):
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            continue
+        for file in sorted((Path(spec.origin).parent / "models").glob(pattern))[:1]:
+            found.append(BenchmarkModel(name, file, ("--shape", f"x={shape}")))
+    return found

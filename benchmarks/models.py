@@ -1,0 +1,137 @@
+"""Compile the model set and compare each bundle with onnxruntime and openvino in fresh processes.
+
+    python -m benchmarks.models --output benchmarks/RESULTS.md [--models resnet18,ppocr_cls] [--threads 1]
+
+Every model is compiled cold (in a store of its own) and warm, then the saved bundle is measured again,
+interleaved with the original frameworks, each in a process of its own. Writes one row a model with the
+machine and the versions, and the facts as JSON lines beside the table.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.model_set import BenchmarkModel, skeletons, trained
+
+HEADER = (
+    "| model | collage ms | onnxruntime ms | openvino ms | speedup over best | predicted / measured "
+    "| measured of unique | cold s | warm s | peak GB | regions | plan |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def measure(model: BenchmarkModel, work: Path, threads: int, extra: list[str]) -> dict[str, object]:
+    """Compile cold and warm, then compare; returns the facts of one row."""
+    store, bundle = work / "store" / model.name, work / f"{model.name}.collage"
+    command = [
+        sys.executable, "-m", "collage.cli", "compile", str(model.path), "-o", str(bundle),
+        "--threads", str(threads), "--cache-dir", str(store), "--json", "--quiet",
+        *model.arguments, *extra,
+    ]  # fmt: skip
+    cold, cold_s = _timed(command)
+    peak_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    warm, warm_s = _timed(command)
+    bench = [sys.executable, "-m", "collage.cli", "bench", str(bundle), "--model", str(model.path)]
+    again = json.loads(_output([*bench, "--seconds", "6", "--json"]))
+    return {
+        "model": model.name, "compile": cold, "cold_s": cold_s, "warm_s": warm_s,
+        "warm_measured": warm["candidates"]["measured"], "bench": again,
+        "peak_process_bytes": peak_bytes, "plan": warm["plan"],
+    }  # fmt: skip
+
+
+def _timed(command: list[str]) -> tuple[dict, float]:  # type: ignore[type-arg]
+    start = time.monotonic()
+    found = json.loads(_output(command))
+    return found, time.monotonic() - start
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with code {done.returncode}")
+    return done.stdout
+
+
+def row(facts: dict) -> tuple[str, float]:  # type: ignore[type-arg]
+    """Format one table row; also returns the speedup over the best framework."""
+    bench, cold = facts["bench"], facts["compile"]
+    seconds = {name: found["seconds"] for name, found in bench.items()}
+    best = min(s for name, s in seconds.items() if name != "collage" and s)
+    speedup = best / seconds["collage"]
+    counts: dict[str, int] = {}
+    for region in facts["plan"]:
+        counts[region["backend"]] = counts.get(region["backend"], 0) + 1
+    plan = ", ".join(f"{backend} {count}" for backend, count in sorted(counts.items()))
+    cells = [
+        facts["model"],
+        *(_ms(seconds.get(name)) for name in ("collage", "onnxruntime", "openvino")),
+        f"{speedup:.3f}",
+        f"{cold['predicted_s'] / cold['latency']['collage_s']:.3f}",
+        f"{cold['candidates']['measured']} / {cold['candidates']['unique']}",
+        f"{facts['cold_s']:.0f}", f"{facts['warm_s']:.0f} ({facts['warm_measured']} measured)",
+        f"{facts['peak_process_bytes'] / 1e9:.1f}", str(len(facts["plan"])), plan,
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |", speedup
+
+
+def _ms(seconds: float | None) -> str:
+    return f"{seconds * 1e3:.2f}" if seconds else "refused"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/RESULTS.md"))
+    parser.add_argument("--models", help="comma-separated names; default all")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "collage-bench")
+    parser.add_argument("extra", nargs="*", help="further options of `collage compile`, after --")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    chosen = [*skeletons(arguments.work), *trained()]
+    if arguments.models:
+        names = arguments.models.split(",")
+        chosen = [model for model in chosen if model.name in names]
+    rows, speedups = [], []
+    facts_file = arguments.output.with_suffix(".jsonl")
+    facts_file.unlink(missing_ok=True)
+    for model in chosen:
+        facts = measure(model, arguments.work, arguments.threads, arguments.extra)
+        with facts_file.open("a") as stream:
+            stream.write(json.dumps(facts) + "\n")
+        text, speedup = row(facts)
+        print(text, flush=True)
+        rows.append(text)
+        speedups.append(speedup)
+    mean = math.exp(sum(map(math.log, speedups)) / len(speedups))
+    arguments.output.write_text(
+        f"# Benchmark\n\n`python -m benchmarks.models --threads {arguments.threads}` on {_machine()}.\n"
+        "Latencies are medians of interleaved rounds in fresh processes; ratios are within one run.\n\n"
+        + "\n".join([HEADER, *rows])
+        + f"\n\nGeometric mean of the speedup over the best framework: **{mean:.3f}** "
+        f"({len(rows)} models, lowest {min(speedups):.3f}).\n"
+    )
+
+
+def _machine() -> str:
+    names = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp")
+    versions = ", ".join(f"{name} {version(name)}" for name in names)
+    cpu = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    return f"{cpu}, {os.cpu_count()} cores, {platform.system()}, {versions}"
+
+
+if __name__ == "__main__":
+    main()
