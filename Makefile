@@ -36,7 +36,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 types: setup
-	$(BIN)/pyright
+	$(BIN)/mypy
 
 bench: setup
 	$(BIN)/python -m benchmarks.models --output benchmarks/RESULTS.md

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from collage.graph.index_set import IndexSet
+from collage.graph.index_set import IndexSet, index_set, indices
 from collage.graph.op_pattern import OpPatternKind
 
 DTYPE_BYTES: Mapping[str, int] = {
@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True)
 class DataflowGraph:
-    """Nodes in topological order with the types of all values; `types` lacks what has no known shape."""
+    """Nodes in topological order; `types` lacks the values whose shape is not known."""
 
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
@@ -82,10 +82,9 @@ class DataflowGraph:
     def successors(self) -> tuple[IndexSet, ...]:
         """Per node: the nodes that read its outputs."""
         found = [0] * len(self.nodes)
-        for node, before in zip(self.nodes, self.predecessors, strict=True):
-            for index in range(node.index):
-                if before >> index & 1:
-                    found[index] |= 1 << node.index
+        for index, before in enumerate(self.predecessors):
+            for source in indices(before):
+                found[source] |= 1 << index
         return tuple(found)
 
     @cached_property
@@ -93,12 +92,9 @@ class DataflowGraph:
         """Per node: all nodes strictly reachable from it."""
         found = [0] * len(self.nodes)
         for index in reversed(range(len(self.nodes))):
-            after = self.successors[index]
-            reach = after
-            while after:
-                low = after & -after
-                reach |= found[low.bit_length() - 1]
-                after ^= low
+            reach = self.successors[index]
+            for after in indices(reach):
+                reach |= found[after]
             found[index] = reach
         return tuple(found)
 
@@ -106,4 +102,29 @@ class DataflowGraph:
     def external(self) -> IndexSet:
         """Nodes with an output that the function returns."""
         results = set(self.outputs)
-        return sum(1 << node.index for node in self.nodes if results.intersection(node.outputs))
+        return index_set(
+            node.index for node in self.nodes if not results.isdisjoint(node.outputs)
+        )
+
+    @cached_property
+    def readers(self) -> Mapping[str, IndexSet]:
+        """Per value: the nodes that read it; a value that nobody reads is missing."""
+        found: dict[str, int] = {}
+        for node in self.nodes:
+            for value in node.inputs:
+                if value:
+                    found[value] = found.get(value, 0) | 1 << node.index
+        return found
+
+    @cached_property
+    def fed(self) -> IndexSet:
+        """Nodes that read a function input."""
+        arguments = set(self.inputs)
+        return index_set(
+            node.index for node in self.nodes if not arguments.isdisjoint(node.inputs)
+        )
+
+    @cached_property
+    def everything(self) -> IndexSet:
+        """All nodes."""
+        return (1 << len(self.nodes)) - 1
