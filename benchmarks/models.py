@@ -12,13 +12,14 @@ import json
 import math
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
+
+import psutil
 
 from benchmarks.model_set import BenchmarkModel, skeletons, trained
 
@@ -37,26 +38,44 @@ def measure(model: BenchmarkModel, work: Path, threads: int, extra: list[str]) -
         "--threads", str(threads), "--cache-dir", str(store), "--json", "--quiet",
         *model.arguments, *extra,
     ]  # fmt: skip
-    cold, cold_s = _timed(command)
-    peak_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    warm, warm_s = _timed(command)
+    cold, cold_s, peak_bytes = _timed(command)
+    warm, warm_s, _ = _timed(command)
     bench = [sys.executable, "-m", "collage.cli", "bench", str(bundle), "--model", str(model.path)]
     again = json.loads(_output([*bench, "--seconds", "6", "--json"]))
     return {
         "model": model.name, "compile": cold, "cold_s": cold_s, "warm_s": warm_s,
         "warm_measured": warm["candidates"]["measured"], "bench": again,
-        "peak_process_bytes": peak_bytes, "plan": warm["plan"],
+        "peak_bytes": peak_bytes, "plan": warm["plan"],
     }  # fmt: skip
 
 
-def _timed(command: list[str]) -> tuple[dict, float]:  # type: ignore[type-arg]
-    start = time.monotonic()
-    found = json.loads(_output(command))
-    return found, time.monotonic() - start
+def _timed(command: list[str]) -> tuple[dict, float, int]:  # type: ignore[type-arg]
+    """Run a command; returns its document, wall seconds, and peak bytes of all its processes (PSS)."""
+    start, peak = time.monotonic(), 0
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output, text=True)
+        while process.poll() is None:
+            peak = max(peak, _tree_bytes(process.pid))
+            time.sleep(0.5)
+        if process.returncode:
+            raise SystemExit(f"{' '.join(command)} ended with code {process.returncode}")
+        output.seek(0)
+        return json.load(output), time.monotonic() - start, peak
+
+
+def _tree_bytes(pid: int) -> int:
+    total = 0
+    try:
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            total += process.memory_full_info().pss
+    except psutil.NoSuchProcess:
+        pass
+    return total
 
 
 def _output(command: list[str]) -> str:
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with code {done.returncode}")
     return done.stdout
@@ -79,7 +98,7 @@ def row(facts: dict) -> tuple[str, float]:  # type: ignore[type-arg]
         f"{cold['predicted_s'] / cold['latency']['collage_s']:.3f}",
         f"{cold['candidates']['measured']} / {cold['candidates']['unique']}",
         f"{facts['cold_s']:.0f}", f"{facts['warm_s']:.0f} ({facts['warm_measured']} measured)",
-        f"{facts['peak_process_bytes'] / 1e9:.1f}", str(len(facts["plan"])), plan,
+        f"{facts['peak_bytes'] / 1e9:.1f}", str(len(facts["plan"])), plan,
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |", speedup
 
@@ -89,7 +108,9 @@ def _ms(seconds: float | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--output", type=Path, default=Path("benchmarks/RESULTS.md"))
     parser.add_argument("--models", help="comma-separated names; default all")
     parser.add_argument("--threads", type=int, default=1)

@@ -50,7 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     _compile_command(commands)
     _run_command(commands)
     _bench_command(commands)
-    report = _command(commands, "report", _report, "print the path of a bundle's report, or its facts")
+    report = _command(
+        commands, "report", _report, "print the path of a bundle's report, or its facts"
+    )
     report.add_argument("bundle", type=Path)
     report.add_argument("--json", action="store_true", help="the summary as one JSON document")
     backends = _command(commands, "backends", _backends, "list backends, versions, and why not")
@@ -106,7 +108,9 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
 
 
 def _run_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _command(commands, "run", _run, "run a bundle on .npy inputs, or check its golden data")
+    parser = _command(
+        commands, "run", _run, "run a bundle on .npy inputs, or check its golden data"
+    )
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy")
     parser.add_argument("--save", type=Path, metavar="FILE.npz", help="write the outputs there")
@@ -208,7 +212,9 @@ def _backends(arguments: argparse.Namespace) -> int:
     from collage.backends.registry import all_backends
     from collage.report.terminal import print_backends
 
-    rows = [(backend.name, backend.style.value, backend.availability()) for backend in all_backends()]
+    rows = [
+        (backend.name, backend.style.value, backend.availability()) for backend in all_backends()
+    ]
     if arguments.json:
         facts = [
             {"name": name, "style": style, "available": found.available,
@@ -242,7 +248,9 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int]:
     for text in texts:
         name, _, value = text.rpartition("=")
         if not name or not value.isdigit() or int(value) < 1:
-            raise DimensionError(f"--dim {text}: write NAME=N with N at least 1, e.g. --dim batch=1")
+            raise DimensionError(
+                f"--dim {text}: write NAME=N with N at least 1, e.g. --dim batch=1"
+            )
         found[name] = int(value)
     return found
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import rapidocr_onnxruntime
+from collage.report.terminal import Progress, print_summary
 from PIL import Image, ImageDraw, ImageFont
 from rapidocr_onnxruntime import RapidOCR
 from rapidocr_onnxruntime.ch_ppocr_det.utils import DetPreProcess
 
 import collage
 from collage.pipeline import compile_model
-from collage.report.terminal import Progress, print_summary
 
 SIDE = 480
 LINES = ("COLLAGE", "one executable", "many toolchains", "measured, not guessed")
@@ -50,7 +50,9 @@ def read(reader: RapidOCR, picture: np.ndarray) -> tuple[list[str], float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--budget", type=float, default=collage.Options().measure_budget_s)
     parser.add_argument("--output", type=Path, default=Path("demo-out/ppocr-v4-det"))

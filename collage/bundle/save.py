@@ -15,7 +15,19 @@ import numpy as np
 from collage.bundle.manifest import Manifest
 from collage.errors import BundleError
 
-ISA_PREFIXES = ("avx", "sse", "ssse", "fma", "bmi", "f16c", "popcnt", "amx", "vaes", "gfni", "lzcnt")
+ISA_PREFIXES = (
+    "avx",
+    "sse",
+    "ssse",
+    "fma",
+    "bmi",
+    "f16c",
+    "popcnt",
+    "amx",
+    "vaes",
+    "gfni",
+    "lzcnt",
+)
 
 
 def save_bundle(
