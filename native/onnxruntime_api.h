@@ -1,0 +1,84 @@
+// The part of ONNX Runtime's C API that Collage uses; its wheel has no headers.
+//
+// `OrtApi` is a table of function pointers that only ever grows: "NEVER remove or rearrange the
+// members" (onnxruntime_c_api.cc, which also asserts the positions below). Each entry is declared
+// here with its position; versions 1 to 5 of the table are used, which every ONNX Runtime since 1.5
+// has. Tested with 1.31.
+#ifndef COLLAGE_ONNXRUNTIME_API_H_
+#define COLLAGE_ONNXRUNTIME_API_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace collage::ort {
+
+struct Env;
+struct Status;
+struct Session;
+struct SessionOptions;
+struct ThreadingOptions;
+struct MemoryInfo;
+struct Value;
+struct Allocator;
+struct RunOptions;
+
+constexpr std::uint32_t kApiVersion = 5;
+constexpr int kLoggingFatal = 4;
+constexpr int kArenaAllocator = 1;
+constexpr int kMemTypeDefault = 0;
+
+// GraphOptimizationLevel
+constexpr int kOptimizeNone = 0;
+constexpr int kOptimizeBasic = 1;
+constexpr int kOptimizeExtended = 2;
+constexpr int kOptimizeAll = 99;
+
+struct ApiBase {
+  const void* const* (*get_api)(std::uint32_t version);
+  const char* (*get_version_string)();
+};
+
+// An entry of the table: its position and its type.
+template <std::size_t Position, typename Function>
+struct Entry {
+  static constexpr std::size_t kPosition = Position;
+  using Type = Function;
+};
+
+using GetErrorMessage = Entry<2, const char* (*)(const Status*)>;
+using CreateSessionFromArray =
+    Entry<8, Status* (*)(const Env*, const void*, std::size_t, const SessionOptions*, Session**)>;
+using Run = Entry<9, Status* (*)(Session*, const RunOptions*, const char* const*,
+                                 const Value* const*, std::size_t, const char* const*, std::size_t,
+                                 Value**)>;
+using CreateSessionOptions = Entry<10, Status* (*)(SessionOptions**)>;
+using SetGraphOptimizationLevel = Entry<23, Status* (*)(SessionOptions*, int)>;
+using SetIntraOpNumThreads = Entry<24, Status* (*)(SessionOptions*, int)>;
+using SetInterOpNumThreads = Entry<25, Status* (*)(SessionOptions*, int)>;
+using SessionGetInputCount = Entry<30, Status* (*)(const Session*, std::size_t*)>;
+using SessionGetOutputCount = Entry<31, Status* (*)(const Session*, std::size_t*)>;
+using SessionGetInputName = Entry<36, Status* (*)(const Session*, std::size_t, Allocator*, char**)>;
+using SessionGetOutputName = Entry<37, Status* (*)(const Session*, std::size_t, Allocator*, char**)>;
+using CreateTensorWithData =
+    Entry<49, Status* (*)(const MemoryInfo*, void*, std::size_t, const std::int64_t*, std::size_t,
+                          int, Value**)>;
+using CreateCpuMemoryInfo = Entry<69, Status* (*)(int, int, MemoryInfo**)>;
+using AllocatorFree = Entry<76, Status* (*)(Allocator*, void*)>;
+using GetDefaultAllocator = Entry<78, Status* (*)(Allocator**)>;
+using ReleaseStatus = Entry<93, void (*)(Status*)>;
+using ReleaseSession = Entry<95, void (*)(Session*)>;
+using ReleaseValue = Entry<96, void (*)(Value*)>;
+using ReleaseSessionOptions = Entry<100, void (*)(SessionOptions*)>;
+using CreateEnvWithGlobalThreadPools =
+    Entry<119, Status* (*)(int, const char*, const ThreadingOptions*, Env**)>;
+using DisablePerSessionThreads = Entry<120, Status* (*)(SessionOptions*)>;
+using CreateThreadingOptions = Entry<121, Status* (*)(ThreadingOptions**)>;
+using ReleaseThreadingOptions = Entry<122, void (*)(ThreadingOptions*)>;
+using AddSessionConfigEntry = Entry<130, Status* (*)(SessionOptions*, const char*, const char*)>;
+using SetGlobalIntraOpNumThreads = Entry<147, Status* (*)(ThreadingOptions*, int)>;
+using SetGlobalInterOpNumThreads = Entry<148, Status* (*)(ThreadingOptions*, int)>;
+using SetGlobalSpinControl = Entry<149, Status* (*)(ThreadingOptions*, int)>;
+
+}  // namespace collage::ort
+
+#endif  // COLLAGE_ONNXRUNTIME_API_H_
