@@ -1,0 +1,149 @@
+"""Read a bundle's manifest with the standard library alone, and refuse what cannot run here.
+
+The schema is written by `collage.bundle.manifest`; this reader takes only what running needs.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from collage.errors import BackendError, BundleError
+from collage.runtime.plugin import library_version
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named input or output; `dtype` is numpy's name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One function of the executable (one shape set)."""
+
+    function: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What running a bundle needs to know; `libraries` maps name to (distribution, version)."""
+
+    executable: str
+    functions: tuple[Signature, ...]
+    threads: int
+    cpu_model: str
+    cpu_features: tuple[str, ...]
+    libraries: Mapping[str, tuple[str, str]]
+    files: Mapping[str, str]
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read `folder/manifest.json`. Raises BundleError when there is none or it cannot be understood."""
+    file = folder / "manifest.json"
+    try:
+        raw = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise BundleError(f"{folder} holds no bundle: manifest.json is missing") from None
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{file} cannot be read: {error}. Publish the bundle again.") from error
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != SCHEMA_VERSION:
+        raise BundleError(
+            f"{file} has schema version {version}; this Collage reads {SCHEMA_VERSION}. Compile the "
+            "model again, or install the Collage that made the bundle."
+        )
+    try:
+        return _parse(raw)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"{file} lacks or garbles {error}. Publish the bundle again.") from error
+
+
+def verify_files(folder: Path, manifest: Manifest) -> None:
+    """Raise BundleError unless every file has the content that the manifest says."""
+    if manifest.executable not in manifest.files:
+        raise BundleError(f"the manifest of {folder} has no digest of {manifest.executable}")
+    for name, expected in sorted(manifest.files.items()):
+        file = folder / name
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise BundleError(f"the manifest of {folder} names a file outside of it: {name}")
+        try:
+            with file.open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise BundleError(f"{file} of the bundle cannot be read: {error.strerror}") from error
+        if found != expected:
+            raise BundleError(
+                f"{file} was changed after the bundle was made (sha256 {found[:12]}, expected "
+                f"{expected[:12]}). Fetch or publish the bundle again."
+            )
+
+
+def verify_machine(manifest: Manifest) -> None:
+    """Raise BundleError, naming everything that is missing, unless the bundle fits this machine."""
+    problems = []
+    missing = sorted(set(manifest.cpu_features) - _cpu_flags())
+    if missing:
+        problems.append(
+            f"this processor lacks {', '.join(missing)}; the bundle was made for a machine like "
+            f"{manifest.cpu_model}. Compile the model on this kind of machine."
+        )
+    problems += [
+        problem
+        for name, (distribution, version) in sorted(manifest.libraries.items())
+        if (problem := _library_problem(name, distribution, version))
+    ]
+    if problems:
+        raise BundleError("the bundle does not fit this machine:\n  " + "\n  ".join(problems))
+
+
+def _parse(raw: dict) -> Manifest:
+    return Manifest(
+        executable=raw["executable"],
+        functions=tuple(
+            Signature(one["function"], _tensors(one["inputs"]), _tensors(one["outputs"]))
+            for one in raw["functions"]
+        ),
+        threads=int(raw["threads"]),
+        cpu_model=raw["cpu"]["model"],
+        cpu_features=tuple(raw["cpu"]["features"]),
+        libraries={
+            name: (library["distribution"], library["version"])
+            for name, library in raw["libraries"].items()
+        },
+        files=dict(raw["files"]),
+    )
+
+
+def _tensors(raw: list[dict]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(one["name"], tuple(one["shape"]), one["dtype"]) for one in raw)
+
+
+def _library_problem(name: str, distribution: str, version: str) -> str:
+    advice = f"run `pip install '{distribution}=={version}'`"
+    try:
+        found = library_version(name)
+    except BackendError:
+        return f"the library {name!r} is not installed: {advice}"
+    if found == version:
+        return ""
+    return f"the library {name!r} has version {found}, but {version} was measured: {advice}"
+
+
+def _cpu_flags() -> set[str]:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "flags":
+            return set(value.split())
+    return set()

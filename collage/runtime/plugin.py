@@ -1,0 +1,160 @@
+"""Load the C++ plug-in and tell it where the vendor libraries are.
+
+A vendor library is found through the metadata of its Python distribution; the vendor's Python package
+is never imported, and the library is opened only when the first kernel needs it. The environment
+variable COLLAGE_LIB_<NAME> overrides the path.
+"""
+
+import ctypes
+import functools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+from collage.errors import BackendError
+
+LIBRARY_FOLDER = Path(__file__).parent / "lib"
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    distribution: str
+    glob: str
+    requirement: str
+
+
+_LIBRARIES = {
+    "onnxruntime": _Library("onnxruntime", "libonnxruntime.so.*", "onnxruntime>=1.31,<1.32"),
+    "openvino": _Library("openvino", "libopenvino_c.so.*", "openvino>=2026.4,<2026.5"),
+    "onednn": _Library("onednn-cpu-gomp", "libdnnl.so.3", "onednn-cpu-gomp==2023.2.0"),
+}
+
+
+def register_library(name: str, distribution: str, glob: str, requirement: str = "") -> None:
+    """Add a vendor library for a backend of the user.
+
+    Args:
+        name: what kernels call it (`libraries` in a blob's header).
+        distribution: the Python distribution that ships it.
+        glob: matches the file's name, e.g. "libfoo.so.*".
+        requirement: what to install, when it is more than the distribution's name.
+    """
+    _LIBRARIES[name] = _Library(distribution, glob, requirement or distribution)
+    if _load.cache_info().currsize:
+        _announce(name)
+
+
+def library_names() -> tuple[str, ...]:
+    """Names of all known libraries, installed or not."""
+    return tuple(sorted(_LIBRARIES))
+
+
+def library_distribution(name: str) -> str:
+    """The Python distribution that ships library `name`. Raises BackendError for an unknown name."""
+    return _library(name).distribution
+
+
+def library_version(name: str) -> str:
+    """Version of the installed distribution. Raises BackendError when it is not installed."""
+    try:
+        return distribution(_library(name).distribution).version
+    except PackageNotFoundError:
+        raise BackendError(_missing(name)) from None
+
+
+def library_path(name: str) -> Path:
+    """The library's file. Raises BackendError that says what to install when there is none."""
+    override = os.environ.get(_variable(name))
+    if override:
+        return Path(override)
+    library = _library(name)
+    for file in _files(library.distribution):
+        if fnmatch(file.name, library.glob) and file.exists():
+            return file.resolve()
+    raise BackendError(_missing(name))
+
+
+def library_reason(name: str) -> str:
+    """Why library `name` cannot be used on this machine; "" when it can."""
+    try:
+        path = library_path(name)
+    except BackendError as error:
+        return str(error)
+    return "" if path.exists() else f"{_variable(name)} names {path}, which does not exist"
+
+
+def load_plugin() -> None:
+    """Load TVM's runtime and the plug-in into this process, once.
+
+    Sets OMP_WAIT_POLICY=PASSIVE unless the user chose: threads of one library that spin take the
+    cores from the next. Raises BackendError when the plug-in was not built.
+    """
+    _load()
+
+
+@functools.cache
+def _load() -> None:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import tvm_ffi
+
+    plugin = LIBRARY_FOLDER / "libcollage_runtime.so"
+    if not plugin.exists():
+        raise BackendError(
+            f"the plug-in is not built: {plugin} is missing. Run `make setup`, or install a wheel."
+        )
+    ctypes.CDLL(str(_tvm_runtime()), mode=os.RTLD_GLOBAL | os.RTLD_NOW)
+    if tvm_ffi.get_global_func("collage.create_module", allow_missing=True) is None:
+        ctypes.CDLL(str(plugin), mode=os.RTLD_GLOBAL | os.RTLD_NOW)
+    for name in library_names():
+        _announce(name)
+
+
+def _announce(name: str) -> None:
+    import tvm_ffi
+
+    if not library_reason(name):
+        tvm_ffi.get_global_func("collage.set_library")(name, str(library_path(name)))
+
+
+def _tvm_runtime() -> Path:
+    """The compiler's own copy where it is installed: two copies in one process cannot live."""
+    spec = find_spec("tvm")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        candidate = Path(folder) / "lib" / "libtvm_runtime.so"
+        if candidate.exists():
+            return candidate
+    return LIBRARY_FOLDER / "libtvm_runtime.so"
+
+
+def _library(name: str) -> _Library:
+    try:
+        return _LIBRARIES[name]
+    except KeyError:
+        known = ", ".join(library_names())
+        raise BackendError(f"no library is called {name!r}; known: {known}") from None
+
+
+def _files(name: str) -> Iterator[Path]:
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return
+    for file in found.files or []:
+        yield Path(str(found.locate_file(file)))
+
+
+def _missing(name: str) -> str:
+    requirement = _library(name).requirement
+    return (
+        f"the library {name!r} is not installed: run `pip install '{requirement}'`, "
+        f"or set {_variable(name)} to its path"
+    )
+
+
+def _variable(name: str) -> str:
+    plain = "".join(letter if letter.isalnum() else "_" for letter in name)
+    return f"COLLAGE_LIB_{plain.upper()}"
