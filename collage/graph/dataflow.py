@@ -102,9 +102,7 @@ class DataflowGraph:
     def external(self) -> IndexSet:
         """Nodes with an output that the function returns."""
         results = set(self.outputs)
-        return index_set(
-            node.index for node in self.nodes if not results.isdisjoint(node.outputs)
-        )
+        return index_set(node.index for node in self.nodes if not results.isdisjoint(node.outputs))
 
     @cached_property
     def readers(self) -> Mapping[str, IndexSet]:
@@ -120,9 +118,7 @@ class DataflowGraph:
     def fed(self) -> IndexSet:
         """Nodes that read a function input."""
         arguments = set(self.inputs)
-        return index_set(
-            node.index for node in self.nodes if not arguments.isdisjoint(node.inputs)
-        )
+        return index_set(node.index for node in self.nodes if not arguments.isdisjoint(node.inputs))
 
     @cached_property
     def everything(self) -> IndexSet:

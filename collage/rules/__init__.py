@@ -1,0 +1,62 @@
+"""Rules that list candidates; `find_candidates` applies them to a function."""
+
+from collage.rules.base import DFPattern, Host, OpCallByKind, OpPredicate, Singles
+from collage.rules.candidates import (
+    default_rule,
+    find_candidates,
+    single_backend_partition,
+    supported_nodes,
+)
+from collage.rules.coalesce import MaxCoalesce, coalesce
+from collage.rules.combine import (
+    AllSimple,
+    ByAnchor,
+    ByKind,
+    Combine,
+    Constants,
+    TupleArg,
+    TupleProj,
+)
+from collage.rules.native import FuseOps, native_rule
+from collage.rules.pattern import Match, Pattern, is_constant, matches, op, wildcard
+from collage.rules.regions import Regions
+from collage.rules.rule import HOST, Candidate, PartitionRule, PartitionSpec
+from collage.rules.wrap import Composite, OnlyValid, Primitive, Union
+
+__all__ = [
+    "HOST",
+    "AllSimple",
+    "ByAnchor",
+    "ByKind",
+    "Candidate",
+    "Combine",
+    "Composite",
+    "Constants",
+    "DFPattern",
+    "FuseOps",
+    "Host",
+    "Match",
+    "MaxCoalesce",
+    "OnlyValid",
+    "OpCallByKind",
+    "OpPredicate",
+    "PartitionRule",
+    "PartitionSpec",
+    "Pattern",
+    "Primitive",
+    "Regions",
+    "Singles",
+    "TupleArg",
+    "TupleProj",
+    "Union",
+    "coalesce",
+    "default_rule",
+    "find_candidates",
+    "is_constant",
+    "matches",
+    "native_rule",
+    "op",
+    "single_backend_partition",
+    "supported_nodes",
+    "wildcard",
+]

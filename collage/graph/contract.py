@@ -1,0 +1,95 @@
+"""Contract disjoint sub-graphs to single nodes: the quotient graph that a plan executes.
+
+The quotient of convex sub-graphs can still have a cycle when two of them feed each other (upstream
+defect D3), so it is built and ordered here and nowhere assumed.
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+from collage.graph.dataflow import DataflowGraph, Node
+from collage.graph.index_set import IndexSet, indices
+from collage.graph.op_pattern import OpPatternKind
+from collage.graph.sub_graph import SubGraph
+
+
+def quotient_order(graph: DataflowGraph, groups: Sequence[IndexSet]) -> list[int] | None:
+    """Order disjoint groups topologically, or return None when they feed each other in a cycle.
+
+    Nodes in no group count as groups of their own but are left out of the result. Ties go to the
+    group with the smaller first node. O(nodes + edges).
+    """
+    covered = 0
+    for group in groups:
+        covered |= group
+    everything = [*groups, *(1 << i for i in indices(graph.everything & ~covered))]
+    owner = {i: g for g, group in enumerate(everything) for i in indices(group)}
+    after: list[set[int]] = [set() for _ in everything]
+    for index, before in enumerate(graph.predecessors):
+        for source in indices(before):
+            after[owner[source]].add(owner[index])
+    waiting = [0] * len(everything)
+    for g, successors in enumerate(after):
+        successors.discard(g)
+        for successor in successors:
+            waiting[successor] += 1
+    ready = [(everything[g] & -everything[g], g) for g in range(len(everything)) if not waiting[g]]
+    heapify(ready)
+    order = []
+    while ready:
+        group = heappop(ready)[1]
+        order.append(group)
+        for successor in after[group]:
+            waiting[successor] -= 1
+            if not waiting[successor]:
+                heappush(ready, (everything[successor] & -everything[successor], successor))
+    return [g for g in order if g < len(groups)] if len(order) == len(everything) else None
+
+
+def contract(graph: DataflowGraph, sub_graphs: Sequence[SubGraph]) -> DataflowGraph:
+    """Return the graph in which each sub-graph is one node that reads and makes its values.
+
+    Raises:
+        ValueError: the sub-graphs overlap or feed each other in a cycle.
+    """
+    covered = 0
+    for sub_graph in sub_graphs:
+        if covered & sub_graph.inside:
+            raise ValueError("sub-graphs overlap")
+        covered |= sub_graph.inside
+    rest = [SubGraph(graph, 1 << i) for i in indices(graph.everything & ~covered)]
+    parts = [*sub_graphs, *rest]
+    order = quotient_order(graph, [part.inside for part in parts])
+    if order is None:
+        raise ValueError("sub-graphs feed each other in a cycle")
+    nodes = []
+    for position, part in enumerate(order):
+        nodes.append(_node(graph, parts[part], position, part >= len(sub_graphs)))
+    return DataflowGraph(tuple(nodes), graph.types, graph.inputs, graph.outputs, graph.constants)
+
+
+def _node(graph: DataflowGraph, part: SubGraph, position: int, keep: bool) -> Node:
+    if keep:
+        old = graph.nodes[next(indices(part.inside))]
+        return Node(position, old.name, old.op, old.kind, old.inputs, old.outputs)
+    kind = OpPatternKind(part.kind)
+    name = part.label or "+".join(part.ops)
+    return Node(position, name, "call", kind, part.input_values, part.output_values)
+
+
+def extract(sub_graph: SubGraph) -> DataflowGraph:
+    """Return the body of a sub-graph as a graph of its own, renumbered."""
+    graph = sub_graph.graph
+    members = list(indices(sub_graph.inside))
+    nodes = tuple(
+        Node(k, n.name, n.op, n.kind, n.inputs, n.outputs)
+        for k, n in enumerate(graph.nodes[i] for i in members)
+    )
+    return DataflowGraph(
+        nodes, graph.types, sub_graph.input_values, sub_graph.output_values, graph.constants
+    )
+
+
+def renumbering(sub_graph: SubGraph) -> dict[int, int]:
+    """Map the nodes of a sub-graph to those of its `extract`."""
+    return {old: new for new, old in enumerate(indices(sub_graph.inside))}

@@ -1,0 +1,96 @@
+"""What a rule is: a description of candidates, itself plain data (RFC 0.7 "FusionRule").
+
+Base rules find candidates in the graph; other rules wrap and combine the candidates of their
+sub-rules. Candidates may overlap: the search chooses. Rules do not know backends; a rule gets a
+`PartitionSpec` and stamps it on what it finds.
+"""
+
+import abc
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from collage.graph.dataflow import DataflowGraph
+from collage.graph.index_set import IndexSet
+from collage.graph.sub_graph import SubGraph
+
+HOST = "host"
+"""Backend name of nodes that need no kernel: the executable's own virtual machine does them."""
+
+
+@dataclass(frozen=True)
+class PartitionSpec:
+    """A backend's variant with the rule that lists its candidates.
+
+    Two targets of one toolchain are two backends, with two names (upstream defect D6).
+    """
+
+    backend: str
+    variant: str = ""
+    rule: "PartitionRule | None" = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_host(self) -> bool:
+        return self.backend == HOST
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A sub-graph on a backend's variant; equal when spec, nodes and nested sub-graphs are equal.
+
+    `origin` names the rules that made it, outer first (for the report).
+    """
+
+    sub_graph: SubGraph
+    spec: PartitionSpec
+    origin: str = field(default="", compare=False)
+
+    @property
+    def inside(self) -> IndexSet:
+        return self.sub_graph.inside
+
+    @property
+    def backend(self) -> str:
+        return self.spec.backend
+
+    @property
+    def variant(self) -> str:
+        return self.spec.variant
+
+    @property
+    def is_host(self) -> bool:
+        return self.spec.is_host
+
+    @property
+    def label(self) -> str:
+        """What a reader sees: the pattern's name, else the operators."""
+        ops = self.sub_graph.ops
+        short = "+".join(ops) if len(ops) <= 6 else f"{ops[0]}..{ops[-1]} ({len(ops)} nodes)"
+        return self.sub_graph.label or short
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Identity: spec, nodes, and nested sub-graphs with their attributes."""
+        nested = tuple((n.sub_graph.inside, n.attrs) for n in self.sub_graph.nested)
+        return (self.spec.backend, self.spec.variant, self.sub_graph.inside, nested)
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Place in every list of candidates: first node, size, nodes, backend, variant, nesting."""
+        inside = self.sub_graph.inside
+        return (inside & -inside, inside.bit_count(), inside, self.key)
+
+
+class PartitionRule(abc.ABC):
+    """Lists candidates. Subclasses are frozen dataclasses, so that rules are comparable data."""
+
+    @abc.abstractmethod
+    def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
+        """Return the candidates, each once, in a deterministic order."""
+
+
+def unique(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Drop later copies of equal candidates (upstream defect D15: copies removed each other)."""
+    found: dict[tuple[object, ...], Candidate] = {}
+    for candidate in candidates:
+        found.setdefault(candidate.key, candidate)
+    return list(found.values())

@@ -1,0 +1,68 @@
+"""Rules that wrap, join or filter the candidates of other rules."""
+
+from dataclasses import dataclass, replace
+
+from collage.graph.dataflow import DataflowGraph
+from collage.graph.sub_graph import NO_LIMITS, SubGraphConfig
+from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, unique
+
+
+@dataclass(frozen=True)
+class Composite(PartitionRule):
+    """The sub-rule's candidates, each nested as the composite function `name`."""
+
+    name: str
+    rule: PartitionRule
+
+    def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
+        return [
+            Candidate(
+                found.sub_graph.with_label(self.name).with_attrs(Composite=self.name),
+                spec,
+                f"Composite({self.name}).{found.origin}",
+            )
+            for found in self.rule.candidates(graph, spec)
+        ]
+
+
+@dataclass(frozen=True)
+class Primitive(PartitionRule):
+    """The sub-rule's candidates, each nested as one kernel of the spec's backend.
+
+    TVM's own kernels carry `Primitive` only; those of another code generator carry `Codegen` too.
+    """
+
+    rule: PartitionRule
+    codegen: bool = True
+
+    def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
+        attrs = {"Primitive": "1"} | ({"Codegen": spec.backend} if self.codegen else {})
+        return [
+            Candidate(found.sub_graph.with_attrs(**attrs), spec, f"Primitive.{found.origin}")
+            for found in self.rule.candidates(graph, spec)
+        ]
+
+
+@dataclass(frozen=True)
+class Union(PartitionRule):
+    """The candidates of all sub-rules, equal ones once."""
+
+    rules: tuple[PartitionRule, ...]
+
+    def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
+        return unique(c for rule in self.rules for c in rule.candidates(graph, spec))
+
+
+@dataclass(frozen=True)
+class OnlyValid(PartitionRule):
+    """The sub-rule's candidates that are valid under `config`."""
+
+    rule: PartitionRule
+    config: SubGraphConfig = NO_LIMITS
+
+    def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
+        return [
+            replace(found, origin=f"OnlyValid.{found.origin}")
+            for found in self.rule.candidates(graph, spec)
+            if found.sub_graph.validity(self.config) is None
+        ]

@@ -1,0 +1,206 @@
+"""Every candidate of a random graph can be run; lists are complete, ordered and repeatable."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collage.backends.base import Availability, Backend, BackendStyle
+from collage.graph.builder import GraphBuilder
+from collage.graph.contract import quotient_order
+from collage.graph.dataflow import DataflowGraph
+from collage.rules import (
+    DFPattern,
+    PartitionSpec,
+    Singles,
+    coalesce,
+    find_candidates,
+    op,
+    single_backend_partition,
+    supported_nodes,
+    wildcard,
+)
+from collage.rules.native import ONE_RESULT, fuse_ops
+
+OPS = ("Relu", "Add", "Conv", "Transpose", "ReduceMean", "Concat", "LSTM", "Reshape", "Tanh")
+
+
+@dataclass(frozen=True)
+class Graph:
+    graph: DataflowGraph
+
+
+@dataclass
+class FakeBackend(Backend):
+    name: str
+    style: BackendStyle
+    refused: frozenset[str] = frozenset()
+    variants: tuple[str, ...] = ("",)
+    own_rule: object = field(default=None)
+
+    def availability(self):
+        return Availability("")
+
+    def unsupported(self, function, node):
+        found = function.graph.nodes[node].op
+        return f"no {found}" if found in self.refused else None
+
+    def compile(self, function, nodes, threads, variant=""):
+        raise NotImplementedError
+
+    def rule(self, function):
+        return self.own_rule
+
+
+BACKENDS = (
+    FakeBackend("tvm", BackendStyle.NATIVE, frozenset({"LSTM"})),
+    FakeBackend("onednn", BackendStyle.LIBRARY, frozenset({"LSTM", "Concat"})),
+    FakeBackend("openvino", BackendStyle.GRAPH, frozenset({"Tanh"})),
+    FakeBackend("onnxruntime", BackendStyle.GRAPH),
+)
+
+
+@st.composite
+def graphs(draw, most=14):
+    graph = GraphBuilder()
+    values = [graph.input("x"), graph.input("y")]
+    for _ in range(draw(st.integers(1, most))):
+        name = draw(st.sampled_from(OPS))
+        count = 2 if name in ("Add", "Concat") else 1
+        near = values[-draw(st.integers(1, 6)) :]
+        made = graph.add_many(
+            name,
+            [draw(st.sampled_from(near)) for _ in range(count)],
+            draw(st.sampled_from([1, 1, 1, 2])),
+        )
+        values += made
+    results = draw(st.sets(st.sampled_from(values[2:]), min_size=1, max_size=3))
+    graph.returns(*sorted({*results, values[-1]}))
+    return graph.build()
+
+
+@given(graphs())
+@settings(max_examples=150, deadline=None)
+def test_every_candidate_is_convex_and_supported(graph):
+    supported = {b.name: supported_nodes(Graph(graph), b) for b in BACKENDS}
+    found = find_candidates(Graph(graph), BACKENDS)
+    for candidate in found:
+        assert candidate.inside
+        assert candidate.sub_graph.is_convex, candidate
+        if not candidate.is_host:
+            assert candidate.inside & ~supported[candidate.backend] == 0, candidate
+        if candidate.backend == "tvm" and candidate.sub_graph.size > 1:
+            assert candidate.sub_graph.validity(ONE_RESULT) is None, candidate
+    assert len({c.key for c in found}) == len(found)
+    assert found == sorted(found, key=lambda c: c.order)
+
+
+@given(graphs())
+@settings(max_examples=50, deadline=None)
+def test_single_nodes_and_single_backend_partitions_are_candidates(graph):
+    found = {c.key for c in find_candidates(Graph(graph), BACKENDS)}
+    for backend in BACKENDS:
+        supported = supported_nodes(Graph(graph), backend)
+        for node in range(len(graph)):
+            if supported >> node & 1:
+                assert (backend.name, "", 1 << node, ()) in found
+        parts = single_backend_partition(Graph(graph), backend)
+        assert sum(p.inside for p in parts) == supported
+        assert quotient_order(graph, [p.inside for p in parts]) is not None
+        assert {p.key for p in parts} <= found
+
+
+@given(graphs(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_coalescing_is_disjoint_and_acyclic(graph, data):
+    """Nodes of two backends and uncovered ones; groups keep all nodes and have an order."""
+    specs = [PartitionSpec("a"), PartitionSpec("b"), None]
+    chosen = [data.draw(st.sampled_from(specs)) for _ in graph.nodes]
+    singles = [Singles(1 << i).candidates(graph, spec)[0] for i, spec in enumerate(chosen) if spec]
+    merged = coalesce(singles)
+    assert sum(c.inside for c in merged) == sum(c.inside for c in singles)
+    assert sum(c.sub_graph.size for c in merged) == len(singles)
+    assert quotient_order(graph, [c.inside for c in merged]) is not None
+    assert all(c.sub_graph.is_convex for c in merged)
+    for candidate in merged:
+        nodes = [i for i in range(len(graph)) if candidate.inside >> i & 1]
+        assert {chosen[i] for i in nodes} == {candidate.spec}
+
+
+@given(graphs())
+@settings(max_examples=100, deadline=None)
+def test_fuse_ops_partitions_the_graph(graph):
+    groups = fuse_ops(graph)
+    assert sum(groups) == graph.everything
+    assert sum(g.bit_count() for g in groups) == len(graph)
+    assert quotient_order(graph, groups) is not None
+
+
+def _chain(*ops):
+    graph = GraphBuilder()
+    value = graph.input("x")
+    for name in ops:
+        value = graph.add(name, value)
+    return graph.build()
+
+
+def test_the_order_is_repeatable_and_backends_do_not_mix():
+    graph = _chain("Conv", "Relu", "Conv", "Relu")
+    first = find_candidates(Graph(graph), BACKENDS)
+    assert first == find_candidates(Graph(graph), BACKENDS)
+    alone = [c for c in first if c.backend == "openvino"]
+    assert alone == [c for c in find_candidates(Graph(graph), BACKENDS[2:3]) if not c.is_host]
+
+
+def test_variants_multiply_the_specs():
+    backend = FakeBackend("onednn", BackendStyle.LIBRARY, variants=("", "winograd"))
+    found = find_candidates(Graph(_chain("Conv", "Relu")), [backend])
+    assert [(c.inside, c.variant) for c in found] == [
+        (1, ""), (1, "winograd"), (2, ""), (2, "winograd"),
+    ]  # fmt: skip
+
+
+def test_a_rule_overrides_the_style():
+    pattern = op("Relu", op("Conv", wildcard()))
+    backend = FakeBackend("mine", BackendStyle.GRAPH, own_rule=DFPattern("conv_relu", pattern))
+    found = find_candidates(Graph(_chain("Conv", "Relu", "Tanh")), [backend])
+    assert [c.inside for c in found] == [0b1, 0b11, 0b10, 0b100]
+    assert found[1].label == "conv_relu"
+
+
+def test_unsupported_nodes_break_intervals():
+    backend = FakeBackend("openvino", BackendStyle.GRAPH, frozenset({"LSTM"}))
+    found = find_candidates(Graph(_chain("Conv", "Relu", "LSTM", "Conv", "Relu")), [backend])
+    assert [c.inside for c in found] == [0b1, 0b11, 0b10, 0b1000, 0b11000, 0b10000]
+
+
+def test_arms_of_a_residual_are_candidates():
+    """Both arms alone, each with the addition, both together, and the block."""
+    graph = GraphBuilder()
+    x = graph.input("x")
+    left = graph.add("Conv", graph.add("Relu", graph.add("Conv", x)))
+    graph.add("Add", left, graph.add("Conv", x))
+    backend = FakeBackend("openvino", BackendStyle.GRAPH)
+    found = {c.inside for c in find_candidates(Graph(graph.build()), [backend])}
+    assert {0b00111, 0b01000, 0b10111, 0b11000, 0b01111, 0b11111, 0b00011, 0b10100} <= found
+
+
+def test_host_takes_views_only():
+    graph = GraphBuilder()
+    x = graph.input("x")
+    a = graph.add("Reshape", x, graph.weight())
+    b = graph.add("Reshape", a, graph.add("Shape", x))
+    graph.add("Relu", graph.add("Identity", b))
+    found = find_candidates(Graph(graph.build()), [])
+    assert [(c.backend, c.sub_graph.ops) for c in found] == [
+        ("host", ("Reshape",)),
+        ("host", ("Identity",)),
+    ]
+
+
+@pytest.mark.parametrize("make", ["residual_cnn", "transformer"])
+def test_a_thousand_nodes_take_seconds(make):
+    enumeration = pytest.importorskip("benchmarks.enumeration")
+    graph = getattr(enumeration, make)(1000)
+    assert len(find_candidates(Graph(graph), enumeration.BACKENDS)) < 200_000
