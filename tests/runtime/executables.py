@@ -40,21 +40,25 @@ def onnx_blob(onnx_bytes: bytes, **header: str | int) -> bytes:
 
 
 def chain(
-    kernels: Sequence[tuple[str, bytes]], inputs: Sequence[Type], outputs: Sequence[Type]
+    kernels: Sequence[tuple[str, bytes]],
+    inputs: Sequence[Type],
+    outputs: Sequence[Type],
+    name: str = "main",
 ) -> tvm.IRModule:
-    """`main` calls the kernels one after the other; each takes what the one before returned."""
+    """Function `name` calls the kernels in turn; each takes what the one before returned."""
     load_plugin()
     create = tvm_ffi.get_global_func("collage.create_module")
     builder = relax.BlockBuilder()
     params = [relax.Var(f"p{i}", relax.TensorType(*one)) for i, one in enumerate(inputs)]
     types = [relax.TensorType(*one) for one in outputs]
     modules = []
-    with builder.function("main", params):
+    with builder.function(name, params):
         with builder.dataflow():
             values: list[relax.Expr] = list(params)
             for index, (kind, blob) in enumerate(kernels):
-                modules.append(create(kind, f"kernel_{index}", blob))
-                call = relax.op.call_dps_packed(f"kernel_{index}", relax.Tuple(values), types)
+                symbol = f"{name}_kernel_{index}"
+                modules.append(create(kind, symbol, blob))
+                call = relax.op.call_dps_packed(symbol, relax.Tuple(values), types)
                 variable = builder.emit(call)
                 values = [variable] if len(types) == 1 else [
                     builder.emit(relax.TupleGetItem(variable, i)) for i in range(len(types))

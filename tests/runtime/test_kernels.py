@@ -160,11 +160,11 @@ def test_shared_library_kernels_with_constants_and_libraries(tmp_path):
         blob = pack(header, [image, np.full(4, weight, "float32")])
         executables.call_kernel("shared_library", blob, [x], [y])
         np.testing.assert_array_equal(y, x * weight * scale)
+    failing = pack({"inputs": 1}, [image, np.full(4, -1, "float32")])
     with pytest.raises(RuntimeError, match="returned 1"):
-        failing = pack({"inputs": 1}, [image, np.full(4, -1, "float32")])
         executables.call_kernel("shared_library", failing, [x], [y])
+    missing = pack({"inputs": 1, "libraries": ["absent"]}, [image])
     with pytest.raises(RuntimeError, match="COLLAGE_LIB_ABSENT"):
-        missing = pack({"inputs": 1, "libraries": ["absent"]}, [image])
         executables.call_kernel("shared_library", missing, [x], [y])
 
 

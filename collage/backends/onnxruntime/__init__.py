@@ -1,0 +1,47 @@
+"""ONNX Runtime: any region, because it runs every ONNX operator and its own `com.microsoft` ones.
+
+The variants differ in the last graph optimisation. With all of them, convolutions run in a blocked
+layout (NCHWc) with reorders at the region's borders; a short region may be faster without.
+"""
+
+import numpy as np
+
+from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
+from collage.errors import BackendError
+from collage.frontend.model import Function
+from collage.graph.index_set import IndexSet
+from collage.runtime.blob import pack
+from collage.runtime.plugin import library_reason, library_version
+
+LIBRARY = "onnxruntime"
+LEVELS = {"": "all", "extended": "extended"}
+
+
+class OnnxRuntimeBackend(Backend):
+    """Regions as ONNX models in ONNX Runtime sessions."""
+
+    name = "onnxruntime"
+    style = BackendStyle.GRAPH
+    variants = tuple(LEVELS)
+
+    def availability(self) -> Availability:
+        if reason := library_reason(LIBRARY):
+            return Availability(reason)
+        return Availability("", {LIBRARY: library_version(LIBRARY)})
+
+    def unsupported(self, function: Function, node: int) -> str | None:
+        for value in function.graph.nodes[node].outputs:
+            if value and value not in function.graph.types:
+                return f"the shape of {value!r} depends on data"
+        return None
+
+    def compile(
+        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+    ) -> PluginKernel:
+        from collage.frontend.region import region_onnx
+
+        if variant not in LEVELS:
+            raise BackendError(f"onnxruntime has no variant {variant!r}")
+        header = {"graph_optimization_level": LEVELS[variant], "threads": threads}
+        model = region_onnx(function, nodes).SerializeToString()
+        return PluginKernel("onnxruntime", pack(header, [np.frombuffer(model, np.uint8)]))

@@ -1,0 +1,226 @@
+"""Bundles that serve, and bundles that must be refused."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+import collage
+from collage.errors import BundleError, InputError
+from collage.runtime.loader import load
+from collage.runtime.plugin import library_version
+from tests.runtime import executables
+
+SHAPES = {"main": (1, 8), "main_1": (2, 8)}
+
+
+def _digest(file):
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _tensor(name, shape):
+    return {"name": name, "shape": list(shape), "dtype": "float32"}
+
+
+def _write_manifest(folder, **changes):
+    files = [folder / name for name in ("model.so", "golden.npz")]
+    manifest = {
+        "schema_version": 1,
+        "executable": "model.so",
+        "functions": [
+            {"function": name, "inputs": [_tensor("x", shape)], "outputs": [_tensor("y", shape)]}
+            for name, shape in SHAPES.items()
+        ],
+        "threads": 1,
+        "cpu": {"model": "any", "features": ["sse2"]},
+        "libraries": {
+            name: {"distribution": name, "version": library_version(name)}
+            for name in ("onnxruntime", "openvino")
+        },
+        "files": {file.name: _digest(file) for file in files},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+def _executable():
+    """Both shapes in one module: relu in ONNX Runtime, then in OpenVINO."""
+    made = tvm.IRModule()
+    kernels = []
+    for name, shape in SHAPES.items():
+        blob = executables.onnx_blob(executables.relu_model(shape))
+        module = executables.chain(
+            [("onnxruntime", blob), ("openvino", blob)],
+            [(shape, "float32")],
+            [(shape, "float32")],
+            name,
+        )
+        kernels += list(module.attrs["external_mods"])
+        made.update_func(tvm.ir.GlobalVar(name), module[name])
+    return made.with_attr("external_mods", kernels)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bundle")
+    executables.export(_executable(), folder / "model.so")
+    golden = {}
+    for name, shape in SHAPES.items():
+        x = np.random.default_rng(1).standard_normal(shape).astype("float32")
+        golden[f"{name}/input/x"] = x
+        golden[f"{name}/output/y"] = np.maximum(x, 0)
+    np.savez(folder / "golden.npz", **golden)
+    _write_manifest(folder)
+    return folder
+
+
+def test_shapes_choose_the_function(bundle):
+    loaded = load(bundle)
+    for shape in SHAPES.values():
+        x = np.random.default_rng(2).standard_normal(shape).astype("float32")
+        np.testing.assert_array_equal(loaded.run({"x": x})["y"], np.maximum(x, 0))
+
+
+def test_outputs_belong_to_the_caller(bundle):
+    loaded = load(bundle)
+    first = loaded.run({"x": np.full((1, 8), 1, "float32")})["y"]
+    loaded.run({"x": np.full((1, 8), 2, "float32")})
+    assert (first == 1).all()
+    first[...] = 5
+
+
+def test_inputs_need_not_be_contiguous_or_writable(bundle):
+    x = np.arange(32, dtype="float32")[::2].reshape(2, 8)
+    x.flags.writeable = False
+    np.testing.assert_array_equal(load(bundle).run({"x": x})["y"], x)
+
+
+def test_check_and_benchmark(bundle):
+    loaded = load(bundle)
+    loaded.check()
+    assert 0 < loaded.benchmark(0.05) < 1
+
+
+WRONG_INPUTS = [
+    ({}, r"missing input 'x'; expected x: float32\[1, 8\]"),
+    ({"z": np.zeros((1, 8), "float32")}, "unknown input 'z', missing input 'x'"),
+    (
+        {"x": np.zeros((3, 8), "float32")},
+        r"\(x: \[3, 8\]\); expected .*\[1, 8\]\) or .*\[2, 8\]",
+    ),
+    ({"x": np.zeros((1, 8))}, r"dtype float64; expected float32"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "message"), WRONG_INPUTS)
+def test_wrong_inputs_say_what_is_expected(bundle, inputs, message):
+    loaded = load(bundle)
+    with pytest.raises(InputError, match=message):
+        loaded.run(inputs)
+
+
+@pytest.fixture
+def copy(bundle, tmp_path):
+    for file in bundle.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def test_every_changed_byte_is_noticed(copy):
+    content = bytearray((copy / "model.so").read_bytes())
+    content[len(content) // 2] ^= 1
+    (copy / "model.so").write_bytes(content)
+    with pytest.raises(BundleError, match=r"model\.so was changed"):
+        load(copy)
+
+
+REFUSED = [
+    ({"cpu": {"model": "A Mill", "features": ["sse2", "steam"]}}, "lacks steam.*A Mill"),
+    (
+        {"libraries": {"onnxruntime": {"distribution": "onnxruntime", "version": "1.0"}}},
+        "pip install 'onnxruntime==1.0'",
+    ),
+    ({"schema_version": 99}, "schema version 99"),
+    ({"threads": None}, "lacks or garbles"),
+    ({"files": {}}, "no digest of model.so"),
+    ({"files": {"model.so": "0", "../outside": "0"}}, "outside of it"),
+    ({"files": {"model.so": "0"}}, "was changed"),
+    ({"files": {"absent.bin": "0", "model.so": "0"}}, "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_unfit_bundles_are_refused_with_the_reason(copy, changes, message):
+    _write_manifest(copy, **changes)
+    with pytest.raises(BundleError, match=message):
+        load(copy)
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{"])
+def test_no_manifest_no_bundle(copy, content):
+    (copy / "manifest.json").unlink()
+    if content is not None:
+        (copy / "manifest.json").write_text(content)
+    with pytest.raises(BundleError, match=r"manifest\.json"):
+        load(copy)
+
+
+def test_other_numbers_fail_the_self_check(copy):
+    with np.load(copy / "golden.npz") as stored:
+        golden = {name: stored[name] + ("output" in name) for name in stored.files}
+    np.savez(copy / "golden.npz", **golden)
+    _write_manifest(copy)
+    loaded = load(copy)
+    with pytest.raises(BundleError, match="output y differs"):
+        loaded.check()
+
+
+SERVE = """
+import sys
+from pathlib import Path
+import collage
+collage.load(sys.argv[1]).check()
+packages = {"tvm", "onnx", "onnxruntime", "openvino", "pydantic", "rich"}
+print(sorted(packages & set(sys.modules)))
+"""
+
+
+def test_serving_imports_no_compiler_and_no_vendor_package(bundle):
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, str(bundle)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+RUNTIME_EXTRA = (
+    "numpy*", "tvm_ffi", "apache_tvm_ffi-*", "typing_extensions*", "onnxruntime", "onnxruntime-*",
+    "openvino", "openvino-*",
+)  # fmt: skip
+
+WITHOUT_COMPILER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import collage
+collage.load(sys.argv[1]).check()
+print("served")
+"""
+
+
+def test_serving_needs_the_runtime_extra_alone(bundle, tmp_path):
+    installed = Path(np.__file__).parents[1]
+    for pattern in RUNTIME_EXTRA:
+        for entry in installed.glob(pattern):
+            (tmp_path / entry.name).symlink_to(entry)
+    (tmp_path / "collage").symlink_to(Path(collage.__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", WITHOUT_COMPILER, str(bundle), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "served", done.stderr
