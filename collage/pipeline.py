@@ -1,0 +1,385 @@
+"""The stages in order, as plain functions: what the command line, a flow or a test calls.
+
+import, enumerate, measure and search (in rounds), assemble and compare whole, gate, bundle.
+Every stage is idempotent: costs live in the store under content keys, so whatever interrupts a
+compile, the next one repeats no measurement.
+"""
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.backends.base import Backend, Kernel, PluginKernel
+from collage.backends.registry import available_backends
+from collage.bundle.publish import Facts, Published, publish
+from collage.bundle.save import check_output
+from collage.cost import CostTable, Environment
+from collage.errors import BackendError, InputError, OptionError, StoreError
+from collage.frontend import Function, Model, import_model
+from collage.frontend.inputs import random_inputs, reference_values, save_reference
+from collage.frontend.region import region_values
+from collage.measure.environment import this_environment
+from collage.measure.local import LocalMeasurer
+from collage.options import Options
+from collage.report.build import build_report
+from collage.report.data import Summary
+from collage.report.html import render_html
+from collage.report.terminal import Progress
+from collage.rules.rule import HOST
+from collage.runtime.blob import unpack
+from collage.search.function import (
+    Enumerated,
+    FunctionSearch,
+    NamedPlan,
+    enumerate_function,
+    search_function,
+)
+from collage.search.problem import Plan
+from collage.verify import Contender, Latency, compare_latency
+from collage.verify.gate import Gate, PlanExecutable, original_outputs
+
+STAGES = ("import", "enumerate", "measure", "search", "assemble", "verify")
+
+
+@dataclass
+class Seconds:
+    """Wall seconds of each stage, summed over the functions."""
+
+    stages: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+
+    @contextmanager
+    def of(self, stage: str) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stages[stage] += time.monotonic() - start
+
+
+@dataclass
+class Counts:
+    """How many candidates the search met; `unique` counts structurally different ones."""
+
+    enumerated: int = 0
+    unique: int = 0
+    measured: int = 0
+    cached: int = 0
+    invalid: int = 0
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One function after all stages."""
+
+    search: FunctionSearch
+    plans: Sequence[NamedPlan]
+    chosen: NamedPlan
+    kernels: FunctionPlan
+    published: Published
+
+
+@dataclass
+class Session:
+    """What the stages of one compile share."""
+
+    options: Options
+    backends: Sequence[Backend]
+    environment: Environment
+    table: CostTable
+    progress: Progress
+    work_dir: Path
+    seconds: Seconds = field(default_factory=Seconds)
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def threads(self) -> int:
+        return self.environment.threads
+
+
+def compile_model(
+    path: Path, options: Options, output: Path, progress: Progress | None = None
+) -> Summary:
+    """Compile the model at `path` into the bundle folder `output`.
+
+    Raises:
+        CollageError: see `collage.errors`; nothing is published then.
+    """
+    check_output(output)
+    backends = available_backends(options.backends)
+    if not backends:
+        raise OptionError("no backend is available; `collage backends` says why")
+    environment = this_environment(options.thread_count)
+    session = Session(
+        options,
+        backends,
+        environment,
+        CostTable(options.store_dir),
+        progress or Progress(quiet=True),
+        _make_work_dir(options.store_dir),
+    )
+    try:
+        return _compile(path, output, session)
+    finally:
+        shutil.rmtree(session.work_dir, ignore_errors=True)
+
+
+def _make_work_dir(store: Path) -> Path:
+    try:
+        (store / "tmp").mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=store / "tmp"))
+    except OSError as error:
+        raise StoreError(
+            f"the store {store} cannot be written: {error.strerror}; free space there or choose "
+            "another folder with --cache-dir"
+        ) from error
+
+
+def _compile(path: Path, output: Path, session: Session) -> Summary:
+    with session.progress.stage("import"), session.seconds.of("import"):
+        model = import_model(
+            path,
+            dims=session.options.dims,
+            shapes=session.options.shapes,
+            work_dir=session.work_dir,
+        )
+    compiled = [_compile_function(model, function, session) for function in model.functions]
+    executable = _final_executable(compiled, session)
+    published = [one.published for one in compiled]
+    facts = Facts(
+        model,
+        session.threads,
+        session.environment.digest,
+        session.options.seed,
+        _libraries(one.kernels for one in compiled),
+    )
+    report = build_report(model, compiled, session, output)
+    texts = {
+        "plan.json": json.dumps([region.model_dump() for region in report.summary.plan], indent=1),
+        "summary.json": report.summary.to_json(),
+        "report.html": render_html(report),
+    }
+    publish(output, executable, published, facts, texts)
+    return report.summary
+
+
+def _compile_function(model: Model, function: Function, session: Session) -> Compiled:
+    options = session.options
+    with session.seconds.of("import"):
+        inputs = random_inputs(function, options.seed)
+        reference_dir = session.work_dir / f"reference-{function.name}"
+        values = reference_values(function, inputs)
+        save_reference(values, reference_dir)
+        expected = original_outputs(model.path, function, inputs)
+        del values
+    with session.progress.stage("enumerate"), session.seconds.of("enumerate"):
+        enumerated = enumerate_function(function, session.backends)
+    session.counts.enumerated += len(enumerated.candidates)
+    session.counts.unique += len(enumerated.work)
+    search = _search(function, enumerated, reference_dir, session)
+    with session.seconds.of("assemble"):
+        executables, kernels = _assemble_all(search, session)
+    with session.progress.stage("verify") as stage, session.seconds.of("verify"):
+
+        def on_round(done: int, total: int) -> None:
+            stage.total = total
+            stage.advance(1)
+
+        gate = Gate(model.path, session.threads, options.verify_s, session.work_dir, on_round)
+        decision = gate.decide(function, executables, inputs, expected)
+    chosen = next(plan for plan in search.plans if plan.name == decision.chosen.name)
+    published = Published(function, decision, inputs, expected)
+    return Compiled(search, search.plans, chosen, kernels[chosen.name], published)
+
+
+def _search(
+    function: Function, enumerated: Enumerated, reference_dir: Path, session: Session
+) -> FunctionSearch:
+    options = session.options
+    start = time.monotonic()
+    measuring_s = 0.0
+    with session.progress.stage("measure", None) as stage:
+
+        def on_cost(work: object, cost: object, cached: bool) -> None:
+            stage.advance(1, cached=int(cached), invalid=int(cost.is_invalid))  # type: ignore[attr-defined]
+
+        measurer = LocalMeasurer(
+            [function],
+            session.backends,
+            session.table,
+            session.environment,
+            reference_dir=reference_dir,
+            workers=options.workers,
+            timeout_s=options.timeout_s,
+            memory_bytes=options.memory_bytes,
+            footprint_bytes=_footprint_bytes(function),
+        )
+        try:
+            timed = _TimedMeasurer(measurer)
+            search = search_function(
+                enumerated,
+                timed,
+                plans=options.end_to_end_plans,
+                budget_s=options.measure_budget_s,
+                clock=time.monotonic,
+                on_cost=on_cost,
+            )
+            measuring_s = timed.seconds
+        finally:
+            measurer.close()
+    session.seconds.stages["measure"] += measuring_s
+    session.seconds.stages["search"] += time.monotonic() - start - measuring_s
+    session.counts.measured += measurer.measured
+    session.counts.cached += measurer.cached
+    session.counts.invalid += measurer.invalid
+    return search
+
+
+class _TimedMeasurer:
+    """Passes batches on and adds up the wall seconds that they take."""
+
+    def __init__(self, inner: LocalMeasurer) -> None:
+        self.inner = inner
+        self.seconds = 0.0
+
+    def measure(self, batch, on_cost=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+        start = time.monotonic()
+        try:
+            return self.inner.measure(batch, on_cost)
+        finally:
+            self.seconds += time.monotonic() - start
+
+
+def _footprint_bytes(function: Function) -> int:
+    """Bytes that one run of the model touches: weights and activations."""
+    weights = sum(value.nbytes for value in function.weights.values())
+    return weights + sum(of.size_bytes for of in function.graph.types.values())
+
+
+def _assemble_all(
+    search: FunctionSearch, session: Session
+) -> tuple[list[PlanExecutable], dict[str, FunctionPlan]]:
+    function = search.enumerated.function
+    cache: dict[Hashable, Kernel] = {}
+    executables, plans = [], {}
+    with session.progress.stage("assemble", len(search.plans)) as stage:
+        for named in search.plans:
+            file = session.work_dir / f"{function.name}-{named.name}.so"
+            plan = _kernels(search.enumerated, named.plan, session, cache)
+            assemble([plan], session.threads, file)
+            executables.append(PlanExecutable(named.name, file, named.plan.predicted_s, named.single))
+            plans[named.name] = plan
+            stage.advance(1)
+    return executables, plans
+
+
+def _kernels(
+    enumerated: Enumerated, plan: Plan, session: Session, cache: dict[Hashable, Kernel]
+) -> FunctionPlan:
+    function = enumerated.function
+    backends = {backend.name: backend for backend in session.backends}
+    variants = {key: work.variant for key, work in enumerated.work.items()}
+    planned = []
+    for option in plan.options:
+        inputs, outputs = region_values(function, option.nodes)
+        kernel = None
+        if option.backend != HOST:
+            variant = variants[option.key]
+            key = (option.nodes, option.backend, variant)
+            if key not in cache:
+                backend = backends[option.backend]
+                cache[key] = backend.compile(function, option.nodes, session.threads, variant)
+            kernel = cache[key]
+        planned.append(PlannedKernel(option.nodes, option.backend, kernel, inputs, outputs))
+    return FunctionPlan(function, tuple(planned))
+
+
+def _final_executable(compiled: Sequence[Compiled], session: Session) -> Path:
+    """The very file that was measured; several functions are assembled once more into one."""
+    if len(compiled) == 1:
+        return compiled[0].published.decision.chosen.path
+    file = session.work_dir / "all.so"
+    assemble([one.kernels for one in compiled], session.threads, file)
+    return file
+
+
+def _libraries(plans: Iterator[FunctionPlan]) -> frozenset[str]:
+    found: set[str] = set()
+    for plan in plans:
+        for planned in plan.kernels:
+            if isinstance(planned.kernel, PluginKernel):
+                kind = planned.kernel.kind
+                if kind == "shared_library":
+                    header, _ = unpack(planned.kernel.blob)
+                    found.update(header.get("libraries", ()))
+                else:
+                    found.add(kind)
+    return frozenset(found)
+
+
+def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Latency]:
+    """Compare a saved bundle with the original frameworks, interleaved, in fresh processes.
+
+    Raises:
+        InputError: no bundle, or no model, at the path.
+    """
+    from collage.runtime.loader import load
+
+    if not model.is_file():
+        raise InputError(f"{model}: no such file; give the original ONNX model")
+    manifest = load(bundle).manifest
+    function = manifest.functions[0].function
+    with np.load(bundle / "golden.npz") as golden:
+        inputs = {
+            one.name: golden[f"{function}/input/{one.name}"] for one in manifest.functions[0].inputs
+        }
+    contenders = [
+        Contender("collage", "executable", bundle / manifest.executable, function),
+        Contender("onnxruntime", "onnxruntime", model),
+        Contender("openvino", "openvino", model),
+    ]
+    with tempfile.TemporaryDirectory() as work_dir:
+        return compare_latency(contenders, inputs, manifest.threads, seconds, Path(work_dir))
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `collage doctor`."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+def doctor(options: Options) -> list[Check]:
+    """Check what a compile needs: backends, the plug-in, a linker, the store, memory."""
+    from collage.backends.registry import all_backends
+    from collage.runtime.plugin import load_plugin
+
+    checks = []
+    for backend in all_backends():
+        found = backend.availability()
+        versions = ", ".join(f"{name} {version}" for name, version in found.libraries.items())
+        checks.append(Check(f"backend {backend.name}", found.available, found.reason or versions))
+    try:
+        load_plugin()
+        checks.append(Check("runtime plug-in", True, "loads"))
+    except BackendError as error:
+        checks.append(Check("runtime plug-in", False, str(error)))
+    linker = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+    checks.append(Check("linker", linker is not None, linker or "install g++ or clang"))
+    try:
+        shutil.rmtree(_make_work_dir(options.store_dir))
+        free = shutil.disk_usage(options.store_dir).free
+        checks.append(Check("store", free > 1 << 30, f"{options.store_dir}, {free >> 30} GiB free"))
+    except StoreError as error:
+        checks.append(Check("store", False, str(error)))
+    return checks
+

@@ -1,0 +1,178 @@
+"""Search one function: candidates become options, a lazy search measures few of them, plans come out.
+
+The plans that are worth assembling are the additive best ones, the best ones when every call is
+dearer than measured (fewer borders: what a sum of isolated kernels gets wrong grows with them), and
+for each backend the best plan that uses it alone.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from collage.backends.base import Backend
+from collage.cost import Cost
+from collage.errors import SearchError
+from collage.frontend import Function
+from collage.frontend.region import region_digest
+from collage.graph.index_set import IndexSet, first
+from collage.measure.work import Measurer, OnCost, Work
+from collage.rules.candidates import find_candidates
+from collage.rules.rule import HOST, Candidate
+from collage.search.estimate import AdditiveEstimator
+from collage.search.k_best import find_plans
+from collage.search.lazy import Budget, LazyResult, search_lazily
+from collage.search.problem import Option, Plan, Problem
+from collage.search.shortest_path import find_plan
+
+VIEW_S = 2e-7
+"""What the virtual machine takes for a view (measured: 0.2 us a call)."""
+
+BORDER_PENALTIES_S = (2e-6, 10e-6, 40e-6)
+TILE_SIZES = (1, 4, 16, 64)
+BATCH = 16
+
+
+@dataclass(frozen=True)
+class Enumerated:
+    """A function's candidates as a search problem; `work` is one representative of every key."""
+
+    function: Function
+    candidates: tuple[Candidate, ...]
+    problem: Problem
+    work: Mapping[Hashable, Work]
+
+
+@dataclass(frozen=True)
+class NamedPlan:
+    """A plan worth assembling; `single` names the one backend that it uses, "" for a mix."""
+
+    name: str
+    plan: Plan
+    single: str = ""
+
+
+@dataclass(frozen=True)
+class FunctionSearch:
+    """What the search found; `costs` holds every cost that is known."""
+
+    enumerated: Enumerated
+    costs: Mapping[Hashable, Cost]
+    plans: tuple[NamedPlan, ...]
+    lazy: LazyResult
+
+
+def enumerate_function(function: Function, backends: Sequence[Backend]) -> Enumerated:
+    """List the candidates of `function` on `backends` (in order of priority)."""
+    candidates = find_candidates(function, backends)
+    identity = {backend.name: backend.identity for backend in backends} | {HOST: ""}
+    priority = {name: position for position, name in enumerate((HOST, *identity))}
+    digests: dict[IndexSet, str] = {}
+    options, work = [], {}
+    for candidate in candidates:
+        inside, backend, variant = candidate.inside, candidate.backend, candidate.variant
+        if candidate.is_host:
+            key: Hashable = HOST
+        else:
+            if inside not in digests:
+                digests[inside] = region_digest(function, inside)
+            key = (digests[inside], identity[backend], variant)
+            work.setdefault(key, Work(function.name, inside, backend, variant))
+        options.append(Option(inside, key, backend, priority[backend]))
+    return Enumerated(function, tuple(candidates), Problem(function.graph, options), work)
+
+
+def search_function(
+    enumerated: Enumerated,
+    measurer: Measurer,
+    *,
+    plans: int,
+    budget_s: float,
+    clock: Callable[[], float],
+    on_cost: OnCost | None = None,
+) -> FunctionSearch:
+    """Measure what matters and return the plans worth assembling.
+
+    Args:
+        enumerated: from `enumerate_function`.
+        measurer: gets batches of work; answers from its cost table where it can.
+        plans: additive best plans to return.
+        budget_s: seconds for measuring, by `clock`.
+        clock: monotonic seconds.
+        on_cost: called for every result.
+
+    Raises:
+        SearchError: the valid candidates cover no plan; names the node and the reasons.
+    """
+    problem = enumerated.problem
+
+    def measure(keys: Sequence[Hashable]) -> Mapping[Hashable, Cost]:
+        batch = [enumerated.work[key] for key in keys]
+        return dict(zip(keys, measurer.measure(batch, on_cost), strict=True))
+
+    lazy = search_lazily(
+        problem,
+        measure,
+        costs={HOST: Cost(VIEW_S, VIEW_S, VIEW_S)},
+        seeds=seed_keys(problem),
+        estimator=AdditiveEstimator(problem),
+        batch_size=BATCH,
+        budget=Budget(seconds=budget_s, clock=clock),
+    )
+    return FunctionSearch(
+        enumerated, lazy.costs, tuple(worth_assembling(problem, lazy.costs, plans)), lazy
+    )
+
+
+def seed_keys(problem: Problem) -> list[Hashable]:
+    """Keys to measure first: tilings of the function by every backend's options, small and large."""
+    found: dict[Hashable, None] = {}
+    whole = max(TILE_SIZES[-1] + 1, len(problem.graph))
+    for backend in sorted({option.backend for option in problem.options} - {HOST}):
+        own = [option for option in problem.ordered if option.backend == backend]
+        for limit in (whole, *TILE_SIZES):
+            found |= dict.fromkeys(option.key for option in tiling(own, limit))
+    return list(found)
+
+
+def tiling(options: Iterable[Option], limit: int) -> list[Option]:
+    """Choose disjoint options greedily by first node, the largest of at most `limit` nodes each."""
+    by_first: dict[int, list[Option]] = {}
+    for option in options:
+        if option.size <= limit:
+            by_first.setdefault(first(option.nodes), []).append(option)
+    covered, chosen = 0, []
+    for start in sorted(by_first):
+        free = [option for option in by_first[start] if not option.nodes & covered]
+        if free:
+            size = max(option.size for option in free)
+            largest = [option for option in free if option.size == size]
+            chosen += largest
+            covered |= largest[0].nodes
+    return chosen
+
+
+def worth_assembling(
+    problem: Problem, costs: Mapping[Hashable, Cost], count: int
+) -> list[NamedPlan]:
+    """Name the plans to assemble, each once, the additive best first."""
+    named: dict[tuple[Option, ...], NamedPlan] = {}
+
+    def add(name: str, plan: Plan, single: str = "") -> None:
+        used = [backend for backend in plan.backends if backend != HOST]
+        single = single or (used[0] if len(used) == 1 else "")
+        named.setdefault(plan.options, NamedPlan(name, plan, single))
+
+    for rank, plan in enumerate(find_plans(problem, costs, count), start=1):
+        add(f"best-{rank}", plan)
+    backends = sorted({option.backend for option in problem.options})
+    for penalty_s in BORDER_PENALTIES_S:
+        dearer = replace(problem, boundary_s=dict.fromkeys(backends, penalty_s))
+        plan = find_plan(dearer, costs)
+        real_s = plan.predicted_s - penalty_s * len(plan.options)
+        add(f"fewer-borders-{penalty_s * 1e6:.0f}us", replace(plan, predicted_s=real_s))
+    for backend in backends:
+        own = [option for option in problem.options if option.backend in (backend, HOST)]
+        try:
+            add(f"{backend}-only", find_plan(replace(problem, options=own), costs), backend)
+        except SearchError:
+            continue  # this backend cannot run the function alone
+    return list(named.values())
