@@ -1,0 +1,29 @@
+"""Which candidates to choose: the exact least-cost plan, the k best, regrets, and lazy measuring."""
+
+from collage.search.estimate import AdditiveEstimator, Estimator, LowerBound
+from collage.search.explain import Explanation, Regret, explain
+from collage.search.k_best import find_plans
+from collage.search.lazy import Budget, LazyResult, LazySearch, Measure, Round, search_lazily
+from collage.search.problem import Costs, Option, Plan, Problem
+from collage.search.shortest_path import find_plan
+
+__all__ = [
+    "AdditiveEstimator",
+    "Budget",
+    "Costs",
+    "Estimator",
+    "Explanation",
+    "LazyResult",
+    "LazySearch",
+    "LowerBound",
+    "Measure",
+    "Option",
+    "Plan",
+    "Problem",
+    "Regret",
+    "Round",
+    "explain",
+    "find_plan",
+    "find_plans",
+    "search_lazily",
+]

@@ -1,0 +1,80 @@
+"""The k best distinct plans, to be assembled and measured whole.
+
+Every cover is exactly one path of the state space, so distinct paths are distinct plans. Going
+backwards, each state keeps its k best completions; they are merged lazily from those of its
+successors with a heap (Huang and Chiang's k-best algorithm): O(steps + states x k x log steps).
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
+
+from collage.search.failure import require_cover
+from collage.search.problem import UNKNOWN, Costs, Option, Plan, Problem
+from collage.search.shortest_path import Weight, make_plan, option_weights, weights_s
+from collage.search.state_space import StateSpace, build_state_space
+
+
+class Completion(NamedTuple):
+    """The `rank`-th best completion of `state` after step number `step`; ordered by weight first."""
+
+    weight: Weight
+    step: int
+    rank: int
+
+
+def find_plans(problem: Problem, costs: Costs, k: int) -> list[Plan]:
+    """Return up to `k` best plans, best first; ties are those of `find_plan`.
+
+    Two options with the same nodes and different keys or backends make different plans.
+
+    Raises:
+        SearchError: valid options cover no plan.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    space = build_state_space(problem, lambda option: costs.get(option.key, UNKNOWN).is_valid)
+    require_cover(space, costs)
+    weights = option_weights(space, lambda option: costs[option.key].seconds)
+    kept = _completions(space, weights, k)
+    return [
+        make_plan(problem, _walk(space, kept, rank), weights_s(completion.weight))
+        for rank, completion in enumerate(kept[0])
+    ]
+
+
+def _completions(
+    space: StateSpace, weights: Sequence[Weight | None], k: int
+) -> list[list[Completion]]:
+    kept: list[list[Completion]] = [[] for _ in space.steps]
+    for state in reversed(range(len(space.steps))):
+        if state == space.final:
+            kept[state] = [Completion(0, -1, 0)]
+            continue
+        heap = []
+        for step, (option, target) in enumerate(space.steps[state]):
+            weight = weights[option]
+            if weight is not None and kept[target]:
+                heap.append(Completion(weight + kept[target][0].weight, step, 0))
+        heapify(heap)
+        while heap and len(kept[state]) < k:
+            best = heap[0]
+            kept[state].append(best)
+            target = space.steps[state][best.step][1]
+            rest, rank = kept[target], best.rank + 1
+            if rank < len(rest):
+                weight = best.weight - rest[best.rank].weight + rest[rank].weight
+                heapreplace(heap, Completion(weight, best.step, rank))
+            else:
+                heappop(heap)
+    return kept
+
+
+def _walk(space: StateSpace, kept: list[list[Completion]], rank: int) -> list[Option]:
+    chosen, state = [], 0
+    while state != space.final:
+        completion = kept[state][rank]
+        option, state = space.steps[state][completion.step]
+        rank = completion.rank
+        chosen.append(space.options[option])
+    return chosen

@@ -1,0 +1,125 @@
+"""The least-cost plan: a shortest path through the state space.
+
+Steps lead only forward, so one pass from the last state to the first finds the least cost of
+completing every state, without a priority queue; a state that cannot be completed is left out
+(upstream aborts there, defect D11). Invalid options never enter (D9), unknown ones neither (D8).
+
+Ties, in this order: the smaller sum of priority x nodes (the preferred backend), the fewer options
+(the fewer calls), and then the lexicographically first sequence of options in the order of
+`Problem.ordered`. The first two are the low bits of the weights below; the last falls out of going
+backwards and keeping the first of equals.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+
+from collage.graph.index_set import first, indices
+from collage.search.failure import require_cover
+from collage.search.problem import FEMTOSECONDS, UNKNOWN, Costs, Option, Plan, Problem, femtoseconds
+from collage.search.state_space import Edges, StateSpace, build_state_space
+
+Weight = int
+"""Femtoseconds in the high bits, then sum of priority x nodes, then number of options."""
+
+_COUNT_BITS = 24
+_TIE_BITS = 64
+
+
+def find_plan(problem: Problem, costs: Costs) -> Plan:
+    """Return the plan with the least sum of costs and boundary costs.
+
+    Raises:
+        SearchError: valid options cover no plan; names the node where it ends and the reasons.
+    """
+    space = build_state_space(problem, lambda option: costs.get(option.key, UNKNOWN).is_valid)
+    require_cover(space, costs)
+    weights = option_weights(space, lambda option: costs[option.key].seconds)
+    remaining = remaining_weights(space, weights)
+    return make_plan(problem, walk(space, weights, remaining, 0), weights_s(remaining[0]))
+
+
+def option_weights(
+    space: StateSpace, seconds: Callable[[Option], float | None]
+) -> list[Weight | None]:
+    """Return the weight of every option of the space; None from `seconds` leaves an option out."""
+    return [option_weight(space.problem, option, seconds(option)) for option in space.options]
+
+
+def option_weight(problem: Problem, option: Option, seconds: float | None) -> Weight | None:
+    """Return the weight of one option whose kernel takes `seconds`."""
+    if seconds is None:
+        return None
+    cost_fs = femtoseconds(seconds) + problem.boundary_fs(option)
+    return (cost_fs << _TIE_BITS) + (option.priority * option.size << _COUNT_BITS) + 1
+
+
+def weights_s(weight: Weight) -> float:
+    """Return the seconds in a weight."""
+    return (weight >> _TIE_BITS) / FEMTOSECONDS
+
+
+def gap_s(slower: Weight, faster: Weight) -> float:
+    """Return the seconds between two weights; ties within a femtosecond are exactly 0."""
+    return ((slower >> _TIE_BITS) - (faster >> _TIE_BITS)) / FEMTOSECONDS
+
+
+def remaining_weights(space: StateSpace, weights: Sequence[Weight | None]) -> list[Weight | None]:
+    """Return per state the least weight that completes it; None where nothing does."""
+    remaining: list[Weight | None] = [None] * len(space.steps)
+    for state in reversed(range(len(space.steps))):
+        best = 0 if state == space.final else None
+        for option, target in space.steps[state]:
+            weight, rest = weights[option], remaining[target]
+            if weight is not None and rest is not None and (best is None or weight + rest < best):
+                best = weight + rest
+        remaining[state] = best
+    return remaining
+
+
+def walk(
+    space: StateSpace,
+    weights: Sequence[Weight | None],
+    remaining: Sequence[Weight | None],
+    state: int,
+) -> list[Option]:
+    """Return the options on the best path from a state that can be completed."""
+    chosen = []
+    while state != space.final:
+        for option, target in space.steps[state]:
+            weight, rest = weights[option], remaining[target]
+            if weight is not None and rest is not None and weight + rest == remaining[state]:
+                chosen.append(option)
+                state = target
+                break
+        else:
+            raise AssertionError("a state that can be completed has a best step")
+    return [space.options[number] for number in chosen]
+
+
+def make_plan(problem: Problem, chosen: Sequence[Option], predicted_s: float) -> Plan:
+    """Order disjoint options that cover the graph without a cycle; ready ones by first node."""
+    edges = Edges(problem.graph)
+    owner = {}
+    for position, option in enumerate(chosen):
+        for node in indices(option.nodes):
+            owner[node] = position
+    needs: list[set[int]] = [set() for _ in chosen]
+    feeds: list[set[int]] = [set() for _ in chosen]
+    for node, before in enumerate(edges.before):
+        for source in before:
+            if owner[source] != owner[node]:
+                needs[owner[node]].add(owner[source])
+                feeds[owner[source]].add(owner[node])
+    ready = [(first(chosen[p].nodes), p) for p in range(len(chosen)) if not needs[p]]
+    heapify(ready)
+    ordered = []
+    while ready:
+        _, position = heappop(ready)
+        ordered.append(chosen[position])
+        for later in feeds[position]:
+            needs[later].discard(position)
+            if not needs[later]:
+                heappush(ready, (first(chosen[later].nodes), later))
+    if len(ordered) != len(chosen):
+        raise AssertionError("the state space holds acyclic covers only")
+    return Plan(tuple(ordered), predicted_s)

@@ -1,0 +1,177 @@
+"""All partial covers of a function, and the options that lead from one to the next.
+
+RFC 0.7 and upstream search covered sets and expand only candidates that contain the first uncovered
+node, so that every cover is reached along exactly one path. That alone is not exact: two options
+with several exits can each read from the other, and no order executes both (upstream defect D3).
+Whether a later option closes such a cycle depends on how the covered set was partitioned, so the
+covered set is too small a state.
+
+Here a state is (first uncovered node, covered nodes after it, detours). A detour (p, q), p and q
+uncovered, says that a chain of chosen options reads from p and feeds q; an option that contains
+both ends is refused. Adding an option eliminates its nodes from the relation as a vertex is
+eliminated from a graph, so the relation is complete and every path to the end is an acyclic cover.
+Options whose outside inputs all precede their first node never make detours; with single-exit
+options the relation is a function of the covered set. Hence states are few in practice: on
+intervals between cut points there is one per position, and where no option crosses a position,
+exactly one state remains, so the work grows with the number of pieces and not with their product.
+
+Covered sets are kept relative to the first uncovered node: ints stay as short as the options are.
+The space depends on no cost, so a lazy search builds it once and evaluates it every round:
+O(steps) each. Options need not be checked for convexity: one that is not convex is a cycle by itself.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from collage.graph.dataflow import DataflowGraph
+from collage.graph.index_set import IndexSet, first, indices
+from collage.search.problem import Option, Problem
+
+Detours = tuple[tuple[int, IndexSet], ...]
+"""Per uncovered node p, ascending: the uncovered nodes that must come after it; absolute indices."""
+
+Step = tuple[int, int]
+"""(option number, next state number)."""
+
+Incoming = list[dict[tuple[IndexSet, Detours], list[tuple[int, int]]]]
+"""Per first uncovered node, per state found so far: the (option, source state) that lead to it."""
+
+
+@dataclass(slots=True)
+class _Offer:
+    """An option relative to its first node: its nodes, and the later nodes that it reads."""
+
+    number: int
+    nodes: IndexSet
+    reads: IndexSet
+
+
+@dataclass
+class StateSpace:
+    """States numbered so that every step goes to a higher number.
+
+    Attributes:
+        options: those that the steps refer to, in the fixed order (`Problem.ordered`).
+        steps: per state, in the order of the options.
+        starts: per state, its first uncovered node (the number of nodes in the final state).
+        final: the state in which all is covered; None when no cover exists.
+    """
+
+    problem: Problem
+    options: Sequence[Option]
+    steps: list[list[Step]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    final: int | None = None
+
+
+def build_state_space(problem: Problem, usable: Callable[[Option], bool]) -> StateSpace:
+    """Enumerate the states that are reached with the usable options."""
+    space = StateSpace(problem, tuple(filter(usable, problem.ordered)))
+    _Builder(space).run()
+    return space
+
+
+class _Builder:
+    def __init__(self, space: StateSpace) -> None:
+        self.space = space
+        self.size = len(space.problem.graph)
+        self.edges = Edges(space.problem.graph)
+        self.offers: list[list[_Offer]] = [[] for _ in range(self.size)]
+        for number, option in enumerate(space.options):
+            start = first(option.nodes)
+            nodes = option.nodes >> start
+            # Only a node in a gap can be read and come later: contiguous options have none.
+            gaps = nodes ^ ((1 << nodes.bit_length()) - 1)
+            reads = self.edges.reads(option.nodes) >> start & gaps if gaps else 0
+            self.offers[start].append(_Offer(number, nodes, reads))
+
+    def run(self) -> None:
+        # Steps to a state are known before its number: states are numbered when their turn comes.
+        incoming: Incoming = [{} for _ in range(self.size + 1)]
+        incoming[0][0, ()] = []
+        space = self.space
+        for start in range(self.size + 1):
+            for (covered, detours), steps in incoming[start].items():
+                state = len(space.steps)
+                space.steps.append([])
+                space.starts.append(start)
+                for option, source in steps:
+                    space.steps[source].append((option, state))
+                if start < self.size:
+                    self._expand(incoming, state, covered, detours)
+            incoming[start] = {}
+        if space.starts[-1] == self.size:
+            space.final = len(space.steps) - 1
+        for steps in space.steps:
+            steps.sort()
+
+    def _expand(self, incoming: Incoming, state: int, covered: IndexSet, detours: Detours) -> None:
+        start = self.space.starts[state]
+        for offer in self.offers[start]:
+            if offer.nodes & covered:
+                continue
+            then: Detours | None = ()
+            if detours or offer.reads & ~covered:
+                then = self._detours(start, covered, detours, offer)
+                if then is None:
+                    continue
+            union = offer.nodes | covered
+            skip = (~union & (union + 1)).bit_length() - 1
+            target = incoming[start + skip]
+            key = (union >> skip, then)
+            if key in target:
+                target[key].append((offer.number, state))
+            else:
+                target[key] = [(offer.number, state)]
+
+    def _detours(
+        self, start: int, covered: IndexSet, detours: Detours, offer: _Offer
+    ) -> Detours | None:
+        """Return the detours after adding the option, None when it closes a cycle."""
+        nodes = offer.nodes << start
+        done = covered << start | ((1 << start) - 1) | nodes
+        before = (offer.reads << start) & ~done
+        after = self.edges.fed(nodes) & ~done
+        for p, q in detours:
+            if nodes >> p & 1:
+                if q & nodes:
+                    return None
+                after |= q
+            elif q & nodes:
+                before |= 1 << p
+        if before & after:
+            return None
+        kept = {p: q & ~nodes for p, q in detours if not nodes >> p & 1}
+        if after:
+            for p in indices(before):
+                kept[p] = kept.get(p, 0) | after
+        return tuple((p, q) for p, q in sorted(kept.items()) if q)
+
+
+class Edges:
+    """Direct neighbours of every node, as lists: reading them costs what they hold."""
+
+    def __init__(self, graph: DataflowGraph) -> None:
+        producer = graph.producer
+        self.before: list[list[int]] = [[] for _ in graph.nodes]
+        self.after: list[list[int]] = [[] for _ in graph.nodes]
+        for node in graph.nodes:
+            for source in sorted({producer[v] for v in node.inputs if v in producer}):
+                self.before[node.index].append(source)
+                self.after[source].append(node.index)
+        self._read_bits = [sum(1 << p for p in before) for before in self.before]
+        self._fed_bits = [sum(1 << q for q in after) for after in self.after]
+
+    def reads(self, nodes: IndexSet) -> IndexSet:
+        """Return the nodes outside whose outputs `nodes` read."""
+        return self._union(self._read_bits, nodes)
+
+    def fed(self, nodes: IndexSet) -> IndexSet:
+        """Return the nodes outside that read outputs of `nodes`."""
+        return self._union(self._fed_bits, nodes)
+
+    def _union(self, table: list[IndexSet], nodes: IndexSet) -> IndexSet:
+        found = 0
+        for index in indices(nodes):
+            found |= table[index]
+        return found & ~nodes

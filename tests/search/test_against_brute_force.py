@@ -1,0 +1,99 @@
+"""The search agrees with brute force on random graphs and options with several exits."""
+
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from collage.errors import SearchError
+from collage.search import explain, find_plan, find_plans, search_lazily
+from collage.search.problem import Option, Problem
+from tests.search.oracle import all_plans, check_order, problems
+
+thorough = settings(
+    max_examples=400,
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
+
+
+@given(problems())
+@thorough
+def test_plan_is_optimal_and_executable(drawn):
+    problem, costs = drawn
+    plan = find_plan(problem, costs)
+    check_order(problem.graph, plan)
+    assert plan.predicted_s == all_plans(problem, costs)[0][0]
+
+
+@given(problems(singles=False))
+@thorough
+def test_invalid_and_unknown_options_are_never_chosen(drawn):
+    problem, costs = drawn
+    plans = all_plans(problem, costs)
+    if not plans:
+        with pytest.raises(SearchError, match="no plan covers node"):
+            find_plan(problem, costs)
+        return
+    plan = find_plan(problem, costs)
+    check_order(problem.graph, plan)
+    assert all(costs[o.key].is_valid for o in plan.options)
+    assert plan.predicted_s == plans[0][0]
+
+
+@given(problems(max_nodes=7))
+@thorough
+def test_k_best_plans_are_distinct_and_the_best(drawn):
+    problem, costs = drawn
+    every = all_plans(problem, costs)
+    found = find_plans(problem, costs, 12)
+    assert [plan.predicted_s for plan in found] == [seconds for seconds, _ in every[:12]]
+    assert len({frozenset(plan.options) for plan in found}) == len(found)
+    assert {frozenset(plan.options) for plan in found} <= {chosen for _, chosen in every}
+    assert found[0] == find_plan(problem, costs)
+    for plan in found:
+        check_order(problem.graph, plan)
+
+
+@given(problems(max_nodes=7))
+@thorough
+def test_regret_is_the_price_of_the_best_plan_with_an_option(drawn):
+    problem, costs = drawn
+    every = all_plans(problem, costs)
+    explanation = explain(problem, costs)
+    assert explanation.plan == find_plan(problem, costs)
+    for regret in explanation.regrets:
+        using = [seconds for seconds, chosen in every if regret.option in chosen]
+        expected = using[0] - every[0][0] if using else math.inf
+        assert regret.regret_s == expected
+        assert bool(regret.reason) == (not using)
+
+
+@given(problems(singles=False))
+@thorough
+def test_lazy_search_finds_the_optimum_under_true_bounds(drawn):
+    problem, costs = drawn
+    bounded = [
+        Option(
+            o.nodes, o.key, o.backend, 0, costs[o.key].seconds / 2 if costs[o.key].is_valid else 0.5
+        )
+        for o in problem.options
+    ]
+    problem = Problem(problem.graph, bounded, problem.boundary_s)
+    plans = all_plans(problem, costs)
+    asked = []
+
+    def measure(keys):
+        assert not set(keys) & set(asked)
+        asked.extend(keys)
+        return {key: costs[key] for key in keys}
+
+    if not plans:
+        with pytest.raises(SearchError):
+            search_lazily(problem, measure, batch_size=2)
+        return
+    result = search_lazily(problem, measure, batch_size=2)
+    check_order(problem.graph, result.plan)
+    assert result.plan.predicted_s == plans[0][0]
+    assert result.measured == len(asked)
+    assert result.gap_s == 0
