@@ -89,7 +89,7 @@ def intervals(parts: Sequence[IndexSet], whole: int = 256, fine: int = 64) -> li
 
     Up to `whole` parts that is every interval. Of longer sequences, intervals longer than `fine`
     begin and end only at multiples of a power of two that grows with their length, which keeps
-    the number at O(parts * fine * log(parts)).
+    the number at O(parts * fine).
     """
     prefix = [0]
     for part in parts:

@@ -1,0 +1,108 @@
+"""Behaviour of upstream's test_pass_collage_partition.py: who gets which nodes at which cost.
+
+Two cases are ties between placing the longer group first or last; there only the cost and the kinds
+of groups are asserted.
+"""
+
+import pytest
+from mock_costs import partition
+
+from collage.graph.builder import GraphBuilder
+
+
+def _relus(count):
+    graph = GraphBuilder()
+    value = graph.input("x")
+    for k in range(count):
+        value = graph.add("Relu", value, name=f"r{k}")
+    return graph.build()
+
+
+@pytest.mark.parametrize(("bases", "backend"), [((1, 2), "tvm"), ((2, 1), "byoc")])
+def test_single_op(bases, backend):
+    found = partition(_relus(1), dict(zip(("tvm", "byoc"), bases, strict=True)), (8, 8))
+    assert found.groups == [(backend, ("r0",))]
+    assert found.total == 1
+
+
+@pytest.mark.parametrize(("depth", "total"), [(1, 5.0), (3, 4.9)])
+def test_diamond_keeps_a_valid_topology(depth, total):
+    graph = GraphBuilder()
+    r = graph.add("Relu", graph.input("x"), name="r")
+    a = graph.add("Abs", r, name="a")
+    graph.add("Add", a, graph.add("Relu", a, name="b"), name="s")
+    found = partition(graph.build(), {"tvm": 2, "byoc": 1}, (1, depth))
+    assert found.groups == [("byoc", ("r",)), ("tvm", ("a",)), ("byoc", ("b", "s"))]
+    assert found.total == pytest.approx(total)
+
+
+@pytest.mark.parametrize("cheap", ["tvm", "byoc"])
+@pytest.mark.parametrize(("depth", "total"), [(1, 297), (2, 289), (3, 271)])
+def test_max_depth(cheap, depth, total):
+    """The dearer backend wins as much as its depth limit lets it fuse."""
+    dear = "byoc" if cheap == "tvm" else "tvm"
+    depths = (depth, 1) if dear == "tvm" else (1, depth)
+    found = partition(_relus(3), {cheap: 99, dear: 100}, depths)
+    assert found.total == pytest.approx(total, abs=0.5)
+    nodes = dict.fromkeys(("tvm", "byoc"), 0)
+    for backend, names in found.groups:
+        nodes[backend] += len(names)
+    assert nodes[dear] == (0 if depth == 1 else depth)
+    if nodes["byoc"] == 3:
+        assert found.groups == [("byoc", ("r0", "r1", "r2"))]
+
+
+def test_output_tuple():
+    """Coalescing makes one function with two results, one of them a tap."""
+    graph = GraphBuilder()
+    r0 = graph.add("Relu", graph.input("x"), name="r0")
+    r1 = graph.add("Relu", r0, name="r1")
+    graph.returns(r0, r1, graph.add("Abs", r1, name="a"))
+    found = partition(graph.build(), {"tvm": 2, "byoc": 1}, (2, 2))
+    assert found.groups == [("byoc", ("r0", "r1")), ("tvm", ("a",))]
+    assert found.total == pytest.approx(4.0)
+
+
+def test_intermediate_tuple():
+    """The tuple stays on the host; the concat is a function of its own."""
+    graph = GraphBuilder()
+    r0 = graph.add("Relu", graph.input("x"), name="r0")
+    r1 = graph.add("Relu", r0, name="r1")
+    graph.add("Concat", graph.add("tuple", r0, r1, name="t"), name="c")
+    found = partition(graph.build(), {"tvm": 2, "byoc": 1}, (3, 5))
+    assert found.groups == [("byoc", ("r0", "r1")), ("byoc", ("c",))]
+    assert found.total == pytest.approx(3.0)
+
+
+def test_fusion_benefit():
+    """Five operators in one function beat the cheaper backend that fuses nothing."""
+    graph = GraphBuilder()
+    x = graph.input("x")
+    a = graph.add("Relu", graph.add("Relu", x, name="a1"), name="a2")
+    b = graph.add("Relu", graph.add("Abs", x, name="b1"), name="b2")
+    graph.add("Abs", graph.add("Relu", graph.add("Add", a, b, name="s"), name="c"), name="d")
+    found = partition(graph.build(), {"tvm": 5, "byoc": 6}, (1, 5))
+    assert ("byoc", ("a1", "a2", "b2", "s", "c")) in found.groups
+    assert [g for g in found.groups if g[0] == "tvm"] == [("tvm", ("b1",)), ("tvm", ("d",))]
+    assert found.total == pytest.approx(34.5706)
+
+
+def test_double_residual():
+    graph = GraphBuilder()
+    r = graph.add("Relu", graph.input("x"), name="r")
+    a = graph.add("Abs", r, name="a")
+    graph.add("Add", a, graph.add("Add", r, a, name="s"), name="t")
+    found = partition(graph.build(), {"tvm": 2, "byoc": 1}, (4, 4))
+    assert found.groups == [("byoc", ("r",)), ("tvm", ("a",)), ("byoc", ("s", "t"))]
+    assert found.total == pytest.approx(4.9)
+
+
+def test_residuals_in_one_function():
+    """Upstream prunes 14 candidates to 2 here; without pruning the result is the same."""
+    graph = GraphBuilder()
+    r0 = graph.add("Relu", graph.input("x"), name="r0")
+    r1 = graph.add("Relu", r0, name="r1")
+    graph.add("Add", r1, graph.add("Add", r0, r1, name="s"), name="t")
+    found = partition(graph.build(), {"tvm": 2, "byoc": 1}, (4, 4))
+    assert found.groups == [("byoc", ("r0", "r1", "s", "t"))]
+    assert found.total == pytest.approx(3.439)
