@@ -4,7 +4,8 @@
 //
 // All sessions share one environment whose thread pool has the process's thread count and does not
 // spin: pools of several sessions that spin fight for the cores (up to 8 times slower). A session
-// with another thread count gets a pool of its own. Tensors are wrapped, never copied; a wrapper is
+// with another thread count gets a pool of its own. They share one arena too: what one region used as
+// scratch, the next uses again. Tensors are wrapped, never copied; a wrapper is
 // kept as long as the executable passes the same memory, which it does on nearly every call.
 #include <cstring>
 #include <memory>
@@ -72,6 +73,7 @@ class OnnxRuntime {
     Call<ort::CreateEnvWithGlobalThreadPools>(ort::kLoggingFatal, "collage", options, &env_);
     Call<ort::CreateCpuMemoryInfo>(ort::kArenaAllocator, ort::kMemTypeDefault, &memory_);
     Call<ort::GetDefaultAllocator>(&allocator_);
+    Call<ort::CreateAndRegisterAllocator>(env_, memory_, nullptr);
   }
 
   const int threads_;
@@ -200,6 +202,7 @@ class OnnxRuntimeKernel : public Kernel {
         options, runtime_.Function<ort::ReleaseSessionOptions>());
     runtime_.Call<ort::SetGraphOptimizationLevel>(
         options, OptimizationLevel(spec.blob->GetString("graph_optimization_level", "all")));
+    runtime_.Call<ort::AddSessionConfigEntry>(options, "session.use_env_allocators", "1");
     SetThreads(options, spec.threads);
     std::vector<std::string> config = spec.blob->GetStrings("config");
     for (std::size_t i = 0; i + 1 < config.size(); i += 2) {

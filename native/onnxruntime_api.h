@@ -21,6 +21,7 @@ struct MemoryInfo;
 struct Value;
 struct Allocator;
 struct RunOptions;
+struct ArenaConfig;
 
 constexpr std::uint32_t kApiVersion = 5;
 constexpr int kLoggingFatal = 4;
@@ -75,6 +76,8 @@ using DisablePerSessionThreads = Entry<120, Status* (*)(SessionOptions*)>;
 using CreateThreadingOptions = Entry<121, Status* (*)(ThreadingOptions**)>;
 using ReleaseThreadingOptions = Entry<122, void (*)(ThreadingOptions*)>;
 using AddSessionConfigEntry = Entry<130, Status* (*)(SessionOptions*, const char*, const char*)>;
+using CreateAndRegisterAllocator =
+    Entry<144, Status* (*)(Env*, const MemoryInfo*, const ArenaConfig*)>;
 using SetGlobalIntraOpNumThreads = Entry<147, Status* (*)(ThreadingOptions*, int)>;
 using SetGlobalInterOpNumThreads = Entry<148, Status* (*)(ThreadingOptions*, int)>;
 using SetGlobalSpinControl = Entry<149, Status* (*)(ThreadingOptions*, int)>;
