@@ -1,0 +1,250 @@
+"""The defects of the public implementations (D1-D15), one test each, built to fail on the defect."""
+
+import math
+import random
+
+import pytest
+from mock_costs import list_candidates, search, tvm_rule
+
+from collage.backends.base import BackendStyle
+from collage.cost.cost import Cost, Environment, cost_key
+from collage.errors import SearchError
+from collage.graph.builder import GraphBuilder
+from collage.graph.contract import quotient_order
+from collage.graph.index_set import index_set, indices
+from collage.graph.op_pattern import OpPatternKind as Kind
+from collage.graph.sub_graph import SubGraph, SubGraphConfig
+from collage.options import Options
+from collage.rules import (
+    AllSimple,
+    Candidate,
+    Combine,
+    Composite,
+    DFPattern,
+    OpCallByKind,
+    PartitionSpec,
+    Regions,
+    Singles,
+    TupleProj,
+    Union,
+    coalesce,
+    find_candidates,
+    op,
+)
+from collage.rules.combine import FUSE_OPS_KINDS
+from collage.search.problem import Option, Problem
+from collage.search.shortest_path import find_plan
+
+SPEC = PartitionSpec("test")
+
+
+def _chain(*names):
+    graph = GraphBuilder()
+    value = graph.input("x")
+    for name in names:
+        value = graph.add(name, value)
+    return graph.build()
+
+
+def _spread(graph, *groups, backends=("a", "b")):
+    """Single-node candidates of the first group on the first backend, and so on."""
+    return [
+        Singles(index_set([node])).candidates(graph, PartitionSpec(backend))[0]
+        for backend, nodes in zip(backends, groups, strict=True)
+        for node in nodes
+    ]
+
+
+def test_d01_fan_in_unions_are_found():
+    """conv + relu(skip) -> add -> relu is one candidate."""
+    graph = GraphBuilder()
+    conv = graph.add("Conv", graph.input("x"))
+    skip = graph.add("Relu", graph.input("skip"))
+    graph.add("Relu", graph.add("Add", conv, skip))
+    graph = graph.build()
+    rule = Combine(OpCallByKind(), (AllSimple(FUSE_OPS_KINDS),))
+    assert graph.everything in {c.inside for c in rule.candidates(graph, SPEC)}
+
+
+def test_d02_coalescing_keeps_partitions_disjoint():
+    """x feeds y and z: not {x, y} and {x, z}."""
+    graph = GraphBuilder()
+    x = graph.add("Relu", graph.input("x"))
+    graph.returns(graph.add("Relu", x), graph.add("Relu", x))
+    graph = graph.build()
+    merged = coalesce(Singles(graph.everything).candidates(graph, SPEC))
+    assert [c.inside for c in merged] == [0b111]
+
+
+def test_d03_coalescing_keeps_the_quotient_acyclic():
+    """a1 -> a2 and b1 -> b2 with a1 -> b2 and b1 -> a2: both pairs merged would wait for another."""
+    graph = GraphBuilder()
+    a1 = graph.add("Relu", graph.input("x"))
+    b1 = graph.add("Relu", graph.input("y"))
+    graph.returns(graph.add("Add", a1, b1), graph.add("Add", b1, a1))
+    graph = graph.build()
+    assert quotient_order(graph, [0b0101, 0b1010]) is None
+    merged = coalesce(_spread(graph, [0, 2], [1, 3]))
+    assert len(merged) == 3
+    assert quotient_order(graph, [c.inside for c in merged]) is not None
+
+
+def test_d03_coalescing_minds_validity():
+    graph = _chain("Relu", "Relu", "Relu")
+    singles = Singles(graph.everything).candidates(graph, SPEC)
+    merged = coalesce(singles, SubGraphConfig(max_depth=2))
+    assert [c.inside for c in merged] == [0b11, 0b100]
+
+
+def test_d04_no_candidate_that_a_best_plan_needs_is_pruned():
+    """Of every region, all connected parts stay candidates: the optimum is that of brute force."""
+    graph = _chain(*["Relu"] * 5)
+    rules = {"a": Regions(graph.everything), "b": Regions(graph.everything)}
+    candidates = [c for c in list_candidates(graph, rules) if not c.is_host]
+    for seed in range(50):
+        draw = random.Random(seed)
+        costs = {c.key: Cost(draw.uniform(0.1, 1) * c.sub_graph.size) for c in candidates}
+        _, total = search(candidates, costs)
+        best = [0.0] + [math.inf] * len(graph)
+        for end in range(1, len(graph) + 1):
+            for c in candidates:
+                if c.inside.bit_length() == end:
+                    start = end - c.sub_graph.size
+                    best[end] = min(best[end], best[start] + costs[c.key].seconds)
+        assert total == pytest.approx(best[-1])
+
+
+def test_d05_costs_of_two_targets_do_not_share_a_key():
+    here = Environment("cpu", "avx2", 4, 4, "", "1")
+    there = Environment("cpu", "avx2", 4, 8, "", "1")
+    keys = {
+        cost_key("region", "tvm llvm", here),
+        cost_key("region", "tvm cuda", here),
+        cost_key("region", "tvm llvm", there),
+        cost_key("other", "tvm llvm", here),
+    }
+    assert len(keys) == 4
+
+
+def test_d06_equality_minds_backend_variant_and_nested_attributes():
+    """Two native targets on equal nodes are two candidates, and both reach the search."""
+    graph = _chain("Relu")
+    relu = DFPattern("relu", op("Relu"))
+    specs = [PartitionSpec("tvm-llvm"), PartitionSpec("tvm-cuda"), PartitionSpec("tvm-llvm", "v")]
+    found = [c for spec in specs for c in relu.candidates(graph, spec)]
+    found += Composite("one", relu).candidates(graph, specs[0])
+    found += Composite("two", relu).candidates(graph, specs[0])
+    assert len({c.key for c in found}) == len(set(found)) == 5
+    chosen, _ = search(found, {c.key: Cost(1.0 + k) for k, c in enumerate(reversed(found))})
+    assert chosen[0].sub_graph.nested[0].attrs == (("Composite", "two"),)
+
+
+def test_d06_two_native_backends_both_offer_their_candidates():
+    from test_candidates import FakeBackend, Graph
+
+    native = [FakeBackend(name, BackendStyle.NATIVE) for name in ("tvm-llvm", "tvm-cuda")]
+    found = find_candidates(Graph(_chain("Conv", "Relu")), native)
+    offers = {b.name: [c.inside for c in found if c.backend == b.name] for b in native}
+    assert offers["tvm-llvm"] == offers["tvm-cuda"] == [0b1, 0b11, 0b10]
+
+
+def test_d08_unknown_costs_are_not_compared_and_ties_go_by_priority():
+    graph = _chain("Relu", "Relu")
+    candidates = list_candidates(graph, {b: Singles(graph.everything) for b in "abc"})
+    costs = {c.key: Cost.unknown() if c.backend == "a" else Cost(1.0) for c in candidates}
+    for ranks, winner in (({"b": 1, "c": 2}, "b"), ({"b": 2, "c": 1}, "c")):
+        chosen, total = search(candidates, costs, ranks)
+        assert [c.backend for c in chosen] == [winner, winner]
+        assert total == 2.0
+
+
+def test_d09_invalid_candidates_are_never_chosen():
+    """With nothing else, the failure names the node and the reason."""
+    graph = _chain("Relu", "Tanh")
+    candidates = list_candidates(graph, {"a": Singles(graph.everything)})
+    costs = {c.key: Cost(1.0) for c in candidates}
+    costs[candidates[1].key] = Cost.invalid("it crashed")
+    with pytest.raises(SearchError, match=r"(?s)node 1 .*Tanh.*it crashed"):
+        search(candidates, costs)
+
+
+def test_d10_a_boundary_costs():
+    """Equal kernels: without a boundary cost two calls tie with one, with it one call wins."""
+    graph = _chain("Relu", "Relu")
+    options = [Option(n, f"{n}", "a") for n in (0b01, 0b10, 0b11)]
+    costs = {"1": Cost(1.0), "2": Cost(1.0), "3": Cost(2.1)}
+    free = find_plan(Problem(graph, options), costs)
+    paid = find_plan(Problem(graph, options, {"a": 0.2}), costs)
+    assert [o.nodes for o in free.options] == [0b01, 0b10]
+    assert [o.nodes for o in paid.options] == [0b11]
+    assert paid.predicted_s == pytest.approx(2.3)
+
+
+def test_d11_a_dead_end_does_not_end_the_search():
+    """{0, 1} is cheapest, but nothing covers node 2 after it."""
+    graph = _chain("Relu", "Relu", "Relu")
+    options = [Option(n, f"{n:b}", "a") for n in (0b1, 0b11, 0b110)]
+    costs = {"1": Cost(5.0), "11": Cost(0.1), "110": Cost(5.0)}
+    plan = find_plan(Problem(graph, options), costs)
+    assert [o.nodes for o in plan.options] == [0b1, 0b110]
+
+
+def test_d12_nested_overlaps_are_invalid_and_projections_mind_the_kind():
+    graph = _chain("Relu", "Relu", "Relu")
+    one = SubGraph(graph, 0b011).with_attrs(Composite="one")
+    two = SubGraph(graph, 0b110).with_attrs(Composite="two")
+    both = SubGraph(graph, 0b111, (*one.nested, *two.nested))
+    assert both.validity(SubGraphConfig()) == "nested sub-graphs overlap"
+
+    builder = GraphBuilder()
+    heavy = builder.add("Conv", builder.input("x"))
+    builder.add("tuple_get_item", heavy)
+    graph = builder.build()
+    rule = Combine(OpCallByKind(), (TupleProj(),))
+    assert [c.inside for c in rule.candidates(graph, SPEC)] == [0b1]
+
+
+def test_d13_every_option_has_a_default():
+    """No depth, style or budget has to be given; the rules' defaults bound enumeration."""
+    assert Options() == Options()
+    graph = _chain(*["Conv", "Relu"] * 20)
+    assert 0 < len(Regions(graph.everything).candidates(graph, SPEC)) < 2000
+
+
+def test_d14_the_depth_of_a_union_is_not_the_sum():
+    """p -> q beside p -> r -> s: {p, q} and {r, s} are both two deep, and their union three."""
+    graph = GraphBuilder()
+    p = graph.add("Relu", graph.input("x"))
+    graph.returns(
+        graph.add("Relu", p), graph.add("Relu", graph.add("Relu", p)), graph.add("LSTM", p)
+    )
+    graph = graph.build()
+    sides = Union((_Given(index_set([0, 1])), _Given(index_set([2, 3]))))
+    rule = Combine(sides, (AllSimple(((Kind.ELEMWISE, Kind.ELEMWISE),)),), max_depth=3)
+    assert index_set([0, 1, 2, 3]) in {c.inside for c in rule.candidates(graph, SPEC)}
+
+
+class _Given(Singles):
+    """One candidate of all nodes."""
+
+    def candidates(self, graph, spec):
+        return [Candidate(SubGraph(graph, self.nodes), spec)]
+
+
+def test_d15_equal_nodes_do_not_remove_each_other():
+    """Two labels on the same nodes both stay; the same candidate twice stays once."""
+    graph = _chain("Relu")
+    table = [Composite(name, DFPattern(name, op("Relu"))) for name in ("one", "two")]
+    found = Union((*table, *table)).candidates(graph, SPEC)
+    assert [c.label for c in found] == ["one", "two"]
+    assert [list(indices(c.inside)) for c in found] == [[0], [0]]
+    assert search(found, {c.key: Cost(1.0) for c in found})[1] == 1.0
+
+
+def test_the_combiner_limit_never_drops_the_sub_rule():
+    graph = _chain(*["Relu"] * 10)
+    rule = Combine(OpCallByKind(), (AllSimple(FUSE_OPS_KINDS),), max_candidates_per_node=1)
+    found = [c.inside for c in rule.candidates(graph, SPEC)]
+    assert found[:10] == [1 << i for i in range(10)]
+    assert len(found) == 20
+    assert len(tvm_rule(3).candidates(graph, SPEC)) == 27
