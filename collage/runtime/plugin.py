@@ -21,16 +21,18 @@ LIBRARY_FOLDER = Path(__file__).parent / "lib"
 
 
 @dataclass(frozen=True, slots=True)
-class _Library:
+class Library:
+    """A vendor library: who ships it, its file's name, and what to install when it is missing."""
+
     distribution: str
     glob: str
     requirement: str
 
 
-_LIBRARIES = {
-    "onnxruntime": _Library("onnxruntime", "libonnxruntime.so.*", "onnxruntime>=1.31,<1.32"),
-    "openvino": _Library("openvino", "libopenvino_c.so.*", "openvino>=2026.4,<2026.5"),
-    "onednn": _Library("onednn-cpu-gomp", "libdnnl.so.3", "onednn-cpu-gomp==2023.2.0"),
+LIBRARIES = {
+    "onnxruntime": Library("onnxruntime", "libonnxruntime.so.*", "onnxruntime>=1.31,<1.32"),
+    "openvino": Library("openvino", "libopenvino_c.so.*", "openvino>=2026.4,<2026.5"),
+    "onednn": Library("onednn-cpu-gomp", "libdnnl.so.3", "onednn-cpu-gomp==2023.2.0"),
 }
 
 
@@ -43,14 +45,14 @@ def register_library(name: str, distribution: str, glob: str, requirement: str =
         glob: matches the file's name, e.g. "libfoo.so.*".
         requirement: what to install, when it is more than the distribution's name.
     """
-    _LIBRARIES[name] = _Library(distribution, glob, requirement or distribution)
+    LIBRARIES[name] = Library(distribution, glob, requirement or distribution)
     if _load.cache_info().currsize:
         _announce(name)
 
 
 def library_names() -> tuple[str, ...]:
     """Names of all known libraries, installed or not."""
-    return tuple(sorted(_LIBRARIES))
+    return tuple(sorted(LIBRARIES))
 
 
 def library_distribution(name: str) -> str:
@@ -130,9 +132,9 @@ def _tvm_runtime() -> Path:
     return LIBRARY_FOLDER / "libtvm_runtime.so"
 
 
-def _library(name: str) -> _Library:
+def _library(name: str) -> Library:
     try:
-        return _LIBRARIES[name]
+        return LIBRARIES[name]
     except KeyError:
         known = ", ".join(library_names())
         raise BackendError(f"no library is called {name!r}; known: {known}") from None

@@ -1,0 +1,29 @@
+import pytest
+
+from collage.errors import BackendError
+from collage.runtime import plugin
+
+
+@pytest.mark.parametrize("name", plugin.library_names())
+def test_known_libraries_are_found_without_importing_them(name):
+    assert plugin.library_path(name).is_file()
+    assert plugin.library_version(name)
+    assert plugin.library_reason(name) == ""
+
+
+def test_users_add_libraries(monkeypatch):
+    monkeypatch.delitem(plugin.LIBRARIES, "blas", raising=False)
+    plugin.register_library("blas", "numpy", "_multiarray_umath*.so")
+    assert plugin.library_distribution("blas") == "numpy"
+    assert plugin.library_path("blas").is_file()
+    plugin.LIBRARIES.pop("blas")
+
+
+def test_an_unknown_library_lists_the_known_ones():
+    with pytest.raises(BackendError, match="onednn, onnxruntime, openvino"):
+        plugin.library_path("nonesuch")
+
+
+def test_the_environment_overrides_the_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLLAGE_LIB_ONEDNN", str(tmp_path))
+    assert plugin.library_path("onednn") == tmp_path
