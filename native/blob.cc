@@ -17,7 +17,9 @@ constexpr std::string_view kMagic = "COLLAGE1";
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kPrefix = kMagic.size() + sizeof(std::uint64_t);
 
-std::size_t AlignUp(std::size_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
+std::size_t AlignUp(std::size_t offset) {
+  return (offset + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 ffi::Any Entry(const json::Object& object, const char* key) {
   auto found = object.find(ffi::String(key));
@@ -50,10 +52,10 @@ std::shared_ptr<const Blob> Blob::Parse(std::string_view bytes) {
   }
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data() + kMagic.size(), sizeof(length));
-  if (length > bytes.size() - kPrefix) TVM_FFI_THROW(ValueError) << "the blob's header is truncated";
+  if (length > bytes.size() - kPrefix)
+    TVM_FFI_THROW(ValueError) << "the blob's header is truncated";
   auto blob = std::make_shared<Blob>();
-  blob->header_ =
-      json::Parse(ffi::String(bytes.data() + kPrefix, length)).cast<json::Object>();
+  blob->header_ = json::Parse(ffi::String(bytes.data() + kPrefix, length)).cast<json::Object>();
   std::size_t start = AlignUp(kPrefix + length);
   std::size_t size = bytes.size() > start ? bytes.size() - start : 0;
   blob->data_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, AlignUp(size + 1))));

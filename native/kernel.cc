@@ -21,7 +21,8 @@ KernelFactory FindKernelFactory(const std::string& kind) {
   if (found != Registry().end()) return found->second;
   std::string known;
   for (const auto& entry : Registry()) known += (known.empty() ? "" : ", ") + entry.first;
-  TVM_FFI_THROW(ValueError) << "no kernel of kind '" << kind << "' in this build; it has: " << known;
+  TVM_FFI_THROW(ValueError) << "no kernel of kind '" << kind
+                            << "' in this build; it has: " << known;
   TVM_FFI_UNREACHABLE();
 }
 

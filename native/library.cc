@@ -39,7 +39,8 @@ std::string Package(const std::string& name) {
       {"onednn", "onednn-cpu-gomp==2023.2.0"},
   };
   auto found = kPackages.find(name);
-  return found == kPackages.end() ? std::string() : "run `pip install '" + found->second + "'`, or ";
+  return found == kPackages.end() ? std::string()
+                                  : "run `pip install '" + found->second + "'`, or ";
 }
 
 }  // namespace
@@ -58,8 +59,9 @@ void* OpenLibrary(const std::string& name, bool global) {
   std::string path = All().paths[name];
   if (const char* value = std::getenv(variable.c_str())) path = value;
   if (path.empty()) {
-    TVM_FFI_THROW(RuntimeError) << "the library '" << name << "' is not installed: " << Package(name)
-                                << "set " << variable << " to its path";
+    TVM_FFI_THROW(RuntimeError) << "the library '" << name
+                                << "' is not installed: " << Package(name) << "set " << variable
+                                << " to its path";
   }
   void* handle = dlopen(path.c_str(), RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
   if (handle == nullptr) {

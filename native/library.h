@@ -12,7 +12,7 @@ namespace collage {
 void SetLibrary(const std::string& name, const std::string& path);
 
 // Opens library `name`. Throws a ffi RuntimeError that names the package to install when its path
-// is not known or cannot be opened. A `global` library offers its symbols to libraries opened later.
+// is not known or cannot be opened. A `global` library offers its symbols to those opened later.
 void* OpenLibrary(const std::string& name, bool global = false);
 
 // The address of `symbol`, or a ffi RuntimeError that names library and symbol.

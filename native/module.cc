@@ -2,8 +2,8 @@
 //
 // A module is (kind, symbol, blob). It is saved into the executable as these three and comes back
 // without Python. The kernel is built when its function is first looked up, which the Relax VM does
-// when it is initialised: by then threads and library paths are set. Every lookup builds a kernel of
-// its own, so virtual machines can run in several threads.
+// when it is initialised: by then threads and library paths are set. Every lookup builds a kernel
+// of its own, so virtual machines can run in several threads.
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
@@ -120,7 +120,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
              return KernelModule::Create(kind, symbol, blob);
            })
       .def("ffi.Module.load_from_bytes.collage_kernel", KernelModule::LoadFromBytes)
-      .def("collage.set_library", [](ffi::String name, ffi::String path) { SetLibrary(name, path); })
+      .def("collage.set_library",
+           [](ffi::String name, ffi::String path) { SetLibrary(name, path); })
       .def("collage.set_threads", [](int threads) {
         if (threads < 1) TVM_FFI_THROW(ValueError) << "threads must be 1 or more, not " << threads;
         Threads() = threads;

@@ -2,11 +2,11 @@
 //   graph_optimization_level  "all" (default), "extended", "basic" or "disable"
 //   config                    [key, value, key, value, ...]: session configuration entries
 //
-// All sessions share one environment whose thread pool has the process's thread count and does not
+// All sessions share one environment. Its thread pool has the process's thread count and does not
 // spin: pools of several sessions that spin fight for the cores (up to 8 times slower). A session
-// with another thread count gets a pool of its own. They share one arena too: what one region used as
-// scratch, the next uses again. Tensors are wrapped, never copied; a wrapper is
-// kept as long as the executable passes the same memory, which it does on nearly every call.
+// with another thread count gets a pool of its own. Its arena is shared too: what one region used as
+// scratch, the next uses again. Tensors are wrapped, never copied; a wrapper is kept as long as the
+// executable passes the same memory, which it does on nearly every call.
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -61,7 +61,8 @@ class OnnxRuntime {
     version_ = base->get_version_string();
     table_ = base->get_api(ort::kApiVersion);
     if (table_ == nullptr) {
-      TVM_FFI_THROW(RuntimeError) << "onnxruntime " << version_ << " is too old: 1.5 or later is needed";
+      TVM_FFI_THROW(RuntimeError) << "onnxruntime " << version_
+                                  << " is too old: 1.5 or later is needed";
     }
     ort::ThreadingOptions* options = nullptr;
     Call<ort::CreateThreadingOptions>(&options);

@@ -49,9 +49,9 @@ struct Entry {
 using GetErrorMessage = Entry<2, const char* (*)(const Status*)>;
 using CreateSessionFromArray =
     Entry<8, Status* (*)(const Env*, const void*, std::size_t, const SessionOptions*, Session**)>;
-using Run = Entry<9, Status* (*)(Session*, const RunOptions*, const char* const*,
-                                 const Value* const*, std::size_t, const char* const*, std::size_t,
-                                 Value**)>;
+using Run =
+    Entry<9, Status* (*)(Session*, const RunOptions*, const char* const*, const Value* const*,
+                         std::size_t, const char* const*, std::size_t, Value**)>;
 using CreateSessionOptions = Entry<10, Status* (*)(SessionOptions**)>;
 using SetGraphOptimizationLevel = Entry<23, Status* (*)(SessionOptions*, int)>;
 using SetIntraOpNumThreads = Entry<24, Status* (*)(SessionOptions*, int)>;
@@ -59,10 +59,10 @@ using SetInterOpNumThreads = Entry<25, Status* (*)(SessionOptions*, int)>;
 using SessionGetInputCount = Entry<30, Status* (*)(const Session*, std::size_t*)>;
 using SessionGetOutputCount = Entry<31, Status* (*)(const Session*, std::size_t*)>;
 using SessionGetInputName = Entry<36, Status* (*)(const Session*, std::size_t, Allocator*, char**)>;
-using SessionGetOutputName = Entry<37, Status* (*)(const Session*, std::size_t, Allocator*, char**)>;
-using CreateTensorWithData =
-    Entry<49, Status* (*)(const MemoryInfo*, void*, std::size_t, const std::int64_t*, std::size_t,
-                          int, Value**)>;
+using SessionGetOutputName =
+    Entry<37, Status* (*)(const Session*, std::size_t, Allocator*, char**)>;
+using CreateTensorWithData = Entry<49, Status* (*)(const MemoryInfo*, void*, std::size_t,
+                                                   const std::int64_t*, std::size_t, int, Value**)>;
 using CreateCpuMemoryInfo = Entry<69, Status* (*)(int, int, MemoryInfo**)>;
 using AllocatorFree = Entry<76, Status* (*)(Allocator*, void*)>;
 using GetDefaultAllocator = Entry<78, Status* (*)(Allocator**)>;

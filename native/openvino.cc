@@ -20,22 +20,22 @@ namespace collage {
 namespace {
 
 // The C functions in use. The headers give their types; dlsym gives their addresses.
-#define COLLAGE_OPENVINO_FUNCTIONS(F)           \
-  F(ov_core_create)                             \
-  F(ov_core_read_model_from_memory_buffer)      \
-  F(ov_core_compile_model_props)                \
-  F(ov_model_free)                              \
-  F(ov_compiled_model_inputs_size)              \
-  F(ov_compiled_model_outputs_size)             \
-  F(ov_compiled_model_create_infer_request)     \
-  F(ov_compiled_model_free)                     \
-  F(ov_infer_request_set_input_tensor_by_index) \
-  F(ov_infer_request_set_output_tensor_by_index)\
-  F(ov_infer_request_infer)                     \
-  F(ov_infer_request_free)                      \
-  F(ov_tensor_create_from_host_ptr)             \
-  F(ov_tensor_free)                             \
-  F(ov_get_error_info)                          \
+#define COLLAGE_OPENVINO_FUNCTIONS(F)            \
+  F(ov_core_create)                              \
+  F(ov_core_read_model_from_memory_buffer)       \
+  F(ov_core_compile_model_props)                 \
+  F(ov_model_free)                               \
+  F(ov_compiled_model_inputs_size)               \
+  F(ov_compiled_model_outputs_size)              \
+  F(ov_compiled_model_create_infer_request)      \
+  F(ov_compiled_model_free)                      \
+  F(ov_infer_request_set_input_tensor_by_index)  \
+  F(ov_infer_request_set_output_tensor_by_index) \
+  F(ov_infer_request_infer)                      \
+  F(ov_infer_request_free)                       \
+  F(ov_tensor_create_from_host_ptr)              \
+  F(ov_tensor_free)                              \
+  F(ov_get_error_info)                           \
   F(ov_get_last_err_msg)
 
 class OpenVino {
@@ -121,8 +121,8 @@ class Binding {
     shape_.assign(tensor->shape, tensor->shape + tensor->ndim);
     ov_shape_t shape{static_cast<std::int64_t>(shape_.size()), shape_.data()};
     ov_tensor_t* wrapped = nullptr;
-    runtime.Check(runtime.ov_tensor_create_from_host_ptr(ElementType(tensor->dtype), shape, data_,
-                                                         &wrapped));
+    runtime.Check(
+        runtime.ov_tensor_create_from_host_ptr(ElementType(tensor->dtype), shape, data_, &wrapped));
     tensor_ = {wrapped, runtime.ov_tensor_free};
     return wrapped;
   }

@@ -26,7 +26,8 @@ namespace {
 // libraries apart by path, and the path is the number of the file.
 class LoadedImage {
  public:
-  explicit LoadedImage(const TensorView& image) : file_(memfd_create("collage_kernel", MFD_CLOEXEC)) {
+  explicit LoadedImage(const TensorView& image)
+      : file_(memfd_create("collage_kernel", MFD_CLOEXEC)) {
     if (file_ < 0) Fail("memfd_create failed", std::strerror(errno));
     const char* data = static_cast<const char*>(image.data);
     for (std::size_t done = 0; done < image.nbytes;) {

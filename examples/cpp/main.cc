@@ -65,8 +65,8 @@ ffi::Tensor MakeInput(const json::Object& description, const std::string& file) 
     shape.push_back(extent.cast<std::int64_t>());
   }
   DLDataType dtype = ffi::StringToDLDataType(Get<ffi::String>(description, "dtype"));
-  ffi::Tensor tensor = ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::Shape(shape), dtype,
-                                                DLDevice{kDLCPU, 0});
+  ffi::Tensor tensor =
+      ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::Shape(shape), dtype, DLDevice{kDLCPU, 0});
   std::size_t size = ffi::GetDataSize(*tensor.GetDLTensorPtr());
   if (!file.empty()) {
     std::string bytes = ReadFile(file);
@@ -121,8 +121,7 @@ void Serve(const std::string& runtime, const std::string& bundle, std::vector<st
     tensors.push_back(MakeInput(inputs[i].cast<json::Object>(), files[i]));
   }
   std::vector<ffi::AnyView> arguments(tensors.begin(), tensors.end());
-  ffi::Function function =
-      machine->GetFunction(Get<ffi::String>(signature, "function")).value();
+  ffi::Function function = machine->GetFunction(Get<ffi::String>(signature, "function")).value();
   ffi::Any result;
   std::vector<double> milliseconds;
   for (int call = 0; call < kCalls; ++call) {
@@ -137,8 +136,8 @@ void Serve(const std::string& runtime, const std::string& bundle, std::vector<st
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     std::string name = Get<ffi::String>(outputs[i].cast<json::Object>(), "name");
     bool single = outputs.size() == 1;
-    PrintOutput(name, single ? result.cast<ffi::Tensor>()
-                             : result.cast<ffi::Array<ffi::Tensor>>()[i]);
+    PrintOutput(name,
+                single ? result.cast<ffi::Tensor>() : result.cast<ffi::Array<ffi::Tensor>>()[i]);
   }
 }
 

@@ -10,7 +10,7 @@ from collage.backends.base import Availability, Backend, BackendStyle, PluginKer
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
-from collage.runtime.blob import pack
+from collage.runtime.blob import Header, pack
 from collage.runtime.plugin import library_reason, library_version
 
 LIBRARY = "onnxruntime"
@@ -42,6 +42,6 @@ class OnnxRuntimeBackend(Backend):
 
         if variant not in LEVELS:
             raise BackendError(f"onnxruntime has no variant {variant!r}")
-        header = {"graph_optimization_level": LEVELS[variant], "threads": threads}
+        header: Header = {"graph_optimization_level": LEVELS[variant], "threads": threads}
         model = region_onnx(function, nodes).SerializeToString()
         return PluginKernel("onnxruntime", pack(header, [np.frombuffer(model, np.uint8)]))

@@ -6,6 +6,7 @@ are asked once. Matrix products compute in f32, as in every other backend.
 """
 
 import functools
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -14,8 +15,11 @@ from collage.backends.base import Availability, Backend, BackendStyle, PluginKer
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
-from collage.runtime.blob import pack
+from collage.runtime.blob import Header, pack
 from collage.runtime.plugin import library_reason, library_version
+
+if TYPE_CHECKING:
+    import openvino
 
 LIBRARY = "openvino"
 
@@ -72,7 +76,7 @@ class OpenVinoBackend(Backend):
 
         if variant not in self.variants:
             raise BackendError(f"openvino has no variant {variant!r}")
-        header = {"inference_precision": "f32", "threads": threads}
+        header: Header = {"inference_precision": "f32", "threads": threads}
         model = region_onnx(function, nodes).SerializeToString()
         return PluginKernel("openvino", pack(header, [np.frombuffer(model, np.uint8)]))
 
@@ -105,7 +109,7 @@ def reason_in(message: str) -> str:
 
 
 @functools.cache
-def _core():  # noqa: ANN202 - openvino is imported on demand
+def _core() -> "openvino.Core":
     import openvino
 
     return openvino.Core()
