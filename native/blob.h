@@ -2,8 +2,8 @@
 //
 //   "COLLAGE1" | u64 LE header length | JSON header | zeros up to 64 | tensors, each 64-aligned
 //
-// header["tensors"] lists dtype, shape, offset (from the start of the tensors) and nbytes. The
-// tensors are copied into memory that is aligned to 64 bytes, so that kernels may use them in place.
+// header["tensors"] lists dtype, shape, offset (from the start of the tensors) and nbytes. Tensors
+// are copied into memory that is aligned to 64 bytes, so that kernels may use them in place.
 #ifndef COLLAGE_BLOB_H_
 #define COLLAGE_BLOB_H_
 

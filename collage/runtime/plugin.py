@@ -68,10 +68,14 @@ def library_version(name: str) -> str:
         raise BackendError(_missing(name)) from None
 
 
+def library_override(name: str) -> str:
+    """The path in COLLAGE_LIB_<NAME>, "" when it is not set."""
+    return os.environ.get(_variable(name), "")
+
+
 def library_path(name: str) -> Path:
     """The library's file. Raises BackendError that says what to install when there is none."""
-    override = os.environ.get(_variable(name))
-    if override:
+    if override := library_override(name):
         return Path(override)
     library = _library(name)
     for file in _files(library.distribution):
