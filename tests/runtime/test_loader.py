@@ -1,81 +1,16 @@
 """Bundles that serve, and bundles that must be refused."""
 
-import hashlib
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tvm
 
 import collage
 from collage.errors import BundleError, InputError
 from collage.runtime.loader import load
-from collage.runtime.plugin import library_version
-from tests.runtime import executables
-
-SHAPES = {"main": (1, 8), "main_1": (2, 8)}
-
-
-def _digest(file):
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def _tensor(name, shape):
-    return {"name": name, "shape": list(shape), "dtype": "float32"}
-
-
-def _write_manifest(folder, **changes):
-    files = [folder / name for name in ("model.so", "golden.npz")]
-    manifest = {
-        "schema_version": 1,
-        "executable": "model.so",
-        "functions": [
-            {"function": name, "inputs": [_tensor("x", shape)], "outputs": [_tensor("y", shape)]}
-            for name, shape in SHAPES.items()
-        ],
-        "threads": 1,
-        "cpu": {"model": "any", "features": ["sse2"]},
-        "libraries": {
-            name: {"distribution": name, "version": library_version(name)}
-            for name in ("onnxruntime", "openvino")
-        },
-        "files": {file.name: _digest(file) for file in files},
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
-
-
-def _executable():
-    """Both shapes in one module: relu in ONNX Runtime, then in OpenVINO."""
-    made = tvm.IRModule()
-    kernels = []
-    for name, shape in SHAPES.items():
-        blob = executables.onnx_blob(executables.relu_model(shape))
-        module = executables.chain(
-            [("onnxruntime", blob), ("openvino", blob)],
-            [(shape, "float32")],
-            [(shape, "float32")],
-            name,
-        )
-        kernels += list(module.attrs["external_mods"])
-        made.update_func(tvm.ir.GlobalVar(name), module[name])
-    return made.with_attr("external_mods", kernels)
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bundle")
-    executables.export(_executable(), folder / "model.so")
-    golden = {}
-    for name, shape in SHAPES.items():
-        x = np.random.default_rng(1).standard_normal(shape).astype("float32")
-        golden[f"{name}/input/x"] = x
-        golden[f"{name}/output/y"] = np.maximum(x, 0)
-    np.savez(folder / "golden.npz", **golden)
-    _write_manifest(folder)
-    return folder
+from tests.runtime.conftest import SHAPES, write_manifest
 
 
 def test_shapes_choose_the_function(bundle):
@@ -155,7 +90,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED)
 def test_unfit_bundles_are_refused_with_the_reason(copy, changes, message):
-    _write_manifest(copy, **changes)
+    write_manifest(copy, **changes)
     with pytest.raises(BundleError, match=message):
         load(copy)
 
@@ -173,7 +108,7 @@ def test_other_numbers_fail_the_self_check(copy):
     with np.load(copy / "golden.npz") as stored:
         golden = {name: stored[name] + ("output" in name) for name in stored.files}
     np.savez(copy / "golden.npz", **golden)
-    _write_manifest(copy)
+    write_manifest(copy)
     loaded = load(copy)
     with pytest.raises(BundleError, match="output y differs"):
         loaded.check()
