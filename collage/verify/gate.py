@@ -131,7 +131,8 @@ class Gate:
                 rejected[plan.name] = str(error)
                 continue
             actual = dict(zip(function.graph.outputs, results, strict=True))
-            failed = [c for c in compare_outputs(expected, actual, softmax) if not c.passed]
+            checks = compare_outputs(expected, actual, softmax, quantised=is_quantised(function))
+            failed = [check for check in checks if not check.passed]
             if failed:
                 rejected[plan.name] = ", ".join(f"{c.name}: {c.reason}" for c in failed)
             else:
@@ -149,6 +150,11 @@ class Gate:
         return {name: latency for name, latency in found.items() if name not in dead} | {
             name: Latency(math.inf, reason=latency.reason) for name, latency in dead.items()
         }
+
+
+def is_quantised(function: Function) -> bool:
+    """Tell whether the function converts between floats and small integers."""
+    return any("Quantize" in node.op or "Integer" in node.op for node in function.graph.nodes)
 
 
 def softmax_outputs(function: Function) -> frozenset[str]:
