@@ -6,8 +6,8 @@ order is convex, so cutting at the wrong place costs candidates and never correc
 counted as live can therefore be chosen freely:
 
 * weights: they are there anyway;
-* ambient values: function inputs, and what few nodes make of them, that are read over a long
-  stretch (an attention mask, rotary tables). Counting them would hide every cut point of a
+* ambient values: function inputs, and what few nodes make of them for several readers, that are
+  live over a long stretch (an attention mask, rotary tables). Counting them would hide every cut point of a
   transformer;
 * values that are only returned: no later region reads them.
 
@@ -43,7 +43,8 @@ def cut_points(graph: DataflowGraph, nodes: IndexSet | None = None) -> list[int]
             continue
         begin = position[maker] + 1 if maker is not None else 0
         end = position[readers.bit_length() - 1] + 1
-        if not _is_ambient(graph, maker, end - begin):
+        read_often = maker is None or readers.bit_count() > 1
+        if not (read_often and _is_ambient(graph, maker, end - begin)):
             change[begin] += 1
             change[end] -= 1
     live = list(accumulate(change))

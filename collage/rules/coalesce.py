@@ -53,29 +53,44 @@ class Groups:
 
     def join(self, nodes: IndexSet) -> bool:
         """Make single nodes one group, unless that closes a cycle."""
-        if self._comes_back(nodes):
+        if self._comes_back(nodes, list(indices(nodes))):
             return False
         self._fuse(list(indices(nodes)))
         return True
 
     def stays_acyclic(self, one: int, other: int) -> bool:
         """Tell whether joining two groups, named by any node, leaves the quotient acyclic."""
-        return not self._comes_back(self.members[self.find(one)] | self.members[self.find(other)])
+        roots = [self.find(one), self.find(other)]
+        return not self._comes_back(self.members[roots[0]] | self.members[roots[1]], roots)
 
-    def _comes_back(self, nodes: IndexSet) -> bool:
-        """Tell whether a path leaves `nodes` (whole groups), crosses other groups and comes back."""
-        frontier = 0
-        for group in {self.find(i) for i in indices(nodes)}:
-            frontier |= self._after[group]
-        frontier &= ~nodes
-        seen = nodes
-        while frontier:
-            group = self.find((frontier & -frontier).bit_length() - 1)
-            if self._after[group] & nodes:
-                return True
-            seen |= self.members[group]
-            frontier = (frontier | self._after[group]) & ~seen
+    def _comes_back(self, nodes: IndexSet, roots: list[int]) -> bool:
+        """Tell whether a path leaves `nodes` (the groups `roots`), crosses others and comes back.
+
+        Walks forward and backward in turns and stops when either side is exhausted, so the smaller
+        side decides the time.
+        """
+        sides = [_Walk(nodes, self._after, roots), _Walk(nodes, self._before, roots)]
+        while all(side.frontier for side in sides):
+            for side in sides:
+                group = self.find(side.frontier.bit_length() - 1)
+                if side.steps[group] & nodes:
+                    return True
+                side.visit(group, self.members[group])
         return False
+
+
+class _Walk:
+    """One direction of a search through groups: `steps` are the neighbours of each group."""
+
+    def __init__(self, nodes: IndexSet, steps: dict[int, IndexSet], roots: list[int]) -> None:
+        self.steps, self.seen, self.frontier = steps, nodes, 0
+        for root in roots:
+            self.frontier |= steps[root]
+        self.frontier &= ~nodes
+
+    def visit(self, group: int, members: IndexSet) -> None:
+        self.seen |= members
+        self.frontier = (self.frontier | self.steps[group]) & ~self.seen
 
 
 def coalesce(

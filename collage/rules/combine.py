@@ -3,8 +3,8 @@
 Each round looks at the pairs in which at least one side is new, so a union of an old producer with
 a new consumer is found (upstream tested the wrong index there and lost them: defect D1). Depth is
 that of the union and not the sum of both sides (D14). Enumeration is finite and fast through three
-limits: depth, nodes, and the number of candidates; within a round unions are tried smallest first,
-so the number limit cuts the largest ones.
+limits: depth, nodes, and the number of candidates that begin at one node. Rounds make ever larger
+unions, so the last limit cuts the largest ones; a graph with a wide fan-in has exponentially many.
 """
 
 import abc
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from collage.graph.dataflow import DataflowGraph
-from collage.graph.index_set import IndexSet, indices
+from collage.graph.index_set import IndexSet, first, indices
 from collage.graph.op_pattern import OpPatternKind
 from collage.graph.sub_graph import SubGraph
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
@@ -33,6 +33,12 @@ class Pool:
     by_entry: dict[int, list[int]] = field(default_factory=dict)
     by_exit: dict[int, list[int]] = field(default_factory=dict)
     old: int = 0
+    full: IndexSet = 0
+    """Nodes at which no more candidates may begin."""
+
+    def is_open(self, nodes: IndexSet) -> bool:
+        """Tell whether one more candidate may begin where `nodes` do."""
+        return not nodes & -nodes & self.full
 
     def add(self, sub_graph: SubGraph) -> None:
         number = len(self.items)
@@ -51,8 +57,11 @@ class Pool:
         for up, producer in enumerate(self.items):
             found = {d for o in indices(producer.output) for d in self.by_entry.get(o, ())}
             for down in sorted(found):
-                if (up >= self.old or down >= self.old) and touch(producer, self.items[down]):
-                    yield producer, self.items[down]
+                consumer = self.items[down]
+                if up < self.old and down < self.old:
+                    continue
+                if self.is_open(producer.inside | consumer.inside) and touch(producer, consumer):
+                    yield producer, consumer
 
 
 def touch(up: SubGraph, down: SubGraph) -> bool:
@@ -210,8 +219,8 @@ def _anchors(sub_graph: SubGraph) -> frozenset[str]:
 class Combine(PartitionRule):
     """The sub-rule's candidates and all their unions by `combiners`, to a fixed point.
 
-    Limits of 0 mean none. `max_candidates_per_node` bounds the total; the sub-rule's own candidates
-    are always kept.
+    Limits of 0 mean none. `max_candidates_per_node` bounds the unions that begin at one node; the
+    sub-rule's own candidates are always kept.
     """
 
     rule: PartitionRule
@@ -223,23 +232,27 @@ class Combine(PartitionRule):
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         base = self.rule.candidates(graph, spec)
         pool = Pool(graph)
-        seen = set()
+        seen = {found.sub_graph for found in base}
         for found in base:
-            seen.add(found.sub_graph)
             pool.add(found.sub_graph)
-        limit = len(base) + self.max_candidates_per_node * len(graph)
-        while True:
-            added = {u for c in self.combiners for u in c.unions(pool) if self._fits(u)} - seen
+        begun = [0] * len(graph)
+        while pool.old < len(pool.items):
+            added = []
+            for union in (u for combiner in self.combiners for u in combiner.unions(pool)):
+                if union not in seen and pool.is_open(union.inside) and self._fits(union):
+                    seen.add(union)
+                    added.append(union)
+                    self._count(pool, begun, first(union.inside))
             pool.old = len(pool.items)
             for union in sorted(added, key=_small_first):
-                if self.max_candidates_per_node and len(pool.items) >= limit:
-                    break
                 pool.add(union)
-            seen |= added
-            if pool.old == len(pool.items):
-                break
         joined = (Candidate(s, spec, "Combine") for s in pool.items[len(base) :])
         return [*base, *joined]
+
+    def _count(self, pool: Pool, begun: list[int], start: int) -> None:
+        begun[start] += 1
+        if begun[start] == self.max_candidates_per_node:
+            pool.full |= 1 << start
 
     def _fits(self, union: SubGraph) -> bool:
         if self.max_nodes and union.size > self.max_nodes:
