@@ -4,7 +4,6 @@ import math
 import random
 
 import pytest
-from mock_costs import list_candidates, search, tvm_rule
 
 from collage.backends.base import BackendStyle
 from collage.cost.cost import Cost, Environment, cost_key
@@ -34,6 +33,7 @@ from collage.rules import (
 from collage.rules.combine import FUSE_OPS_KINDS
 from collage.search.problem import Option, Problem
 from collage.search.shortest_path import find_plan
+from tests.rules.mock_costs import list_candidates, search, tvm_rule
 
 SPEC = PartitionSpec("test")
 
@@ -140,7 +140,7 @@ def test_d06_equality_minds_backend_variant_and_nested_attributes():
 
 
 def test_d06_two_native_backends_both_offer_their_candidates():
-    from test_candidates import FakeBackend, Graph
+    from tests.rules.test_candidates import FakeBackend, Graph
 
     native = [FakeBackend(name, BackendStyle.NATIVE) for name in ("tvm-llvm", "tvm-cuda")]
     found = find_candidates(Graph(_chain("Conv", "Relu")), native)

@@ -5,9 +5,9 @@ of groups are asserted.
 """
 
 import pytest
-from mock_costs import partition
 
 from collage.graph.builder import GraphBuilder
+from tests.rules.mock_costs import partition
 
 
 def _relus(count):
