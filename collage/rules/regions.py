@@ -106,7 +106,7 @@ def branch_regions(graph: DataflowGraph, piece: IndexSet, nesting: int = 0) -> I
     arms = components(graph, rest)
     for arm in arms:
         parts = pieces(graph, arm)
-        yield from intervals(parts, whole=32, fine=16)
+        yield from intervals(parts, whole=128, fine=32)
         for begin in range(len(parts)):
             tail = index_set(i for part in parts[begin:] for i in indices(part)) | meeting
             if SubGraph(graph, tail).is_convex:

@@ -1,18 +1,27 @@
 """The defects of the public implementations (D1-D15), one test each, built to fail on the defect."""
 
+import io
 import math
 import random
 
+import numpy as np
 import pytest
 
 from collage.backends.base import BackendStyle
 from collage.cost.cost import Cost, Environment, cost_key
+from collage.cost.table import CostTable
 from collage.errors import SearchError
+from collage.frontend.inputs import random_inputs
 from collage.graph.builder import GraphBuilder
 from collage.graph.contract import quotient_order
+from collage.graph.dataflow import DataflowGraph, TensorType
 from collage.graph.index_set import index_set, indices
 from collage.graph.op_pattern import OpPatternKind as Kind
 from collage.graph.sub_graph import SubGraph, SubGraphConfig
+from collage.measure.messages import Task
+from collage.measure.work import Work
+from collage.measure.worker import Worker
+from collage.measure.workshop import Prepared
 from collage.options import Options
 from collage.rules import (
     AllSimple,
@@ -34,6 +43,7 @@ from collage.rules.combine import FUSE_OPS_KINDS
 from collage.search.problem import Option, Problem
 from collage.search.shortest_path import find_plan
 from tests.rules.mock_costs import list_candidates, search, tvm_rule
+from tests.rules.test_candidates import FakeBackend, Graph
 
 SPEC = PartitionSpec("test")
 
@@ -140,12 +150,49 @@ def test_d06_equality_minds_backend_variant_and_nested_attributes():
 
 
 def test_d06_two_native_backends_both_offer_their_candidates():
-    from tests.rules.test_candidates import FakeBackend, Graph
-
     native = [FakeBackend(name, BackendStyle.NATIVE) for name in ("tvm-llvm", "tvm-cuda")]
     found = find_candidates(Graph(_chain("Conv", "Relu")), native)
     offers = {b.name: [c.inside for c in found if c.backend == b.name] for b in native}
     assert offers["tvm-llvm"] == offers["tvm-cuda"] == [0b1, 0b11, 0b10]
+
+
+class _Workshop:
+    """One element that the kernel should set to 1; what the kernel does is given."""
+
+    empty = None
+
+    def __init__(self, kernel):
+        self._kernel = kernel
+
+    def boundary_s(self):
+        return 0.0
+
+    def prepare(self, work):
+        output = np.zeros(1, np.float32)
+        return Prepared(self._kernel, (output,), (), (output,), (np.ones(1, np.float32),))
+
+
+def _crash(output):
+    raise RuntimeError("the driver is gone")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [(_crash, "the driver is gone"), (lambda output: None, "wrong numbers in output 0")],
+)
+def test_d07_what_fails_when_it_runs_is_invalid_with_its_reason(kernel, reason):
+    """Not only a refusal to compile; and a kernel that computes other numbers is no kernel."""
+    worker = Worker(io.BytesIO(), io.BytesIO())
+    outcome = worker._outcome(_Workshop(kernel), None, Task(Work("main", 1, "a"), 1.0, 0.0))
+    assert outcome.cost.is_invalid
+    assert reason in outcome.cost.reason
+
+
+def test_d07_integer_inputs_are_not_all_zero():
+    graph = DataflowGraph((), {"ids": TensorType((64,), "int64")}, ("ids",), ())
+    ids = random_inputs(Graph(graph), seed=0)["ids"]
+    assert ids.dtype == np.int64
+    assert len(set(ids.tolist())) > 5
 
 
 def test_d08_unknown_costs_are_not_compared_and_ties_go_by_priority():
@@ -204,11 +251,13 @@ def test_d12_nested_overlaps_are_invalid_and_projections_mind_the_kind():
     assert [c.inside for c in rule.candidates(graph, SPEC)] == [0b1]
 
 
-def test_d13_every_option_has_a_default():
-    """No depth, style or budget has to be given; the rules' defaults bound enumeration."""
-    assert Options() == Options()
+def test_d13_options_have_defaults_and_results_persist(tmp_path):
+    """No depth, style or budget has to be given; costs outlive the process that measured them."""
+    assert Options().backends is None
     graph = _chain(*["Conv", "Relu"] * 20)
     assert 0 < len(Regions(graph.everything).candidates(graph, SPEC)) < 2000
+    CostTable(tmp_path).put("key", Cost(1.5, 1.0, 2.0))
+    assert CostTable(tmp_path).get("key").seconds == 1.5
 
 
 def test_d14_the_depth_of_a_union_is_not_the_sum():
