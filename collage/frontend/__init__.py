@@ -1,5 +1,6 @@
 """ONNX in, functions out."""
 
+from collage.frontend.importer import import_model
 from collage.frontend.model import Function, Model, RelaxNode
 
-__all__ = ["Function", "Model", "RelaxNode"]
+__all__ = ["Function", "Model", "RelaxNode", "import_model"]

@@ -2,11 +2,12 @@
 
 `DataflowGraph.nodes[i]` is `Function.onnx_nodes[i]`. What Relax says about a node is in
 `Function.relax_nodes[i]`: a function whose body is one Relax op, a function with several (a composite
-op), or None (a foreign op, which only backends that run ONNX may take).
+op), or None (a foreign op, which only backends that run ONNX may take). Relax nodes are converted when
+they are first asked for, so that a worker that compiles only ONNX regions never loads TVM.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ class RelaxNode:
     """A node in Relax: `function` takes `operands` (value names, weights included) in order.
 
     Small constants that decide shapes are already inlined, so `operands` may be fewer than the ONNX
-    operands. Several outputs come back as a tuple.
+    operands; each value appears once. Several outputs come back as a tuple.
     """
 
     function: "relax.Function"
@@ -34,17 +35,24 @@ class RelaxNode:
 
 @dataclass(frozen=True)
 class Function:
-    """One shape set of the model, partitioned on its own."""
+    """One shape set of the model, partitioned on its own.
+
+    Attributes:
+        weights: constant values by name; read-only arrays.
+        opsets: version of every operator set that the nodes use; "" is the standard one.
+        simplified: the folded, shape-bound ONNX file of this function (a worker re-imports it).
+        value_types: ONNX type of every value, without shape where the shape depends on data.
+    """
 
     name: str
     graph: DataflowGraph
     onnx_nodes: tuple[onnx.NodeProto, ...]
-    relax_nodes: tuple[RelaxNode | None, ...]
+    relax_nodes: Sequence[RelaxNode | None]
     weights: Mapping[str, np.ndarray]
     opsets: Mapping[str, int]
     ir_version: int
     simplified: Path
-    """The folded, shape-bound ONNX file of this function (a worker re-imports it)."""
+    value_types: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
 
     @property
     def input_types(self) -> Mapping[str, TensorType]:

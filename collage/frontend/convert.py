@@ -1,0 +1,168 @@
+"""One ONNX node becomes one Relax function, or stays foreign.
+
+TVM's own ONNX converter is asked about a model of this single node, so whatever it gets wrong concerns
+that node only: a converter that fails, needs a TIR function, or states another type than ONNX makes the
+node foreign. For the operators that it converts badly `emitters` has its own forms. Equal nodes
+(operator, attributes, types, embedded constants) are converted once per process.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+import onnx
+
+from collage.frontend.model import RelaxNode
+from collage.frontend.proto import ELEMENT_TYPES, STANDARD_DOMAINS, sub_graphs, tensor_type
+from collage.graph.dataflow import TensorType
+
+if TYPE_CHECKING:
+    from tvm import relax
+
+_EMBEDDED: Mapping[str, tuple[int, ...]] = {
+    "Reshape": (1,), "Expand": (1,), "Slice": (1, 2, 3, 4), "Pad": (1, 2, 3), "Tile": (1,),
+    "Resize": (1, 2, 3), "Upsample": (1,), "Clip": (1, 2), "Split": (1,), "Squeeze": (1,),
+    "Unsqueeze": (1,), "TopK": (1,), "OneHot": (1, 2), "Range": (0, 1, 2), "ConstantOfShape": (0,),
+    "CumSum": (1,), "Trilu": (1,), "Dropout": (1, 2), "ReduceMean": (1,), "ReduceSum": (1,),
+    "ReduceMax": (1,), "ReduceMin": (1,), "ReduceProd": (1,), "ReduceL1": (1,), "ReduceL2": (1,),
+    "ReduceLogSum": (1,), "ReduceLogSumExp": (1,), "ReduceSumSquare": (1,), "CenterCropPad": (1,),
+}  # fmt: skip
+"""Operands that decide a shape or a bound: constants there become part of the node."""
+
+
+@dataclass(frozen=True)
+class SingleNode:
+    """A model of one node with renumbered values, and the names its inputs have in the function."""
+
+    model: onnx.ModelProto
+    operands: tuple[str, ...]
+
+    @property
+    def key(self) -> bytes:
+        return self.model.SerializeToString(deterministic=True)
+
+
+def is_embedded(node: onnx.NodeProto, position: int, value: np.ndarray) -> bool:
+    """Tell whether a constant operand is a part of the node and not a weight."""
+    if value.ndim == 0:
+        return True
+    return value.size <= 64 and position in _EMBEDDED.get(node.op_type, ())
+
+
+def single_node(
+    node: onnx.NodeProto,
+    types: Mapping[str, TensorType],
+    weights: Mapping[str, np.ndarray],
+    opset: int,
+) -> SingleNode | None:
+    """Make the model of one standard node; None when a type is unknown or it has bodies."""
+    values = [name for name in (*node.input, *node.output) if name]
+    if node.domain not in STANDARD_DOMAINS or any(True for _ in sub_graphs(node)):
+        return None
+    if any(name not in types for name in values):
+        return None
+    model = onnx.ModelProto(ir_version=8)
+    model.opset_import.append(onnx.helper.make_opsetid("", opset))
+    graph = model.graph
+    graph.name = "node"
+    copy = graph.node.add(op_type=node.op_type)
+    copy.attribute.extend(sorted(node.attribute, key=lambda attribute: attribute.name))
+    names: dict[str, str] = {}
+    operands = []
+    for position, name in enumerate(node.input):
+        if name and name not in names:
+            names[name] = f"v{len(names)}"
+            value = weights.get(name)
+            if value is not None and is_embedded(node, position, value):
+                graph.initializer.append(onnx.numpy_helper.from_array(value, names[name]))
+            else:
+                graph.input.append(_value_info(names[name], types[name]))
+                operands.append(name)
+        copy.input.append(names.get(name, ""))
+    for number, name in enumerate(node.output):
+        copy.output.append(f"r{number}" if name else "")
+        if name:
+            graph.output.append(_value_info(f"r{number}", types[name]))
+    return SingleNode(model, tuple(operands))
+
+
+def _value_info(name: str, value: TensorType) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, ELEMENT_TYPES[value.dtype], value.shape)
+
+
+class RelaxNodes(Sequence[RelaxNode | None]):
+    """The Relax nodes of a function, each converted when it is first asked for."""
+
+    def __init__(self, single: Callable[[int], SingleNode | None], size: int) -> None:
+        self._single = single
+        self._size = size
+        self._nodes: dict[int, RelaxNode | None] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> RelaxNode | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RelaxNode | None]: ...
+    def __getitem__(self, index: int | slice) -> RelaxNode | None | list[RelaxNode | None]:
+        if isinstance(index, slice):
+            return [self._at(one) for one in range(self._size)[index]]
+        return self._at(range(self._size)[index])
+
+    def _at(self, index: int) -> RelaxNode | None:
+        if index not in self._nodes:
+            single = self._single(index)
+            self._nodes[index] = convert(single) if single else None
+        return self._nodes[index]
+
+    def __iter__(self) -> Iterator[RelaxNode | None]:
+        return (self._at(index) for index in range(self._size))
+
+
+_converted: "dict[bytes, tuple[relax.Function, bool] | None]" = {}
+
+
+def convert(single: SingleNode) -> RelaxNode | None:
+    """Convert a node; None means that it is foreign."""
+    key = single.key
+    if key not in _converted:
+        _converted[key] = _convert(single.model)
+    found = _converted[key]
+    if found is None:
+        return None
+    function, composite = found
+    return RelaxNode(function, single.operands, composite)
+
+
+def _convert(model: onnx.ModelProto) -> "tuple[relax.Function, bool] | None":
+    """Return (relax.Function, whether it is a composite), or None."""
+    from collage.frontend import emitters
+    from collage.frontend.relax_ir import calls, is_plain, result_types, simplify
+
+    wanted = [tensor_type(value.type) for value in model.graph.output]
+    for source in (emitters.emit, _ask_tvm):
+        function = source(model)
+        if function is None:
+            continue
+        function = simplify(function)
+        if function is not None and is_plain(function) and result_types(function) == wanted:
+            return function, len(calls(function)) != 1
+    return None
+
+
+def _ask_tvm(model: onnx.ModelProto) -> "relax.Function | None":
+    import tvm
+    from tvm.relax.frontend.onnx import from_onnx
+
+    logging.getLogger("tvm").setLevel(logging.ERROR)
+    try:
+        module = from_onnx(model)
+    except Exception:
+        # Any failure of the converter means the same: this node has no Relax form.
+        return None
+    if any(not isinstance(function, tvm.relax.Function) for function in module.functions.values()):
+        return None
+    return module["main"]

@@ -1,0 +1,179 @@
+"""Relax forms for the ONNX operators that TVM's converter writes badly.
+
+`Clip`, `Pad`, `Tile` and reflected pads become TIR calls there, which no pattern can see into; `Sum`
+becomes broadcasts, a stack and a sum. An emitter returns None where it has nothing better to say.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from tvm import relax
+
+from collage.frontend.proto import tensor_type
+from collage.frontend.relax_ir import build
+
+
+@dataclass(frozen=True)
+class Call:
+    """An ONNX call: `operands` has None where one is omitted, `constants` the embedded ones."""
+
+    operands: Sequence[relax.Expr | None]
+    constants: Sequence[np.ndarray | None]
+    attributes: Mapping[str, Any]
+    shapes: Sequence[tuple[int, ...]]
+    dtypes: Sequence[str]
+
+    def constant(self, position: int) -> np.ndarray | None:
+        return self.constants[position] if position < len(self.constants) else None
+
+    def operand(self, position: int) -> relax.Expr | None:
+        return self.operands[position] if position < len(self.operands) else None
+
+
+Emitter = Callable[[Call], relax.Expr | None]
+
+
+class _NothingToSay(Exception):
+    pass
+
+
+def emit(model: onnx.ModelProto) -> relax.Function | None:
+    """Write the only node of `model` in Relax; None leaves it to TVM's converter."""
+    node = model.graph.node[0]
+    emitter = _EMITTERS.get(node.op_type)
+    if emitter is None:
+        return None
+    types = {value.name: tensor_type(value.type) for value in model.graph.input}
+    embedded = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+
+    def body(builder: relax.BlockBuilder, params: Sequence[relax.Expr]) -> relax.Expr:
+        named = dict(zip(types, params, strict=True))
+        named |= {name: _const(value) for name, value in embedded.items()}
+        shaped = {name: (item.shape, item.dtype) for name, item in types.items() if item}
+        shaped |= {name: (value.shape, str(value.dtype)) for name, value in embedded.items()}
+        call = Call(
+            [named.get(name) for name in node.input],
+            [embedded.get(name) for name in node.input],
+            attributes,
+            [shaped.get(name, ((), ""))[0] for name in node.input],
+            [shaped.get(name, ((), ""))[1] for name in node.input],
+        )
+        result = emitter(call)
+        if result is None:
+            raise _NothingToSay
+        return result
+
+    try:
+        return build([item for item in types.values() if item], body)
+    except _NothingToSay:
+        return None
+
+
+def _const(value: np.ndarray) -> relax.Expr:
+    return relax.const(value, str(value.dtype))
+
+
+def _chain(combine: Callable[..., relax.Expr]) -> Emitter:
+    def emitter(call: Call) -> relax.Expr:
+        result = call.operands[0]
+        for operand in call.operands[1:]:
+            result = combine(result, operand)
+        return result
+
+    return emitter
+
+
+def _mean(call: Call) -> relax.Expr:
+    total = _chain(relax.op.add)(call)
+    return relax.op.divide(total, relax.const(float(len(call.operands)), call.dtypes[0]))
+
+
+def _clip(call: Call) -> relax.Expr | None:
+    result, dtype = call.operands[0], call.dtypes[0]
+    low, high = (_bound(call, position, name) for position, name in ((1, "min"), (2, "max")))
+    if isinstance(low, float) and isinstance(high, float):
+        return relax.op.clip(result, low, high) if low <= high else None
+    if low is not None:
+        low = relax.const(low, dtype) if isinstance(low, float) else low
+        result = relax.op.maximum(result, low)
+    if high is not None:
+        high = relax.const(high, dtype) if isinstance(high, float) else high
+        result = relax.op.minimum(result, high)
+    return result
+
+
+def _bound(call: Call, position: int, name: str) -> float | relax.Expr | None:
+    if name in call.attributes:
+        return float(call.attributes[name])
+    constant = call.constant(position)
+    if constant is not None and call.dtypes[0].startswith("float"):
+        return float(constant.reshape(()))
+    return call.operand(position)
+
+
+def _hard_sigmoid(call: Call) -> relax.Expr:
+    dtype = call.dtypes[0]
+    alpha = relax.const(call.attributes.get("alpha", 0.2), dtype)
+    beta = relax.const(call.attributes.get("beta", 0.5), dtype)
+    scaled = relax.op.add(relax.op.multiply(call.operands[0], alpha), beta)
+    return relax.op.clip(scaled, 0, 1)
+
+
+def _gelu(call: Call) -> relax.Expr:
+    if call.attributes.get("approximate") == b"tanh":
+        return relax.op.nn.gelu_tanh(call.operands[0])
+    return relax.op.nn.gelu(call.operands[0])
+
+
+def _pad(call: Call) -> relax.Expr | None:
+    mode = call.attributes.get("mode", b"constant").decode()
+    pads = call.attributes.get("pads")
+    if pads is None:
+        constant = call.constant(1)
+        if constant is None or call.operand(3) is not None:
+            return None
+        pads = constant.tolist()
+    rank = len(call.shapes[0])
+    value = call.constant(2)
+    if min(pads) < 0 or (value is None and call.operand(2) is not None):
+        return None
+    fill = float(value.reshape(())) if value is not None else call.attributes.get("value", 0.0)
+    if mode not in ("constant", "reflect"):
+        return None
+    widths = [int(pads[axis + side * rank]) for axis in range(rank) for side in (0, 1)]
+    return relax.op.nn.pad(call.operands[0], widths, mode, fill)
+
+
+def _tile(call: Call) -> relax.Expr | None:
+    repeats = call.constant(1)
+    return None if repeats is None else relax.op.tile(call.operands[0], repeats.tolist())
+
+
+def _same(call: Call) -> relax.Expr:
+    return call.operands[0]
+
+
+def _dropout(call: Call) -> relax.Expr | None:
+    training = call.constant(2)
+    if call.operand(2) is not None and (training is None or training.any()):
+        return None
+    return call.operands[0]
+
+
+_EMITTERS: Mapping[str, Emitter] = {
+    "Clip": _clip,
+    "Sum": _chain(relax.op.add),
+    "Max": _chain(relax.op.maximum),
+    "Min": _chain(relax.op.minimum),
+    "Mean": _mean,
+    "HardSigmoid": _hard_sigmoid,
+    "Gelu": _gelu,
+    "Pad": _pad,
+    "Tile": _tile,
+    "Identity": _same,
+    "Dropout": _dropout,
+}

@@ -1,0 +1,106 @@
+"""From an ONNX file to functions: load, bind shapes, fold, infer types, find operator kinds."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from collage.errors import InputError
+from collage.frontend.fold import fold, save_model, tidy
+from collage.frontend.infer import infer_types
+from collage.frontend.load import bind_shapes, read_model
+from collage.frontend.load_function import KINDS, make_function
+from collage.frontend.model import Function, Model
+from collage.frontend.proto import tensor_type
+from collage.graph.op_pattern import OpPatternKind
+
+
+def import_model(
+    path: Path,
+    *,
+    dims: Mapping[str, int] = {},  # noqa: B006
+    shapes: Sequence[Mapping[str, tuple[int, ...]]] = (),
+    work_dir: Path,
+) -> Model:
+    """Import an ONNX model as functions `main`, `main_1`, ..., one per shape set.
+
+    Args:
+        path: the model; external data lies beside it.
+        dims: values of named dynamic dimensions, for all shape sets.
+        shapes: input shapes by input name, one mapping a shape set; none means one set from `dims`.
+        work_dir: where each function's simplified file is written; created when missing.
+
+    Raises:
+        ModelError: the file cannot be used.
+        DimensionError: a dimension is unbound, unknown or contradictory.
+
+    Example:
+        >>> model = import_model(Path("det.onnx"), shapes=[{"x": (1, 3, 480, 480)}], work_dir=tmp)
+        >>> model.functions[0].graph.outputs
+    """
+    path = Path(path)
+    work_dir.mkdir(parents=True, exist_ok=True)
+    source, digest = read_model(path)
+    functions = []
+    notes: dict[str, None] = {}
+    for number, shape in enumerate(shapes or [{}]):
+        model = source
+        if len(shapes) > 1:
+            model = onnx.ModelProto()
+            model.CopyFrom(source)
+        name = f"main_{number}" if number else "main"
+        try:
+            bind_shapes(model, dims, shape)
+        except InputError as error:
+            raise type(error)(f"{path}: {error}") from None
+        function, found = _import_function(model, name, work_dir)
+        functions.append(function)
+        notes.update(dict.fromkeys(found))
+    return Model(path, digest, tuple(functions), tuple(notes))
+
+
+def _import_function(
+    model: onnx.ModelProto, name: str, work_dir: Path
+) -> tuple[Function, list[str]]:
+    model, note = fold(model, work_dir)
+    notes = [note] if note else []
+    tidy(model)
+    types = infer_types(model, work_dir)
+    notes += _write_types(model, types)
+    simplified = work_dir / f"{name}.onnx"
+    unknown = [OpPatternKind.OPAQUE] * len(model.graph.node)
+    kinds = _kinds(make_function(model, name, simplified, unknown))
+    del model.metadata_props[:]
+    model.metadata_props.add(key=KINDS, value=json.dumps([int(kind) for kind in kinds]))
+    save_model(model, simplified)
+    return make_function(model, name, simplified, kinds), notes
+
+
+def _kinds(function: Function) -> list[OpPatternKind]:
+    from collage.frontend.kinds import node_kinds
+
+    return node_kinds(function.relax_nodes)
+
+
+def _write_types(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> list[str]:
+    """Write the types into the model; note values without static shape."""
+    graph = model.graph
+    outputs = {value.name: value for value in graph.output}
+    open_values = []
+    for node in graph.node:
+        for name in filter(None, node.output):
+            found = types.get(name)
+            if found is None or tensor_type(found) is None:
+                open_values.append(f"{name} ({node.op_type})")
+            if found is not None and name in outputs:
+                outputs[name].type.CopyFrom(found)
+            elif found is not None:
+                graph.value_info.append(onnx.helper.make_value_info(name, found))
+    if not open_values:
+        return []
+    shown = ", ".join(open_values[:3]) + (", ..." if len(open_values) > 3 else "")
+    return [
+        f"{len(open_values)} values have no shape that is known before the model runs: {shown};"
+        " what touches them is not partitioned"
+    ]

@@ -1,0 +1,121 @@
+"""Find the type of every value: by inference, and where that ends, by looking at a run.
+
+ONNX's own inference does not know every operator. A value that it leaves open is observed in one run,
+unless its shape depends on data (`NonZero`, a `Reshape` to a computed shape, ...): then one run
+proves nothing and the value stays without a shape, and so does all that inference cannot resolve
+behind it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from collage.frontend.fold import save_model, session
+from collage.frontend.proto import sub_graphs, tensor_type, type_proto
+from collage.graph.dataflow import TensorType
+
+_SMALL_ELEMENTS = 1024
+_DATA_DEPENDENT = frozenset({
+    "NonZero", "Unique", "Compress", "NonMaxSuppression", "If", "Loop", "Scan", "Range",
+    "ConstantOfShape", "TopK", "Reshape", "Expand", "Slice", "Tile", "Resize", "Upsample", "OneHot",
+    "Pad", "Split", "Squeeze", "Unsqueeze", "SequenceAt", "ConcatFromSequence", "StringSplit",
+    "AffineGrid", "CenterCropPad", "Col2Im", "MaxUnpool", "RandomNormalLike", "STFT", "DFT",
+})  # fmt: skip
+
+
+def infer_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.TypeProto]:
+    """Return the types of all values; a shape that depends on data is left out of its type."""
+    types = _inferred(model)
+    open_values = _unresolved(model, types)
+    if open_values:
+        for name, found in _observe(model, types, work_dir).items():
+            if name in open_values:
+                types[name] = type_proto(found)
+        types = {**_inferred(model, types), **types}
+    return types
+
+
+def _inferred(
+    model: onnx.ModelProto, known: Mapping[str, onnx.TypeProto] | None = None
+) -> dict[str, onnx.TypeProto]:
+    light = _without_large_weights(model)
+    for name, value in (known or {}).items():
+        light.graph.value_info.append(onnx.helper.make_value_info(name, value))
+    try:
+        light = onnx.shape_inference.infer_shapes(light, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        light = onnx.shape_inference.infer_shapes(light)
+    graph = light.graph
+    types = {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}
+    for tensor in model.graph.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    return types
+
+
+def _without_large_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy `model` with large weights as inputs: inference needs their types only."""
+    light = onnx.ModelProto(ir_version=model.ir_version)
+    light.opset_import.extend(model.opset_import)
+    graph = light.graph
+    graph.name = "light"
+    graph.node.extend(model.graph.node)
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
+    for tensor in model.graph.initializer:
+        if np.prod(tensor.dims) <= _SMALL_ELEMENTS:
+            graph.initializer.append(tensor)
+        else:
+            value = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+            graph.input.append(onnx.helper.make_value_info(tensor.name, value))
+    return light
+
+
+def _unresolved(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> set[str]:
+    """Return values whose shape is open and yet does not depend on data."""
+    known = {name for name, value in types.items() if tensor_type(value)}
+    found: set[str] = set()
+    for node in model.graph.node:
+        outputs = {name for name in node.output if name and name not in known}
+        reads = {name for name in node.input if name}
+        free = node.op_type not in _DATA_DEPENDENT and not any(True for _ in sub_graphs(node))
+        if outputs and free and reads <= known | found:
+            found |= outputs
+    return found
+
+
+def _observe(
+    model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto], work_dir: Path
+) -> dict[str, TensorType]:
+    """Run once on ones, with every value as an output; {} when the model does not run on them."""
+    probe = onnx.ModelProto()
+    probe.CopyFrom(model)
+    listed = {value.name for value in probe.graph.output}
+    for node in model.graph.node:
+        for name in node.output:
+            if name and name not in listed:
+                probe.graph.output.append(onnx.ValueInfoProto(name=name))
+    path = work_dir / "probe.onnx"
+    save_model(probe, path)
+    feeds = {}
+    for value in model.graph.input:
+        found = tensor_type(types[value.name])
+        if found is None:
+            return {}
+        feeds[value.name] = np.ones(found.shape, found.dtype)
+    try:
+        running = session(path)
+        results = running.run(None, feeds)
+    except Exception:
+        # The model cannot run on ones: its open values stay open, and the caller notes that.
+        return {}
+    finally:
+        for file in work_dir.glob("probe.onnx*"):
+            file.unlink()
+    names = [value.name for value in running.get_outputs()]
+    return {
+        name: TensorType(value.shape, str(value.dtype))
+        for name, value in zip(names, results, strict=True)
+        if isinstance(value, np.ndarray)
+    }

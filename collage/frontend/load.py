@@ -1,0 +1,205 @@
+"""Read a model file, or say what is wrong with it; bind its dynamic dimensions."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import inliner
+from onnx.external_data_helper import uses_external_data
+
+from collage.errors import DimensionError, ModelError
+from collage.frontend.proto import nodes_within
+
+UNNAMED = frozenset({"", "?", "-1"})
+"""What exporters write for a dimension without a name; two of them need not be equal."""
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
+    """Load `path` with its external data; return it with the SHA-256 of all those files."""
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file; give the path of an ONNX model")
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise ModelError(
+            f"{path}: not an ONNX model, or truncated ({error}); export or download it again"
+        ) from error
+    if not model.HasField("graph") or not model.graph.node and not model.graph.output:
+        raise ModelError(f"{path}: not an ONNX model (no graph); export or download it again")
+    digest = _digest([path, *_external_files(model, path)])
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except (ValueError, OSError, onnx.checker.ValidationError) as error:
+        raise ModelError(
+            f"{path}: its external data cannot be read ({error}); the files must lie beside the"
+            " model, complete, as the exporter wrote them"
+        ) from error
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    _normalise(model)
+    return model, digest
+
+
+def _external_files(model: onnx.ModelProto, path: Path) -> list[Path]:
+    tensors = list(model.graph.initializer)
+    for node in model.graph.node:
+        for inner in nodes_within(node):
+            tensors += [item.t for item in inner.attribute if item.HasField("t")]
+    names = {
+        entry.value
+        for tensor in tensors
+        if uses_external_data(tensor)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    files = [path.parent / name for name in sorted(names)]
+    missing = [str(file) for file in files if not file.is_file()]
+    if missing:
+        raise ModelError(
+            f"{path}: its weights are in other files, which are missing: {', '.join(missing)};"
+            " copy them beside the model"
+        )
+    return files
+
+
+def _digest(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _normalise(model: onnx.ModelProto) -> None:
+    """Make weights that old files list as inputs plain weights, and drop what is no computation."""
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    weights.update(tensor.values.name for tensor in graph.sparse_initializer)
+    inputs = [value for value in graph.input if value.name not in weights]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    del graph.value_info[:]
+    del graph.quantization_annotation[:]
+    del model.training_info[:]
+    model.ir_version = max(model.ir_version, 8)
+    if not model.opset_import:
+        model.opset_import.append(onnx.helper.make_opsetid("", 9))
+
+
+def bind_shapes(model: onnx.ModelProto, dims: Mapping[str, int], shapes: Shapes) -> None:
+    """Give every input of `model` (changed in place) a static shape.
+
+    Raises:
+        DimensionError: a dimension is unbound, unknown, or bound to two values.
+    """
+    graph = model.graph
+    inputs = {value.name: value for value in graph.input}
+    _check_names(inputs, dims, shapes)
+    bound = {name: _positive(f"dimension {name}", size) for name, size in dims.items()}
+    for name, shape in shapes.items():
+        _bind_input(inputs[name], tuple(shape), bound)
+    unbound = []
+    for value in graph.input:
+        dimensions = value.type.tensor_type.shape.dim
+        for dim in dimensions:
+            if dim.dim_param in bound and not dim.HasField("dim_value"):
+                dim.dim_value = bound[dim.dim_param]
+        if not value.type.tensor_type.HasField("shape") or any(map(_dynamic, dimensions)):
+            unbound.append(value)
+    if unbound:
+        raise DimensionError(_how_to_bind(unbound))
+    for value in graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+
+
+def _check_names(
+    inputs: Mapping[str, onnx.ValueInfoProto], dims: Mapping[str, int], shapes: Shapes
+) -> None:
+    for value in inputs.values():
+        if not value.type.HasField("tensor_type"):
+            raise ModelError(
+                f"input {value.name} is no tensor; Collage compiles tensor inputs only"
+            )
+        if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+            raise ModelError(f"input {value.name} holds strings; cut the text processing off")
+    known = {
+        dim.dim_param for v in inputs.values() for dim in v.type.tensor_type.shape.dim
+    } - UNNAMED
+    for name in dims:
+        if name not in known:
+            raise DimensionError(
+                f"the model has no dimension named {name!r}; named dimensions: {_list(known)}"
+            )
+    for name in shapes:
+        if name not in inputs:
+            raise DimensionError(f"the model has no input {name!r}; inputs: {_list(inputs)}")
+
+
+def _bind_input(value: onnx.ValueInfoProto, shape: tuple[int, ...], bound: dict[str, int]) -> None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        tensor.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in shape)
+        tensor.shape.SetInParent()
+    if len(shape) != len(tensor.shape.dim):
+        raise DimensionError(
+            f"input {value.name} has {len(tensor.shape.dim)} dimensions"
+            f" ({_written(value)}), but its shape was given as {shape}"
+        )
+    for axis, (dim, size) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
+        where = f"dimension {axis} of input {value.name}"
+        _positive(where, size)
+        if not _dynamic(dim) and dim.dim_value != size:
+            raise DimensionError(
+                f"{where} is {dim.dim_value} in the model, but was given as {size}"
+            )
+        name = dim.dim_param
+        if name not in UNNAMED and bound.setdefault(name, size) != size:
+            raise DimensionError(
+                f"dimension {name} is bound to {bound[name]} and to {size} ({where})"
+            )
+        dim.dim_value = size
+
+
+def _positive(what: str, size: int) -> int:
+    if size < 1:
+        raise DimensionError(f"{what} must be at least 1, not {size}")
+    return size
+
+
+def _dynamic(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    return not dim.HasField("dim_value") or dim.dim_value < 0
+
+
+def _how_to_bind(unbound: Sequence[onnx.ValueInfoProto]) -> str:
+    lines = ["these inputs have dimensions of unknown size; give each a size:"]
+    names: dict[str, None] = {}
+    for value in unbound:
+        lines.append(f"  --shape {value.name}={_written(value, '?')}")
+        names.update(
+            (dim.dim_param, None)
+            for dim in value.type.tensor_type.shape.dim
+            if _dynamic(dim) and dim.dim_param not in UNNAMED
+        )
+    lines += [f"  or --dim {name}=..." for name in names]
+    lines.append("(replace each ? by a number; repeat with other shapes for several shape sets)")
+    return "\n".join(lines)
+
+
+def _written(value: onnx.ValueInfoProto, unknown: str = "") -> str:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return "?,..."
+    return ",".join(
+        (unknown or dim.dim_param or "?") if _dynamic(dim) else str(dim.dim_value)
+        for dim in tensor.shape.dim
+    )
+
+
+def _list(names: object) -> str:
+    return ", ".join(sorted(names)) or "none"  # type: ignore[call-overload]

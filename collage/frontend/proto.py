@@ -1,0 +1,81 @@
+"""Small questions to ONNX protobufs that several modules ask."""
+
+from collections.abc import Iterator
+
+import onnx
+
+from collage.graph.dataflow import TensorType
+
+STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
+
+_DTYPES = {
+    onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.DOUBLE: "float64",
+    onnx.TensorProto.FLOAT16: "float16", onnx.TensorProto.BFLOAT16: "bfloat16",
+    onnx.TensorProto.INT64: "int64", onnx.TensorProto.INT32: "int32",
+    onnx.TensorProto.INT16: "int16", onnx.TensorProto.INT8: "int8",
+    onnx.TensorProto.UINT64: "uint64", onnx.TensorProto.UINT32: "uint32",
+    onnx.TensorProto.UINT16: "uint16", onnx.TensorProto.UINT8: "uint8",
+    onnx.TensorProto.BOOL: "bool",
+}  # fmt: skip
+ELEMENT_TYPES = {name: number for number, name in _DTYPES.items()}
+
+
+def tensor_type(value: onnx.TypeProto) -> TensorType | None:
+    """Return the type when it is a tensor whose every dimension is known, else None."""
+    tensor = value.tensor_type
+    if not value.HasField("tensor_type") or not tensor.HasField("shape"):
+        return None
+    dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
+    if tensor.elem_type not in _DTYPES or min(dims, default=0) < 0:
+        return None
+    return TensorType(tuple(dims), _DTYPES[tensor.elem_type])
+
+
+def type_proto(value: TensorType) -> onnx.TypeProto:
+    """Write a tensor type the way ONNX does."""
+    return onnx.helper.make_tensor_type_proto(ELEMENT_TYPES[value.dtype], value.shape)
+
+
+def sub_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the bodies of If, Loop and Scan."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def nodes_within(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Yield the node and all nodes of its bodies."""
+    yield node
+    for graph in sub_graphs(node):
+        for inner in graph.node:
+            yield from nodes_within(inner)
+
+
+def captured(node: onnx.NodeProto) -> list[str]:
+    """Return the outer values that the node's bodies read, in order of first use."""
+    found: dict[str, None] = {}
+    for graph in sub_graphs(node):
+        own = {value.name for value in graph.input}
+        own.update(value.name for value in graph.initializer)
+        own.update(value.values.name for value in graph.sparse_initializer)
+        for inner in graph.node:
+            reads = [*inner.input, *captured(inner)]
+            found.update((name, None) for name in reads if name and name not in own)
+            own.update(inner.output)
+        results = [value.name for value in graph.output]
+        found.update((name, None) for name in results if name not in own)
+    return list(found)
+
+
+def reads(node: onnx.NodeProto) -> tuple[str, ...]:
+    """Return operands in order ("" when omitted), then what the bodies capture."""
+    operands = tuple(node.input)
+    return operands + tuple(name for name in captured(node) if name not in operands)
+
+
+def op_name(node: onnx.NodeProto) -> str:
+    """Return the operator's type, prefixed by its domain where that is not the standard one."""
+    if node.domain in STANDARD_DOMAINS:
+        return node.op_type
+    return f"{node.domain}.{node.op_type}"

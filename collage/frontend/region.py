@@ -1,0 +1,281 @@
+"""A region (a set of nodes) of a function: its values, its ONNX, its Relax, its digest.
+
+The ONNX of a region is looked up, never reverse-engineered. In Relax the region is one dataflow block
+of plain operators, with composite operators replaced by their bodies. Two regions have one digest when
+they compute the same from operands of equal types: names and the values of weights are left out, so a
+measured cost holds for every layer, function and model with this structure; small integers and
+scalars stay in, because they decide shapes, axes and which kernel is chosen.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from collage.errors import BackendError
+from collage.frontend.model import Function
+from collage.frontend.proto import nodes_within, reads, sub_graphs
+from collage.graph.dataflow import Node
+from collage.graph.index_set import IndexSet, indices
+
+if TYPE_CHECKING:
+    import tvm
+    from tvm import relax
+
+_SMALL_ELEMENTS = 64
+_VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+_PARTIAL_READS = frozenset({
+    "Gather", "GatherElements", "GatherND", "Slice", "Split", "Shape", "Size", "Compress",
+})  # fmt: skip
+
+
+def region_values(function: Function, nodes: IndexSet) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the region's inputs and outputs.
+
+    Inputs are values that the region reads and does not make, weights left out, in order of first use.
+    Outputs are values that other nodes read or the function returns, in order of their making.
+    """
+    graph = function.graph
+    inputs: dict[str, None] = {}
+    outside: set[str] = set(graph.outputs)
+    made: dict[str, None] = {}
+    users = 0
+    for index in indices(nodes):
+        made.update(dict.fromkeys(graph.nodes[index].outputs))
+        users |= graph.successors[index]
+    for index in indices(nodes):
+        for value in graph.nodes[index].inputs:
+            if value and value not in made and value not in graph.constants:
+                inputs[value] = None
+    for index in indices(users & ~nodes):
+        outside.update(graph.nodes[index].inputs)
+    return tuple(inputs), tuple(value for value in made if value in outside)
+
+
+def region_weights(function: Function, nodes: IndexSet) -> tuple[str, ...]:
+    """Return all weights that the region reads, in order of first use."""
+    found: dict[str, None] = {}
+    for index in indices(nodes):
+        for value in function.graph.nodes[index].inputs:
+            if value in function.weights:
+                found[value] = None
+    return tuple(found)
+
+
+def region_onnx(
+    function: Function, nodes: IndexSet, weights_as_inputs: bool = False
+) -> onnx.ModelProto:
+    """Return the region as a model from `region_values`' inputs to its outputs.
+
+    With `weights_as_inputs` the weights follow the inputs, in the order of `region_weights`.
+    """
+    inputs, outputs = region_values(function, nodes)
+    weights = region_weights(function, nodes)
+    model = onnx.ModelProto(ir_version=function.ir_version, producer_name="collage")
+    graph = model.graph
+    graph.name = "region"
+    graph.node.extend(function.onnx_nodes[index] for index in indices(nodes))
+    graph.input.extend(_value_info(function, name) for name in inputs)
+    graph.output.extend(_value_info(function, name) for name in outputs)
+    for name in weights:
+        if weights_as_inputs:
+            graph.input.append(_value_info(function, name))
+        else:
+            graph.initializer.append(onnx.numpy_helper.from_array(function.weights[name], name))
+    for domain in _domains(function, nodes):
+        model.opset_import.append(onnx.helper.make_opsetid(domain, function.opsets[domain]))
+    return model
+
+
+def _value_info(function: Function, name: str) -> onnx.ValueInfoProto:
+    weight = function.weights.get(name)
+    if weight is None:
+        found = function.value_types.get(name)
+        return onnx.helper.make_value_info(name, found or onnx.TypeProto())
+    number = onnx.helper.np_dtype_to_tensor_dtype(weight.dtype)
+    return onnx.helper.make_tensor_value_info(name, number, weight.shape)
+
+
+def _domains(function: Function, nodes: IndexSet) -> list[str]:
+    found = {""}
+    for index in indices(nodes):
+        for inner in nodes_within(function.onnx_nodes[index]):
+            found.add("" if inner.domain == "ai.onnx" else inner.domain)
+    return sorted(found)
+
+
+def region_constants(function: Function, nodes: IndexSet) -> tuple[str, ...]:
+    """Return the weights that `region_relax` takes as parameters after the inputs, in order."""
+    found: dict[str, None] = {}
+    for index in indices(nodes):
+        node = function.relax_nodes[index]
+        for name in node.operands if node else ():
+            if name in function.weights:
+                found[name] = None
+    return tuple(found)
+
+
+def region_relax(function: Function, nodes: IndexSet) -> "tvm.IRModule":
+    """Return the region as Relax: `main` takes the inputs, then `region_constants`.
+
+    One output is returned as it is, several as a tuple.
+
+    Raises:
+        BackendError: a node has no Relax form.
+    """
+    from tvm import relax
+
+    from collage.frontend.relax_ir import relax_type
+
+    inputs, outputs = region_values(function, nodes)
+    names = (*inputs, *region_constants(function, nodes))
+    types = function.graph.types
+    for name in names:
+        if name not in types:
+            raise BackendError(f"the shape of {name} is not known before the model runs")
+    values: dict[str, relax.Expr] = {
+        name: relax.Var(f"p{number}", relax_type(types[name])) for number, name in enumerate(names)
+    }
+    builder = relax.BlockBuilder()
+    with builder.function("main", [values[name] for name in names]):
+        with builder.dataflow():
+            for index in indices(nodes):
+                _inline(builder, function, index, values)
+            results = [builder.emit_output(values[name]) for name in outputs]
+        builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
+    return builder.get()
+
+
+def _inline(
+    builder: "relax.BlockBuilder", function: Function, index: int, values: "dict[str, relax.Expr]"
+) -> None:
+    from tvm import relax
+
+    from collage.frontend.relax_ir import bindings, substitute
+
+    node, found = function.graph.nodes[index], function.relax_nodes[index]
+    if found is None:
+        raise BackendError(f"{node.op} ({node.name}) has no form in Relax")
+    operands = [values[name] for name in found.operands]
+    new = dict(zip(found.function.params, operands, strict=True))
+    for binding in bindings(found.function):
+        value = substitute(binding.value, new)
+        emitted = value if isinstance(value, relax.Var | relax.Tuple) else builder.emit(value)
+        new[binding.var] = emitted
+    result = substitute(found.function.body.body, new)
+    if len(node.outputs) == 1:
+        values[node.outputs[0]] = result
+        return
+    for position, name in enumerate(node.outputs):
+        if isinstance(result, relax.Tuple):
+            values[name] = result.fields[position]
+        else:
+            values[name] = builder.emit(relax.TupleGetItem(result, position))
+
+
+def region_digest(function: Function, nodes: IndexSet) -> str:
+    """Return the SHA-256 of the region's structure; see the top of this module."""
+    inputs, outputs = region_values(function, nodes)
+    names: dict[str, str] = {"": ""}
+    lines: list[object] = []
+    for number, name in enumerate(inputs):
+        names[name] = f"i{number}"
+        lines.append([names[name], _type_text(function, name)])
+    for number, name in enumerate(region_weights(function, nodes)):
+        names[name] = f"w{number}"
+        lines.append([names[name], _weight_text(function.weights[name])])
+    for position, index in enumerate(indices(nodes)):
+        node = function.graph.nodes[index]
+        names.update((name, f"v{position}.{n}") for n, name in enumerate(node.outputs))
+        lines.append(_node_text(function.onnx_nodes[index], node, names))
+    lines.append([names[name] for name in outputs])
+    lines.append([[d, function.opsets[d]] for d in _domains(function, nodes)])
+    return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
+
+
+def _node_text(proto: onnx.NodeProto, node: Node, names: Mapping[str, str]) -> list[object]:
+    attributes = []
+    for attribute in sorted(proto.attribute, key=lambda item: item.name):
+        copy = onnx.AttributeProto()
+        copy.CopyFrom(attribute)
+        copy.doc_string = ""
+        text = copy.SerializeToString(deterministic=True)
+        attributes.append(hashlib.sha256(text).hexdigest() if len(text) > 256 else text.hex())
+    operands = [names[name] for name in node.inputs]
+    # The bodies of If, Loop and Scan call what they capture by its name.
+    own = [[name, names[name]] for name in reads(proto)] if any(sub_graphs(proto)) else []
+    return [node.op, attributes, operands, [bool(name) for name in proto.output], own]
+
+
+def _type_text(function: Function, name: str) -> str:
+    found = function.graph.types.get(name)
+    if found:
+        return f"{found.dtype}{list(found.shape)}"
+    unknown = function.value_types.get(name)
+    return unknown.SerializeToString(deterministic=True).hex() if unknown else "?"
+
+
+def _weight_text(value: np.ndarray) -> str:
+    text = f"{value.dtype}{list(value.shape)}"
+    if value.size == 1 or (value.dtype.kind in "iub" and value.size <= _SMALL_ELEMENTS):
+        text += str(value.tolist())
+    return text
+
+
+def region_bytes_and_flops(function: Function, nodes: IndexSet) -> tuple[int, int]:
+    """Return the least bytes that the region must move, and the FLOP of its products.
+
+    Each input, weight and output counts once; an operand that is only looked up (`Gather`, `Slice`)
+    counts as what is taken from it; a region of reshapes alone moves nothing. FLOP are those of direct
+    convolutions and matrix products (2 a multiply-add), nothing else; an algorithm like Winograd's
+    needs fewer.
+    """
+    graph = function.graph
+    inside = [graph.nodes[index] for index in indices(nodes)]
+    flops = sum(_flops(function, node) for node in inside)
+    if all(node.op in _VIEWS for node in inside):
+        return 0, flops
+    inputs, outputs = region_values(function, nodes)
+    moved = sum(_size(function, name) for name in outputs)
+    read = dict.fromkeys((*inputs, *region_weights(function, nodes)), 0)
+    for node in inside:
+        taken = sum(_size(function, name) for name in node.outputs)
+        for name in dict.fromkeys(node.inputs):
+            if name in read:
+                whole = _size(function, name)
+                part = min(whole, taken) if node.op in _PARTIAL_READS else whole
+                read[name] = min(whole, read[name] + part)
+    return moved + sum(read.values()), flops
+
+
+def _size(function: Function, name: str) -> int:
+    found = function.graph.types.get(name)
+    return found.size_bytes if found else 0
+
+
+def _flops(function: Function, node: Node) -> int:
+    shapes = [
+        found.shape if (found := function.graph.types.get(name)) else None
+        for name in (*node.inputs[:2], *node.outputs[:1])
+    ]
+    if len(shapes) < 3 or None in shapes:
+        return 0
+    return _product_flops(node.op, *shapes)  # type: ignore[arg-type]
+
+
+def _product_flops(
+    op: str, left: tuple[int, ...], right: tuple[int, ...], result: tuple[int, ...]
+) -> int:
+    if op == "Conv":
+        return 2 * prod(result) * prod(right[1:])
+    if op == "ConvTranspose":
+        return 2 * prod(left) * prod(right[1:])
+    if op == "MatMul" and left:
+        return 2 * prod(result) * left[-1]
+    if op == "Gemm" and prod(result):
+        return 2 * int((prod(left) * prod(right) * prod(result)) ** 0.5)
+    return 0
