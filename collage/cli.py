@@ -93,8 +93,8 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     parser.add_argument("--backends", metavar="A,B", help="default: all that are available")
     parser.add_argument("--threads", type=int, help="default: one a physical core")
     parser.add_argument(
-        "--budget", type=_duration, default=defaults.measure_budget_s, metavar="150s|3m",
-        help="time for measuring candidates (default 150s)",
+        "--budget", type=_duration, default=defaults.measure_budget_s, metavar="120s|2m",
+        help="time for measuring candidates (default 120s)",
     )  # fmt: skip
     parser.add_argument("--workers", type=int, default=defaults.workers)
     parser.add_argument("--timeout", type=_duration, default=defaults.timeout_s, metavar="30s",

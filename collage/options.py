@@ -31,12 +31,12 @@ class Options:
     threads: int | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
-    measure_budget_s: float = 150.0
+    measure_budget_s: float = 120.0
     workers: int = 2
     timeout_s: float = 30.0
     memory_bytes: int = 4 << 30
     end_to_end_plans: int = 4
-    verify_s: float = 6.0
+    verify_s: float = 3.0
     seed: int = 0
     cache_dir: Path | None = None
 

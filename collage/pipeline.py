@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +29,8 @@ from collage.frontend.region import region_values
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
 from collage.options import Options
-from collage.report.build import build_report
-from collage.report.data import Summary
+from collage.report.build import FunctionResult, Run, build_report
+from collage.report.data import CandidateCounts, Summary
 from collage.report.html import render_html
 from collage.report.terminal import Progress
 from collage.rules.rule import HOST
@@ -80,7 +80,6 @@ class Compiled:
     """One function after all stages."""
 
     search: FunctionSearch
-    plans: Sequence[NamedPlan]
     chosen: NamedPlan
     kernels: FunctionPlan
     published: Published
@@ -160,7 +159,17 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         session.options.seed,
         _libraries(one.kernels for one in compiled),
     )
-    report = build_report(model, compiled, session, output)
+    run = Run(
+        model,
+        [backend.name for backend in session.backends],
+        session.environment,
+        CandidateCounts(**asdict(session.counts)),
+        session.seconds.stages,
+        output,
+    )
+    report = build_report(
+        run, [FunctionResult(one.search, one.chosen, one.published.decision) for one in compiled]
+    )
     texts = {
         "plan.json": json.dumps([region.model_dump() for region in report.summary.plan], indent=1),
         "summary.json": report.summary.to_json(),
@@ -189,14 +198,14 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     with session.progress.stage("verify") as stage, session.seconds.of("verify"):
 
         def on_round(done: int, total: int) -> None:
-            stage.total = total
+            stage.total = stage.done + total - done + 1
             stage.advance(1)
 
         gate = Gate(model.path, session.threads, options.verify_s, session.work_dir, on_round)
         decision = gate.decide(function, executables, inputs, expected)
     chosen = next(plan for plan in search.plans if plan.name == decision.chosen.name)
     published = Published(function, decision, inputs, expected)
-    return Compiled(search, search.plans, chosen, kernels[chosen.name], published)
+    return Compiled(search, chosen, kernels[chosen.name], published)
 
 
 def _search(
@@ -249,7 +258,7 @@ class _TimedMeasurer:
         self.inner = inner
         self.seconds = 0.0
 
-    def measure(self, batch, on_cost=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    def measure(self, batch, on_cost=None):  # type: ignore[no-untyped-def]  # noqa: ANN001
         start = time.monotonic()
         try:
             return self.inner.measure(batch, on_cost)
@@ -258,9 +267,22 @@ class _TimedMeasurer:
 
 
 def _footprint_bytes(function: Function) -> int:
-    """Bytes that one run of the model touches: weights and activations."""
+    """Bytes that one run of the model touches: the weights, and the activations that live at once.
+
+    Executables reuse the memory of dead activations; twice the most that one node reads and writes
+    stands for what is live.
+    """
+    graph = function.graph
     weights = sum(value.nbytes for value in function.weights.values())
-    return weights + sum(of.size_bytes for of in function.graph.types.values())
+    activations = [
+        sum(
+            graph.types[value].size_bytes
+            for value in {*node.inputs, *node.outputs} - graph.constants
+            if value in graph.types
+        )
+        for node in graph.nodes
+    ]
+    return weights + 2 * max(activations, default=0)
 
 
 def _assemble_all(

@@ -1,0 +1,1 @@
+"""What people see: the facts of a compile as data, on the terminal and as one HTML page."""

@@ -1,0 +1,277 @@
+"""From what the stages found to the facts that are shown."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from collage.cost import Cost, Environment
+from collage.frontend import Model
+from collage.graph.dataflow import DataflowGraph, TensorType
+from collage.graph.index_set import indices
+from collage.report.data import (
+    Alternative,
+    CandidateCounts,
+    CandidateState,
+    FunctionReport,
+    GateResult,
+    GraphNode,
+    InvalidCandidate,
+    Latencies,
+    MeasuredPlan,
+    PlannedRegion,
+    RegionReport,
+    ReportData,
+    StageSeconds,
+    Summary,
+    TensorInfo,
+    UnmeasuredCandidate,
+)
+from collage.rules.rule import HOST
+from collage.search.explain import explain
+from collage.search.function import FunctionSearch, NamedPlan
+from collage.search.problem import UNKNOWN, Option
+from collage.verify.gate import Decision
+
+LIBRARIES = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp", "numpy", "onnx")
+MAX_ALTERNATIVES = 25
+"""Overlapping candidates listed for a region, those of least regret first."""
+MAX_LISTED = 400
+"""Invalid and never measured candidates listed for a function, smallest first."""
+
+
+@dataclass(frozen=True)
+class FunctionResult:
+    """One function after the gate."""
+
+    search: FunctionSearch
+    chosen: NamedPlan
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the whole compile is about."""
+
+    model: Model
+    backends: Sequence[str]
+    environment: Environment
+    counts: CandidateCounts
+    seconds: Mapping[str, float]
+    output: Path
+
+
+def build_report(run: Run, results: Sequence[FunctionResult]) -> ReportData:
+    """Gather the facts of a compile; the summary's latency is that of the first function."""
+    return ReportData(
+        summary=_summary(run, results),
+        model=run.model.path.name,
+        functions=tuple(_function(result) for result in results),
+        environment=_environment(run.environment),
+        notes=run.model.notes,
+    )
+
+
+def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
+    first = results[0].decision
+    baselines = {
+        name: None if found.reason else found.seconds for name, found in first.baselines.items()
+    }
+    best = min((seconds for seconds in baselines.values() if seconds), default=None)
+    failed = [one.decision.reason for one in results if not one.decision.passed]
+    return Summary(
+        model_sha256=run.model.sha256,
+        backends=tuple(run.backends),
+        threads=run.environment.threads,
+        latency=Latencies(
+            collage_s=first.latency.seconds,
+            baselines=baselines,
+            baseline_reasons={n: f.reason for n, f in first.baselines.items() if f.reason},
+        ),
+        speedup_over_best=best / first.latency.seconds if best else None,
+        predicted_s=results[0].chosen.plan.predicted_s,
+        plan=tuple(region for one in results for region in _plan(one)),
+        candidates=run.counts,
+        seconds=StageSeconds.model_validate(dict(run.seconds)),
+        gate=GateResult(passed=not failed, reason="; ".join(failed) or first.reason),
+        bundle=str(run.output),
+    )
+
+
+def _plan(result: FunctionResult) -> list[PlannedRegion]:
+    function, costs = result.search.enumerated.function, result.search.costs
+    return [
+        PlannedRegion(
+            function=function.name,
+            nodes=tuple(indices(option.nodes)),
+            ops=_ops(function.graph, option),
+            backend=option.backend,
+            label=_label(_ops(function.graph, option)),
+            cost_s=costs[option.key].seconds,
+        )
+        for option in result.chosen.plan.options
+    ]
+
+
+def _ops(graph: DataflowGraph, option: Option) -> tuple[str, ...]:
+    return tuple(graph.nodes[index].op for index in indices(option.nodes))
+
+
+def _label(ops: Sequence[str]) -> str:
+    return "+".join(ops) if len(ops) <= 6 else f"{ops[0]}..{ops[-1]} ({len(ops)} nodes)"
+
+
+def _function(result: FunctionResult) -> FunctionReport:
+    function = result.search.enumerated.function
+    graph = function.graph
+    considered = _Considered(result)
+    return FunctionReport(
+        name=function.name,
+        inputs=_tensors(graph, graph.inputs),
+        outputs=_tensors(graph, graph.outputs),
+        nodes=tuple(_nodes(graph)),
+        regions=tuple(considered.region(option) for option in result.chosen.plan.options),
+        invalid=tuple(considered.invalid()),
+        unmeasured=tuple(considered.unmeasured()),
+        plans=tuple(_plans(result)),
+    )
+
+
+def _nodes(graph: DataflowGraph) -> Iterator[GraphNode]:
+    for node in graph.nodes:
+        yield GraphNode(
+            index=node.index,
+            name=node.name,
+            op=node.op,
+            inputs=tuple(indices(graph.predecessors[node.index])),
+            outputs=tuple(indices(graph.successors[node.index])),
+            types=tuple(_text(graph.types.get(value)) for value in node.outputs),
+        )
+
+
+def _tensors(graph: DataflowGraph, names: Sequence[str]) -> tuple[TensorInfo, ...]:
+    return tuple(TensorInfo(name=name, type=_text(graph.types.get(name))) for name in names)
+
+
+def _text(of: TensorType | None) -> str:
+    return f"{of.dtype}{list(of.shape)}" if of else "shape depends on data"
+
+
+class _Considered:
+    """Everything that one function's search considered, with regrets."""
+
+    def __init__(self, result: FunctionResult) -> None:
+        search = result.search
+        self.costs = search.costs
+        self.graph = search.enumerated.function.graph
+        self.variants = {key: work.variant for key, work in search.enumerated.work.items()}
+        self.chosen = set(result.chosen.plan.options)
+        problem = search.enumerated.problem
+        self.options = [option for option in problem.ordered if option.backend != HOST]
+        explanation = explain(problem, search.costs)
+        self.regrets = {one.option: one.regret_s for one in explanation.regrets}
+        self.gap_s = search.lazy.gap_s
+
+    def region(self, option: Option) -> RegionReport:
+        cost = self.costs[option.key]
+        known = [
+            other
+            for other in self.options
+            if other.nodes & option.nodes and not self._cost(other).is_unknown
+        ]
+        known.sort(key=lambda o: (self.regrets.get(o, math.inf), -o.size, o.backend, o.nodes))
+        return RegionReport(
+            nodes=tuple(indices(option.nodes)),
+            ops=_ops(self.graph, option),
+            backend=option.backend,
+            variant=self.variants.get(option.key, ""),
+            label=_label(_ops(self.graph, option)),
+            predicted_s=cost.seconds,
+            low_s=_finite(cost.low),
+            high_s=_finite(cost.high),
+            alternatives=tuple(self._alternative(other) for other in known[:MAX_ALTERNATIVES]),
+        )
+
+    def invalid(self) -> Iterator[InvalidCandidate]:
+        found = [option for option in self.options if self._cost(option).is_invalid]
+        for option in sorted(found, key=lambda o: (o.size, o.backend, o.nodes))[:MAX_LISTED]:
+            yield InvalidCandidate(
+                backend=option.backend,
+                variant=self.variants.get(option.key, ""),
+                nodes=tuple(indices(option.nodes)),
+                ops=_ops(self.graph, option),
+                reason=self._cost(option).reason,
+            )
+
+    def unmeasured(self) -> Iterator[UnmeasuredCandidate]:
+        reason = (
+            "no plan with it was estimated to be faster than the measured one"
+            if not self.gap_s
+            else f"time was up; plans with such candidates could save up to {self.gap_s * 1e6:.0f} us"
+        )
+        found = [option for option in self.options if self._cost(option).is_unknown]
+        for option in sorted(found, key=lambda o: (o.size, o.backend, o.nodes))[:MAX_LISTED]:
+            yield UnmeasuredCandidate(
+                backend=option.backend,
+                variant=self.variants.get(option.key, ""),
+                nodes=tuple(indices(option.nodes)),
+                reason=reason,
+            )
+
+    def _cost(self, option: Option) -> Cost:
+        return self.costs.get(option.key, UNKNOWN)
+
+    def _alternative(self, option: Option) -> Alternative:
+        cost = self._cost(option)
+        state = CandidateState.VALID if cost.is_valid else CandidateState.INVALID
+        return Alternative(
+            backend=option.backend,
+            variant=self.variants.get(option.key, ""),
+            nodes=tuple(indices(option.nodes)),
+            state=state,
+            cost_s=_finite(cost.seconds),
+            low_s=_finite(cost.low),
+            high_s=_finite(cost.high),
+            regret_s=_finite(self.regrets.get(option, math.inf)),
+            reason=cost.reason,
+            chosen=option in self.chosen,
+        )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _plans(result: FunctionResult) -> Iterator[MeasuredPlan]:
+    decision = result.decision
+    for named in result.search.plans:
+        latency = decision.latencies.get(named.name)
+        yield MeasuredPlan(
+            name=named.name,
+            predicted_s=named.plan.predicted_s,
+            measured_s=_finite(latency.seconds) if latency else None,
+            low_s=_finite(latency.low) if latency else None,
+            high_s=_finite(latency.high) if latency else None,
+            reason=decision.rejected.get(named.name, latency.reason if latency else ""),
+            chosen=named.name == decision.chosen.name,
+        )
+    for name, latency in decision.baselines.items():
+        yield MeasuredPlan(
+            name=name,
+            measured_s=_finite(latency.seconds),
+            low_s=_finite(latency.low),
+            high_s=_finite(latency.high),
+            reason=latency.reason,
+            baseline=True,
+        )
+
+
+def _environment(environment: Environment) -> dict[str, str]:
+    facts = {name: str(value) for name, value in asdict(environment).items()}
+    for name in LIBRARIES:
+        try:
+            facts[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return facts

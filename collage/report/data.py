@@ -1,0 +1,204 @@
+"""The facts of one compile, once: `--json`, the terminal and the HTML page all show these models.
+
+`Summary` is the document of `--json`; its keys are a public interface. `ReportData` adds what only
+the page shows. Seconds are None where there is no measurement; a reason then says why.
+"""
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True
+    )
+
+
+class PlannedRegion(_Frozen):
+    """One chosen candidate; `label` names its rule, `cost_s` is predicted (0 for host regions)."""
+
+    function: str
+    nodes: tuple[int, ...]
+    ops: tuple[str, ...]
+    backend: str
+    label: str
+    cost_s: float | None
+
+
+class Latencies(_Frozen):
+    """Median seconds of one call; a baseline that is None has an entry in `baseline_reasons`."""
+
+    collage_s: float | None
+    baselines: dict[str, float | None]
+    baseline_reasons: dict[str, str] = Field(default_factory=dict)
+
+
+class CandidateCounts(_Frozen):
+    """`unique` counts structurally different candidates; the rest count those."""
+
+    enumerated: int = 0
+    unique: int = 0
+    measured: int = 0
+    cached: int = 0
+    invalid: int = 0
+
+
+class StageSeconds(_Frozen):
+    """Wall seconds of each stage; `import_s` is the key `import`."""
+
+    import_s: float = Field(default=0.0, alias="import")
+    enumerate: float = 0.0
+    measure: float = 0.0
+    search: float = 0.0
+    assemble: float = 0.0
+    verify: float = 0.0
+
+
+class GateResult(_Frozen):
+    passed: bool
+    reason: str = ""
+
+
+class Summary(_Frozen):
+    """The one document of `collage compile --json`."""
+
+    model_sha256: str
+    backends: tuple[str, ...]
+    threads: int
+    latency: Latencies
+    speedup_over_best: float | None
+    predicted_s: float | None
+    plan: tuple[PlannedRegion, ...]
+    candidates: CandidateCounts
+    seconds: StageSeconds
+    gate: GateResult
+    bundle: str
+
+    def to_json(self) -> str:
+        """Return the document on one line, keys in the documented order."""
+        return self.model_dump_json()
+
+
+class CandidateState(StrEnum):
+    VALID = "valid"
+    INVALID = "invalid"
+    UNMEASURED = "unmeasured"
+
+
+class TensorInfo(_Frozen):
+    """A named tensor; `type` is text such as `float32[1, 3, 224, 224]`."""
+
+    name: str
+    type: str
+
+
+class GraphNode(_Frozen):
+    """One node; `inputs` and `outputs` are the indices of its neighbours, `types` of its results."""
+
+    index: int
+    name: str
+    op: str
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+class Alternative(_Frozen):
+    """A candidate that overlaps a region.
+
+    `regret_s`: how much slower the best plan that uses it is; None where no plan can use it or where
+    it was not measured (`reason` says which).
+    """
+
+    backend: str
+    variant: str = ""
+    nodes: tuple[int, ...]
+    state: CandidateState
+    cost_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    regret_s: float | None = None
+    reason: str = ""
+    chosen: bool = False
+
+
+class RegionReport(_Frozen):
+    """One region of the chosen plan and what else could have run there.
+
+    `measured_s` is the time of the kernel inside the assembled executable; `bound_s` the roofline.
+    """
+
+    nodes: tuple[int, ...]
+    ops: tuple[str, ...]
+    backend: str
+    variant: str = ""
+    label: str = ""
+    predicted_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    measured_s: float | None = None
+    bound_s: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
+
+
+class InvalidCandidate(_Frozen):
+    backend: str
+    variant: str = ""
+    nodes: tuple[int, ...]
+    ops: tuple[str, ...] = ()
+    reason: str
+
+
+class UnmeasuredCandidate(_Frozen):
+    """Never measured; `bound_s` is its lower bound, `reason` why it could not matter."""
+
+    backend: str
+    variant: str = ""
+    nodes: tuple[int, ...]
+    bound_s: float | None = None
+    reason: str
+
+
+class MeasuredPlan(_Frozen):
+    """A whole plan, or an original framework (`baseline`), measured end to end."""
+
+    name: str
+    predicted_s: float | None = None
+    measured_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    reason: str = ""
+    baseline: bool = False
+    chosen: bool = False
+
+
+class FunctionReport(_Frozen):
+    """Everything about one function (one shape set)."""
+
+    name: str
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    nodes: tuple[GraphNode, ...] = ()
+    regions: tuple[RegionReport, ...] = ()
+    invalid: tuple[InvalidCandidate, ...] = ()
+    unmeasured: tuple[UnmeasuredCandidate, ...] = ()
+    plans: tuple[MeasuredPlan, ...] = ()
+
+
+class ReportData(_Frozen):
+    """What the HTML page shows.
+
+    Attributes:
+        summary: the document of `--json`.
+        model: name of the model's file.
+        functions: in the order of the model.
+        environment: fact to value, e.g. `{"cpu": ..., "onnxruntime": "1.31.0"}`.
+        notes: what import had to say, e.g. operators that only some backends can run.
+    """
+
+    summary: Summary
+    model: str
+    functions: tuple[FunctionReport, ...] = ()
+    environment: dict[str, str] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()

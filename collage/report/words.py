@@ -1,0 +1,59 @@
+"""How numbers and names are written: the same on the terminal and on the page."""
+
+import math
+from collections.abc import Iterable
+
+MISSING = "–"
+
+
+def duration(seconds: float | None) -> str:
+    """Three significant digits with a unit: `1.23 ms`, `45.0 µs`, `12.3 s`.
+
+    >>> duration(0.00123), duration(4.5e-5), duration(None)
+    ('1.23 ms', '45.0 µs', '–')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if abs(seconds) * factor >= 0.9995:
+            return f"{_three_digits(seconds * factor)} {unit}"
+    return f"{_three_digits(seconds * 1e6)} µs"
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    return f"{value:.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}"
+
+
+def node_ranges(nodes: Iterable[int]) -> str:
+    """Write indices as ranges.
+
+    >>> node_ranges([1, 2, 3, 7])
+    '1-3, 7'
+    """
+    runs: list[list[int]] = []
+    for index in sorted(nodes):
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def op_counts(ops: Iterable[str], most: int = 4) -> str:
+    """Name the operators of a region in order of first use.
+
+    >>> op_counts(["Conv", "Relu", "Conv"])
+    'Conv ×2, Relu'
+    """
+    counts: dict[str, int] = {}
+    for op in ops:
+        counts[op] = counts.get(op, 0) + 1
+    texts = [op if count == 1 else f"{op} ×{count}" for op, count in counts.items()]
+    rest = len(texts) - most
+    return ", ".join(texts[:most]) + (f", {rest} more" if rest > 0 else "")
+
+
+def printable(text: str) -> str:
+    """Replace control characters: names of a model must not steer a terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
