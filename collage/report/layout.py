@@ -11,7 +11,7 @@ from dataclasses import dataclass
 BOX_WIDTH, BOX_HEIGHT = 190.0, 40.0
 GAP_X, GAP_Y, BEND_WIDTH = 26.0, 34.0, 14.0
 SWEEPS = 4
-BEND_WEIGHT = 0.02
+BEND_WEIGHT = 1e-6
 """Bends make way for boxes; equal weights let a long chain drift to one side."""
 LONGEST_BENT = 60
 """Edges over more layers have no bends: a thousand-layer skip would cost a thousand of them."""

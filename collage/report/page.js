@@ -86,7 +86,7 @@ class Graph {
       draw("rect", { class: "body", x: left, y: top, width, height, rx: 6 }),
       draw("rect", { class: "tab", x: left, y: top, width: 22, height, rx: 5 }),
       draw("text", { class: "letter", x: left + 11, y: top + height / 2 + 4 }, box.mark[1]),
-      draw("text", { x: left + 29, y: top + 16 }, clip(box.title, 24)),
+      draw("text", { x: left + 29, y: top + 16 }, clip(box.title, 22)),
       draw("text", { class: "small", x: left + 29, y: top + 32 }, clip(box.sub, 28)),
     );
     group.addEventListener("click", () => { if (!this.moved) this.select(box.region, false, box); });

@@ -1,0 +1,142 @@
+"""Progress on a terminal and in a log; the tables."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from collage.backends.base import Availability
+from collage.report.data import CandidateCounts, Summary
+from collage.report.terminal import Progress, format_summary, print_backends
+from tests.report.sample import sample_report
+
+KEYS = {
+    "": ["model_sha256", "backends", "threads", "latency", "speedup_over_best", "predicted_s", "plan",
+         "candidates", "seconds", "gate", "bundle"],
+    "latency": ["collage_s", "baselines", "baseline_reasons"],
+    "candidates": ["enumerated", "unique", "measured", "cached", "invalid"],
+    "seconds": ["import", "enumerate", "measure", "search", "assemble", "verify"],
+    "gate": ["passed", "reason"],
+}  # fmt: skip
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize("part", KEYS)
+def test_the_keys_of_the_json_document(part):
+    document = json.loads(sample_report().summary.to_json())
+    assert list(document[part] if part else document) == KEYS[part]
+    assert list(document["plan"][0]) == ["function", "nodes", "ops", "backend", "label", "cost_s"]
+    assert document["latency"]["baselines"]["openvino"] is None
+
+
+def test_the_json_document_is_one_line_and_reads_back():
+    summary = sample_report().summary
+    assert "\n" not in summary.to_json()
+    assert Summary.model_validate_json(summary.to_json()) == summary
+
+
+def run_stage(**options: bool) -> str:
+    out, clock = io.StringIO(), Clock()
+    console = Console(file=out, width=100, **options)
+    with Progress(console=console, clock=clock).stage("measure", total=40) as stage:
+        for index in range(40):
+            clock.now_s += 0.5
+            stage.advance(cached=int(index < 4), invalid=int(index == 5))
+    return out.getvalue()
+
+
+def test_plain_lines_come_every_two_seconds():
+    lines = run_stage(force_terminal=False).splitlines()
+    assert lines[0] == "measure    4/40  4 cached"
+    assert lines[1] == "measure    8/40  4 cached  1 invalid  0:32 left"
+    assert lines[-1] == "measure      20.0 s  40/40  4 cached  1 invalid"
+    assert len(lines) == 11
+
+
+def test_a_terminal_shows_a_bar():
+    text = run_stage(force_terminal=True)
+    assert "\x1b[" in text
+    assert "40/40  4 cached  1 invalid" in text
+
+
+def test_quiet_is_silent(capsys):
+    with Progress(quiet=True).stage("import") as stage:
+        stage.advance()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_goes_to_standard_error(capsys):
+    with Progress().stage("import"):
+        pass
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("import ")
+
+
+def test_a_total_may_come_late():
+    with Progress(quiet=True).stage("verify") as stage:
+        assert stage.left_s is None
+        stage.total = 3
+        stage.advance()
+        assert stage.counts() == "1/3"
+
+
+def test_an_exception_leaves_the_stage():
+    with pytest.raises(ValueError, match="x"), Progress(quiet=True).stage("import"):
+        raise ValueError("x")
+
+
+def test_the_summary_is_aligned():
+    summary = sample_report(blocks=0).summary
+    latency = summary.latency.model_copy(
+        update={"collage_s": 0.0123, "baselines": {"openvino": None, "onnxruntime": 0.0161}}
+    )
+    counts = CandidateCounts(enumerated=9, unique=8, measured=7, cached=1, invalid=0)
+    plan = (*sample_report(blocks=1).summary.plan,)
+    plan = tuple(
+        region.model_copy(update={"cost_s": cost_s})
+        for region, cost_s in zip(plan, (0.008, 0.003, 0.001), strict=True)
+    )
+    update = {"latency": latency, "candidates": counts, "plan": plan, "speedup_over_best": 1.31}
+    assert format_summary(summary.model_copy(update=update)) == GOLDEN
+
+
+GOLDEN = """\
+latency       median
+collage      12.3 ms  1.31x the best baseline
+onnxruntime  16.1 ms
+openvino           –  HardSigmoid is not supported
+
+plan      regions  nodes  predicted  share
+onednn          1      3    8.00 ms    67%
+tvm             1      6    3.00 ms    25%
+openvino        1      2    1.00 ms     8%
+
+gate        passed: 1.27 times as fast as onnxruntime; outputs equal
+candidates  9 found, 8 different, 7 measured, 1 cached, 0 invalid
+bundle      ch_PP-OCRv4_det.collage"""
+
+
+def test_hostile_names_do_not_steer_the_terminal():
+    text = format_summary(sample_report(hostile="\x1b[2J\r\x07").summary)
+    assert all(char.isprintable() or char == "\n" for char in text)
+
+
+def test_backends_are_listed_with_versions_or_reasons(capsys):
+    rows = [
+        ("tvm", "native", Availability("", {"apache-tvm": "0.27.0"})),
+        ("openvino", "graph", Availability("the package openvino is not installed")),
+    ]
+    print_backends(rows)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "tvm       native  available  apache-tvm 0.27.0",
+        "openvino  graph   missing    the package openvino is not installed",
+    ]
