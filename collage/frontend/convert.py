@@ -107,7 +107,7 @@ class RelaxNodes(Sequence[RelaxNode | None]):
     def __getitem__(self, index: int) -> RelaxNode | None: ...
     @overload
     def __getitem__(self, index: slice) -> list[RelaxNode | None]: ...
-    def __getitem__(self, index: int | slice) -> RelaxNode | None | list[RelaxNode | None]:
+    def __getitem__(self, index: int | slice) -> RelaxNode | list[RelaxNode | None] | None:
         if isinstance(index, slice):
             return [self._at(one) for one in range(self._size)[index]]
         return self._at(range(self._size)[index])

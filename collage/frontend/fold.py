@@ -27,12 +27,13 @@ _OPTIONAL_OUTPUTS = {
 
 def session(model: Path | bytes, level: str = "ORT_DISABLE_ALL") -> onnxruntime.InferenceSession:
     """Open a quiet single-threaded CPU session."""
-    options = _options(level)
+    options = session_options(level)
     source = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def _options(level: str) -> onnxruntime.SessionOptions:
+def session_options(level: str) -> onnxruntime.SessionOptions:
+    """Return options of a quiet single-threaded session."""
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
@@ -63,7 +64,7 @@ def fold(model: onnx.ModelProto, work_dir: Path) -> tuple[onnx.ModelProto, str]:
 
 
 def _optimise(source: Path, target: Path, large: bool) -> str:
-    options = _options("ORT_ENABLE_BASIC")
+    options = session_options("ORT_ENABLE_BASIC")
     options.optimized_model_filepath = str(target)
     if large:
         options.add_session_config_entry(
@@ -78,11 +79,11 @@ def _optimise(source: Path, target: Path, large: bool) -> str:
         )
     except Exception as error:
         _require_loadable(source, error)
-        return _first_line(error)
+        return first_line(error)
     try:
         session(target)
     except Exception as error:
-        return _first_line(error)
+        return first_line(error)
     return ""
 
 
@@ -91,11 +92,12 @@ def _require_loadable(source: Path, error: Exception) -> None:
         session(source)
     except Exception:
         raise ModelError(
-            f"ONNX Runtime does not load the model with these shapes: {_first_line(error)}"
+            f"ONNX Runtime does not load the model with these shapes: {first_line(error)}"
         ) from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return what an error says, without its stack of causes."""
     return str(error).strip().split("\n", 1)[0]
 
 
@@ -245,7 +247,7 @@ def _outputs_of_their_own(
     """Make Identity nodes for outputs that are an input, a weight, or another output."""
     made = {name for node in nodes for name in node.output}
     taken: set[str] = set()
-    added = []
+    added: list[onnx.NodeProto] = []
     for value in graph.output:
         if value.name in made and value.name not in taken:
             taken.add(value.name)

@@ -19,7 +19,7 @@ from collage.graph.op_pattern import OpPatternKind
 def import_model(
     path: Path,
     *,
-    dims: Mapping[str, int] = {},  # noqa: B006
+    dims: Mapping[str, int] = {},
     shapes: Sequence[Mapping[str, tuple[int, ...]]] = (),
     work_dir: Path,
 ) -> Model:

@@ -28,7 +28,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         raise ModelError(
             f"{path}: not an ONNX model, or truncated ({error}); export or download it again"
         ) from error
-    if not model.HasField("graph") or not model.graph.node and not model.graph.output:
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise ModelError(f"{path}: not an ONNX model (no graph); export or download it again")
     digest = _digest([path, *_external_files(model, path)])
     try:

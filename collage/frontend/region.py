@@ -9,8 +9,8 @@ scalars stay in, because they decide shapes, axes and which kernel is chosen.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -258,24 +258,20 @@ def _size(function: Function, name: str) -> int:
 
 
 def _flops(function: Function, node: Node) -> int:
-    shapes = [
-        found.shape if (found := function.graph.types.get(name)) else None
-        for name in (*node.inputs[:2], *node.outputs[:1])
-    ]
-    if len(shapes) < 3 or None in shapes:
-        return 0
-    return _product_flops(node.op, *shapes)  # type: ignore[arg-type]
+    names = (*node.inputs[:2], *node.outputs[:1])
+    shapes = [function.graph.types[name].shape for name in names if name in function.graph.types]
+    return _product_flops(node.op, *shapes) if len(shapes) == 3 else 0
 
 
 def _product_flops(
     op: str, left: tuple[int, ...], right: tuple[int, ...], result: tuple[int, ...]
 ) -> int:
     if op == "Conv":
-        return 2 * prod(result) * prod(right[1:])
+        return 2 * math.prod(result) * math.prod(right[1:])
     if op == "ConvTranspose":
-        return 2 * prod(left) * prod(right[1:])
+        return 2 * math.prod(left) * math.prod(right[1:])
     if op == "MatMul" and left:
-        return 2 * prod(result) * left[-1]
-    if op == "Gemm" and prod(result):
-        return 2 * int((prod(left) * prod(right) * prod(result)) ** 0.5)
+        return 2 * math.prod(result) * left[-1]
+    if op == "Gemm":
+        return 2 * math.isqrt(math.prod(left) * math.prod(right) * math.prod(result))
     return 0
