@@ -170,7 +170,7 @@ def _run(arguments: argparse.Namespace) -> int:
             raise InputError(f"--input {name}: {file} is no .npy file: {error}") from error
     outputs = bundle.run(feeds)
     if arguments.save:
-        np.savez(arguments.save, **outputs)
+        np.savez(arguments.save, **outputs)  # type: ignore[arg-type]
     shapes = {name: [str(value.dtype), list(value.shape)] for name, value in outputs.items()}
     lines = [f"{name}  {value.dtype}{list(value.shape)}" for name, value in outputs.items()]
     _say(arguments.json, {"outputs": shapes}, "\n".join(lines))

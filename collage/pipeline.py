@@ -21,13 +21,14 @@ from collage.backends.base import Backend, Kernel, PluginKernel
 from collage.backends.registry import available_backends
 from collage.bundle.publish import Facts, Published, publish
 from collage.bundle.save import check_output
-from collage.cost import CostTable, Environment
+from collage.cost import Cost, CostTable, Environment
 from collage.errors import BackendError, InputError, OptionError, StoreError
 from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.region import region_values
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
+from collage.measure.work import OnCost, Work
 from collage.options import Options
 from collage.report.build import FunctionResult, Run, build_report
 from collage.report.data import CandidateCounts, Summary
@@ -216,8 +217,8 @@ def _search(
     measuring_s = 0.0
     with session.progress.stage("measure", None) as stage:
 
-        def on_cost(work: object, cost: object, cached: bool) -> None:
-            stage.advance(1, cached=int(cached), invalid=int(cost.is_invalid))  # type: ignore[attr-defined]
+        def on_cost(_: Work, cost: Cost, cached: bool) -> None:
+            stage.advance(1, cached=int(cached), invalid=int(cost.is_invalid))
 
         measurer = LocalMeasurer(
             [function],
@@ -258,7 +259,7 @@ class _TimedMeasurer:
         self.inner = inner
         self.seconds = 0.0
 
-    def measure(self, batch, on_cost=None):  # type: ignore[no-untyped-def]  # noqa: ANN001
+    def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         start = time.monotonic()
         try:
             return self.inner.measure(batch, on_cost)
@@ -296,7 +297,9 @@ def _assemble_all(
             file = session.work_dir / f"{function.name}-{named.name}.so"
             plan = _kernels(search.enumerated, named.plan, session, cache)
             assemble([plan], session.threads, file)
-            executables.append(PlanExecutable(named.name, file, named.plan.predicted_s, named.single))
+            executables.append(
+                PlanExecutable(named.name, file, named.plan.predicted_s, named.single)
+            )
             plans[named.name] = plan
             stage.advance(1)
     return executables, plans
@@ -340,7 +343,8 @@ def _libraries(plans: Iterator[FunctionPlan]) -> frozenset[str]:
                 kind = planned.kernel.kind
                 if kind == "shared_library":
                     header, _ = unpack(planned.kernel.blob)
-                    found.update(header.get("libraries", ()))
+                    libraries = header.get("libraries", ())
+                    found.update(map(str, libraries if isinstance(libraries, list) else ()))
                 else:
                     found.add(kind)
     return frozenset(found)
@@ -404,4 +408,3 @@ def doctor(options: Options) -> list[Check]:
     except StoreError as error:
         checks.append(Check("store", False, str(error)))
     return checks
-

@@ -72,11 +72,9 @@ def available_backends(names: Sequence[str] | None = None) -> list[Backend]:
     return chosen
 
 
-def with_rule(
-    backend: Backend, rule: Callable[[Function], PartitionRule | None]
-) -> Backend:
+def with_rule(backend: Backend, rule: Callable[[Function], PartitionRule | None]) -> Backend:
     """Give `backend` a rule of the user's in place of its own."""
-    backend.rule = rule  # type: ignore[method-assign]
+    backend.rule = rule  # type: ignore[method-assign, assignment]
     return backend
 
 

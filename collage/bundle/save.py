@@ -54,7 +54,7 @@ def save_bundle(
     try:
         partial.mkdir(parents=True)
         shutil.copyfile(executable, partial / "model.so")
-        np.savez(partial / "golden.npz", **golden)
+        np.savez(partial / "golden.npz", **golden)  # type: ignore[arg-type]
         for name, text in texts.items():
             (partial / name).write_text(text)
         digests = {file.name: sha256_of(file) for file in sorted(partial.iterdir())}

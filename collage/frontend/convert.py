@@ -68,7 +68,7 @@ def single_node(
     graph = model.graph
     graph.name = "node"
     copy = graph.node.add(op_type=node.op_type)
-    copy.attribute.extend(sorted(node.attribute, key=lambda attribute: attribute.name))
+    copy.attribute.extend(_attributes(node, types))
     names: dict[str, str] = {}
     operands = []
     for position, name in enumerate(node.input):
@@ -86,6 +86,31 @@ def single_node(
         if name:
             graph.output.append(_value_info(f"r{number}", types[name]))
     return SingleNode(model, tuple(operands))
+
+
+def _attributes(node: onnx.NodeProto, types: Mapping[str, TensorType]) -> list[onnx.AttributeProto]:
+    """Return the attributes by name, a convolution's automatic padding written out."""
+    found = {attribute.name: attribute for attribute in node.attribute}
+    mode = found["auto_pad"].s if "auto_pad" in found else b""
+    if node.op_type == "Conv" and mode in (b"SAME_UPPER", b"SAME_LOWER"):
+        del found["auto_pad"]
+        pads = _same_pads(node, types, upper=mode == b"SAME_UPPER")
+        found["pads"] = onnx.helper.make_attribute("pads", pads)
+    return [found[name] for name in sorted(found)]
+
+
+def _same_pads(node: onnx.NodeProto, types: Mapping[str, TensorType], upper: bool) -> list[int]:
+    given = {attribute.name: list(attribute.ints) for attribute in node.attribute}
+    sizes, kernel = types[node.input[0]].shape[2:], types[node.input[1]].shape[2:]
+    strides = given.get("strides") or [1] * len(sizes)
+    dilations = given.get("dilations") or [1] * len(sizes)
+    begins, ends = [], []
+    for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
+        total = max(0, (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1 - size)
+        less, more = total // 2, total - total // 2
+        begins.append(less if upper else more)
+        ends.append(more if upper else less)
+    return begins + ends
 
 
 def _value_info(name: str, value: TensorType) -> onnx.ValueInfoProto:

@@ -153,6 +153,45 @@ def _tile(call: Call) -> relax.Expr | None:
     return None if repeats is None else relax.op.tile(call.operands[0], repeats.tolist())
 
 
+def _gather(call: Call) -> relax.Expr | None:
+    """Select with bounds kept: TVM's own form reads beyond the buffer at a bad index."""
+    axis = call.attributes.get("axis", 0)
+    size, dtype = call.shapes[0][axis], call.dtypes[1]
+    index = call.constant(1)
+    if index is not None:
+        places = _const(np.where(index < 0, index + size, index))
+    else:
+        given = call.operands[1]
+        negative = relax.op.less(given, relax.const(0, dtype))
+        places = relax.op.where(negative, relax.op.add(given, relax.const(size, dtype)), given)
+    return relax.op.take(call.operands[0], places, axis, mode="clip")
+
+
+def _pow(call: Call) -> relax.Expr | None:
+    """Write small integer powers as products: they round alike and need no call of `pow`."""
+    exponent = call.constant(1)
+    if exponent is None or exponent.ndim or exponent not in (2, 3):
+        return None
+    base = call.operands[0]
+    square = relax.op.multiply(base, base)
+    return square if exponent == 2 else relax.op.multiply(square, base)
+
+
+def _einsum(call: Call) -> relax.Expr:
+    return relax.op.einsum(tuple(call.operands), call.attributes["equation"].decode())
+
+
+def _celu(call: Call) -> relax.Expr:
+    data, alpha = call.operands[0], call.attributes.get("alpha", 1.0)
+    scale, zero = relax.const(alpha, call.dtypes[0]), relax.const(0, call.dtypes[0])
+    below = relax.op.subtract(
+        relax.op.exp(relax.op.divide(data, scale)), relax.const(1, call.dtypes[0])
+    )
+    return relax.op.add(
+        relax.op.maximum(data, zero), relax.op.minimum(relax.op.multiply(scale, below), zero)
+    )
+
+
 def _same(call: Call) -> relax.Expr:
     return call.operands[0]
 
@@ -171,7 +210,11 @@ _EMITTERS: Mapping[str, Emitter] = {
     "Min": _chain(relax.op.minimum),
     "Mean": _mean,
     "HardSigmoid": _hard_sigmoid,
+    "Celu": _celu,
+    "Einsum": _einsum,
+    "Gather": _gather,
     "Gelu": _gelu,
+    "Pow": _pow,
     "Pad": _pad,
     "Tile": _tile,
     "Identity": _same,

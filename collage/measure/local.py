@@ -6,6 +6,7 @@ that may have come from outside) and is replaced; the batch goes on. Workers bui
 but only one of them times at any moment.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -17,18 +18,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+import psutil
+
 from collage.backends.base import Backend
 from collage.cost import Cost, CostKey, CostTable, Environment
 from collage.cost.cost import cost_key
 from collage.errors import CollageError, MeasureError
 from collage.frontend import Function
 from collage.frontend.region import region_digest
-from collage.measure.environment import sweep_bytes
+from collage.measure.messages import (
+    Answer,
+    AnswerReader,
+    Built,
+    Go,
+    Outcome,
+    Ready,
+    Refused,
+    Request,
+    Setup,
+    Task,
+    pack_frame,
+)
+from collage.measure.timing import sweep_bytes
 from collage.measure.work import OnCost, Work
-from collage.measure.worker import WorkerSetup, receive, send
 
 START_TIMEOUT_S = 120.0
-FACTORY = "collage.backends.registry:available_backends"
+LOADER = "collage.measure.workshop:FunctionWorkshop"
+WATCH_EVERY_S = 0.2
 
 
 @dataclass
@@ -62,7 +78,7 @@ class LocalMeasurer:
         timeout_s: wall limit of one candidate, build and timing.
         memory_bytes: limit of one worker's data.
         footprint_bytes: what one run of the model touches.
-        factory: `module:function` that makes backends by name inside a worker.
+        loader: `module:callable` that makes the workshop inside a worker.
     """
 
     def __init__(
@@ -77,7 +93,7 @@ class LocalMeasurer:
         timeout_s: float = 30.0,
         memory_bytes: int = 4 << 30,
         footprint_bytes: int = 64 << 20,
-        factory: str = FACTORY,
+        loader: str = LOADER,
     ) -> None:
         self._functions = {function.name: function for function in functions}
         self._identities = {backend.name: backend.identity for backend in backends}
@@ -86,15 +102,17 @@ class LocalMeasurer:
         self._timeout_s = timeout_s
         self._count = workers
         self._sweep = sweep_bytes(footprint_bytes)
-        self._lock = tempfile.NamedTemporaryFile(prefix="collage-timing-")
-        self._setup = WorkerSetup(
-            tuple((f.name, str(f.simplified), str(reference_dir)) for f in functions),
+        self._timing = threading.Lock()
+        self._boundary_s: float | None = None
+        self._setup = Setup(
+            loader,
+            tuple((function.name, function.simplified) for function in functions),
             tuple(self._identities),
-            factory,
             environment.threads,
+            reference_dir,
             memory_bytes,
             self._sweep,
-            self._lock.name,
+            measure_boundary=True,
         )
         self._workers: list[_Worker | None] = [None] * workers
         self.measured = self.cached = self.invalid = 0
@@ -137,7 +155,6 @@ class LocalMeasurer:
             if worker is not None:
                 worker.kill()
         self._workers = [None] * self._count
-        self._lock.close()
 
     def _run(self, state: _Batch, count: int) -> None:
         threads = [
@@ -162,34 +179,42 @@ class LocalMeasurer:
                     job = state.jobs.get_nowait()
                 except Empty:
                     return
-                cost = self._measure_one(slot, job)
-                if cost is None:
+                outcome = self._measure_one(slot, job)
+                if outcome is None:
                     state.jobs.put(job)
                 else:
-                    self._keep(state, job, cost)
+                    self._keep(state, job, outcome)
         except CollageError as error:
             state.error = error
 
-    def _measure_one(self, slot: int, job: _Job) -> Cost | None:
+    def _measure_one(self, slot: int, job: _Job) -> Outcome | None:
         """Measure in the slot's worker; None asks for another try."""
         worker = self._workers[slot]
         if worker is None:
             worker = self._workers[slot] = _Worker(self._setup)
-        cost = worker.ask(job.works[0][1], self._timeout_s)
-        if isinstance(cost, Cost):
-            return cost
+        if self._boundary_s is None:
+            self._boundary_s = worker.boundary_s
+        task = Task(job.works[0][1], math.inf, self._boundary_s)
+        answer = worker.ask(task, self._timeout_s)
+        if isinstance(answer, Built):
+            with self._timing:
+                answer = worker.ask(Go(), self._timeout_s)
+        if isinstance(answer, Outcome):
+            return answer
         worker.kill()
         self._workers[slot] = None
-        if worker.timed_out:
-            return Cost.invalid(f"timed out after {self._timeout_s:.0f} s")
+        if worker.killed_for:
+            return Outcome(Cost.invalid(worker.killed_for))
         job.deaths += 1
         if job.deaths == 1:
             return None
-        return Cost.invalid(f"the worker died twice: {worker.epitaph()}")
+        return Outcome(Cost.invalid(f"the worker died twice: {worker.epitaph()}"))
 
-    def _keep(self, state: _Batch, job: _Job, cost: Cost) -> None:
+    def _keep(self, state: _Batch, job: _Job, outcome: Outcome) -> None:
+        cost = outcome.cost
         with state.lock:
-            self._table.put(job.key, cost)
+            if outcome.durable:
+                self._table.put(job.key, cost)
             self.measured += 1
             self.invalid += cost.is_invalid
             for position, work in job.works:
@@ -199,54 +224,84 @@ class LocalMeasurer:
 
 
 class _Worker:
-    """One worker process."""
+    """One worker process, with limits of time (per question) and of resident memory."""
 
-    def __init__(self, setup: WorkerSetup) -> None:
+    def __init__(self, setup: Setup) -> None:
         environment = os.environ | {
             "OMP_WAIT_POLICY": "PASSIVE",
             "OMP_NUM_THREADS": str(setup.threads),
             "TVM_NUM_THREADS": str(setup.threads),
             "ORT_DISABLE_TELEMETRY": "1",
         }
-        self._errors = tempfile.TemporaryFile()
+        self.killed_for = ""
+        self._memory_bytes = setup.memory_bytes
+        self._reader = AnswerReader()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        command = [sys.executable, "-m", "collage.measure.worker", "--parent", str(os.getpid())]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "collage.measure.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [*command, "--requests", str(requests), "--answers", str(answers)],
+            stdin=subprocess.DEVNULL,
+            stdout=self._errors,
             stderr=self._errors,
             env=environment,
+            pass_fds=(requests, answers),
         )
-        self.timed_out = False
-        if self.ask(setup, START_TIMEOUT_S) != "ready":
+        os.close(requests)
+        os.close(answers)
+        ready = self.ask(setup, START_TIMEOUT_S)
+        if not isinstance(ready, Ready):
             self.kill()
-            raise MeasureError(f"a measuring process does not start: {self.epitaph()}")
+            reason = ready.reason if isinstance(ready, Refused) else self.epitaph()
+            raise MeasureError(f"a measuring process does not start: {reason}")
+        self.boundary_s = ready.boundary_s or 0.0
 
-    def ask(self, question: object, timeout_s: float) -> object:
-        """Send a frame and wait for the answer; None when the worker died or was killed."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            return None
-        timer = threading.Timer(timeout_s, self._time_out)
-        timer.start()
+    def ask(self, question: Request, timeout_s: float) -> Answer | None:
+        """Send a request and wait for its answer; None when the worker died or was killed."""
+        done = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(done, timeout_s), daemon=True)
+        watch.start()
         try:
-            send(stdin, question)  # type: ignore[arg-type]
-            return receive(stdout)  # type: ignore[arg-type]
-        except (EOFError, OSError):
+            data = pack_frame(question)
+            while data:
+                data = data[os.write(self._requests, data) :]
+            while chunk := os.read(self._answers, 1 << 20):
+                for answer in self._reader.feed(chunk):
+                    return answer
+            return None
+        except OSError:
             return None
         finally:
-            timer.cancel()
+            done.set()
+            watch.join()
 
-    def _time_out(self) -> None:
-        self.timed_out = True
-        self._process.kill()
+    def _watch(self, done: threading.Event, timeout_s: float) -> None:
+        waited = 0.0
+        while not done.wait(WATCH_EVERY_S):
+            waited += WATCH_EVERY_S
+            if waited >= timeout_s:
+                self.killed_for = f"timed out after {timeout_s:.0f} s"
+            elif self._resident_bytes() > self._memory_bytes:
+                self.killed_for = f"needs more than {self._memory_bytes / (1 << 30):.1f} GiB"
+            if self.killed_for:
+                self._process.kill()
+                return
+
+    def _resident_bytes(self) -> int:
+        try:
+            return int(psutil.Process(self._process.pid).memory_info().rss)
+        except psutil.NoSuchProcess:
+            return 0
 
     def kill(self) -> None:
-        """End the process at once."""
+        """End the process at once; safe to call again."""
+        if self._process.returncode is not None:
+            return
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        os.close(self._requests)
+        os.close(self._answers)
 
     def epitaph(self) -> str:
         """Say how the process ended: its signal or code, and its last words."""

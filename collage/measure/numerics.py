@@ -1,30 +1,71 @@
-"""Does a candidate compute the reference's numbers?
+"""Does a kernel compute the same numbers as the reference?
 
-The tolerance grows with the magnitude of the whole tensor: rounding follows what was summed, not the
-one element that cancelled.
+A float output passes when |error| <= rtol * |expected| + atol * max|expected|: rounding grows with
+the magnitude of the values that were summed. NaN and infinities must be where the reference has
+them. Integers and booleans must be equal; where a region quantises, two correct roundings of one
+value may differ by one step, so quantised integers may be off by one and floats by a step of 8 bits.
 """
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-TOLERANCE = {"float16": (1e-2, 5e-3), "bfloat16": (5e-2, 2e-2)}
-FLOAT = (1e-3, 1e-4)
+TOLERANCE: Mapping[str, tuple[float, float]] = {
+    "float64": (1e-3, 1e-4),
+    "float32": (1e-3, 1e-4),
+    "float16": (1e-2, 5e-3),
+    "bfloat16": (5e-2, 2e-2),
+}
+QUANTISED_TOLERANCE = (1e-2, 2e-2)
 
 
-def differs(expected: np.ndarray, actual: np.ndarray) -> str:
-    """Return what differs, or "" when the numbers are the same."""
-    if expected.size == 0:
-        return ""
-    if expected.dtype.kind not in "fV":
+def difference(
+    expected: Sequence[np.ndarray], actual: Sequence[np.ndarray], *, quantised: bool = False
+) -> str:
+    """Return in words how `actual` is wrong, "" when it is right.
+
+    Args:
+        quantised: the region converts between floats and small integers.
+    """
+    for position, (reference, found) in enumerate(zip(expected, actual, strict=True)):
+        reason = _difference(reference, found, quantised)
+        if reason:
+            return f"wrong numbers in output {position}: {reason}"
+    return ""
+
+
+def _difference(expected: np.ndarray, actual: np.ndarray, quantised: bool) -> str:
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
+        return f"{actual.dtype}{actual.shape}, expected {expected.dtype}{expected.shape}"
+    name = str(expected.dtype)
+    if name in TOLERANCE:
+        tolerance = QUANTISED_TOLERANCE if quantised else TOLERANCE[name]
+        return _float_difference(expected, actual, tolerance)
+    if quantised and expected.dtype.itemsize == 1 and expected.dtype != np.bool_:
+        step = np.abs(expected.astype(np.int16) - actual.astype(np.int16))
+        wrong = int(np.count_nonzero(step > 1))
+    else:
         wrong = int(np.count_nonzero(expected != actual))
-        return f"{wrong} of {expected.size} elements differ" if wrong else ""
-    rtol, atol = TOLERANCE.get(str(expected.dtype), FLOAT)
-    reference, result = expected.astype(np.float64), actual.astype(np.float64)
-    finite = np.isfinite(reference)
-    if not np.array_equal(finite, np.isfinite(result)):
-        return "NaN or infinity in other places than in the reference"
-    if not finite.any():
+    return f"{wrong} of {expected.size} elements differ" if wrong else ""
+
+
+def _float_difference(
+    expected: np.ndarray, actual: np.ndarray, tolerance: tuple[float, float]
+) -> str:
+    finite = np.isfinite(expected)
+    if finite.all():
+        reference, found = expected, actual
+    elif np.array_equal(expected[~finite], actual[~finite], equal_nan=True):
+        reference, found = expected[finite], actual[finite]
+    else:
+        return "its NaN and infinities are not those of the reference"
+    if not np.isfinite(found).all():
+        return "NaN or infinity where the reference has none"
+    if not reference.size:
         return ""
-    magnitude = np.abs(reference[finite])
-    error = np.abs(result[finite] - reference[finite])
-    worst = float((error / (rtol * magnitude + atol * magnitude.max() + 1e-30)).max())
-    return f"the error is {worst:.3g} times what is allowed" if worst > 1 else ""
+    wide = np.promote_types(reference.dtype, np.float32)
+    magnitude = np.abs(reference.astype(wide))
+    rtol, atol = tolerance
+    allowance = rtol * magnitude + atol * magnitude.max() + 1e-30
+    error = float((np.abs(found.astype(wide) - reference) / allowance).max())
+    return f"error is {error:.1f} times what is allowed" if error > 1 else ""

@@ -1,58 +1,248 @@
-"""Time a kernel as the model will meet it: cold weights, inputs just written, median with interval.
+"""Time a kernel as it runs inside a model: with cold caches.
 
-Hot loops flatter: sums of hot isolated timings were 30 % too low and led to slower plans. So before
-every timed call a buffer as large as what the model touches between two calls is swept, and the
-inputs are written anew, as their producers would have done.
+In a hot loop a kernel finds its weights in the caches; inside a model the other kernels have evicted
+them, and sums of hot timings came out 30 % too low. So before every timed call
+  1. a buffer is swept, which evicts the caches as far as one run of the model would: a model whose
+     weights and activations fit the last-level cache finds them there again (`sweep_bytes`);
+  2. the inputs are rewritten in place, as their producer in the model has just done;
+  3. an empty call takes the same way from Python to a native function with the same arguments,
+     first to warm that way up, then to be timed and subtracted.
+Calls repeat until the median is known to `relative_width`, or the time is up: then the interval is
+wider, which is an answer too. A control kernel with fixed work runs before and after: when the
+machine itself changed pace, the kernel is measured once more, and then the interval is widened.
+
+What the executable adds to each call (the virtual machine's dispatch) is `boundary_s`, measured by
+`boundary`. Samples are in seconds, monotonic clock, garbage collector off.
 """
 
+import gc
 import math
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from collage.cost import Cost
+from collage.cost.cost import Cost
+from collage.measure.environment import last_level_cache_bytes
 
-MIN_REPEATS, MAX_REPEATS = 5, 60
-GOOD_INTERVAL = 0.03
-TIME_LIMIT_S = 0.25
+Call = Callable[..., object]
+MIN_SWEEP_BYTES = 4 << 20
+SHORTEST_S = 1e-9
 
 
-class ColdTimer:
-    """Times calls after sweeping `sweep_bytes` of memory."""
+@dataclass(frozen=True)
+class Limits:
+    """When to stop repeating.
 
-    def __init__(self, sweep_bytes: int) -> None:
-        self._junk = np.zeros(sweep_bytes // 4, np.float32)
+    Attributes:
+        repeats: fewest and most samples of an ordinary kernel.
+        slow_repeats: samples of a kernel whose calls take longer than `slow_s`.
+        time_s: seconds after which an imprecise median is accepted.
+        relative_width: of the interval, at which the median is precise enough.
+        resolution_s: width that needs no improvement however short the kernel.
+        drift: relative change of the control kernel that is not tolerated.
+    """
 
-    def measure(self, call: Callable[[], object], refresh: Callable[[], None]) -> Cost:
-        """Return the cost of `call`; `refresh` writes its inputs.
+    repeats: tuple[int, int] = (5, 99)
+    slow_repeats: int = 3
+    slow_s: float = 0.1
+    time_s: float = 0.25
+    relative_width: float = 0.03
+    resolution_s: float = 5e-8
+    drift: float = 0.05
 
-        Repeats until the 95 % interval of the median is within 3 %, or for a quarter of a second
-        (at least five times); unstable means a wide interval.
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A cost, and whether the machine changed its pace while it was measured."""
+
+    cost: Cost
+    drifted: bool = False
+
+
+def sweep_bytes(footprint_bytes: int) -> int:
+    """Return how much to sweep for a model that touches `footprint_bytes` in one run.
+
+    >>> sweep_bytes(5 << 20) >> 20
+    8
+    """
+    whole = last_level_cache_bytes() * 3 // 2
+    power = 1 << max(0, footprint_bytes - 1).bit_length()
+    return max(MIN_SWEEP_BYTES, min(whole, power))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One kernel to time; `inputs` are views of its inputs as integers."""
+
+    call: Call
+    arguments: Sequence[object]
+    inputs: Sequence[np.ndarray]
+    give_up_s: float
+
+
+class Timer:
+    """Times kernels in this process; holds the sweep buffer and the history of the control."""
+
+    def __init__(self, sweep: int, empty: Call, limits: Limits | None = None) -> None:
+        """Make a timer.
+
+        Args:
+            sweep: bytes to sweep before every call.
+            empty: a native function that takes any arguments and does nothing.
         """
+        self._buffer = np.ones(max(1, sweep // 8), np.uint64)
+        self._empty = empty
+        self._limits = limits or Limits()
+        self._control = _Control()
+
+    def time(
+        self,
+        call: Call,
+        arguments: Sequence[object],
+        inputs: Sequence[np.ndarray],
+        give_up_s: float = math.inf,
+        boundary_s: float = 0.0,
+    ) -> Timing:
+        """Time `call(*arguments)`.
+
+        Args:
+            inputs: contiguous arrays that alias the tensors which the kernel reads.
+            give_up_s: a kernel slower than this needs no precision.
+            boundary_s: seconds to add to every sample.
+        """
+        run = _Run(call, arguments, [_words(array) for array in inputs], give_up_s)
+        gc.collect(0)
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            cost, change = self._attempt(run)
+            if change > self._limits.drift:
+                cost, change = self._attempt(run)
+        finally:
+            if was_enabled:
+                gc.enable()
+        if change > self._limits.drift:
+            return Timing(_shifted(_widened(cost, 1 + change), boundary_s), drifted=True)
+        return Timing(_shifted(cost, boundary_s))
+
+    def _attempt(self, run: _Run) -> tuple[Cost, float]:
+        before = self._control.change()
+        cost = self._sample(run)
+        return cost, max(before, self._control.change())
+
+    def _sample(self, run: _Run) -> Cost:
+        start = time.perf_counter()
         samples: list[float] = []
-        start = time.monotonic()
-        while len(samples) < MAX_REPEATS:
-            self._junk += 1.0
-            refresh()
-            began = time.perf_counter_ns()
-            call()
-            samples.append((time.perf_counter_ns() - began) * 1e-9)
-            if len(samples) < MIN_REPEATS:
-                continue
-            low, middle, high = median_interval(samples)
-            if high - low <= GOOD_INTERVAL * middle or time.monotonic() - start > TIME_LIMIT_S:
-                break
-        low, middle, high = median_interval(samples)
-        return Cost(middle, low, high, tuple(round(sample, 9) for sample in samples))
+        empties: list[float] = []
+        while not self._enough(samples, time.perf_counter() - start, run.give_up_s):
+            empty_s, call_s = self._once(run)
+            samples.append(call_s)
+            empties.append(empty_s)
+        way_s = statistics.median(empties)
+        return _summary([max(sample - way_s, SHORTEST_S) for sample in samples])
+
+    def _once(self, run: _Run) -> tuple[float, float]:
+        clock, empty, call, arguments = time.perf_counter_ns, self._empty, run.call, run.arguments
+        self._buffer.max()
+        for words in run.inputs:
+            np.bitwise_or(words, 0, out=words)
+        empty(*arguments)
+        first = clock()
+        empty(*arguments)
+        second = clock()
+        call(*arguments)
+        third = clock()
+        return (second - first) * 1e-9, (third - second) * 1e-9
+
+    def _enough(self, samples: list[float], elapsed_s: float, give_up_s: float) -> bool:
+        limits = self._limits
+        fewest, most = limits.repeats
+        count = len(samples)
+        if count < 2:
+            return False
+        if min(samples) > give_up_s:
+            return True
+        if count < fewest:
+            slow = min(samples) > limits.slow_s
+            return slow and count >= limits.slow_repeats
+        if count >= most or elapsed_s > limits.time_s:
+            return True
+        low, high = median_interval(samples)
+        tolerance = max(limits.relative_width * statistics.median(samples), limits.resolution_s)
+        return high - low < tolerance
 
 
-def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
-    """Return (low, median, high): the 95 % interval by order statistics."""
+class _Control:
+    """A kernel with fixed work, whose time tells the pace of the machine."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(0)
+        self._matrix = random.standard_normal((128, 128)).astype(np.float32)
+        self._result = np.empty_like(self._matrix)
+        self._history: deque[float] = deque(maxlen=64)
+        for _ in range(3):
+            self._history.append(self._seconds())
+
+    def change(self) -> float:
+        """Return how far the pace is from the usual one, relative, e.g. 0.02."""
+        usual = statistics.median(self._history)
+        now = self._seconds()
+        self._history.append(now)
+        return max(now / usual, usual / now) - 1
+
+    def _seconds(self) -> float:
+        """The least of several: interruptions only add."""
+        best = math.inf
+        for _ in range(9):
+            start = time.perf_counter_ns()
+            np.dot(self._matrix, self._matrix, out=self._result)
+            best = min(best, (time.perf_counter_ns() - start) * 1e-9)
+        return best
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the median, from order statistics.
+
+    Fewer than six samples cannot give 95 %: then it is their range.
+    """
     ordered = sorted(samples)
-    count = len(ordered)
-    spread = 0.98 * math.sqrt(count)
-    middle = (count - 1) / 2
-    low = ordered[max(0, math.floor(middle - spread))]
-    high = ordered[min(count - 1, math.ceil(middle + spread))]
-    return low, float(np.median(ordered)), high
+    skip = _skipped(len(ordered))
+    return ordered[skip], ordered[-1 - skip]
+
+
+@cache
+def _skipped(count: int) -> int:
+    """Samples to leave out at each end: the most for which both tails stay within 2.5 %."""
+    tail, skip = 0.0, 0
+    for position in range(count // 2):
+        tail += math.comb(count, position) / 2**count
+        if tail > 0.025:
+            break
+        skip = position
+    return skip
+
+
+def _summary(samples: list[float]) -> Cost:
+    low, high = median_interval(samples)
+    return Cost(statistics.median(samples), low, high, tuple(samples))
+
+
+def _shifted(cost: Cost, seconds: float) -> Cost:
+    samples = tuple(sample + seconds for sample in cost.samples)
+    return Cost(cost.seconds + seconds, cost.low + seconds, cost.high + seconds, samples)
+
+
+def _widened(cost: Cost, factor: float) -> Cost:
+    low, high = min(cost.low, cost.seconds / factor), max(cost.high, cost.seconds * factor)
+    return Cost(cost.seconds, low, high, cost.samples)
+
+
+def _words(array: np.ndarray) -> np.ndarray:
+    """View as bytes, or as 64-bit words where the size allows: rewriting is then fastest."""
+    flat = array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
+    return flat.view(np.uint64) if flat.nbytes % 8 == 0 else flat

@@ -1,185 +1,148 @@
-"""A worker process: compiles and measures one candidate after another: `python -m collage.measure.worker`.
+"""A process that builds and times one candidate after the other: `python -m collage.measure.worker`.
 
-Frames (length, pickle) come on standard input and go to what was standard output; anything that a
-library prints goes to standard error. The worker dies with its parent. It sets its own limit of
-memory; the parent enforces the time limit by killing it.
+It is expendable: the parent gives it time and memory limits and replaces it when a candidate kills
+it. It dies with its parent (PR_SET_PDEATHSIG, and end of file on its pipe). Vendor libraries may print
+to stdout; that goes to stderr, and the pipes to the parent are other descriptors.
 """
 
+import argparse
 import ctypes
-import fcntl
+import errno
 import os
-import pickle
 import resource
 import signal
-import struct
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from collage.backends.base import Backend, Kernel, PluginKernel
-from collage.cost import Cost
-from collage.errors import CollageError
-from collage.frontend import Function, load_function
-from collage.frontend.inputs import load_reference
-from collage.frontend.region import region_values
-from collage.measure.numerics import differs
-from collage.measure.timing import ColdTimer
-from collage.measure.work import Work
+from collage.cost.cost import Cost
+from collage.measure.messages import (
+    Answer,
+    Built,
+    Outcome,
+    Ready,
+    Refused,
+    Setup,
+    Task,
+    pack_frame,
+    read_request,
+)
+from collage.measure.numerics import difference
+from collage.measure.timing import Timer
+from collage.measure.workshop import Prepared, Workshop, open_workshop
 
 PR_SET_PDEATHSIG = 1
+ADDRESS_SPACE_FACTOR = 2
+ADDRESS_SPACE_SPARE = 32 << 30
+REASON_LENGTH = 300
+OUT_OF_RESOURCES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 
 
-@dataclass(frozen=True)
-class WorkerSetup:
-    """What a worker needs to know before its first work."""
+class Worker:
+    """Serves requests until its pipe ends."""
 
-    functions: tuple[tuple[str, str, str], ...]
-    """(name, simplified ONNX file, folder of reference values) of each function."""
-    backends: tuple[str, ...]
-    factory: str
-    """`module:function` that makes the backends by name."""
-    threads: int
-    memory_bytes: int
-    sweep_bytes: int
-    lock_file: str
+    def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
+        self._requests = requests
+        self._answers = answers
 
-
-def send(stream: BinaryIO, value: object) -> None:
-    """Write one frame."""
-    data = pickle.dumps(value)
-    stream.write(struct.pack("<Q", len(data)) + data)
-    stream.flush()
-
-
-def receive(stream: BinaryIO) -> object:
-    """Read one frame; raises EOFError when the other side is gone."""
-    head = stream.read(8)
-    if len(head) < 8:
-        raise EOFError
-    data = stream.read(struct.unpack("<Q", head)[0])
-    return pickle.loads(data)
-
-
-class Bench:
-    """Compiles, checks and times candidates inside the worker."""
-
-    def __init__(self, setup: WorkerSetup) -> None:
-        self._setup = setup
-        self._functions: dict[str, Function] = {}
-        self._references: dict[str, object] = {}
-        module, _, name = setup.factory.partition(":")
-        make = getattr(__import__(module, fromlist=[name]), name)
-        self._backends: dict[str, Backend] = {b.name: b for b in make(setup.backends)}
-        self._timer = ColdTimer(setup.sweep_bytes)
-        for function, simplified, _ in setup.functions:
-            self._functions[function] = load_function(Path(simplified), function)
-        for function, _, folder in setup.functions:
-            self._references[function] = load_reference(Path(folder))
-
-    def measure(self, work: Work) -> Cost:
-        """Return the cost of one candidate; whatever goes wrong is its reason."""
-        began = time.monotonic()
+    def run(self) -> None:
+        setup = read_request(self._requests)
+        if not isinstance(setup, Setup):
+            return
+        limit = setup.memory_bytes * ADDRESS_SPACE_FACTOR + ADDRESS_SPACE_SPARE
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         try:
-            function = self._functions[work.function]
-            backend = self._backends[work.backend]
-            kernel = backend.compile(function, work.nodes, self._setup.threads, work.variant)
-            call = make_callable(kernel, self._setup.threads)
-            return self._run(function, work, call, began)
-        except MemoryError:
-            return Cost.invalid("out of memory")
-        except CollageError as error:
-            return Cost.invalid(str(error)[:500])
+            workshop = open_workshop(setup)
+            timer = Timer(setup.sweep_bytes, workshop.empty)
+            ready = Ready(workshop.boundary_s() if setup.measure_boundary else None)
         except Exception as error:
-            return Cost.invalid(f"{type(error).__name__}: {_last_line(error)}")
+            self._send(Refused(reason_of(error)))
+            return
+        self._send(ready)
+        while isinstance(task := read_request(self._requests), Task):
+            self._send(self._outcome(workshop, timer, task))
 
-    def _run(
-        self, function: Function, work: Work, call: Callable[..., object], began: float
-    ) -> Cost:
-        import tvm_ffi
+    def _outcome(self, workshop: Workshop, timer: Timer, task: Task) -> Outcome:
+        try:
+            return self._measure(workshop, timer, task)
+        except (Exception, SystemExit) as error:
+            return Outcome(Cost.invalid(reason_of(error)), durable=not is_infrastructure(error))
 
-        values = self._references[work.function]
-        inputs, outputs = region_values(function, work.nodes)
-        sources = [np.asarray(values[name]) for name in inputs]  # type: ignore[index]
-        expected = [np.asarray(values[name]) for name in outputs]  # type: ignore[index]
-        buffers = [aligned(value) for value in sources]
-        results = [aligned(value) for value in expected]
-        for result in results:
-            result.fill(77)  # a kernel that writes nothing must not pass
-        arguments = [tvm_ffi.from_dlpack(value) for value in (*buffers, *results)]
-        call(*arguments)
-        for name, reference, result in zip(outputs, expected, results, strict=True):
-            if reason := differs(reference, result):
-                return Cost.invalid(f"wrong numbers in {name}: {reason}")
-        build_s = time.monotonic() - began
+    def _measure(self, workshop: Workshop, timer: Timer, task: Task) -> Outcome:
+        start = time.monotonic()
+        prepared = workshop.prepare(task.work)
+        wrong = first_run(prepared)
+        build_s = time.monotonic() - start
+        if wrong:
+            return Outcome(with_build_time(Cost.invalid(wrong), build_s))
+        self._send(Built())
+        if read_request(self._requests) is None:
+            raise SystemExit("the parent has gone")
+        timing = timer.time(
+            prepared.call, prepared.arguments, prepared.inputs, task.give_up_s, task.boundary_s
+        )
+        wrong = difference(prepared.expected, prepared.outputs, quantised=prepared.quantised)
+        cost = Cost.invalid(f"{wrong}, when called repeatedly") if wrong else timing.cost
+        return Outcome(with_build_time(cost, build_s), drifted=timing.drifted)
 
-        def refresh() -> None:
-            for buffer, source in zip(buffers, sources, strict=True):
-                buffer[...] = source
-
-        with open(self._setup.lock_file, "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            cost = self._timer.measure(lambda: call(*arguments), refresh)
-        return Cost(cost.seconds, cost.low, cost.high, cost.samples, "", round(build_s, 4))
-
-
-def make_callable(kernel: Kernel, threads: int) -> Callable[..., object]:
-    """Turn a kernel into something to call with inputs and outputs."""
-    import tvm_ffi
-
-    if isinstance(kernel, PluginKernel):
-        create = tvm_ffi.get_global_func("collage.create_module")
-        return create(kernel.kind, "kernel", kernel.blob)["kernel"]
-    from collage.backends.tvm import build
-
-    return build(kernel, threads)
+    def _send(self, answer: Answer) -> None:
+        self._answers.write(pack_frame(answer))
+        self._answers.flush()
 
 
-def aligned(value: np.ndarray) -> np.ndarray:
-    """Copy an array to memory that starts at a multiple of 64 bytes."""
-    raw = np.empty(value.nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    copy = raw[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
-    copy[...] = value
-    return copy
+def first_run(prepared: Prepared) -> str:
+    """Call the kernel once; return what is wrong with it, or ""."""
+    before = [array.copy() for array in prepared.inputs]
+    prepared.call(*prepared.arguments)
+    for position, (old, new) in enumerate(zip(before, prepared.inputs, strict=True)):
+        if not np.array_equal(old.reshape(-1).view(np.uint8), new.reshape(-1).view(np.uint8)):
+            return f"it overwrites its input {position}"
+    return difference(prepared.expected, prepared.outputs, quantised=prepared.quantised)
 
 
-def _last_line(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
+    """The last line that the toolchain wrote, with the kind of error where that says more."""
+    if isinstance(error, MemoryError):
+        return f"out of memory: {error}".rstrip(": ")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:500] if lines else ""
+    text = lines[-1] if lines else ""
+    module = type(error).__module__
+    named = text if module.startswith("collage.") else f"{type(error).__name__}: {text}"
+    return named.rstrip(": ")[:REASON_LENGTH]
+
+
+def is_infrastructure(error: BaseException) -> bool:
+    """Tell whether the machine failed and not the candidate."""
+    if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
+        return True
+    return "No space left on device" in str(error)
+
+
+def with_build_time(cost: Cost, build_s: float) -> Cost:
+    return Cost(cost.seconds, cost.low, cost.high, cost.samples, cost.reason, build_s)
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to end this process with its parent; leave at once if that is gone already."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the parent has gone")
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--requests", type=int, required=True, help="file descriptor to read")
+    parser.add_argument("--answers", type=int, required=True, help="file descriptor to write")
+    arguments = parser.parse_args()
+    die_with_parent(arguments.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    setup = receive(sys.stdin.buffer)
-    assert isinstance(setup, WorkerSetup)
-    resource.setrlimit(resource.RLIMIT_DATA, (setup.memory_bytes, setup.memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    import tvm_ffi
-
-    from collage.runtime.plugin import load_plugin
-
-    load_plugin()
-    tvm_ffi.get_global_func("collage.set_threads")(setup.threads)
-    bench = Bench(setup)
-    send(answers, "ready")
-    while True:
-        try:
-            work = receive(sys.stdin.buffer)
-        except EOFError:
-            return
-        assert isinstance(work, Work)
-        send(answers, bench.measure(work))
+    with os.fdopen(arguments.requests, "rb") as requests, os.fdopen(arguments.answers, "wb") as out:
+        Worker(requests, out).run()
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    from collage.measure import worker  # so that pickled classes are those of the package
-
-    worker.main()
+    main()

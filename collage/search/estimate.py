@@ -40,50 +40,56 @@ class LowerBound:
 
 
 class AdditiveEstimator:
-    """estimate = max(lower_s, optimism x (call + sum of the nodes' units)).
+    """estimate = max(lower_s, optimism x (call + sum of the nodes' units)), per backend.
 
     Nodes in the same place of regions with equal keys share a unit, so what was learnt in one block
-    of a model holds in all of them. Units are fitted per backend by non-negative ridge least squares
-    on relative errors. A node that no measured region of the backend contains has unit 0: its
-    estimate is its bound.
+    of a model holds in all of them. Units are fitted by non-negative ridge least squares on
+    relative errors. A node that no measured region of the backend contains has unit 0.
 
-    `optimism` is the 10th percentile of measured / predicted over regions of several nodes, each
-    predicted before it was measured, and never above 1; `initial_optimism` until there are five.
+    Optimism is a low quantile of measured / predicted over the backend's regions of several nodes,
+    each predicted before it was measured, and never above 1; until there are five of them it is
+    the smaller of that and `initial_optimism`.
     """
 
     def __init__(
-        self, problem: Problem, initial_optimism: float = 0.7, ridge: float = 1e-3
+        self,
+        problem: Problem,
+        *,
+        initial_optimism: float = 0.7,
+        quantile: float = 0.1,
+        ridge: float = 1e-3,
     ) -> None:
         self.initial_optimism = initial_optimism
-        self.ratios: list[float] = []
-        self._backends = {
+        self.quantile = quantile
+        names = sorted({option.backend for option in problem.ordered})
+        self._ratios: dict[str, list[float]] = {name: [] for name in names}
+        self._units = {
             name: _BackendUnits(
                 [option for option in problem.ordered if option.backend == name],
                 len(problem.graph),
                 ridge,
             )
-            for name in sorted({option.backend for option in problem.ordered})
+            for name in names
         }
 
-    @property
-    def optimism(self) -> float:
-        """The factor in force."""
-        if len(self.ratios) < 5:
-            return self.initial_optimism
-        return min(1.0, float(np.quantile(self.ratios, 0.1)))
+    def optimism(self, backend: str) -> float:
+        """Return the factor in force for a backend."""
+        ratios = self._ratios[backend]
+        limit = 1.0 if len(ratios) >= 5 else self.initial_optimism
+        return min(limit, float(np.quantile(ratios, self.quantile))) if ratios else limit
 
     def estimate(self, option: Option) -> float:
-        units = self._backends[option.backend]
+        units = self._units[option.backend]
         units.fit()
-        return max(option.lower_s, self.optimism * units.predict(option))
+        return max(option.lower_s, self.optimism(option.backend) * units.predict(option))
 
     def observe(self, option: Option, cost: Cost) -> None:
         if not cost.is_valid:
             return
-        units = self._backends[option.backend]
+        units = self._units[option.backend]
         predicted = units.predict(option)
         if option.size > 1 and predicted > 0 and units.knows(option):
-            self.ratios.append(cost.seconds / predicted)
+            self._ratios[option.backend].append(cost.seconds / predicted)
         units.add(option, cost.seconds)
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collage.search.failure import require_cover
+from collage.search.failure import no_cover
 from collage.search.problem import UNKNOWN, Costs, Option, Plan, Problem
 from collage.search.shortest_path import (
     Weight,
@@ -17,8 +17,8 @@ from collage.search.shortest_path import (
     make_plan,
     option_weights,
     remaining_weights,
+    seconds_of,
     walk,
-    weights_s,
 )
 from collage.search.state_space import StateSpace, build_state_space
 
@@ -51,12 +51,13 @@ def explain(problem: Problem, costs: Costs) -> Explanation:
         SearchError: valid options cover no plan.
     """
     space = build_state_space(problem, lambda option: costs.get(option.key, UNKNOWN).is_valid)
-    require_cover(space, costs)
     weights = option_weights(space, lambda option: costs[option.key].seconds)
     remaining = remaining_weights(space, weights)
     best = remaining[0]
+    if best is None:
+        raise no_cover(space, costs)
     through = dict(zip(space.options, weights_through(space, weights, remaining), strict=True))
-    plan = make_plan(problem, walk(space, weights, remaining, 0), weights_s(best))
+    plan = make_plan(problem, walk(space, weights, remaining), seconds_of(best))
     regrets = [_regret(option, costs, best, through.get(option)) for option in problem.ordered]
     return Explanation(plan, regrets)
 

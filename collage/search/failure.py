@@ -8,10 +8,9 @@ from collage.search.state_space import StateSpace
 _SHOWN = 8
 
 
-def require_cover(space: StateSpace, costs: Costs) -> None:
-    """Raise SearchError when no path covers all nodes."""
-    if space.final is None:
-        raise SearchError(describe_failure(space, costs))
+def no_cover(space: StateSpace, costs: Costs) -> SearchError:
+    """Return the error for a space without a path that covers all nodes."""
+    return SearchError(describe_failure(space, costs))
 
 
 def describe_failure(space: StateSpace, costs: Costs) -> str:

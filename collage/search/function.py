@@ -66,7 +66,8 @@ def enumerate_function(function: Function, backends: Sequence[Backend]) -> Enume
     identity = {backend.name: backend.identity for backend in backends} | {HOST: ""}
     priority = {name: position for position, name in enumerate((HOST, *identity))}
     digests: dict[IndexSet, str] = {}
-    options, work = [], {}
+    options: list[Option] = []
+    work: dict[Hashable, Work] = {}
     for candidate in candidates:
         inside, backend, variant = candidate.inside, candidate.backend, candidate.variant
         if candidate.is_host:

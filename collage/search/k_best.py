@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from collage.search.failure import require_cover
+from collage.search.failure import no_cover
 from collage.search.problem import UNKNOWN, Costs, Option, Plan, Problem
-from collage.search.shortest_path import Weight, make_plan, option_weights, weights_s
+from collage.search.shortest_path import Weight, make_plan, option_weights, seconds_of
 from collage.search.state_space import StateSpace, build_state_space
 
 
@@ -34,11 +34,12 @@ def find_plans(problem: Problem, costs: Costs, k: int) -> list[Plan]:
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
     space = build_state_space(problem, lambda option: costs.get(option.key, UNKNOWN).is_valid)
-    require_cover(space, costs)
     weights = option_weights(space, lambda option: costs[option.key].seconds)
     kept = _completions(space, weights, k)
+    if not kept[0]:
+        raise no_cover(space, costs)
     return [
-        make_plan(problem, _walk(space, kept, rank), weights_s(completion.weight))
+        make_plan(problem, _walk(space, kept, rank), seconds_of(completion.weight))
         for rank, completion in enumerate(kept[0])
     ]
 

@@ -19,10 +19,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collage.cost.cost import Cost
-from collage.errors import SearchError
 from collage.search.estimate import Estimator, LowerBound
 from collage.search.explain import weights_through
-from collage.search.failure import describe_failure
+from collage.search.failure import no_cover
 from collage.search.problem import UNKNOWN, Costs, Option, Plan, Problem
 from collage.search.shortest_path import (
     Weight,
@@ -30,8 +29,8 @@ from collage.search.shortest_path import (
     make_plan,
     option_weight,
     remaining_weights,
+    seconds_of,
     walk,
-    weights_s,
 )
 from collage.search.state_space import build_state_space
 
@@ -166,8 +165,8 @@ class LazySearch:
         self.rounds.append(
             Round(
                 len(batch),
-                math.inf if hoped is None else weights_s(hoped),
-                math.inf if best is None else weights_s(best),
+                math.inf if hoped is None else seconds_of(hoped),
+                math.inf if best is None else seconds_of(best),
             )
         )
 
@@ -204,12 +203,12 @@ class LazySearch:
     def _best_s(self) -> tuple[Weight | None, Weight | None]:
         if self._hoped_rest[0] is None:
             space = build_state_space(self.problem, lambda option: self._cost(option).is_valid)
-            raise SearchError(describe_failure(space, self.costs))
+            raise no_cover(space, self.costs)
         return self._known_rest[0], self._hoped_rest[0]
 
     def _next_batch(self, size: int, best: Weight | None) -> list[Hashable]:
         """Return the unmeasured keys of the best optimistic plan, then those of the next best."""
-        plan = walk(self.space, self._hoped, self._hoped_rest, 0)
+        plan = walk(self.space, self._hoped, self._hoped_rest)
         batch = dict.fromkeys(option.key for option in plan if option.key not in self.costs)
         through = weights_through(self.space, self._hoped, self._hoped_rest)
         order = sorted(
@@ -229,16 +228,16 @@ class LazySearch:
         best, hoped = self._best_s()
         if best is None or hoped is None:
             raise AssertionError("the search ends with a measured plan")
-        chosen = walk(self.space, self._known, self._known_rest, 0)
+        chosen = walk(self.space, self._known, self._known_rest)
         gap = max(0.0, gap_s(best, hoped))
         keys = {option.key for option in self.problem.ordered}
         declined = self.asked - self.costs.keys()
         return LazyResult(
-            plan=make_plan(self.problem, chosen, weights_s(best)),
+            plan=make_plan(self.problem, chosen, seconds_of(best)),
             costs=self.costs,
             rounds=tuple(self.rounds),
             measured=len(self.asked),
             unmeasured=len(keys - self.costs.keys()),
             gap_s=gap,
-            proven=gap == 0 and not declined,
+            proven=gap == 0 and not declined and self.space.complete,
         )

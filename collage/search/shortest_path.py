@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 
 from collage.graph.index_set import first, indices
-from collage.search.failure import require_cover
+from collage.search.failure import no_cover
 from collage.search.problem import FEMTOSECONDS, UNKNOWN, Costs, Option, Plan, Problem, femtoseconds
 from collage.search.state_space import Edges, StateSpace, build_state_space
 
@@ -32,10 +32,12 @@ def find_plan(problem: Problem, costs: Costs) -> Plan:
         SearchError: valid options cover no plan; names the node where it ends and the reasons.
     """
     space = build_state_space(problem, lambda option: costs.get(option.key, UNKNOWN).is_valid)
-    require_cover(space, costs)
     weights = option_weights(space, lambda option: costs[option.key].seconds)
     remaining = remaining_weights(space, weights)
-    return make_plan(problem, walk(space, weights, remaining, 0), weights_s(remaining[0]))
+    least = remaining[0]
+    if least is None:
+        raise no_cover(space, costs)
+    return make_plan(problem, walk(space, weights, remaining), seconds_of(least))
 
 
 def option_weights(
@@ -53,7 +55,7 @@ def option_weight(problem: Problem, option: Option, seconds: float | None) -> We
     return (cost_fs << _TIE_BITS) + (option.priority * option.size << _COUNT_BITS) + 1
 
 
-def weights_s(weight: Weight) -> float:
+def seconds_of(weight: Weight) -> float:
     """Return the seconds in a weight."""
     return (weight >> _TIE_BITS) / FEMTOSECONDS
 
@@ -80,10 +82,9 @@ def walk(
     space: StateSpace,
     weights: Sequence[Weight | None],
     remaining: Sequence[Weight | None],
-    state: int,
 ) -> list[Option]:
-    """Return the options on the best path from a state that can be completed."""
-    chosen = []
+    """Return the options on the best path, which must exist, in the order of their first nodes."""
+    chosen, state = [], 0
     while state != space.final:
         for option, target in space.steps[state]:
             weight, rest = weights[option], remaining[target]

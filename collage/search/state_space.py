@@ -16,6 +16,10 @@ intervals between cut points there is one per position, and where no option cros
 exactly one state remains, so the work grows with the number of pieces and not with their product.
 
 Covered sets are kept relative to the first uncovered node: ints stay as short as the options are.
+Many parallel branches with many options that jump between them can still make states explode. Where
+more than `WIDEST` states meet at one node, their next option must be contiguous; the space then says
+that it is not `complete`, and what is found in it is the best of what is left.
+
 The space depends on no cost, so a lazy search builds it once and evaluates it every round:
 O(steps) each. Options need not be checked for convexity: one that is not convex is a cycle by itself.
 """
@@ -26,6 +30,9 @@ from dataclasses import dataclass, field
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, first, indices
 from collage.search.problem import Option, Problem
+
+WIDEST = 10_000
+"""States with the same first uncovered node that are expanded with every option."""
 
 Detours = tuple[tuple[int, IndexSet], ...]
 """Per uncovered node p, ascending: the uncovered nodes that must come after it; absolute indices."""
@@ -39,10 +46,11 @@ Incoming = list[dict[tuple[IndexSet, Detours], list[tuple[int, int]]]]
 
 @dataclass(slots=True)
 class _Offer:
-    """An option relative to its first node: its nodes, and the later nodes that it reads."""
+    """An option relative to its first node; `reads` are the later nodes that it reads."""
 
     number: int
     nodes: IndexSet
+    gaps: bool
     reads: IndexSet
 
 
@@ -55,6 +63,7 @@ class StateSpace:
         steps: per state, in the order of the options.
         starts: per state, its first uncovered node (the number of nodes in the final state).
         final: the state in which all is covered; None when no cover exists.
+        complete: every executable cover is a path; False where `WIDEST` was passed.
     """
 
     problem: Problem
@@ -62,6 +71,7 @@ class StateSpace:
     steps: list[list[Step]] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     final: int | None = None
+    complete: bool = True
 
 
 def build_state_space(problem: Problem, usable: Callable[[Option], bool]) -> StateSpace:
@@ -83,7 +93,7 @@ class _Builder:
             # Only a node in a gap can be read and come later: contiguous options have none.
             gaps = nodes ^ ((1 << nodes.bit_length()) - 1)
             reads = self.edges.reads(option.nodes) >> start & gaps if gaps else 0
-            self.offers[start].append(_Offer(number, nodes, reads))
+            self.offers[start].append(_Offer(number, nodes, bool(gaps), reads))
 
     def run(self) -> None:
         # Steps to a state are known before its number: states are numbered when their turn comes.
@@ -107,8 +117,12 @@ class _Builder:
 
     def _expand(self, incoming: Incoming, state: int, covered: IndexSet, detours: Detours) -> None:
         start = self.space.starts[state]
+        narrow = len(incoming[start]) > WIDEST
         for offer in self.offers[start]:
             if offer.nodes & covered:
+                continue
+            if narrow and offer.gaps:
+                self.space.complete = False
                 continue
             then: Detours | None = ()
             if detours or offer.reads & ~covered:

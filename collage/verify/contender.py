@@ -111,7 +111,7 @@ def _timed(run: Run, calls: int) -> list[float]:
 def _save(run: Run, file: str) -> int:
     result = run()
     outputs = [result] if hasattr(result, "shape") else list(result)  # type: ignore[call-overload]
-    np.savez(file, *(np.from_dlpack(output) for output in outputs))
+    np.savez(file, *(np.from_dlpack(output) for output in outputs))  # type: ignore[arg-type]
     return len(outputs)
 
 

@@ -70,7 +70,7 @@ def compare_latency(
         MeasureError: none of the contenders runs.
     """
     feed = work_dir / "contender-inputs.npz"
-    np.savez(feed, **inputs)
+    np.savez(feed, **inputs)  # type: ignore[arg-type]
     processes: dict[str, _Process] = {}
     failed: dict[str, Latency] = {}
     try:
@@ -101,7 +101,7 @@ def run_once(
         MeasureError: it does not load, or dies.
     """
     feed, result = work_dir / "run-inputs.npz", work_dir / "run-outputs.npz"
-    np.savez(feed, **inputs)
+    np.savez(feed, **inputs)  # type: ignore[arg-type]
     process = _Process(contender, feed, list(inputs), threads)
     try:
         if process.reason:
@@ -195,7 +195,8 @@ class _Process:
 
     def _ask(self, line: str) -> object:
         stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None
+        if stdin is None or stdout is None:
+            raise MeasureError("a contender has no pipes")
         try:
             stdin.write(line + "\n")
             stdin.flush()

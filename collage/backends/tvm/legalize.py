@@ -1,0 +1,184 @@
+"""Operators whose TVM lowering is slow or loses digits, lowered in a form that LLVM vectorises.
+
+Layer normalisation is two passes over a row that is in the cache (TVM subtracts the squared mean from the
+mean square, which cancels); softmax finds its maximum with `llvm.maximum`, the only float maximum
+that LLVM may reorder; pooling and depthwise windows stay TVM's. Everything but float32 keeps TVM's
+own lowering.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod, sqrt
+
+from tvm import ir, relax, te, tirx
+
+from collage.backends.tvm import polynomials as poly
+
+Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+Scalar = Callable[[tirx.Expr], tirx.Expr]
+
+
+def legalizers() -> dict[str, Legalizer]:
+    """Return the map for `relax.transform.LegalizeOps`."""
+    table: dict[str, Legalizer] = {f"relax.{op}": _unary(op, form) for op, form in UNARY.items()}
+    table |= {
+        "relax.nn.softmax": _softmax,
+        "relax.nn.layer_norm": _layer_norm,
+        "relax.power": _power,
+        "relax.max": _max,
+    }
+    return table
+
+
+def _gelu(x: tirx.Expr) -> tirx.Expr:
+    return x * poly.f32(0.5) * (poly.f32(1.0) + poly.erf(x * poly.f32(sqrt(0.5))))
+
+
+def _gelu_tanh(x: tirx.Expr) -> tirx.Expr:
+    inner = poly.f32(sqrt(2 / 3.141592653589793)) * (x + poly.f32(0.044715) * x * x * x)
+    return x * poly.f32(0.5) * (poly.f32(1.0) + poly.tanh(inner))
+
+
+UNARY: dict[str, Scalar] = {
+    "exp": poly.exp,
+    "erf": poly.erf,
+    "tanh": poly.tanh,
+    "sigmoid": poly.sigmoid,
+    "nn.gelu": _gelu,
+    "nn.gelu_tanh": _gelu_tanh,
+    "nn.silu": lambda x: x * poly.sigmoid(x),
+}
+
+
+def _default(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return call.op.get_attr("FLegalize")(builder, call)
+
+
+def _is_float32(call: relax.Call) -> bool:
+    return str(call.args[0].ty.dtype) == "float32"
+
+
+def _unary(name: str, form: Scalar) -> Legalizer:
+    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        if not _is_float32(call):
+            return _default(builder, call)
+
+        def compute(x: te.Tensor) -> te.Tensor:
+            return te.compute(x.shape, lambda *index: form(x(*index)), name=name.split(".")[-1])
+
+        return builder.call_te(compute, call.args[0], primfunc_name_hint=name.split(".")[-1])
+
+    return legalize
+
+
+def _power(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    exponent = call.args[1]
+    if not _is_float32(call) or not isinstance(exponent, ir.GenericConst):
+        return _default(builder, call)
+    values = exponent.value.numpy()
+    forms: dict[float, Scalar] = {2.0: lambda x: x * x, 3.0: lambda x: x * x * x, 0.5: tirx.sqrt}
+    if values.size != 1 or values.ndim > len(call.args[0].ty.shape.values):
+        return _default(builder, call)
+    form = forms.get(float(values.reshape(-1)[0]))
+    return _default(builder, call) if form is None else _unary("power", form)(builder, call)
+
+
+def _maximum(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+    return tirx.call_llvm_pure_intrin("float32", "llvm.maximum", a, b)
+
+
+def _reducer(name: str) -> Callable[..., tirx.Expr]:
+    """Return a maximum that LLVM may evaluate in any order."""
+    return te.comm_reducer(_maximum, lambda dtype: tirx.min_value(dtype), name=name)
+
+
+def _rows(x: te.Tensor, axes: Sequence[int], keep: Callable[..., tirx.Expr], name: str) -> te.Tensor:
+    """Reduce `axes`; `keep(index)` reads what is reduced at a full index."""
+    shape = [size for axis, size in enumerate(x.shape) if axis not in axes]
+
+    def element(*index: tirx.Expr) -> tirx.Expr:
+        reduced = {axis: te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes}
+        rest = iter(index)
+        full = [reduced[axis] if axis in reduced else next(rest) for axis in range(len(x.shape))]
+        return keep(full, list(reduced.values()))
+
+    return te.compute(shape, element, name=name)
+
+
+def _outside(index: Sequence[tirx.Expr], axes: Sequence[int]) -> list[tirx.Expr]:
+    return [value for axis, value in enumerate(index) if axis not in axes]
+
+
+def _normalised(axes: Sequence[int], rank: int) -> list[int]:
+    return sorted(int(axis) % rank for axis in axes)
+
+
+def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    if not _is_float32(call):
+        return _default(builder, call)
+    axes = _normalised([call.attrs.axis], len(call.args[0].ty.shape.values))
+    largest = _reducer("largest")
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        top = _rows(x, axes, lambda i, r: largest(x(*i), axis=r), "softmax_max")
+        powers = te.compute(
+            x.shape, lambda *i: poly.exp(x(*i) - top(*_outside(i, axes))), name="softmax_exp"
+        )
+        total = _rows(x, axes, lambda i, r: te.sum(powers(*i), axis=r), "softmax_sum")
+        inverse = te.compute(total.shape, lambda *i: poly.f32(1.0) / total(*i), name="softmax_inv")
+        return te.compute(
+            x.shape, lambda *i: powers(*i) * inverse(*_outside(i, axes)), name="softmax"
+        )
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="softmax")
+
+
+def _max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    if not _is_float32(call):
+        return _default(builder, call)
+    rank = len(call.args[0].ty.shape.values)
+    axes = _normalised(range(rank) if call.attrs.axis is None else call.attrs.axis, rank)
+    largest = _reducer("largest")
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        result = _rows(x, axes, lambda i, r: largest(x(*i), axis=r), "max")
+        if not call.attrs.keepdims:
+            return result
+        shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+        return te.compute(shape, lambda *i: result(*_outside(i, axes)), name="max_kept")
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="max")
+
+
+def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    if not _is_float32(call):
+        return _default(builder, call)
+    attrs = call.attrs
+    rank = len(call.args[0].ty.shape.values)
+    axes = _normalised(attrs.axes, rank)
+
+    def compute(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
+        inverse = poly.f32(1.0 / prod(int(x.shape[axis]) for axis in axes))
+        total = _rows(x, axes, lambda i, r: te.sum(x(*i), axis=r), "norm_sum")
+        centred = te.compute(
+            x.shape, lambda *i: x(*i) - total(*_outside(i, axes)) * inverse, name="norm_centred"
+        )
+        squares = _rows(
+            x, axes, lambda i, r: te.sum(centred(*i) * centred(*i), axis=r), "norm_squares"
+        )
+        scale = te.compute(
+            squares.shape,
+            lambda *i: poly.f32(1.0)
+            / tirx.sqrt(squares(*i) * inverse + poly.f32(float(attrs.epsilon))),
+            name="norm_scale",
+        )
+
+        def result(*i: tirx.Expr) -> tirx.Expr:
+            inner = [i[axis] for axis in axes]
+            value = centred(*i) * scale(*_outside(i, axes))
+            if attrs.scale:
+                value = value * gamma(*inner)
+            return value + beta(*inner) if attrs.center else value
+
+        return te.compute(x.shape, result, name="layer_norm")
+
+    return builder.call_te(compute, *call.args, primfunc_name_hint="layer_norm")

@@ -1,0 +1,125 @@
+"""What the measurer and its worker processes say to each other.
+
+A frame is the length of its pickle (8 bytes, little endian) and the pickle. Both ends are this
+program and the pipes are private to them, so unpickling is as safe as importing. The order is:
+`Setup`; `Ready` or `Refused`; then for each `Task`: `Built`, answered by `Go`, then `Outcome`, or an
+`Outcome` at once for a candidate that is invalid before it is timed. End of file ends a worker.
+"""
+
+import pickle
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from collage.cost.cost import Cost
+from collage.measure.work import Work
+
+LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker needs to know once.
+
+    Attributes:
+        loader: "module:callable" that makes the workshop from this setup.
+        functions: name and simplified ONNX file of each function.
+        threads: of every kernel.
+        reference_dir: the reference value of every activation.
+        memory_bytes: limit of resident memory, enforced by the parent.
+        sweep_bytes: swept before every timed call.
+        measure_boundary: tell the virtual machine's cost of a call in `Ready`.
+    """
+
+    loader: str
+    functions: tuple[tuple[str, Path], ...]
+    backends: tuple[str, ...]
+    threads: int
+    reference_dir: Path
+    memory_bytes: int
+    sweep_bytes: int
+    measure_boundary: bool
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The worker waits for tasks. `boundary_s` is None unless it was asked for."""
+
+    boundary_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The worker cannot work at all."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """Build and time `work`; `boundary_s` is added to its cost (see `timing` for `give_up_s`)."""
+
+    work: Work
+    give_up_s: float
+    boundary_s: float
+
+
+@dataclass(frozen=True)
+class Built:
+    """The kernel computes the right numbers; the worker waits for `Go` to time it."""
+
+
+@dataclass(frozen=True)
+class Go:
+    pass
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`durable` is False when the failure says nothing about the candidate (a full disk)."""
+
+    cost: Cost
+    durable: bool = True
+    drifted: bool = False
+
+
+Request = Setup | Task | Go
+Answer = Ready | Refused | Built | Outcome
+
+
+def pack_frame(message: Request | Answer) -> bytes:
+    data = pickle.dumps(message)
+    return LENGTH.pack(len(data)) + data
+
+
+def read_request(stream: BinaryIO) -> Request | None:
+    """Return the next request, or None at the end of file."""
+    head = stream.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    data = stream.read(length)
+    if len(data) < length:
+        return None
+    message: Request = pickle.loads(data)
+    return message
+
+
+class AnswerReader:
+    """Collects bytes as they arrive and yields whole answers."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def feed(self, data: bytes) -> list[Answer]:
+        self._data += data
+        answers: list[Answer] = []
+        while len(self._data) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._data)
+            end = LENGTH.size + length
+            if len(self._data) < end:
+                break
+            answers.append(pickle.loads(self._data[LENGTH.size : end]))
+            self._data = self._data[end:]
+        return answers

@@ -1,0 +1,160 @@
+"""Turn a piece of work into something that can be called, inside a worker process."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from collage.errors import BackendError, MeasureError
+from collage.measure.messages import Setup
+from collage.measure.timing import Call
+from collage.measure.work import Work
+
+ALIGNMENT = 64
+POISON = 0x5A
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A kernel with its buffers: `call(*arguments)` reads `inputs` and writes `outputs`.
+
+    The arrays alias the tensors in `arguments`. `expected` are the reference outputs.
+    """
+
+    call: Call
+    arguments: tuple[object, ...]
+    inputs: tuple[np.ndarray, ...]
+    outputs: tuple[np.ndarray, ...]
+    expected: tuple[np.ndarray, ...]
+    quantised: bool = False
+
+
+class Workshop(Protocol):
+    """Makes kernels. A test or an embedding program may bring its own (`Setup.loader`)."""
+
+    empty: Call
+    """A native function that takes any arguments and does nothing."""
+
+    def prepare(self, work: Work) -> Prepared:
+        """Build the kernel of `work` with buffers. May raise anything: the reason counts."""
+        ...
+
+    def boundary_s(self) -> float:
+        """Measure what the executable adds to each kernel call."""
+        ...
+
+
+def open_workshop(setup: Setup) -> Workshop:
+    """Make the workshop that `setup.loader` names."""
+    module, _, name = setup.loader.partition(":")
+    workshop: Workshop = getattr(importlib.import_module(module), name)(setup)
+    return workshop
+
+
+class FunctionWorkshop:
+    """Builds regions of imported functions with the registered backends."""
+
+    def __init__(self, setup: Setup) -> None:
+        import tvm_ffi
+
+        from collage.backends.registry import available_backends
+        from collage.frontend.inputs import load_reference
+        from collage.frontend.load_function import load_function
+        from collage.runtime.plugin import load_plugin
+
+        load_plugin()
+        tvm_ffi.get_global_func("collage.set_threads")(setup.threads)
+        self.empty: Call = tvm_ffi.get_global_func("testing.nop")
+        self._threads = setup.threads
+        self._functions = {name: load_function(path, name) for name, path in setup.functions}
+        self._backends = {one.name: one for one in available_backends(setup.backends)}
+        self._reference = load_reference(setup.reference_dir)
+
+    def prepare(self, work: Work) -> Prepared:
+        from collage.frontend.region import region_values
+        from collage.graph.index_set import indices
+
+        function = self._functions[work.function]
+        backend = self._backends.get(work.backend)
+        if backend is None:
+            raise BackendError(f"the backend {work.backend} is not available in the worker")
+        kernel = backend.compile(function, work.nodes, self._threads, work.variant)
+        input_names, output_names = region_values(function, work.nodes)
+        expected = tuple(self._value(name) for name in output_names)
+        inputs = tuple(aligned_copy(self._value(name)) for name in input_names)
+        outputs = tuple(poisoned_like(value) for value in expected)
+        call, constants = callable_kernel(kernel, self._threads)
+        arguments = as_tensors([*inputs, *constants, *outputs])
+        ops = (function.graph.nodes[node].op for node in indices(work.nodes))
+        quantised = any("Quant" in op or "QLinear" in op for op in ops)
+        return Prepared(call, arguments, inputs, outputs, expected, quantised)
+
+    def boundary_s(self) -> float:
+        from collage.measure.boundary import vm_call_s
+
+        return vm_call_s()
+
+    def _value(self, name: str) -> np.ndarray:
+        try:
+            return self._reference[name]
+        except KeyError:
+            raise MeasureError(f"there is no reference value of {name!r}") from None
+
+
+def callable_kernel(kernel: object, threads: int) -> tuple[Call, tuple[np.ndarray, ...]]:
+    """Return the kernel's function, and the constants that go between inputs and outputs."""
+    import tvm_ffi
+
+    from collage.backends.base import PluginKernel, TirKernel
+
+    match kernel:
+        case PluginKernel(kind, blob):
+            module = tvm_ffi.get_global_func("collage.create_module")(kind, "kernel", blob)
+            return module.get_function("kernel"), ()
+        case TirKernel(module, symbol, constants):
+            return _compiled(module, symbol, threads), tuple(aligned_copy(c) for c in constants)
+    raise BackendError(f"a backend returned {type(kernel).__name__} instead of a kernel")
+
+
+def _compiled(module: object, symbol: str, threads: int) -> Call:
+    import tvm
+
+    from collage.backends.tvm.target import host_target
+
+    function = module[symbol].with_attr("global_symbol", symbol)  # type: ignore[index]
+    call: Call = tvm.compile(tvm.IRModule({symbol: function}), target=host_target(threads))[symbol]
+    return call
+
+
+def as_tensors(arrays: Sequence[np.ndarray]) -> tuple[object, ...]:
+    """Return tensors that alias the arrays."""
+    import tvm_ffi
+
+    return tuple(tvm_ffi.from_dlpack(array) for array in arrays)
+
+
+def aligned_copy(value: np.ndarray) -> np.ndarray:
+    """Copy to contiguous memory with 64-byte alignment, as the executable allocates it."""
+    copy = _aligned_empty(value)
+    copy[...] = value
+    return copy
+
+
+def poisoned_like(value: np.ndarray) -> np.ndarray:
+    """Make an aligned output buffer whose content no right kernel would leave."""
+    made = _aligned_empty(value)
+    if made.dtype.kind == "f":
+        made.fill(np.nan)
+    elif made.dtype.kind != "b":
+        made.reshape(-1).view(np.uint8).fill(POISON)
+    else:
+        np.logical_not(value, out=made)
+    return made
+
+
+def _aligned_empty(like: np.ndarray) -> np.ndarray:
+    raw = np.empty(like.nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
