@@ -6,6 +6,8 @@ node foreign. For the operators that it converts badly `emitters` has its own fo
 (operator, attributes, types, embedded constants) are converted once per process.
 """
 
+import contextlib
+import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -184,7 +186,8 @@ def _ask_tvm(model: onnx.ModelProto) -> "relax.Function | None":
 
     logging.getLogger("tvm").setLevel(logging.ERROR)
     try:
-        module = from_onnx(model)
+        with contextlib.redirect_stdout(io.StringIO()):
+            module = from_onnx(model)
     except Exception:
         # Any failure of the converter means the same: this node has no Relax form.
         return None

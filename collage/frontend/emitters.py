@@ -13,7 +13,8 @@ import onnx
 from tvm import relax
 
 from collage.frontend.proto import tensor_type
-from collage.frontend.relax_ir import build
+from collage.frontend.relax_ir import build, relax_type
+from collage.graph.dataflow import TensorType
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,7 @@ class Call:
     operands: Sequence[relax.Expr | None]
     constants: Sequence[np.ndarray | None]
     attributes: Mapping[str, Any]
-    shapes: Sequence[tuple[int, ...]]
-    dtypes: Sequence[str]
+    types: Sequence[TensorType]
 
     def constant(self, position: int) -> np.ndarray | None:
         return self.constants[position] if position < len(self.constants) else None
@@ -36,41 +36,27 @@ class Call:
 Emitter = Callable[[Call], relax.Expr | None]
 
 
-class _NothingToSay(Exception):
-    pass
-
-
 def emit(model: onnx.ModelProto) -> relax.Function | None:
     """Write the only node of `model` in Relax; None leaves it to TVM's converter."""
     node = model.graph.node[0]
     emitter = _EMITTERS.get(node.op_type)
-    if emitter is None:
-        return None
     types = {value.name: tensor_type(value.type) for value in model.graph.input}
-    embedded = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-
-    def body(builder: relax.BlockBuilder, params: Sequence[relax.Expr]) -> relax.Expr:
-        named = dict(zip(types, params, strict=True))
-        named |= {name: _const(value) for name, value in embedded.items()}
-        shaped = {name: (item.shape, item.dtype) for name, item in types.items() if item}
-        shaped |= {name: (value.shape, str(value.dtype)) for name, value in embedded.items()}
-        call = Call(
-            [named.get(name) for name in node.input],
-            [embedded.get(name) for name in node.input],
-            attributes,
-            [shaped.get(name, ((), ""))[0] for name in node.input],
-            [shaped.get(name, ((), ""))[1] for name in node.input],
-        )
-        result = emitter(call)
-        if result is None:
-            raise _NothingToSay
-        return result
-
-    try:
-        return build([item for item in types.values() if item], body)
-    except _NothingToSay:
+    known = {name: found for name, found in types.items() if found}
+    if emitter is None or len(known) < len(types):
         return None
+    params = {name: relax.Var(name, relax_type(found)) for name, found in known.items()}
+    embedded = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    known |= {name: TensorType(v.shape, str(v.dtype)) for name, v in embedded.items()}
+    values = params | {name: _const(value) for name, value in embedded.items()}
+    result = emitter(
+        Call(
+            operands=[values.get(name) for name in node.input],
+            constants=[embedded.get(name) for name in node.input],
+            attributes={a.name: onnx.helper.get_attribute_value(a) for a in node.attribute},
+            types=[known.get(name, TensorType((), "")) for name in node.input],
+        )
+    )
+    return None if result is None else build(list(params.values()), result)
 
 
 def _const(value: np.ndarray) -> relax.Expr:
@@ -89,11 +75,11 @@ def _chain(combine: Callable[..., relax.Expr]) -> Emitter:
 
 def _mean(call: Call) -> relax.Expr:
     total = _chain(relax.op.add)(call)
-    return relax.op.divide(total, relax.const(float(len(call.operands)), call.dtypes[0]))
+    return relax.op.divide(total, relax.const(float(len(call.operands)), call.types[0].dtype))
 
 
 def _clip(call: Call) -> relax.Expr | None:
-    result, dtype = call.operands[0], call.dtypes[0]
+    result, dtype = call.operands[0], call.types[0].dtype
     low, high = (_bound(call, position, name) for position, name in ((1, "min"), (2, "max")))
     if isinstance(low, float) and isinstance(high, float):
         return relax.op.clip(result, low, high) if low <= high else None
@@ -110,13 +96,13 @@ def _bound(call: Call, position: int, name: str) -> float | relax.Expr | None:
     if name in call.attributes:
         return float(call.attributes[name])
     constant = call.constant(position)
-    if constant is not None and call.dtypes[0].startswith("float"):
+    if constant is not None and call.types[0].dtype.startswith("float"):
         return float(constant.reshape(()))
     return call.operand(position)
 
 
 def _hard_sigmoid(call: Call) -> relax.Expr:
-    dtype = call.dtypes[0]
+    dtype = call.types[0].dtype
     alpha = relax.const(call.attributes.get("alpha", 0.2), dtype)
     beta = relax.const(call.attributes.get("beta", 0.5), dtype)
     scaled = relax.op.add(relax.op.multiply(call.operands[0], alpha), beta)
@@ -137,7 +123,7 @@ def _pad(call: Call) -> relax.Expr | None:
         if constant is None or call.operand(3) is not None:
             return None
         pads = constant.tolist()
-    rank = len(call.shapes[0])
+    rank = len(call.types[0].shape)
     value = call.constant(2)
     if min(pads) < 0 or (value is None and call.operand(2) is not None):
         return None
@@ -156,7 +142,7 @@ def _tile(call: Call) -> relax.Expr | None:
 def _gather(call: Call) -> relax.Expr | None:
     """Select with bounds kept: TVM's own form reads beyond the buffer at a bad index."""
     axis = call.attributes.get("axis", 0)
-    size, dtype = call.shapes[0][axis], call.dtypes[1]
+    size, dtype = call.types[0].shape[axis], call.types[1].dtype
     index = call.constant(1)
     if index is not None:
         places = _const(np.where(index < 0, index + size, index))
@@ -183,9 +169,9 @@ def _einsum(call: Call) -> relax.Expr:
 
 def _celu(call: Call) -> relax.Expr:
     data, alpha = call.operands[0], call.attributes.get("alpha", 1.0)
-    scale, zero = relax.const(alpha, call.dtypes[0]), relax.const(0, call.dtypes[0])
+    scale, zero = relax.const(alpha, call.types[0].dtype), relax.const(0, call.types[0].dtype)
     below = relax.op.subtract(
-        relax.op.exp(relax.op.divide(data, scale)), relax.const(1, call.dtypes[0])
+        relax.op.exp(relax.op.divide(data, scale)), relax.const(1, call.types[0].dtype)
     )
     return relax.op.add(
         relax.op.maximum(data, zero), relax.op.minimum(relax.op.multiply(scale, below), zero)

@@ -1,23 +1,20 @@
 """Questions to and small changes of Relax functions with one straight body."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tvm
 from tvm import relax
 
 from collage.graph.dataflow import TensorType
 
-Emit = Callable[[relax.BlockBuilder, Sequence[relax.Expr]], relax.Expr]
 
-
-def build(types: Sequence[TensorType], emit: Emit) -> relax.Function:
-    """Make a function of parameters of `types` whose result `emit` writes."""
+def build(params: Sequence[relax.Var], result: relax.Expr) -> relax.Function:
+    """Make a function of `params` whose result is the nested expression `result`."""
     builder = relax.BlockBuilder()
-    params = [relax.Var(f"v{n}", relax_type(item)) for n, item in enumerate(types)]
-    with builder.function("main", params):
+    with builder.function("main", list(params)):
         with builder.dataflow():
-            result = builder.emit_output(builder.normalize(emit(builder, params)))
-        builder.emit_func_output(result)
+            output = builder.emit_output(builder.normalize(result))
+        builder.emit_func_output(output)
     return builder.get()["main"]
 
 
