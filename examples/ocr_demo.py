@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import rapidocr_onnxruntime
-from collage.report.terminal import Progress, print_summary
 from PIL import Image, ImageDraw, ImageFont
 from rapidocr_onnxruntime import RapidOCR
 from rapidocr_onnxruntime.ch_ppocr_det.utils import DetPreProcess
 
 import collage
 from collage.pipeline import compile_model
+from collage.report.terminal import Progress, print_summary
 
 SIDE = 480
 LINES = ("COLLAGE", "one executable", "many toolchains", "measured, not guessed")

@@ -9,6 +9,7 @@ loaded once more and the unfolded model is the fall-back.
 
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import onnx
 import onnxruntime
@@ -44,23 +45,15 @@ def session_options(level: str) -> onnxruntime.SessionOptions:
 
 def fold(model: onnx.ModelProto, work_dir: Path) -> tuple[onnx.ModelProto, str]:
     """Return the folded model, and a note: "" or why it could not be folded."""
-    bound = work_dir / "bound.onnx"
-    folded = work_dir / "folded.onnx"
-    save_model(model, bound)
-    reason = _optimise(bound, folded, large=_weight_bytes(model) > _LARGE_BYTES)
-    result = None
-    if not reason:
-        result = onnx.load(folded)
-        added = _foreign_ops(result) - _foreign_ops(model)
-        if added:
-            reason = f"the optimiser brought in {', '.join(sorted(added))}"
-    for file in work_dir.glob("bound.onnx*"):
-        file.unlink()
-    for file in work_dir.glob("folded.onnx*"):
-        file.unlink()
-    if reason or result is None:
-        return model, f"constants were not folded: {reason}"
-    return result, ""
+    with TemporaryDirectory(dir=work_dir) as folder:
+        bound, folded = Path(folder) / "bound.onnx", Path(folder) / "folded.onnx"
+        save_model(model, bound)
+        reason = _optimise(bound, folded, large=_weight_bytes(model) > _LARGE_BYTES)
+        result = model if reason else onnx.load(folded)
+    added = _foreign_ops(result) - _foreign_ops(model)
+    if added:
+        reason = f"the optimiser brought in {', '.join(sorted(added))}"
+    return (model, f"constants were not folded: {reason}") if reason else (result, "")
 
 
 def _optimise(source: Path, target: Path, large: bool) -> str:

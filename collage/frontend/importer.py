@@ -68,7 +68,7 @@ def _import_function(
     tidy(model)
     types = infer_types(model, work_dir)
     notes += _write_types(model, types)
-    simplified = work_dir / f"{name}.onnx"
+    simplified = work_dir / f"{name}.simplified.onnx"
     unknown = [OpPatternKind.OPAQUE] * len(model.graph.node)
     kinds = _kinds(make_function(model, name, simplified, unknown))
     del model.metadata_props[:]

@@ -8,6 +8,7 @@ behind it.
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
@@ -96,23 +97,20 @@ def _observe(
         for name in node.output:
             if name and name not in listed:
                 probe.graph.output.append(onnx.ValueInfoProto(name=name))
-    path = work_dir / "probe.onnx"
-    save_model(probe, path)
     feeds = {}
     for value in model.graph.input:
         found = tensor_type(types[value.name])
         if found is None:
             return {}
         feeds[value.name] = np.ones(found.shape, found.dtype)
-    try:
-        running = session(path)
-        results = running.run(None, feeds)
-    except Exception:
-        # The model cannot run on ones: its open values stay open, and the caller notes that.
-        return {}
-    finally:
-        for file in work_dir.glob("probe.onnx*"):
-            file.unlink()
+    with TemporaryDirectory(dir=work_dir) as folder:
+        save_model(probe, Path(folder) / "probe.onnx")
+        try:
+            running = session(Path(folder) / "probe.onnx")
+            results = running.run(None, feeds)
+        except Exception:
+            # The model cannot run on ones: its open values stay open, and the caller notes that.
+            return {}
     names = [value.name for value in running.get_outputs()]
     return {
         name: TensorType(value.shape, str(value.dtype))

@@ -145,13 +145,14 @@ class SubGraph:
     @cached_property
     def input_values(self) -> tuple[str, ...]:
         """Activations read from outside, by first use; no weights."""
-        graph, found = self.graph, {}
+        graph = self.graph
+        found: dict[str, None] = {}
         for index in indices(self.inside):
             for value in graph.nodes[index].inputs:
                 maker = graph.producer.get(value)
                 made_inside = maker is not None and self.inside >> maker & 1
                 if value and value not in graph.constants and not made_inside:
-                    found.setdefault(value)
+                    found[value] = None
         return tuple(found)
 
     @cached_property

@@ -189,9 +189,9 @@ def _post_dominators(graph: DataflowGraph, kinds: tuple[Kind, ...]) -> list[_Dom
         edge = _edge_kind(graph, index, readers[0], kinds)
         for reader in readers[1:]:
             edge = max(edge, _edge_kind(graph, index, reader, kinds))
-            meet, edge = _meet(found, depth, (meet, reader), edge)
             if meet is None:
                 break
+            meet, edge = _meet(found, depth, (meet, reader), edge)
         if meet is not None:
             found[index] = _Dominator(meet, edge, depth[meet] + 1)
             depth[index] = depth[meet] + 1

@@ -1,8 +1,8 @@
 """Search one function: candidates become options, a lazy search measures few of them, plans come out.
 
-The plans that are worth assembling are the additive best ones, the best ones when every call is
-dearer than measured (fewer borders: what a sum of isolated kernels gets wrong grows with them), and
-for each backend the best plan that uses it alone.
+The plans that are worth assembling are the whole function on one backend, the additive best ones, the
+best ones when every call is dearer than measured (fewer borders: what a sum of isolated kernels gets
+wrong grows with them), and for each backend the best plan that uses it alone.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from collage.rules.rule import HOST, Candidate
 from collage.search.estimate import AdditiveEstimator
 from collage.search.k_best import find_plans
 from collage.search.lazy import Budget, LazyResult, search_lazily
-from collage.search.problem import Option, Plan, Problem
+from collage.search.problem import UNKNOWN, Option, Plan, Problem
 from collage.search.shortest_path import find_plan
 
 VIEW_S = 2e-7
@@ -154,7 +154,7 @@ def tiling(options: Iterable[Option], limit: int) -> list[Option]:
 def worth_assembling(
     problem: Problem, costs: Mapping[Hashable, Cost], count: int
 ) -> list[NamedPlan]:
-    """Name the plans to assemble, each once, the additive best first."""
+    """Name the plans to assemble, each once, whole-function ones first."""
     named: dict[tuple[Option, ...], NamedPlan] = {}
 
     def add(name: str, plan: Plan, single: str = "") -> None:
@@ -162,6 +162,10 @@ def worth_assembling(
         single = single or (used[0] if len(used) == 1 else "")
         named.setdefault(plan.options, NamedPlan(name, plan, single))
 
+    for option in problem.ordered:
+        if option.size == len(problem.graph) and costs.get(option.key, UNKNOWN).is_valid:
+            name = f"whole-{option.backend}-{len(named)}"
+            add(name, Plan((option,), costs[option.key].seconds), option.backend)
     for rank, plan in enumerate(find_plans(problem, costs, count), start=1):
         add(f"best-{rank}", plan)
     backends = sorted({option.backend for option in problem.options})

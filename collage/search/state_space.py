@@ -124,19 +124,14 @@ class _Builder:
             if narrow and offer.gaps:
                 self.space.complete = False
                 continue
-            then: Detours | None = ()
-            if detours or offer.reads & ~covered:
-                then = self._detours(start, covered, detours, offer)
-                if then is None:
-                    continue
+            closing = detours or offer.reads & ~covered
+            then = self._detours(start, covered, detours, offer) if closing else ()
+            if then is None:
+                continue
             union = offer.nodes | covered
             skip = (~union & (union + 1)).bit_length() - 1
             target = incoming[start + skip]
-            key = (union >> skip, then)
-            if key in target:
-                target[key].append((offer.number, state))
-            else:
-                target[key] = [(offer.number, state)]
+            target.setdefault((union >> skip, then), []).append((offer.number, state))
 
     def _detours(
         self, start: int, covered: IndexSet, detours: Detours, offer: _Offer

@@ -91,7 +91,9 @@ def _reducer(name: str) -> Callable[..., tirx.Expr]:
     return te.comm_reducer(_maximum, lambda dtype: tirx.min_value(dtype), name=name)
 
 
-def _rows(x: te.Tensor, axes: Sequence[int], keep: Callable[..., tirx.Expr], name: str) -> te.Tensor:
+def _rows(
+    x: te.Tensor, axes: Sequence[int], keep: Callable[..., tirx.Expr], name: str
+) -> te.Tensor:
     """Reduce `axes`; `keep(index)` reads what is reduced at a full index."""
     shape = [size for axis, size in enumerate(x.shape) if axis not in axes]
 
@@ -167,8 +169,9 @@ def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         )
         scale = te.compute(
             squares.shape,
-            lambda *i: poly.f32(1.0)
-            / tirx.sqrt(squares(*i) * inverse + poly.f32(float(attrs.epsilon))),
+            lambda *i: (
+                poly.f32(1.0) / tirx.sqrt(squares(*i) * inverse + poly.f32(float(attrs.epsilon)))
+            ),
             name="norm_scale",
         )
 

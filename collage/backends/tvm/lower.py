@@ -35,8 +35,9 @@ def lower(module: tvm.IRModule) -> Lowered:
         )(_call_once(primitive))
     except Exception as error:
         raise BackendError(f"TVM cannot fuse the region: {last_line(error)}") from error
-    functions = [function for function in fused.functions.values()
-                 if isinstance(function, tirx.PrimFunc)]
+    functions = [
+        function for function in fused.functions.values() if isinstance(function, tirx.PrimFunc)
+    ]
     if len(functions) != 1:
         raise BackendError(f"the region became {len(functions)} TIR functions instead of one")
     return Lowered(functions[0], tuple(lifter.constants))
@@ -78,7 +79,9 @@ def _call_once(primitive: relax.Function) -> tvm.IRModule:
     """Wrap `primitive` so that no pass takes it for dead code."""
     builder = relax.BlockBuilder()
     name = builder.add_func(primitive, SYMBOL)
-    params = [relax.Var(f"p{position}", param.ty) for position, param in enumerate(primitive.params)]
+    params = [
+        relax.Var(f"p{position}", param.ty) for position, param in enumerate(primitive.params)
+    ]
     with builder.function("main", params):
         with builder.dataflow():
             result = builder.emit_output(builder.emit(relax.Call(name, params)))

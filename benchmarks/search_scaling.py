@@ -1,0 +1,99 @@
+"""How long the search itself takes on large functions: `python -m benchmarks.search_scaling`.
+
+The functions are chains of equal residual blocks of ten nodes. Three graph backends offer the
+intervals between blocks, two backends every single node and the fused pairs inside a block. Costs
+are simulated: additive with a discount for long regions, and with noise by key.
+"""
+
+import random
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+from collage.cost.cost import Cost
+from collage.graph.dataflow import DataflowGraph, Node
+from collage.graph.op_pattern import OpPatternKind
+from collage.search import (
+    AdditiveEstimator,
+    Option,
+    Problem,
+    explain,
+    find_plan,
+    find_plans,
+    search_lazily,
+)
+
+BLOCK = 10
+
+
+def residual_chain(blocks: int) -> DataflowGraph:
+    """Make `blocks` blocks: nine nodes in a row and an addition of the block's input."""
+    nodes, last = [], "x"
+    for index in range(blocks * BLOCK):
+        skip = (f"v{index - BLOCK}" if index >= BLOCK else "x",) if index % BLOCK == 9 else ()
+        kind = OpPatternKind.ELEMWISE
+        nodes.append(Node(index, f"n{index}", "op", kind, (last, *skip), (f"v{index}",)))
+        last = f"v{index}"
+    return DataflowGraph(tuple(nodes), {}, ("x",), (last,))
+
+
+def options(blocks: int, longest: int) -> Iterator[Option]:
+    """Offer intervals of up to `longest` blocks, single nodes and pairs; keys repeat by structure."""
+    for start in range(blocks):
+        for length in range(1, min(longest, blocks - start) + 1):
+            bits = ((1 << length * BLOCK) - 1) << start * BLOCK
+            for priority, backend in enumerate(("onnxruntime", "openvino", "tensorrt"), start=2):
+                yield Option(bits, (backend, length), backend, priority)
+    for index in range(blocks * BLOCK):
+        place = index % BLOCK
+        for priority, backend in enumerate(("tvm", "onednn")):
+            yield Option(1 << index, (backend, place, 1), backend, priority)
+            if place < BLOCK - 1:
+                yield Option(3 << index, (backend, place, 2), backend, priority)
+
+
+def simulated_costs(problem: Problem, seed: int = 0) -> dict[Hashable, Cost]:
+    """Give every key a cost of about 10 us a node; longer regions are up to a fifth cheaper."""
+    costs = {}
+    for key in sorted({option.key for option in problem.options}, key=repr):
+        noise = random.Random(f"{seed} {key}").uniform(0.8, 1.2)
+        size = problem.options_of(key)[0].size
+        costs[key] = Cost(1e-6 + 1e-5 * size * noise * (0.8 + 0.2 / size))
+    return costs
+
+
+def timed(name: str, work: Callable[[], object]) -> None:
+    """Run `work` once and print its seconds."""
+    start = time.monotonic()
+    result = work()
+    print(f"  {name:<34}{time.monotonic() - start:8.2f} s  {result}")
+
+
+def lazily(problem: Problem, costs: dict[Hashable, Cost]) -> str:
+    """Search lazily with the additive estimator; seeds are single nodes and single blocks."""
+
+    def measure(keys: Sequence[Hashable]) -> dict[Hashable, Cost]:
+        return {key: costs[key] for key in keys}
+
+    seeds = [option.key for option in problem.ordered if option.size in (1, BLOCK)]
+    estimator = AdditiveEstimator(problem)
+    found = search_lazily(problem, measure, seeds=seeds, estimator=estimator, batch_size=16)
+    best = find_plan(problem, costs).predicted_s
+    excess = found.plan.predicted_s / best - 1
+    return f"{found.measured} of {len(costs)} keys, {len(found.rounds)} rounds, {excess:+.2%}"
+
+
+def main() -> None:
+    """Print one table for each function."""
+    for blocks, longest in ((100, 100), (1000, 20)):
+        graph = residual_chain(blocks)
+        problem = Problem(graph, list(options(blocks, longest)), {"onnxruntime": 2e-6})
+        costs = simulated_costs(problem)
+        print(f"{len(graph)} nodes, {len(problem.options)} options, {len(costs)} keys")
+        timed("find_plan", lambda: len(find_plan(problem, costs).options))  # noqa: B023
+        timed("find_plans, k = 8", lambda: len(find_plans(problem, costs, 8)))  # noqa: B023
+        timed("explain", lambda: len(explain(problem, costs).regrets))  # noqa: B023
+        timed("search_lazily", lambda: lazily(problem, costs))  # noqa: B023
+
+
+if __name__ == "__main__":
+    main()

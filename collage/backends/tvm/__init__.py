@@ -1,0 +1,72 @@
+"""TVM's own kernels: a region becomes one fused TIR function with a light schedule.
+
+Without tuning, TVM's dense products are far slower than any library's, so large ones are refused with
+that reason; what is left, everything bound by memory traffic, fuses into single passes.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+from math import prod
+
+from collage.backends.base import Availability, Backend, BackendStyle, TirKernel
+from collage.errors import BackendError
+from collage.frontend.model import Function
+from collage.graph.index_set import IndexSet
+
+SCHEDULE_REVISION = "1"
+"""Part of every cost's key: schedules that change invalidate what was measured with the old ones."""
+
+HOPELESS_FLOP = 1_000_000
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
+
+
+class TvmBackend(Backend):
+    """Fused native kernels (style NATIVE: TVM's fusion rules list the candidates)."""
+
+    name = "tvm"
+    style = BackendStyle.NATIVE
+
+    def availability(self) -> Availability:
+        try:
+            return Availability(
+                "", {"apache-tvm": version("apache-tvm"), "schedule": SCHEDULE_REVISION}
+            )
+        except PackageNotFoundError:
+            return Availability("apache-tvm is not installed: pip install 'collage[compile]'")
+
+    def unsupported(self, function: Function, node: int) -> str | None:
+        found = function.graph.nodes[node]
+        for value in (*found.inputs, *found.outputs):
+            if value and value not in function.graph.types:
+                return f"the shape of {value!r} depends on data"
+        if function.relax_nodes[node] is None:
+            return f"TVM has no {found.op} with these operands"
+        return _hopeless(function, node)
+
+    def compile(
+        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+    ) -> TirKernel:
+        from collage.backends.tvm.lower import SYMBOL, lower
+        from collage.backends.tvm.schedule import schedule
+        from collage.frontend.region import region_constants, region_relax
+
+        if variant not in self.variants:
+            raise BackendError(f"tvm has no variant {variant!r}")
+        lowered = lower(region_relax(function, nodes))
+        weights = tuple(function.weights[name] for name in region_constants(function, nodes))
+        module = schedule(lowered.function, threads)
+        return TirKernel(module, SYMBOL, (*weights, *lowered.constants))
+
+
+def _hopeless(function: Function, node: int) -> str | None:
+    found, types = function.graph.nodes[node], function.graph.types
+    if found.op not in PRODUCTS:
+        return None
+    reduced = (
+        prod(types[found.inputs[1]].shape[1:])
+        if found.op.startswith("Conv")
+        else (types[found.inputs[0]].shape[-1])
+    )
+    flop = 2 * prod(types[found.outputs[0]].shape) * reduced
+    if flop <= HOPELESS_FLOP:
+        return None
+    return f"a product of {flop / 1e6:.0f} MFLOP is far slower here without a tuned schedule"
