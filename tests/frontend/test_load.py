@@ -14,7 +14,9 @@ def test_no_file(tmp_path):
         import_model(tmp_path / "none.onnx", work_dir=tmp_path / "work")
 
 
-@pytest.mark.parametrize("content", [b"", b"hello, world", b"\x89PNG\r\n" + bytes(100), bytes(1000)])
+@pytest.mark.parametrize(
+    "content", [b"", b"hello, world", b"\x89PNG\r\n" + bytes(100), bytes(1000)]
+)
 def test_not_a_model(tmp_path, content):
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(ModelError, match="not an ONNX model"):
