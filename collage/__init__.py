@@ -1,7 +1,7 @@
 """Collage: for every sub-graph of an ONNX model, the toolchain that measures fastest.
 
-    collage.compile("model.onnx", collage.Options(), output="bundle")   # needs the `compile` extra
-    collage.load("bundle").run({"x": array})                            # needs the `runtime` extra
+collage.compile("model.onnx", collage.Options(), output="bundle")   # needs the `compile` extra
+collage.load("bundle").run({"x": array})                            # needs the `runtime` extra
 """
 
 import os

@@ -5,16 +5,18 @@ import math
 import random
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from collage.backends.base import BackendStyle
 from collage.cost.cost import Cost, Environment, cost_key
 from collage.cost.table import CostTable
 from collage.errors import SearchError
+from collage.frontend import import_model
 from collage.frontend.inputs import random_inputs
 from collage.graph.builder import GraphBuilder
 from collage.graph.contract import quotient_order
-from collage.graph.dataflow import DataflowGraph, TensorType
 from collage.graph.index_set import index_set, indices
 from collage.graph.op_pattern import OpPatternKind as Kind
 from collage.graph.sub_graph import SubGraph, SubGraphConfig
@@ -188,11 +190,20 @@ def test_d07_what_fails_when_it_runs_is_invalid_with_its_reason(kernel, reason):
     assert reason in outcome.cost.reason
 
 
-def test_d07_integer_inputs_are_not_all_zero():
-    graph = DataflowGraph((), {"ids": TensorType((64,), "int64")}, ("ids",), ())
-    ids = random_inputs(Graph(graph), seed=0)["ids"]
-    assert ids.dtype == np.int64
-    assert len(set(ids.tolist())) > 5
+def test_d07_integer_inputs_are_not_all_zero_and_in_range(tmp_path):
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [64])
+    rows = helper.make_tensor_value_info("rows", TensorProto.FLOAT, [64, 4])
+    table = numpy_helper.from_array(np.ones((40, 4), np.float32), "table")
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["rows"])]
+    graph = helper.make_graph(nodes, "embedding", [ids], [rows], [table])
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "m.onnx")
+    function = import_model(tmp_path / "m.onnx", work_dir=tmp_path / "work").functions[0]
+    drawn = random_inputs(function, seed=0)["ids"]
+    assert drawn.dtype == np.int64
+    assert len(set(drawn.tolist())) > 5
+    assert drawn.min() >= 0
+    assert drawn.max() < 40
 
 
 def test_d08_unknown_costs_are_not_compared_and_ties_go_by_priority():

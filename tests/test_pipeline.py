@@ -1,0 +1,155 @@
+"""The main job, whole: ONNX in, a proven bundle out, nothing measured twice."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import collage
+from collage.cli import main, parse_dims, parse_shapes
+from collage.errors import DimensionError, ModelError, OptionError
+
+
+def small_model(path, dynamic=False):
+    rng = np.random.default_rng(0)
+    weights = {
+        "w1": rng.standard_normal((16, 3, 3, 3)) * 0.2,
+        "b1": rng.standard_normal(16),
+        "w2": rng.standard_normal((16, 16, 1, 1)) * 0.2,
+        "w3": rng.standard_normal((16, 10)) * 0.3,
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w2"], ["c2"], kernel_shape=[1, 1]),
+        helper.make_node("Add", ["c2", "r1"], ["s"]),
+        helper.make_node("Sigmoid", ["s"], ["g"]),
+        helper.make_node("Mul", ["s", "g"], ["m"]),
+        helper.make_node("GlobalAveragePool", ["m"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("MatMul", ["f", "w3"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["y"], axis=-1),
+    ]
+    side = "side" if dynamic else 24
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, side, side])
+    outputs = [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10]),
+        helper.make_tensor_value_info("m", TensorProto.FLOAT, [1, 16, side, side]),
+    ]
+    initializers = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in weights.items()]
+    graph = helper.make_graph(nodes, "small", [x], outputs, initializers)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory, store):
+    folder = tmp_path_factory.mktemp("compiled")
+    model = small_model(folder / "small.onnx")
+    options = collage.Options(threads=1, cache_dir=store, verify_s=0.5, measure_budget_s=40)
+    return model, folder / "bundle", collage.compile(model, options, output=folder / "bundle")
+
+
+def test_the_summary_covers_every_node_once(compiled):
+    _, _, summary = compiled
+    nodes = sorted(node for region in summary.plan for node in region.nodes)
+    assert nodes == list(range(10))
+    assert summary.candidates.measured > 10
+    assert summary.latency.collage_s > 0
+    assert summary.predicted_s > 0
+    assert "outputs equal" in summary.gate.reason or "slower" in summary.gate.reason
+
+
+def test_a_fresh_process_loads_it_without_compiler_or_onnx(compiled, tmp_path):
+    model, bundle, _ = compiled
+    code = f"""
+import sys, numpy as np, collage
+x = np.random.default_rng(3).standard_normal((1, 3, 24, 24)).astype(np.float32)
+outputs = collage.load({str(bundle)!r}).run({{"x": x}})
+np.savez({str(tmp_path / "out.npz")!r}, x=x, **outputs)
+loaded = {{"tvm", "onnx", "pydantic", "onnxruntime", "openvino"}} & set(sys.modules)
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    import onnxruntime
+
+    with np.load(tmp_path / "out.npz") as out:
+        session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+        y, m = session.run(["y", "m"], {"x": out["x"]})
+        np.testing.assert_allclose(out["y"], y, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(out["m"], m, rtol=1e-3, atol=1e-4)
+
+
+def test_a_second_compile_measures_nothing(compiled, store, tmp_path, capsys):
+    model, _, first = compiled
+    arguments = ["compile", str(model), "-o", str(tmp_path / "again"), "--threads", "1"]
+    assert main([*arguments, "--cache-dir", str(store), "--budget", "40s", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["candidates"]["measured"] == 0
+    assert facts["candidates"]["cached"] >= first.candidates.measured
+    assert facts["model_sha256"] == first.model_sha256
+    assert (tmp_path / "again" / "report.html").stat().st_size > 1000
+
+
+def test_run_bench_and_report_read_the_bundle(compiled, capsys):
+    _, bundle, _ = compiled
+    assert main(["run", str(bundle)]) == 0
+    assert main(["bench", str(bundle), "--seconds", "0.2", "--json"]) == 0
+    assert main(["report", str(bundle)]) == 0
+    assert "report.html" in capsys.readouterr().out
+
+
+def test_a_changed_byte_is_refused(compiled, tmp_path, capsys):
+    import shutil
+
+    _, bundle, _ = compiled
+    copy = tmp_path / "changed"
+    shutil.copytree(bundle, copy)
+    content = bytearray((copy / "model.so").read_bytes())
+    content[len(content) // 2] ^= 1
+    (copy / "model.so").write_bytes(bytes(content))
+    assert main(["run", str(copy)]) == 5
+    assert "model.so" in capsys.readouterr().err
+
+
+def test_an_unbound_dimension_says_which_option_to_add(tmp_path, capsys):
+    model = small_model(tmp_path / "dynamic.onnx", dynamic=True)
+    assert main(["compile", str(model), "-o", str(tmp_path / "b"), "--quiet"]) == 2
+    message = capsys.readouterr().err
+    assert "--shape x=1,3,?,?" in message
+    assert "--dim side=" in message
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x08\x07\x12\x04test"])
+def test_what_is_no_model_is_refused(tmp_path, content):
+    file = tmp_path / "broken.onnx"
+    file.write_bytes(content)
+    with pytest.raises(ModelError):
+        collage.compile(file, collage.Options(cache_dir=tmp_path / "s"), output=tmp_path / "b")
+
+
+def test_an_unknown_backend_is_refused_with_the_known_ones(tmp_path):
+    model = small_model(tmp_path / "small.onnx")
+    options = collage.Options(backends=("tensorflow",), cache_dir=tmp_path / "s")
+    with pytest.raises(OptionError, match="onnxruntime"):
+        collage.compile(model, options, output=tmp_path / "b")
+
+
+def test_dimension_options_are_parsed():
+    assert parse_dims(["batch=1", "a=b=2"]) == {"batch": 1, "a=b": 2}
+    assert parse_shapes(["x=1,3;y=2", "x=2,3"]) == ({"x": (1, 3), "y": (2,)}, {"x": (2, 3)})
+    with pytest.raises(DimensionError):
+        parse_dims(["batch=zero"])
+    with pytest.raises(DimensionError):
+        parse_shapes(["x=1,?,3"])
