@@ -21,6 +21,7 @@ _HARMFUL = ["MatMulAddFusion"]
 _LARGE_BYTES = 1 << 30
 """Above this a model is written with external data (a protobuf ends at 2 GiB)."""
 
+_DEFAULT_OPSET = 17
 _OPTIONAL_OUTPUTS = {
     "Dropout": 1, "MaxPool": 1, "LayerNormalization": 1, "BatchNormalization": 1,
 }  # fmt: skip
@@ -38,7 +39,7 @@ def session_options(level: str) -> onnxruntime.SessionOptions:
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     options.intra_op_num_threads = 1
     return options
 
@@ -297,4 +298,6 @@ def _used_opsets(model: onnx.ModelProto) -> None:
     }
     del model.opset_import[:]
     for domain in sorted(used | {""}):
-        model.opset_import.append(onnx.helper.make_opsetid(domain, versions.get(domain, 1)))
+        model.opset_import.append(
+            onnx.helper.make_opsetid(domain, versions.get(domain, 1 if domain else _DEFAULT_OPSET))
+        )

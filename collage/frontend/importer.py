@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 
-from collage.errors import InputError
+from collage.errors import InputError, ModelError
 from collage.frontend.fold import fold, save_model, tidy
 from collage.frontend.infer import infer_types
 from collage.frontend.load import bind_shapes, read_model
@@ -67,7 +67,8 @@ def _import_function(
     notes = [note] if note else []
     tidy(model)
     types = infer_types(model, work_dir)
-    notes += _write_types(model, types)
+    _require_tensors(model, types)
+    notes += write_types(model, types)
     simplified = work_dir / f"{name}.simplified.onnx"
     unknown = [OpPatternKind.OPAQUE] * len(model.graph.node)
     kinds = _kinds(make_function(model, name, simplified, unknown))
@@ -83,7 +84,17 @@ def _kinds(function: Function) -> list[OpPatternKind]:
     return node_kinds(function.relax_nodes)
 
 
-def _write_types(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> list[str]:
+def _require_tensors(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> None:
+    for value in model.graph.output:
+        kind = types.get(value.name, onnx.TypeProto()).WhichOneof("value")
+        if kind not in (None, "tensor_type"):
+            raise ModelError(
+                f"output {value.name} is a {(kind or '').removesuffix('_type')} and no tensor;"
+                " cut the last operators off (a ZipMap of scikit-learn: export with zipmap=False)"
+            )
+
+
+def write_types(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> list[str]:
     """Write the types into the model; note values without static shape."""
     graph = model.graph
     outputs = {value.name: value for value in graph.output}

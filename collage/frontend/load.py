@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import inliner
@@ -83,12 +84,25 @@ def _normalise(model: onnx.ModelProto) -> None:
     inputs = [value for value in graph.input if value.name not in weights]
     del graph.input[:]
     graph.input.extend(inputs)
+    graph.initializer.extend(_dense(tensor) for tensor in graph.sparse_initializer)
+    del graph.sparse_initializer[:]
     del graph.value_info[:]
     del graph.quantization_annotation[:]
     del model.training_info[:]
     model.ir_version = max(model.ir_version, 8)
     if not model.opset_import:
         model.opset_import.append(onnx.helper.make_opsetid("", 9))
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    values = onnx.numpy_helper.to_array(sparse.values)
+    places = onnx.numpy_helper.to_array(sparse.indices)
+    result = np.zeros(tuple(sparse.dims), values.dtype)
+    if places.ndim == 1:
+        result.reshape(-1)[places] = values
+    else:
+        result[tuple(places.T)] = values
+    return onnx.numpy_helper.from_array(result, sparse.values.name)
 
 
 def bind_shapes(model: onnx.ModelProto, dims: Mapping[str, int], shapes: Shapes) -> None:

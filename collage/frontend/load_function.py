@@ -11,7 +11,7 @@ import onnx
 
 from collage.frontend.convert import RelaxNodes, single_node
 from collage.frontend.model import Function
-from collage.frontend.proto import STANDARD_DOMAINS, op_name, reads, tensor_type
+from collage.frontend.proto import ELEMENT_TYPES, STANDARD_DOMAINS, op_name, reads, tensor_type
 from collage.graph.dataflow import DataflowGraph, Node, TensorType
 from collage.graph.op_pattern import OpPatternKind
 
@@ -36,7 +36,11 @@ def make_function(
         value.setflags(write=False)
     value_types = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
     types = {key: found for key, value in value_types.items() if (found := tensor_type(value))}
-    types |= {key: TensorType(value.shape, str(value.dtype)) for key, value in weights.items()}
+    types |= {
+        key: TensorType(value.shape, str(value.dtype))
+        for key, value in weights.items()
+        if str(value.dtype) in ELEMENT_TYPES
+    }
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     onnx_nodes = tuple(graph.node)
     return Function(

@@ -11,7 +11,7 @@ from onnx.helper import make_node
 from tvm import relax
 
 from collage.frontend.fold import tidy
-from collage.frontend.importer import _write_types
+from collage.frontend.importer import write_types
 from collage.frontend.infer import infer_types
 from collage.frontend.inputs import reference_values
 from collage.frontend.load_function import make_function
@@ -198,7 +198,7 @@ def make_case(case, tmp_path):
     node = make_node(op, names, outputs, **attributes)
     made = model([node], inputs, outputs, weights, int(opset or 22))
     tidy(made)
-    _write_types(made, infer_types(made, tmp_path))
+    write_types(made, infer_types(made, tmp_path))
     return make_function(made, "main", tmp_path, [OpPatternKind.OPAQUE]), feeds
 
 
@@ -247,7 +247,7 @@ def test_half_precision_and_brain_floats(tmp_path):
         number = onnx.TensorProto.FLOAT16 if dtype == "float16" else onnx.TensorProto.BFLOAT16
         made = model([make_node("Relu", ["x"], ["y"])], {"x": ("float32", (2, 3))}, ["y"])
         made.graph.input[0].type.tensor_type.elem_type = number
-        _write_types(made, infer_types(made, tmp_path))
+        write_types(made, infer_types(made, tmp_path))
         function = make_function(made, "main", tmp_path, [OpPatternKind.OPAQUE])
         assert function.graph.types["y"].dtype == dtype
         assert function.relax_nodes[0] is not None

@@ -86,7 +86,7 @@ def test_a_worker_loads_without_tvm(real_model):
 
 
 def test_equal_layers_have_one_digest(real_model):
-    """Twelve transformer blocks of one width cost one measurement, not twelve."""
+    """Transformer blocks of one width are measured once, not once each."""
     function = real_model("llama_tiny").functions[0]
     digests = {region_digest(function, 1 << n) for n in range(len(function.graph))}
     assert len(digests) < len(function.graph) / 4

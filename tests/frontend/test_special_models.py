@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.helper import make_node as node
 
-from collage.errors import BackendError
+from collage.errors import BackendError, ModelError
 from collage.frontend import Function, import_model
 from collage.frontend.inputs import random_inputs, reference_values
 from collage.frontend.region import (
@@ -222,3 +222,36 @@ def test_large_models_are_written_with_external_data(tmp_path, monkeypatch):
         "main.simplified.onnx.data",
     ]
     check_nodes(imported_model.functions[0])
+
+
+def test_sparse_weights_become_dense(tmp_path):
+    made = model([node("MatMul", ["x", "w"], ["y"])], {"x": ("float32", (2, 3))}, ["y"])
+    places = onnx.numpy_helper.from_array(np.array([[0, 1], [2, 0]]), "places")
+    values = onnx.numpy_helper.from_array(np.array([5, 7], np.float32), "w")
+    made.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [3, 4]))
+    function = imported(made, tmp_path)
+    assert function.weights["w"].tolist() == [[0, 5, 0, 0], [0, 0, 0, 0], [7, 0, 0, 0]]
+    check_nodes(function)
+
+
+def test_outputs_must_be_tensors(tmp_path):
+    made = model([node("SequenceConstruct", ["x", "x"], ["y"])], {"x": ("float32", (2,))}, ["y"])
+    with pytest.raises(ModelError, match="output y is a sequence"):
+        imported(made, tmp_path)
+
+
+def test_sequences_inside_are_foreign(tmp_path):
+    made = model(
+        [
+            node("SequenceConstruct", ["x", "x"], ["s"]),
+            node("ConcatFromSequence", ["s"], ["y"], axis=0),
+        ],
+        {"x": ("float32", (2,))},
+        ["y"],
+    )
+    function = imported(made, tmp_path)
+    assert list(function.relax_nodes) == [None, None]
+    assert region_values(function, 0b10)[0] == ("s",)
+    values = reference_values(function, random_inputs(function, 0))
+    assert values["y"].shape == (4,)
+    onnxruntime.InferenceSession(region_onnx(function, 0b10).SerializeToString())
