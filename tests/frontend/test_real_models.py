@@ -90,3 +90,15 @@ def test_equal_layers_have_one_digest(real_model):
     function = real_model("llama_tiny").functions[0]
     digests = {region_digest(function, 1 << n) for n in range(len(function.graph))}
     assert len(digests) < len(function.graph) / 4
+
+
+@pytest.mark.parametrize("name", [*DRAWN, *TRAINED])
+def test_folding_changes_no_result(name, real_model):
+    imported = real_model(name)
+    function = imported.functions[0]
+    inputs = random_inputs(function, 0)
+    values = reference_values(function, inputs)
+    original = onnxruntime.InferenceSession(imported.path, providers=["CPUExecutionProvider"])
+    for output, expected in zip(function.graph.outputs, original.run(None, inputs), strict=True):
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(values[output], expected, rtol=1e-3, atol=1e-3 * scale)
