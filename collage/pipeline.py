@@ -5,6 +5,7 @@ Every stage is idempotent: costs live in the store under content keys, so whatev
 compile, the next one repeats no measurement.
 """
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -25,7 +26,7 @@ from collage.cost import Cost, CostTable, Environment
 from collage.errors import BackendError, InputError, OptionError, StoreError
 from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
-from collage.frontend.region import region_values
+from collage.frontend.region import region_digest, region_values
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
 from collage.measure.work import OnCost, Work
@@ -232,7 +233,8 @@ def _search(
             footprint_bytes=_footprint_bytes(function),
         )
         try:
-            timed = _TimedMeasurer(measurer)
+            finished = _finished_mark(function, session)
+            timed = _TimedMeasurer(measurer, replay=finished.exists())
             search = search_function(
                 enumerated,
                 timed,
@@ -242,6 +244,7 @@ def _search(
                 on_cost=on_cost,
             )
             measuring_s = timed.seconds
+            _make_mark(finished)
         finally:
             measurer.close()
     session.seconds.stages["measure"] += measuring_s
@@ -252,17 +255,44 @@ def _search(
     return search
 
 
-class _TimedMeasurer:
-    """Passes batches on and adds up the wall seconds that they take."""
+def _finished_mark(function: Function, session: Session) -> Path:
+    """The file that says: this search ended with this budget, and its costs are in the table.
 
-    def __init__(self, inner: LocalMeasurer) -> None:
+    A search under a time budget could go on a little in every run; what is finished stays so, until
+    the function, a backend, the environment or the budget changes.
+    """
+    whole = (1 << len(function.graph)) - 1
+    facts = [
+        region_digest(function, whole),
+        *(backend.identity for backend in session.backends),
+        session.environment.digest,
+        str(session.options.measure_budget_s),
+    ]
+    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return session.options.store_dir / "searches" / name
+
+
+def _make_mark(file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    except OSError as error:
+        raise StoreError(f"the store cannot be written: {error.strerror}: {file}") from error
+
+
+class _TimedMeasurer:
+    """Passes batches on and adds up the wall seconds; `replay` answers from the table alone."""
+
+    def __init__(self, inner: LocalMeasurer, replay: bool) -> None:
         self.inner = inner
+        self.replay = replay
         self.seconds = 0.0
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         start = time.monotonic()
         try:
-            return self.inner.measure(batch, on_cost)
+            ask = self.inner.recall if self.replay else self.inner.measure
+            return ask(batch, on_cost)
         finally:
             self.seconds += time.monotonic() - start
 

@@ -1,84 +1,52 @@
 """Measure on this machine: a few worker processes that are reused, watched and replaced.
 
 Costs that the table knows are not measured again; equal candidates of a batch are measured once.
-A worker that dies, hangs or runs out of memory costs its candidate (after a second try for a death
-that may have come from outside) and is replaced; the batch goes on. Workers build side by side,
-but only one of them times at any moment.
+Workers build side by side, but one at a time is timed (unless `parallel_timing`): a worker that has
+built a kernel waits for its turn. There are never more workers than cores allow beside the timed
+kernel's own threads. A worker that crashes, hangs or eats memory costs its candidate and is
+replaced; one that was killed from outside has its candidate tried once more.
+
+One thread waits for all workers. Each cost is in the table before the caller hears of it, so a run
+that is interrupted, or killed, repeats nothing.
 """
 
 import math
 import os
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import selectors
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
-
-import psutil
 
 from collage.backends.base import Backend
 from collage.cost import Cost, CostKey, CostTable, Environment
 from collage.cost.cost import cost_key
-from collage.errors import CollageError, MeasureError
-from collage.frontend import Function
-from collage.frontend.region import region_digest
-from collage.measure.messages import (
-    Answer,
-    AnswerReader,
-    Built,
-    Go,
-    Outcome,
-    Ready,
-    Refused,
-    Request,
-    Setup,
-    Task,
-    pack_frame,
-)
+from collage.errors import MeasureError
+from collage.frontend.model import Function
+from collage.graph.index_set import IndexSet
+from collage.measure.messages import Answer, Built, Outcome, Ready, Refused, Setup, Task
+from collage.measure.slot import Job, Slot, State
 from collage.measure.timing import sweep_bytes
 from collage.measure.work import OnCost, Work
 
-START_TIMEOUT_S = 120.0
 LOADER = "collage.measure.workshop:FunctionWorkshop"
-WATCH_EVERY_S = 0.2
+WATCH_EVERY_S = 0.02
+MAX_FAILED_STARTS = 2
+HOPELESS = 3.0
+"""A kernel this many times slower than another of the same region needs no precise cost."""
 
 
-@dataclass
-class _Job:
-    key: CostKey
-    works: list[tuple[int, Work]]
-    deaths: int = 0
+def _region_digest(function: Function, nodes: IndexSet) -> str:
+    from collage.frontend.region import region_digest
 
-
-@dataclass
-class _Batch:
-    """What the threads of one batch share."""
-
-    jobs: "SimpleQueue[_Job]"
-    costs: list[Cost]
-    on_cost: OnCost | None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    error: BaseException | None = None
+    return region_digest(function, nodes)
 
 
 class LocalMeasurer:
-    """Measures works of `functions` on `backends` with `workers` processes.
+    """Implements `Measurer` with worker processes; call `close` when done.
 
-    Args of the constructor:
-        functions: the functions that works name.
-        backends: the backends that works name.
-        table: where costs are looked up and kept.
-        environment: of the costs.
-        reference_dir: folder of the reference values (one function), see `frontend.inputs`.
-        workers: processes; they start when first needed.
-        timeout_s: wall limit of one candidate, build and timing.
-        memory_bytes: limit of one worker's data.
-        footprint_bytes: what one run of the model touches.
-        loader: `module:callable` that makes the workshop inside a worker.
+    Counts of all batches: `measured` works were built here, `cached` came from the table or from an
+    equal work of the batch, `invalid` of both are unusable, and `drifted` were measured while the
+    machine changed its pace.
     """
 
     def __init__(
@@ -93,17 +61,40 @@ class LocalMeasurer:
         timeout_s: float = 30.0,
         memory_bytes: int = 4 << 30,
         footprint_bytes: int = 64 << 20,
+        parallel_timing: bool = False,
         loader: str = LOADER,
+        digest: Callable[[Function, IndexSet], str] = _region_digest,
     ) -> None:
+        """Make a measurer; workers start when first needed.
+
+        Args:
+            functions: what works may name; their simplified files exist.
+            backends: what works may name.
+            table: any table of the store; costs go to the one of `environment`.
+            reference_dir: of `frontend.inputs.save_reference`.
+            workers: at most this many processes.
+            timeout_s: wall seconds of one candidate's build and timing.
+            memory_bytes: of one worker, resident, mapped files not counted.
+            footprint_bytes: what one run of the model touches, weights and activations.
+            parallel_timing: time several kernels at once, for rough costs.
+            loader: "module:callable" that makes the workshop in a worker.
+            digest: of a region's structure.
+        """
+        self.measured = self.cached = self.invalid = self.drifted = 0
         self._functions = {function.name: function for function in functions}
         self._identities = {backend.name: backend.identity for backend in backends}
-        self._table = table
+        self._table = table.within(environment)
         self._environment = environment
-        self._timeout_s = timeout_s
-        self._count = workers
+        self._digest = digest
+        self._parallel_timing = parallel_timing
+        self._kept: dict[CostKey, Cost] = {}
+        self._digests: dict[tuple[str, IndexSet], str] = {}
+        self._best_s: dict[tuple[str, IndexSet], float] = {}
+        self._failed_starts = 0
+        self._boundary_key = cost_key("boundary", "virtual machine", environment)
+        known = self._table.get(self._boundary_key)
+        self._boundary_s = known.seconds if known else None
         self._sweep = sweep_bytes(footprint_bytes)
-        self._timing = threading.Lock()
-        self._boundary_s: float | None = None
         self._setup = Setup(
             loader,
             tuple((function.name, function.simplified) for function in functions),
@@ -112,201 +103,198 @@ class LocalMeasurer:
             reference_dir,
             memory_bytes,
             self._sweep,
-            measure_boundary=True,
+            measure_boundary=known is None,
         )
-        self._workers: list[_Worker | None] = [None] * workers
-        self.measured = self.cached = self.invalid = 0
+        count = _worker_count(workers, environment, parallel_timing)
+        self._slots = [Slot(self._setup, timeout_s) for _ in range(count)]
 
     def key(self, work: Work) -> CostKey:
-        """Key of a work's cost in the table."""
-        digest = region_digest(self._functions[work.function], work.nodes)
+        """Return the key of the work's cost in the table."""
+        region = (work.function, work.nodes)
+        if region not in self._digests:
+            self._digests[region] = self._digest(self._functions[work.function], work.nodes)
         identity = f"{self._identities[work.backend]} {work.variant} sweep={self._sweep}"
-        return cost_key(digest, identity, self._environment)
+        return cost_key(self._digests[region], identity, self._environment)
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         """Return the cost of each work, in order.
 
         Raises:
-            MeasureError: workers do not start at all.
-            StoreError: a cost cannot be kept.
+            MeasureError: no worker starts.
+            StoreError: a cost cannot be stored; those before it are.
         """
-        state = _Batch(SimpleQueue(), [Cost.unknown()] * len(batch), on_cost)
-        jobs: dict[CostKey, _Job] = {}
+        run = _Batch(batch, on_cost)
         for position, work in enumerate(batch):
             key = self.key(work)
-            known = self._table.get(key)
-            if known is not None:
+            known = self._kept.get(key) or self._table.get(key)
+            if known is None:
+                run.add(key, position, work)
+            else:
+                self._learn(work, known)
                 self.cached += 1
                 self.invalid += known.is_invalid
-                state.costs[position] = known
-                if on_cost:
-                    on_cost(work, known, True)
-            else:
-                jobs.setdefault(key, _Job(key, [])).works.append((position, work))
-        for job in jobs.values():
-            state.jobs.put(job)
-        if jobs:
-            self._run(state, min(self._count, len(jobs)))
-        return state.costs
+                run.report(position, work, known, True)
+        try:
+            self._serve(run)
+        except BaseException:
+            self.close()  # workers are in the middle of something
+            raise
+        return run.costs
 
     def close(self) -> None:
-        """End all workers."""
-        for worker in self._workers:
-            if worker is not None:
-                worker.kill()
-        self._workers = [None] * self._count
+        """End all workers; a later `measure` starts new ones."""
+        for slot in self._slots:
+            slot.clear()
 
-    def _run(self, state: _Batch, count: int) -> None:
-        threads = [
-            threading.Thread(target=self._serve, args=(slot, state), daemon=True)
-            for slot in range(count)
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except BaseException:
-            self.close()
-            raise
-        if state.error is not None:
-            raise state.error
+    def _serve(self, run: "_Batch") -> None:
+        while run.queue or any(slot.job for slot in self._slots):
+            self._hand_out(run)
+            with selectors.DefaultSelector() as selector:
+                for slot in self._slots:
+                    if slot.worker is not None:
+                        selector.register(slot.worker, selectors.EVENT_READ, slot)
+                ready = selector.select(WATCH_EVERY_S)
+            for event, _ in ready:
+                self._hear(run, event.data)
+            for slot in self._slots:
+                excess = slot.excess()
+                if excess:
+                    self._stop(run, slot, excess)
 
-    def _serve(self, slot: int, state: _Batch) -> None:
-        try:
-            while state.error is None:
-                try:
-                    job = state.jobs.get_nowait()
-                except Empty:
-                    return
-                outcome = self._measure_one(slot, job)
-                if outcome is None:
-                    state.jobs.put(job)
-                else:
-                    self._keep(state, job, outcome)
-        except CollageError as error:
-            state.error = error
+    def _hand_out(self, run: "_Batch") -> None:
+        free = len(run.queue)
+        for slot in self._slots:
+            if slot.state is State.IDLE and run.queue:
+                slot.assign(job := run.queue.popleft(), self._task(job.work))
+                free -= 1
+            elif slot.state is State.STARTING:
+                free -= 1
+            elif slot.state is State.EMPTY and free > 0 and self._may_start():
+                slot.start()
+                free -= 1
+        for slot in self._slots:
+            timing = any(other.state is State.TIMING for other in self._slots)
+            if slot.state is State.WAITING and (self._parallel_timing or not timing):
+                slot.go()
 
-    def _measure_one(self, slot: int, job: _Job) -> Outcome | None:
-        """Measure in the slot's worker; None asks for another try."""
-        worker = self._workers[slot]
-        if worker is None:
-            worker = self._workers[slot] = _Worker(self._setup)
-        if self._boundary_s is None:
-            self._boundary_s = worker.boundary_s
-        task = Task(job.works[0][1], math.inf, self._boundary_s)
-        answer = worker.ask(task, self._timeout_s)
-        if isinstance(answer, Built):
-            with self._timing:
-                answer = worker.ask(Go(), self._timeout_s)
-        if isinstance(answer, Outcome):
-            return answer
-        worker.kill()
-        self._workers[slot] = None
-        if worker.killed_for:
-            return Outcome(Cost.invalid(worker.killed_for))
-        job.deaths += 1
-        if job.deaths == 1:
-            return None
-        return Outcome(Cost.invalid(f"the worker died twice: {worker.epitaph()}"))
+    def _may_start(self) -> bool:
+        """The first worker measures the boundary; the others start when it is known."""
+        if self._boundary_s is not None:
+            return True
+        return all(slot.state is State.EMPTY for slot in self._slots)
 
-    def _keep(self, state: _Batch, job: _Job, outcome: Outcome) -> None:
-        cost = outcome.cost
-        with state.lock:
-            if outcome.durable:
-                self._table.put(job.key, cost)
-            self.measured += 1
-            self.invalid += cost.is_invalid
-            for position, work in job.works:
-                state.costs[position] = cost
-                if state.on_cost:
-                    state.on_cost(work, cost, False)
+    def _task(self, work: Work) -> Task:
+        best_s = self._best_s.get((work.function, work.nodes), math.inf)
+        return Task(work, HOPELESS * best_s, self._boundary_s or 0.0)
 
-
-class _Worker:
-    """One worker process, with limits of time (per question) and of resident memory."""
-
-    def __init__(self, setup: Setup) -> None:
-        environment = os.environ | {
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "OMP_NUM_THREADS": str(setup.threads),
-            "TVM_NUM_THREADS": str(setup.threads),
-            "ORT_DISABLE_TELEMETRY": "1",
-        }
-        self.killed_for = ""
-        self._memory_bytes = setup.memory_bytes
-        self._reader = AnswerReader()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-        requests, self._requests = os.pipe()
-        self._answers, answers = os.pipe()
-        command = [sys.executable, "-m", "collage.measure.worker", "--parent", str(os.getpid())]
-        self._process = subprocess.Popen(
-            [*command, "--requests", str(requests), "--answers", str(answers)],
-            stdin=subprocess.DEVNULL,
-            stdout=self._errors,
-            stderr=self._errors,
-            env=environment,
-            pass_fds=(requests, answers),
-        )
-        os.close(requests)
-        os.close(answers)
-        ready = self.ask(setup, START_TIMEOUT_S)
-        if not isinstance(ready, Ready):
-            self.kill()
-            reason = ready.reason if isinstance(ready, Refused) else self.epitaph()
-            raise MeasureError(f"a measuring process does not start: {reason}")
-        self.boundary_s = ready.boundary_s or 0.0
-
-    def ask(self, question: Request, timeout_s: float) -> Answer | None:
-        """Send a request and wait for its answer; None when the worker died or was killed."""
-        done = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(done, timeout_s), daemon=True)
-        watch.start()
-        try:
-            data = pack_frame(question)
-            while data:
-                data = data[os.write(self._requests, data) :]
-            while chunk := os.read(self._answers, 1 << 20):
-                for answer in self._reader.feed(chunk):
-                    return answer
-            return None
-        except OSError:
-            return None
-        finally:
-            done.set()
-            watch.join()
-
-    def _watch(self, done: threading.Event, timeout_s: float) -> None:
-        waited = 0.0
-        while not done.wait(WATCH_EVERY_S):
-            waited += WATCH_EVERY_S
-            if waited >= timeout_s:
-                self.killed_for = f"timed out after {timeout_s:.0f} s"
-            elif self._resident_bytes() > self._memory_bytes:
-                self.killed_for = f"needs more than {self._memory_bytes / (1 << 30):.1f} GiB"
-            if self.killed_for:
-                self._process.kill()
-                return
-
-    def _resident_bytes(self) -> int:
-        try:
-            return int(psutil.Process(self._process.pid).memory_info().rss)
-        except psutil.NoSuchProcess:
-            return 0
-
-    def kill(self) -> None:
-        """End the process at once; safe to call again."""
-        if self._process.returncode is not None:
+    def _hear(self, run: "_Batch", slot: Slot) -> None:
+        assert slot.worker is not None
+        answers = slot.worker.read()
+        if answers is None:
+            self._bury(run, slot)
             return
-        self._process.kill()
-        self._process.wait()
-        os.close(self._requests)
-        os.close(self._answers)
+        for answer in answers:
+            self._take(run, slot, answer)
 
-    def epitaph(self) -> str:
-        """Say how the process ended: its signal or code, and its last words."""
-        code = self._process.returncode
-        how = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
-        self._errors.seek(0)
-        words = self._errors.read().decode(errors="replace").strip().splitlines()
-        return f"{how}; {words[-1][:300]}" if words else how
+    def _take(self, run: "_Batch", slot: Slot, answer: Answer) -> None:
+        match answer:
+            case Ready(boundary_s):
+                self._failed_starts = 0
+                self._learn_boundary(boundary_s)
+                slot.rest()
+            case Refused(reason):
+                raise MeasureError(f"a measuring process cannot work: {reason}")
+            case Built():
+                slot.wait()
+            case Outcome():
+                job = slot.job
+                assert job is not None
+                slot.rest()
+                self._finish(run, job, answer)
+
+    def _bury(self, run: "_Batch", slot: Slot) -> None:
+        """The worker died by itself, or by somebody else's hand."""
+        assert slot.worker is not None
+        worker, job, was_starting = slot.worker, slot.job, slot.state is State.STARTING
+        how, killed = worker.epitaph(), worker.was_killed
+        slot.clear()
+        if was_starting:
+            self._failed_start(how)
+        if job is None:
+            return
+        if not killed:
+            self._finish(run, job, Outcome(Cost.invalid(f"crashed: {how}")))
+            return
+        job.deaths += 1
+        if job.deaths < 2:
+            run.queue.appendleft(job)
+        else:
+            self._finish(run, job, Outcome(Cost.invalid(f"worker died twice: {how}"), durable=False))
+
+    def _stop(self, run: "_Batch", slot: Slot, excess: str) -> None:
+        job, was_starting = slot.job, slot.state is State.STARTING
+        slot.clear()
+        if was_starting:
+            self._failed_start(excess)
+        if job is not None:
+            self._finish(run, job, Outcome(Cost.invalid(excess)))
+
+    def _failed_start(self, how: str) -> None:
+        self._failed_starts += 1
+        if self._failed_starts >= MAX_FAILED_STARTS:
+            raise MeasureError(
+                f"measuring processes do not start: {how}; more memory, or fewer workers, may help"
+            )
+
+    def _finish(self, run: "_Batch", job: Job, outcome: Outcome) -> None:
+        cost = outcome.cost
+        if outcome.durable:
+            self._table.put(job.key, cost)
+        else:
+            self._kept[job.key] = cost
+        self.measured += 1
+        self.drifted += outcome.drifted
+        self.cached += len(job.works) - 1
+        self.invalid += cost.is_invalid * len(job.works)
+        for count, (position, work) in enumerate(job.works):
+            self._learn(work, cost)
+            run.report(position, work, cost, count > 0)
+
+    def _learn(self, work: Work, cost: Cost) -> None:
+        region = (work.function, work.nodes)
+        if cost.is_valid:
+            self._best_s[region] = min(cost.seconds, self._best_s.get(region, math.inf))
+
+    def _learn_boundary(self, boundary_s: float | None) -> None:
+        if boundary_s is not None and self._boundary_s is None:
+            self._boundary_s = boundary_s
+            self._table.put(self._boundary_key, Cost(boundary_s, boundary_s, boundary_s))
+
+
+class _Batch:
+    """The state of one `measure` call."""
+
+    def __init__(self, batch: Sequence[Work], on_cost: OnCost | None) -> None:
+        self.costs = [Cost.unknown()] * len(batch)
+        self.queue: deque[Job] = deque()
+        self._jobs: dict[CostKey, Job] = {}
+        self._on_cost = on_cost
+
+    def add(self, key: CostKey, position: int, work: Work) -> None:
+        if key not in self._jobs:
+            self._jobs[key] = Job(key)
+            self.queue.append(self._jobs[key])
+        self._jobs[key].works.append((position, work))
+
+    def report(self, position: int, work: Work, cost: Cost, cached: bool) -> None:
+        self.costs[position] = cost
+        if self._on_cost:
+            self._on_cost(work, cost, cached)
+
+
+def _worker_count(workers: int, environment: Environment, parallel_timing: bool) -> int:
+    """Fewer than asked for where a build would take a core from the kernel that is timed."""
+    cores = len(os.sched_getaffinity(0))
+    threads = environment.threads
+    room = cores // threads if parallel_timing else cores - threads + 1
+    return max(1, min(workers, room))

@@ -5,7 +5,7 @@ best ones when every call is dearer than measured (fewer borders: what a sum of 
 wrong grows with them), and for each backend the best plan that uses it alone.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from collage.backends.base import Backend
@@ -28,7 +28,11 @@ VIEW_S = 2e-7
 
 BORDER_PENALTIES_S = (2e-6, 10e-6, 40e-6)
 TILE_SIZES = (1, 4, 16, 64)
+"""Most nodes of a tile, small to large."""
 BATCH = 16
+CHUNK = 24
+SEED_SHARE = 0.5
+"""Share of the budget that tilings may take; the rest goes where the estimates point."""
 
 
 @dataclass(frozen=True)
@@ -109,29 +113,43 @@ def search_function(
         batch = [enumerated.work[key] for key in keys]
         return dict(zip(keys, measurer.measure(batch, on_cost), strict=True))
 
+    start = clock()
+    costs: dict[Hashable, Cost] = {HOST: Cost(VIEW_S, VIEW_S, VIEW_S)}
+    for chunk in seed_chunks(problem):
+        if len(costs) > 1 and clock() - start > SEED_SHARE * budget_s:
+            break
+        costs |= measure(chunk)
     lazy = search_lazily(
         problem,
         measure,
-        costs={HOST: Cost(VIEW_S, VIEW_S, VIEW_S)},
-        seeds=seed_keys(problem),
+        costs=costs,
         estimator=AdditiveEstimator(problem),
         batch_size=BATCH,
-        budget=Budget(seconds=budget_s, clock=clock),
+        budget=Budget(seconds=max(0.0, start + budget_s - clock()), clock=clock),
     )
     return FunctionSearch(
         enumerated, lazy.costs, tuple(worth_assembling(problem, lazy.costs, plans)), lazy
     )
 
 
-def seed_keys(problem: Problem) -> list[Hashable]:
-    """Keys to measure first: tilings of the function by every backend's options, small and large."""
-    found: dict[Hashable, None] = {}
-    whole = max(TILE_SIZES[-1] + 1, len(problem.graph))
-    for backend in sorted({option.backend for option in problem.options} - {HOST}):
-        own = [option for option in problem.ordered if option.backend == backend]
-        for limit in (whole, *TILE_SIZES):
-            found |= dict.fromkeys(option.key for option in tiling(own, limit))
-    return list(found)
+def seed_chunks(problem: Problem) -> Iterator[list[Hashable]]:
+    """Yield the keys to measure first: tilings of the function by every backend's options.
+
+    The largest tiles come first, all of them in one chunk, so that a plan is known at once; then
+    ever smaller ones, from which the estimator learns what each node costs.
+    """
+    seen: set[Hashable] = set()
+    backends = sorted({option.backend for option in problem.options} - {HOST})
+    own = {name: [o for o in problem.ordered if o.backend == name] for name in backends}
+    whole = max(*TILE_SIZES, len(problem.graph))
+    for limit in (whole, *reversed(TILE_SIZES)):
+        found: dict[Hashable, None] = {}
+        for name in backends:
+            found |= dict.fromkeys(option.key for option in tiling(own[name], limit))
+        keys = [key for key in found if key not in seen]
+        seen.update(keys)
+        size = len(keys) if limit == whole else CHUNK
+        yield from (keys[at : at + size] for at in range(0, len(keys), max(1, size)))
 
 
 def tiling(options: Iterable[Option], limit: int) -> list[Option]:

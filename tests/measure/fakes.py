@@ -1,0 +1,100 @@
+"""A workshop whose "backends" are faults; it runs inside real worker processes."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+from collage.errors import BackendError
+from collage.measure.messages import Setup
+from collage.measure.work import Work
+from collage.measure.workshop import Prepared
+
+
+class FakeWorkshop:
+    """Kernels are y = 2 x; the variant may be a number of milliseconds to sleep."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.empty = lambda *_: None
+        self._folder = setup.reference_dir
+
+    def boundary_s(self) -> float:
+        return 0.0
+
+    def prepare(self, work: Work) -> Prepared:
+        with open(self._folder / "built", "a") as file:
+            file.write(f"{work.backend} {work.variant} {work.nodes} {os.getpid()}\n")
+        if work.backend == "refusing":
+            raise BackendError("no such operator:\nConvTranspose is not supported")
+        x = np.arange(16, dtype=np.float32)
+        y = np.full_like(x, np.nan)
+        call = getattr(self, "_" + work.backend)
+        return Prepared(lambda a, b: call(a, b, work), (x, y), (x,), (y,), (2 * x,))
+
+    def _good(self, x, y, work):
+        if work.variant:
+            time.sleep(float(work.variant) / 1e3)
+        y[:] = 2 * x
+
+    def _wrong(self, x, y, work):
+        y[:] = 3 * x
+
+    def _silent(self, x, y, work):
+        pass
+
+    def _in_place(self, x, y, work):
+        y[:] = 2 * x
+        x[:] = 0
+
+    def _forgetful(self, x, y, work):
+        y[:] = 2 * x if np.isnan(y).all() else 0
+
+    def _raising(self, x, y, work):
+        raise RuntimeError("first line\nthe vendor's last words")
+
+    def _segfault(self, x, y, work):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def _abort(self, x, y, work):
+        os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
+        os.abort()
+
+    def _exiting(self, x, y, work):
+        os._exit(3)
+
+    def _hang(self, x, y, work):
+        time.sleep(1000)
+
+    def _hungry(self, x, y, work):
+        eaten = []
+        while True:
+            eaten.append(np.ones(1 << 22, np.uint8))
+            time.sleep(0.002)
+
+    def _killed(self, x, y, work):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _killed_once(self, x, y, work):
+        marker = Path(self._folder) / "killed"
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        y[:] = 2 * x
+
+    def _noisy(self, x, y, work):
+        os.write(1, b"a vendor's library greets\n" * 100)
+        print("and prints")
+        y[:] = 2 * x
+
+    def _full_disk(self, x, y, work):
+        raise OSError(28, "No space left on device")
+
+
+def refuse(setup: Setup) -> FakeWorkshop:
+    raise RuntimeError("the model file is gone")
+
+
+def die(setup: Setup) -> FakeWorkshop:
+    os._exit(7)

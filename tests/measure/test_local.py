@@ -1,0 +1,204 @@
+"""The measurer against every way in which a candidate can go wrong, with real worker processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from collage.cost import CostTable, Environment
+from collage.errors import MeasureError, StoreError
+from collage.measure.local import LocalMeasurer
+from collage.measure.work import Work
+
+ENVIRONMENT = Environment("cpu", "features", 2, 1, "", "test")
+FAULTS = {
+    "refusing": "ConvTranspose is not supported",
+    "wrong": "wrong numbers",
+    "silent": "NaN",
+    "in_place": "overwrites its input 0",
+    "forgetful": "when called repeatedly",
+    "raising": "RuntimeError: the vendor's last words",
+    "segfault": "crashed: SIGSEGV",
+    "abort": "crashed: SIGABRT: terminate called after throwing",
+    "exiting": "crashed: exit code 3",
+    "hang": "timed out after 1.5 s",
+    "hungry": "needs more than 0.25 GiB of memory",
+}
+UNSTORED = {"killed": "worker died twice: SIGKILL", "full_disk": "No space left on device"}
+
+
+def make_measurer(folder: Path, **options) -> LocalMeasurer:
+    reference = folder / "reference"
+    reference.mkdir(exist_ok=True)
+    names = ["good", "noisy", "killed_once", *FAULTS, *UNSTORED]
+    settings = {"timeout_s": 1.5, "memory_bytes": 256 << 20, "footprint_bytes": 1 << 20} | options
+    return LocalMeasurer(
+        [SimpleNamespace(name="f", simplified=Path("f.onnx"))],
+        [SimpleNamespace(name=name, identity=name) for name in names],
+        CostTable(folder),
+        ENVIRONMENT,
+        reference_dir=reference,
+        **{
+            "loader": "tests.measure.fakes:FakeWorkshop",
+            "digest": lambda function, nodes: str(nodes),
+        }
+        | settings,
+    )
+
+
+@pytest.fixture
+def measurer(tmp_path):
+    made = make_measurer(tmp_path)
+    yield made
+    made.close()
+
+
+def built(folder: Path) -> list[str]:
+    return (folder / "reference" / "built").read_text().splitlines()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_faults_are_invalid_costs_and_the_batch_goes_on(tmp_path, workers):
+    faults = FAULTS | UNSTORED
+    batch = []
+    for number, fault in enumerate(faults):
+        batch += [Work("f", 1 << number, fault), Work("f", 1 << number, "good")]
+    measurer = make_measurer(tmp_path, workers=workers)
+    costs = measurer.measure(batch)
+    measurer.close()
+    for cost, reason in zip(costs[::2], faults.values(), strict=True):
+        assert cost.is_invalid
+        assert reason in cost.reason
+    assert all(cost.is_valid for cost in costs[1::2])
+    assert (measurer.measured, measurer.invalid) == (len(batch), len(faults))
+    again = make_measurer(tmp_path, workers=workers)
+    found = again.measure(batch)
+    again.close()
+    assert again.measured == len(UNSTORED)
+    assert again.cached == len(batch) - len(UNSTORED)
+    assert [cost.reason for cost in found] == [cost.reason for cost in costs]
+
+
+def test_a_worker_killed_from_outside_has_its_candidate_tried_again(measurer):
+    [cost] = measurer.measure([Work("f", 1, "killed_once")])
+    assert cost.is_valid
+
+
+def test_what_libraries_print_does_not_reach_the_pipe(measurer):
+    [cost] = measurer.measure([Work("f", 1, "noisy")])
+    assert cost.is_valid
+
+
+def test_equal_works_are_measured_once(measurer, tmp_path):
+    heard = []
+    works = [Work("f", 1, "good"), Work("f", 2, "good"), Work("f", 1, "good")]
+    costs = measurer.measure(works, lambda work, cost, cached: heard.append((work, cached)))
+    assert costs[0] is costs[2]
+    assert len(built(tmp_path)) == 2
+    assert sorted(heard) == sorted([(works[0], False), (works[0], True), (works[1], False)])
+    assert (measurer.measured, measurer.cached) == (2, 1)
+
+
+def test_workers_live_across_batches(measurer, tmp_path):
+    for nodes in (1, 2, 4):
+        measurer.measure([Work("f", nodes, "good")])
+    assert len({line.split()[-1] for line in built(tmp_path)}) == 1
+
+
+def test_an_idle_worker_that_was_killed_costs_nothing(measurer, tmp_path):
+    measurer.measure([Work("f", 1, "good")])
+    os.kill(int(built(tmp_path)[0].split()[-1]), signal.SIGKILL)
+    time.sleep(0.1)
+    [cost] = measurer.measure([Work("f", 2, "good")])
+    assert cost.is_valid
+
+
+def test_a_hopeless_kernel_is_not_timed_for_long(measurer):
+    first, slow = measurer.measure([Work("f", 1, "good"), Work("f", 1, "good", "20")])
+    assert first.seconds < slow.seconds
+    assert slow.seconds == pytest.approx(0.02, rel=0.3)
+    assert len(slow.samples) == 2
+
+
+def test_only_one_kernel_is_timed_at_a_time(tmp_path):
+    batch = [Work("f", 1 << n, "good", "60") for n in range(4)]
+    with_turns = make_measurer(tmp_path, workers=2, timeout_s=1.0)
+    costs = with_turns.measure(batch)
+    with_turns.close()
+    assert all(cost.is_valid for cost in costs)
+
+
+@pytest.mark.parametrize(
+    ("loader", "reason"),
+    [("refuse", "the model file is gone"), ("die", "exit code 7"), ("absent", "absent")],
+)
+def test_workers_that_cannot_start_are_an_error(tmp_path, loader, reason):
+    measurer = make_measurer(tmp_path, loader=f"tests.measure.fakes:{loader}")
+    with pytest.raises(MeasureError, match=reason):
+        measurer.measure([Work("f", 1, "good")])
+    measurer.close()
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(measurer, tmp_path, monkeypatch):
+    measurer.measure([Work("f", 1, "good")])
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdatasync", _no_space)
+        with pytest.raises(StoreError, match="No space left"):
+            measurer.measure([Work("f", 2, "good")])
+    costs = measurer.measure([Work("f", 1, "good"), Work("f", 2, "good")])
+    assert all(cost.is_valid for cost in costs)
+    assert (measurer.measured, measurer.cached) == (2, 1)
+
+
+def _no_space(file):
+    raise OSError(28, "No space left on device")
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from tests.measure.test_local import make_measurer
+from collage.measure.work import Work
+measurer = make_measurer(Path(sys.argv[1]), workers=2)
+measurer.measure([Work("f", n, "good", "5") for n in range(1, 200)])
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_run_leaves_no_worker_and_is_resumed(tmp_path, ending):
+    (tmp_path / "reference").mkdir()
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], stderr=subprocess.DEVNULL
+    )
+    path = CostTable(tmp_path, ENVIRONMENT).path
+    while not path.exists() or path.read_bytes().count(b"\n") < 12:
+        assert parent.poll() is None
+        time.sleep(0.02)
+    parent.send_signal(ending)
+    parent.wait(10)
+    workers = {int(line.split()[-1]) for line in built(tmp_path)}
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{worker}/fd").exists() for worker in workers):
+        if all(_is_zombie(worker) for worker in workers):
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    done = len(CostTable(tmp_path, ENVIRONMENT)) - 1  # the boundary has a line too
+    measurer = make_measurer(tmp_path, workers=2)
+    measurer.measure([Work("f", n, "good", "5") for n in range(1, done + 4)])
+    measurer.close()
+    assert done > 5
+    assert measurer.cached >= done - 2
+    assert measurer.measured <= 5
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
