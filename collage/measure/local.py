@@ -229,7 +229,9 @@ class LocalMeasurer:
         if job.deaths < 2:
             run.queue.appendleft(job)
         else:
-            self._finish(run, job, Outcome(Cost.invalid(f"worker died twice: {how}"), durable=False))
+            self._finish(
+                run, job, Outcome(Cost.invalid(f"worker died twice: {how}"), durable=False)
+            )
 
     def _stop(self, run: "_Batch", slot: Slot, excess: str) -> None:
         job, was_starting = slot.job, slot.state is State.STARTING

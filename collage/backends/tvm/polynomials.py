@@ -1,19 +1,14 @@
 """exp, erf, tanh and sigmoid of float32 as plain arithmetic, so that LLVM vectorises them.
 
-TVM lowers these to scalar calls of the C library. The forms here are within 1e-6 relative of the exact
+TVM lowers these to scalar calls of the C library. The forms here are within 4e-7 relative of the exact
 value: exp by range reduction and a polynomial of degree six; erf by N. Juffa's two polynomials
 (CUDA's, also MLAS's); tanh by Eigen's rational function. exp is 0 below -87.7 and infinite above 88.4
 (the exact limits are -103.3 and 88.7); NaN is not propagated.
-
-They replace TVM's lowering of the operators in the last pass before LLVM, so that schedules see small
-expressions. Other dtypes keep the C library.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 
 from tvm import tirx
-from tvm.tirx.op import register_intrin_lowering
 
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
@@ -32,28 +27,10 @@ TANH_P = (
     1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
 )  # fmt: skip
 TANH_Q = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
-HIGHEST_LEVEL = 99
-
-Scalar = Callable[[tirx.Expr], tirx.Expr]
-
-
-@cache
-def use_polynomials() -> None:
-    """Replace TVM's lowering of these operators for LLVM targets, in this process."""
-    for name, form in FORMS.items():
-        register_intrin_lowering(
-            f"tirx.{name}", "llvm", f=_lowering(name, form), level=HIGHEST_LEVEL
-        )
 
 
 def f32(value: float) -> tirx.Expr:
     return tirx.const(value, "float32")
-
-
-def bound(value: tirx.Expr, body: Scalar) -> tirx.Expr:
-    """Evaluate `value` once and use it in `body`."""
-    name = tirx.Var("t", "float32")
-    return tirx.Let(name, value, body(name))
 
 
 def horner(x: tirx.Expr, coefficients: Sequence[float]) -> tirx.Expr:
@@ -65,53 +42,26 @@ def horner(x: tirx.Expr, coefficients: Sequence[float]) -> tirx.Expr:
 
 
 def exp(x: tirx.Expr) -> tirx.Expr:
-    def scaled(x: tirx.Expr, power: tirx.Expr) -> tirx.Expr:
-        scale = (tirx.Cast("int32", power) + tirx.const(127, "int32")) << tirx.const(23, "int32")
-        reduced = bound(x - power * f32(LN_2), lambda rest: horner(rest, EXP_COEFFICIENTS))
-        return reduced * tirx.reinterpret("float32", scale)
-
-    return bound(
-        tirx.max(tirx.min(x, f32(88.7)), f32(-88.0)),
-        lambda x: bound(tirx.floor(x * f32(LOG2_E) + f32(0.5)), lambda power: scaled(x, power)),
-    )
+    x = tirx.max(tirx.min(x, f32(88.7)), f32(-88.0))
+    power = tirx.floor(x * f32(LOG2_E) + f32(0.5))
+    rest = x - power * f32(LN_2)
+    scale = (tirx.Cast("int32", power) + tirx.const(127, "int32")) << tirx.const(23, "int32")
+    return horner(rest, EXP_COEFFICIENTS) * tirx.reinterpret("float32", scale)
 
 
 def erf(x: tirx.Expr) -> tirx.Expr:
-    def of(x: tirx.Expr, size: tirx.Expr) -> tirx.Expr:
-        small = bound(x * x, lambda square: horner(square, ERF_SMALL)) * x + x
-        large = f32(1.0) - exp(horner(size, ERF_LARGE) * size - size)
-        signed = bound(large, lambda large: tirx.Select(x < f32(0.0), -large, large))
-        return tirx.Select(size > f32(ERF_SPLIT), signed, small)
-
-    return bound(x, lambda x: bound(tirx.max(x, -x), lambda size: of(x, size)))
+    size = tirx.max(x, -x)
+    small = horner(x * x, ERF_SMALL) * x + x
+    large = f32(1.0) - exp(horner(size, ERF_LARGE) * size - size)
+    signed = tirx.Select(x < f32(0.0), -large, large)
+    return tirx.Select(size > f32(ERF_SPLIT), signed, small)
 
 
 def tanh(x: tirx.Expr) -> tirx.Expr:
-    def of(x: tirx.Expr, square: tirx.Expr) -> tirx.Expr:
-        return x * horner(square, TANH_P) / horner(square, TANH_Q)
-
-    clamped = tirx.max(tirx.min(x, f32(TANH_CLAMP)), f32(-TANH_CLAMP))
-    return bound(clamped, lambda x: bound(x * x, lambda square: of(x, square)))
+    x = tirx.max(tirx.min(x, f32(TANH_CLAMP)), f32(-TANH_CLAMP))
+    square = x * x
+    return x * horner(square, TANH_P) / horner(square, TANH_Q)
 
 
 def sigmoid(x: tirx.Expr) -> tirx.Expr:
     return f32(1.0) / (f32(1.0) + exp(-x))
-
-
-FORMS: dict[str, Scalar] = {"exp": exp, "erf": erf, "tanh": tanh, "sigmoid": sigmoid}
-
-
-def _lowering(name: str, form: Scalar) -> Scalar:
-    def lowered(call: tirx.Expr) -> tirx.Expr:
-        operand = call.args[0]
-        dtype = str(operand.ty.dtype)
-        if dtype == "float32":
-            return form(operand)
-        if dtype in ("float16", "bfloat16"):
-            return tirx.Cast(dtype, form(tirx.Cast("float32", operand)))
-        if name == "sigmoid":
-            one = tirx.const(1.0, dtype)
-            return one / (one + tirx.call_pure_extern(dtype, "exp", -operand))
-        return tirx.call_pure_extern(dtype, name, operand)
-
-    return lowered

@@ -10,8 +10,6 @@ from functools import cache
 import tvm
 import tvm_ffi
 
-from collage.backends.tvm.polynomials import use_polynomials
-
 
 @cache
 def host_cpu() -> str:
@@ -21,11 +19,7 @@ def host_cpu() -> str:
 
 @cache
 def host_target(threads: int) -> tvm.target.Target:
-    """Return the target of native kernels, and of assembled executables, with `threads` cores.
-
-    Kernels for this target are to be lowered with the polynomials, so they are registered here.
-    """
-    use_polynomials()
+    """Return the target of native kernels, and of assembled executables, with `threads` cores."""
     return tvm.target.Target(
         {
             "kind": "llvm",
