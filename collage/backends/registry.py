@@ -19,7 +19,6 @@ from collage.rules.rule import PartitionRule
 GROUP = "collage.backends"
 
 BUILT_IN = {
-    "onednn": "collage.backends.onednn:OneDnnBackend",
     "onnxruntime": "collage.backends.onnxruntime:OnnxRuntimeBackend",
     "openvino": "collage.backends.openvino:OpenVinoBackend",
     "tvm": "collage.backends.tvm:TvmBackend",
