@@ -234,12 +234,15 @@ def _search(
         )
         try:
             finished = _finished_mark(function, session)
-            timed = _TimedMeasurer(measurer, session.table, replay=finished.exists())
+            works = list(enumerated.work.values())
+            known = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
+            timed = _TimedMeasurer(measurer)
             search = search_function(
                 enumerated,
                 timed,
+                {key: cost for key, cost in known.items() if not cost.is_unknown},
                 plans=options.end_to_end_plans,
-                budget_s=options.measure_budget_s,
+                budget_s=0.0 if finished.exists() else options.measure_budget_s,
                 clock=time.monotonic,
                 on_cost=on_cost,
             )
@@ -250,7 +253,7 @@ def _search(
     session.seconds.stages["measure"] += measuring_s
     session.seconds.stages["search"] += time.monotonic() - start - measuring_s
     session.counts.measured += measurer.measured
-    session.counts.cached += measurer.cached + timed.recalled
+    session.counts.cached += measurer.cached
     session.counts.invalid += measurer.invalid
     return search
 
@@ -281,34 +284,18 @@ def _make_mark(file: Path) -> None:
 
 
 class _TimedMeasurer:
-    """Passes batches on and adds up the wall seconds; `replay` answers from the table alone."""
+    """Passes batches on and adds up the wall seconds."""
 
-    def __init__(self, inner: LocalMeasurer, table: CostTable, replay: bool) -> None:
+    def __init__(self, inner: LocalMeasurer) -> None:
         self.inner = inner
-        self.table = table
-        self.recalled = 0
-        self.replay = replay
         self.seconds = 0.0
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         start = time.monotonic()
         try:
-            return (
-                self._recall(batch, on_cost) if self.replay else self.inner.measure(batch, on_cost)
-            )
+            return self.inner.measure(batch, on_cost)
         finally:
             self.seconds += time.monotonic() - start
-
-    def _recall(self, batch: Sequence[Work], on_cost: OnCost | None) -> list[Cost]:
-        costs = []
-        for work in batch:
-            known = self.table.get(self.inner.key(work))
-            if known is not None:
-                self.recalled += 1
-                if on_cost:
-                    on_cost(work, known, True)
-            costs.append(known or Cost.unknown())
-        return costs
 
 
 def _footprint_bytes(function: Function) -> int:
