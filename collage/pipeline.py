@@ -7,12 +7,13 @@ compile, the next one repeats no measurement.
 
 import hashlib
 import json
+import math
 import shutil
 import tempfile
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from collage.backends.base import Backend, Kernel, PluginKernel
 from collage.backends.registry import available_backends
 from collage.bundle.publish import Facts, Published, publish
 from collage.bundle.save import check_output
-from collage.cost import Cost, CostTable, Environment
+from collage.cost import Cost, CostKey, CostTable, Environment, cost_key
 from collage.errors import BackendError, InputError, OptionError, StoreError
 from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
@@ -46,7 +47,10 @@ from collage.search.function import (
 )
 from collage.search.problem import Plan
 from collage.verify import Contender, Latency, compare_latency
-from collage.verify.gate import Gate, PlanExecutable, original_outputs
+from collage.verify.gate import Decision, Gate, PlanExecutable, original_outputs
+
+HOPELESS_PLAN = 1.1
+"""A plan this many times slower than the best one is not assembled again."""
 
 STAGES = ("import", "enumerate", "measure", "search", "assemble", "verify")
 
@@ -195,6 +199,7 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     session.counts.enumerated += len(enumerated.candidates)
     session.counts.unique += len(enumerated.work)
     search = _search(function, enumerated, reference_dir, session)
+    search = replace(search, plans=_still_hopeful(search.plans, session))
     with session.seconds.of("assemble"):
         executables, kernels = _assemble_all(search, session)
     with session.progress.stage("verify") as stage, session.seconds.of("verify"):
@@ -205,6 +210,7 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
 
         gate = Gate(model.path, session.threads, options.verify_s, session.work_dir, on_round)
         decision = gate.decide(function, executables, inputs, expected)
+    _remember(search.plans, decision, session)
     chosen = next(plan for plan in search.plans if plan.name == decision.chosen.name)
     published = Published(function, decision, inputs, expected)
     return Compiled(search, chosen, kernels[chosen.name], published)
@@ -296,6 +302,28 @@ class _TimedMeasurer:
             return self.inner.measure(batch, on_cost)
         finally:
             self.seconds += time.monotonic() - start
+
+
+def _still_hopeful(plans: Sequence[NamedPlan], session: Session) -> tuple[NamedPlan, ...]:
+    """Leave out the plans that an earlier run found to be clearly slower than another one."""
+    found = {plan.name: session.table.get(_plan_key(plan, session)) for plan in plans}
+    known = {name: cost.seconds for name, cost in found.items() if cost is not None}
+    limit = HOPELESS_PLAN * min(known.values(), default=math.inf)
+    return tuple(plan for plan in plans if known.get(plan.name, 0.0) <= limit)
+
+
+def _remember(plans: Sequence[NamedPlan], decision: Decision, session: Session) -> None:
+    """Keep the latencies of whole plans, so that the next run compares the best ones only."""
+    for plan in plans:
+        found = decision.latencies.get(plan.name)
+        if found is not None and math.isfinite(found.seconds):
+            cost = Cost(found.seconds, found.low, found.high)
+            session.table.put(_plan_key(plan, session), cost)
+
+
+def _plan_key(named: NamedPlan, session: Session) -> CostKey:
+    options = [[hex(option.nodes), option.key] for option in named.plan.options]
+    return cost_key(json.dumps(["plan", *options]), "", session.environment)
 
 
 def _footprint_bytes(function: Function) -> int:
