@@ -275,7 +275,7 @@ def _finished_mark(function: Function, session: Session) -> Path:
         region_digest(function, whole),
         *(backend.identity for backend in session.backends),
         session.environment.digest,
-        str(session.options.measure_budget_s),
+        str(float(session.options.measure_budget_s)),
     ]
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     return session.options.store_dir / "searches" / name
