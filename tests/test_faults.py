@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -275,3 +276,41 @@ def test_a_missing_library_is_said_and_stops_nothing(tmp_path, model, monkeypatc
     assert main(arguments(tmp_path, model, "--quiet", "--json")) == 0
     facts = json.loads(capsys.readouterr().out)
     assert "openvino" not in facts["backends"]
+
+
+def test_a_worker_killed_in_the_middle_costs_nothing(tmp_path, model):
+    command = arguments(tmp_path, model, "--backends", "onnxruntime", "--quiet")
+    with subprocess.Popen(
+        [sys.executable, "-c", COMPILE, *command], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        for line in parent.stdout:
+            if line.strip() == "measure":
+                break
+        while not cost_lines(tmp_path) and parent.poll() is None:
+            time.sleep(0.005)
+        workers = children_of(parent.pid)
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+        parent.stdout.read()
+    assert workers
+    assert parent.returncode == 0
+    assert not [line for line in cost_lines(tmp_path) if "SIGKILL" in line.get("reason", "")]
+    assert main(["run", str(tmp_path / "bundle")]) == 0
+
+
+def test_a_full_disk_under_the_bundle_publishes_nothing_and_loses_nothing(
+    tmp_path, model, monkeypatch, capsys
+):
+    command = arguments(tmp_path, model, "--backends", "onnxruntime", "--quiet", "--json")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("collage.bundle.save._write_durably", full)
+        assert main(command) == 5
+    assert "--output" in capsys.readouterr().err
+    assert not (tmp_path / "bundle").exists()
+    assert not list(tmp_path.glob(".bundle*"))
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["candidates"]["measured"] == 0
