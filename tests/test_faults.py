@@ -174,6 +174,14 @@ def stage(self, name, *rest):
     print(name, flush=True)
     return real(self, name, *rest)
 terminal.Progress.stage = stage
+import collage.pipeline as pipeline
+search = pipeline.search_function
+def search_and_tell(*given, **named):
+    found = search(*given, **named)
+    plans = [[(o.nodes, o.backend) for o in one.plan.options] for one in found.plans]
+    print("plans", plans, flush=True)
+    return found
+pipeline.search_function = search_and_tell
 sys.exit(collage.cli.main(sys.argv[1:]))
 """
 
@@ -198,25 +206,32 @@ def runs(pid):
 
 
 def killed_at(tmp_path, model, stage, delay_s):
-    """Start a compile, kill it in `stage`, and return the processes that it had."""
+    """Start a compile, kill it in `stage`, and return its processes and the plans that it found."""
+    plans = []
     command = arguments(tmp_path, model, "--backends", "onnxruntime", "--quiet")
     with subprocess.Popen(
         [sys.executable, "-c", COMPILE, *command], stdout=subprocess.PIPE, text=True
     ) as parent:
         for line in parent.stdout:
+            if line.startswith("plans"):
+                plans.append(line)
             if line.strip() == stage:
                 break
         time.sleep(delay_s)
         children = children_of(parent.pid)
         assert parent.poll() is None, "it ended before it was killed"
         parent.send_signal(signal.SIGKILL)
-    return children
+    return children, plans
 
 
 def test_a_compile_killed_at_any_stage_is_resumed(tmp_path, model, capsys):
-    seen = []
+    seen, plans = [], []
     for stage, delay_s in [("import", 0.0), ("measure", 2.0), ("assemble", 0.0), ("verify", 0.5)]:
-        seen += killed_at(tmp_path, model, stage, delay_s)
+        children, found = killed_at(tmp_path, model, stage, delay_s)
+        seen += children
+        plans += found
+    assert len(plans) == 2
+    assert plans[0] == plans[1], "a resumed search found other plans"
     assert seen, "no worker was alive at any kill"
     deadline = time.monotonic() + 10
     while any(map(runs, seen)):
