@@ -52,8 +52,7 @@ class Hungry(Faulty):
     def fail(self):
         eaten = []
         while True:
-            eaten.append(np.ones(1 << 24, np.uint8))
-            time.sleep(0.0005)
+            eaten.append(np.ones(1 << 26, np.uint8))
 
 def lie(function, nodes):
     model = region_onnx(function, nodes)
