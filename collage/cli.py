@@ -1,8 +1,8 @@
 """The command line: parse, call, show.
 
 Exit codes: 0 done; 1 unexpected; 2 bad input or option; 3 nothing could be measured or no plan covers
-the model; 4 the gate refused the executable; 5 the bundle is incomplete, changed or unfit for this
-machine; 6 the store cannot be read or written; 130 interrupted (what was measured is kept).
+the model; 4 the gate refused the executable; 5 the bundle cannot be written, or is incomplete, changed or
+unfit for this machine; 6 the store cannot be read or written; 130 interrupted (what was measured is kept).
 
 `run` and `bench` of a bundle need the runtime extra alone; everything else is imported on demand.
 """

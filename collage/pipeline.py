@@ -5,6 +5,7 @@ Every stage is idempotent: costs live in the store under content keys, so whatev
 compile, the next one repeats no measurement.
 """
 
+import errno
 import hashlib
 import json
 import math
@@ -46,11 +47,14 @@ from collage.search.function import (
     search_function,
 )
 from collage.search.problem import Plan
+from collage.store.scratch import scratch_folder
 from collage.verify import Contender, Latency, compare_latency
 from collage.verify.gate import Decision, Gate, PlanExecutable, original_outputs
 
 HOPELESS_PLAN = 1.1
 """A plan this many times slower than the best one is not assembled again."""
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 STAGES = ("import", "enumerate", "measure", "search", "assemble", "verify")
 
@@ -122,25 +126,29 @@ def compile_model(
     if not backends:
         raise OptionError("no backend is available; `collage backends` says why")
     environment = this_environment(options.thread_count)
-    session = Session(
-        options,
-        backends,
-        environment,
-        CostTable(options.store_dir),
-        progress or Progress(quiet=True),
-        _make_work_dir(options.store_dir),
-    )
-    try:
+    with _work_dir(options.store_dir) as work_dir:
+        session = Session(
+            options,
+            backends,
+            environment,
+            CostTable(options.store_dir),
+            progress or Progress(quiet=True),
+            work_dir,
+        )
         return _compile(path, output, session)
-    finally:
-        shutil.rmtree(session.work_dir, ignore_errors=True)
 
 
-def _make_work_dir(store: Path) -> Path:
+@contextmanager
+def _work_dir(store: Path) -> Iterator[Path]:
+    """Make a folder for this compile; a disk that fills up while it is used is a StoreError too."""
+    made = False
     try:
-        (store / "tmp").mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(dir=store / "tmp"))
+        with scratch_folder(store / "tmp", "compile-") as folder:
+            made = True
+            yield folder
     except OSError as error:
+        if made and error.errno not in FULL_DISK:
+            raise
         raise StoreError(
             f"the store {store} cannot be written: {error.strerror}; free space there or choose "
             "another folder with --cache-dir"
@@ -275,7 +283,7 @@ def _finished_mark(function: Function, session: Session) -> Path:
         region_digest(function, whole),
         *(backend.identity for backend in session.backends),
         session.environment.digest,
-        str(session.options.measure_budget_s),
+        str(float(session.options.measure_budget_s)),
     ]
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     return session.options.store_dir / "searches" / name
@@ -305,11 +313,16 @@ class _TimedMeasurer:
 
 
 def _still_hopeful(plans: Sequence[NamedPlan], session: Session) -> tuple[NamedPlan, ...]:
-    """Leave out the plans that an earlier run found to be clearly slower than another one."""
+    """Leave out the plans that an earlier run found to be clearly slower than another one.
+
+    The best plan of one toolchain stays: it ships when the gate refuses the mix.
+    """
     found = {plan.name: session.table.get(_plan_key(plan, session)) for plan in plans}
     known = {name: cost.seconds for name, cost in found.items() if cost is not None}
     limit = HOPELESS_PLAN * min(known.values(), default=math.inf)
-    return tuple(plan for plan in plans if known.get(plan.name, 0.0) <= limit)
+    singles = [plan.name for plan in plans if plan.single]
+    spare = min(singles, key=lambda name: known.get(name, math.inf), default="")
+    return tuple(p for p in plans if known.get(p.name, 0.0) <= limit or p.name == spare)
 
 
 def _remember(plans: Sequence[NamedPlan], decision: Decision, session: Session) -> None:
@@ -461,7 +474,8 @@ def doctor(options: Options) -> list[Check]:
     linker = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
     checks.append(Check("linker", linker is not None, linker or "install g++ or clang"))
     try:
-        shutil.rmtree(_make_work_dir(options.store_dir))
+        with _work_dir(options.store_dir):
+            pass
         free = shutil.disk_usage(options.store_dir).free
         checks.append(Check("store", free > 1 << 30, f"{options.store_dir}, {free >> 30} GiB free"))
     except StoreError as error:

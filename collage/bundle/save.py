@@ -14,6 +14,7 @@ import numpy as np
 
 from collage.bundle.manifest import Manifest
 from collage.errors import BundleError
+from collage.store.scratch import scratch_folder
 
 ISA_PREFIXES = (
     "avx",
@@ -50,24 +51,25 @@ def save_bundle(
         BundleError: the folder cannot be written; the old content is untouched.
     """
     check_output(output)
-    partial = output.parent / f".{output.name}.partial-{os.getpid()}"
     try:
-        partial.mkdir(parents=True)
-        shutil.copyfile(executable, partial / "model.so")
-        np.savez(partial / "golden.npz", **golden)  # type: ignore[arg-type]
-        for name, text in texts.items():
-            (partial / name).write_text(text)
-        digests = {file.name: sha256_of(file) for file in sorted(partial.iterdir())}
-        made = manifest(digests)
-        _write_durably(partial / "manifest.json", made.model_dump_json(indent=1))
-        _replace(partial, output)
+        with scratch_folder(output.parent, f".{output.name}.partial-") as scratch:
+            partial = scratch / "new"
+            partial.mkdir()
+            shutil.copyfile(executable, partial / "model.so")
+            np.savez(partial / "golden.npz", **golden)  # type: ignore[arg-type]
+            for name, text in texts.items():
+                (partial / name).write_text(text)
+            digests = {file.name: sha256_of(file) for file in sorted(partial.iterdir())}
+            made = manifest(digests)
+            _write_durably(partial / "manifest.json", made.model_dump_json(indent=1))
+            if output.exists():
+                output.rename(scratch / "old")
+            partial.rename(output)
     except OSError as error:
         raise BundleError(
             f"the bundle could not be written to {output}: {error.strerror}. Free space or choose "
             "another folder with --output; what was measured is kept, so a second run is fast."
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return made
 
 
@@ -108,11 +110,3 @@ def _write_durably(file: Path, text: str) -> None:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _replace(partial: Path, output: Path) -> None:
-    old = output.parent / f".{output.name}.old-{os.getpid()}"
-    if output.exists():
-        output.rename(old)
-    partial.rename(output)
-    shutil.rmtree(old, ignore_errors=True)

@@ -34,6 +34,8 @@ def describe_failure(space: StateSpace, costs: Costs) -> str:
     reasons = [
         f"  {option.backend}, {_nodes(option)}: {_reason(costs, option)}" for option in found
     ]
+    if not space.complete:
+        lines.append("  (there were too many combinations of candidates: not all were tried)")
     distinct = list(dict.fromkeys(reasons))
     lines += distinct[:_SHOWN]
     if len(distinct) > _SHOWN:

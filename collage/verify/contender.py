@@ -15,6 +15,8 @@ from typing import TextIO
 
 import numpy as np
 
+from collage.measure.worker import die_with_parent
+
 Run = Callable[[], object]
 
 
@@ -81,6 +83,7 @@ KINDS = {"executable": _executable, "onnxruntime": _onnxruntime, "openvino": _op
 
 
 def main() -> None:
+    die_with_parent(int(sys.argv[1]))  # one that hangs would not notice the end of its pipe
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries that print must not corrupt the answers
     request = json.loads(sys.stdin.readline())

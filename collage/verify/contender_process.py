@@ -50,7 +50,7 @@ class ContenderProcess:
             "ORT_DISABLE_TELEMETRY": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "collage.verify.contender"],
+            [sys.executable, "-m", "collage.verify.contender", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
