@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.errors import MeasureError
+from collage.runtime.plugin import library_environment
 
 SLICE_S = 0.06
 
@@ -155,7 +156,7 @@ class _Process:
     """One running contender; `reason` says why it did not start ("" when it did)."""
 
     def __init__(self, contender: Contender, feed: Path, order: list[str], threads: int) -> None:
-        environment = os.environ | {
+        environment = os.environ | library_environment() | {
             "OMP_WAIT_POLICY": "PASSIVE",
             "OMP_NUM_THREADS": str(threads),
             "TVM_NUM_THREADS": str(threads),
