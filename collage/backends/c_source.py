@@ -232,7 +232,9 @@ class CSourceBackend(Backend):
                 elif name not in types:
                     return f"the shape of {name!r} depends on data"
                 elif types[name].dtype not in self.dtypes:
-                    return f"{name!r} is {types[name].dtype}, not {' or '.join(sorted(self.dtypes))}"
+                    return (
+                        f"{name!r} is {types[name].dtype}, not {' or '.join(sorted(self.dtypes))}"
+                    )
         return self.refuses(make_region(function, pattern, match))
 
     def _translation_unit(self, region: Region, threads: int) -> str:

@@ -11,7 +11,7 @@ lists candidates, which the process that searches does alone.
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
@@ -74,8 +74,7 @@ def available_backends(chosen: Sequence[str | Backend] | None = None) -> list[Ba
     if chosen is None:
         return [backend for backend in all_backends() if backend.availability().available]
     found: dict[str, Backend] = {}
-    for one in chosen:
-        backend = _find(one) if isinstance(one, str) else one
+    for backend in _find(chosen):
         if reason := backend.availability().reason:
             raise OptionError(f"backend {backend.name} cannot be used here: {reason}")
         if backend.name in found:
@@ -100,26 +99,30 @@ def class_path(backend: Backend) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def with_rule(
-    backend: Backend | str, rule: Callable[[Function], PartitionRule | None]
-) -> Backend:
+def with_rule(backend: Backend | str, rule: Callable[[Function], PartitionRule | None]) -> Backend:
     """Return `backend` (or the one of that name) with a rule of the user's in place of its own.
 
     The rule lists candidates of several nodes; every single node that the backend supports stays a
     candidate. See "Give a backend another rule" in `docs/add-a-backend.md`.
     """
-    changed = copy.copy(backend) if isinstance(backend, Backend) else _find(backend)
+    (changed,) = map(copy.copy, _find([backend]))
     changed.rule = rule  # type: ignore[method-assign, assignment]
     return changed
 
 
-def _find(name: str) -> Backend:
-    if ":" in name:
-        return _load("", functools.partial(_import, name), name)
-    known = {backend.name: backend for backend in all_backends()}
-    if name not in known:
-        raise OptionError(f"unknown backend {name!r}; there are {', '.join(sorted(known))}")
-    return known[name]
+def _find(chosen: Sequence[str | Backend]) -> Iterator[Backend]:
+    """Names need all that there are; workers, which get class paths, import only what they use."""
+    known: dict[str, Backend] = {}
+    for one in chosen:
+        if isinstance(one, Backend):
+            yield one
+        elif ":" in one:
+            yield _load("", functools.partial(_import, one), one)
+        else:
+            known = known or {backend.name: backend for backend in all_backends()}
+            if one not in known:
+                raise OptionError(f"unknown backend {one!r}; there are {', '.join(sorted(known))}")
+            yield known[one]
 
 
 def _import(path: str) -> type[Backend]:

@@ -156,12 +156,16 @@ class _Process:
     """One running contender; `reason` says why it did not start ("" when it did)."""
 
     def __init__(self, contender: Contender, feed: Path, order: list[str], threads: int) -> None:
-        environment = os.environ | library_environment() | {
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "OMP_NUM_THREADS": str(threads),
-            "TVM_NUM_THREADS": str(threads),
-            "ORT_DISABLE_TELEMETRY": "1",
-        }
+        environment = (
+            os.environ
+            | library_environment()
+            | {
+                "OMP_WAIT_POLICY": "PASSIVE",
+                "OMP_NUM_THREADS": str(threads),
+                "TVM_NUM_THREADS": str(threads),
+                "ORT_DISABLE_TELEMETRY": "1",
+            }
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-m", "collage.verify.contender"],
             stdin=subprocess.PIPE,

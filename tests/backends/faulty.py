@@ -17,7 +17,7 @@ OPERATORS = dict(
 
 class FaultyBackend(CSourceBackend):
     name = "faulty"
-    patterns = {fault: op(operator) for fault, operator in OPERATORS.items()}  # noqa: RUF012
+    patterns = {fault: op(operator) for fault, operator in OPERATORS.items()}
     preamble = "float no_such_function(float);"
 
     def source(self, region: Region, threads: int) -> str:

@@ -31,7 +31,9 @@ class AddReluBackend(CSourceBackend):
 
     def source(self, region: Region, threads: int) -> str:
         y, total = region.outputs[0], " + ".join(f"{one}[i]" for one in region.inputs)
-        return f"for (int i = 0; i < {y.size}; ++i) {{ float s = {total}; {y}[i] = s > 0 ? s : 0; }}"
+        return (
+            f"for (int i = 0; i < {y.size}; ++i) {{ float s = {total}; {y}[i] = s > 0 ? s : 0; }}"
+        )
 
 
 class ScaleBackend(CSourceBackend):
@@ -168,7 +170,10 @@ def test_equal_sources_are_compiled_once(tmp_path, monkeypatch):
 
 ERRORS = [
     ("a.c:1:2: error: x\na.c:1:2: note: y\nb: error: z\n", "a.c:1:2: error: x; b: error: z"),
-    ("/usr/bin/ld: cannot find -lfoo\ncollect2: error: ld returned 1\n", "/usr/bin/ld: cannot find -lfoo"),
+    (
+        "/usr/bin/ld: cannot find -lfoo\ncollect2: error: ld returned 1\n",
+        "/usr/bin/ld: cannot find -lfoo",
+    ),
     ("", "it does not say why"),
 ]
 
