@@ -164,6 +164,15 @@ def test_it_can_do_a_model_alone(openblas_alone):
     assert summary.candidates.invalid == 0
 
 
+def test_a_second_compile_measures_nothing(openblas_alone, mlp):
+    summary, bundle = openblas_alone
+    options = quick(bundle.parent, "openblas")
+    again = collage.compile(mlp, options, output=bundle.parent / "again")
+    assert again.candidates.measured == 0
+    assert again.candidates.cached == summary.candidates.measured
+    assert again.plan == summary.plan
+
+
 def test_the_bundle_serves_without_compiler_and_backend(openblas_alone, mlp, tmp_path):
     _, bundle = openblas_alone
     x, y = serve(bundle, tmp_path)
