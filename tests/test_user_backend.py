@@ -302,6 +302,7 @@ def test_what_is_no_backend_is_refused(chosen, message):
 ENTRIES = {
     "broken": ("no_such_module:Backend", "broken", "ModuleNotFoundError"),
     "renamed": ("tests.backends.faulty:FaultyBackend", "renamed", "calls itself 'faulty'"),
+    "raising": ("tests.backends.faulty:RaisingBackend", "raising", "nobody expects this"),
     "tvm": ("tests.backends.faulty:FaultyBackend", "tvm (stranger)", "another one has this name"),
 }
 

@@ -1,5 +1,6 @@
-"""A backend with one fault an operator; workers import it."""
+"""Backends with faults; workers import them."""
 
+from collage.backends.base import Availability
 from collage.backends.c_source import CSourceBackend, Region
 from collage.rules import op
 
@@ -16,9 +17,20 @@ OPERATORS = dict(
 
 
 class FaultyBackend(CSourceBackend):
+    """One fault an operator."""
+
     name = "faulty"
     patterns = {fault: op(operator) for fault, operator in OPERATORS.items()}
     preamble = "float no_such_function(float);"
 
     def source(self, region: Region, threads: int) -> str:
         return BODIES[region.pattern].format(y=region.outputs[0])
+
+
+class RaisingBackend(FaultyBackend):
+    """Does not even say whether it is available."""
+
+    name = "raising"
+
+    def availability(self) -> Availability:
+        raise ZeroDivisionError("nobody expects this")
