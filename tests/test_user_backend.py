@@ -275,6 +275,28 @@ def test_faults_cost_a_candidate_and_nothing_more(tmp_path, reports):
     collage.load(tmp_path / "bundle").check()
 
 
+def test_where_no_backend_takes_a_node_each_says_why(site, tmp_path, capsys):
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Softmax", ["m"], ["y"]),
+    ]
+    model = save_model(tmp_path / "softmax.onnx", nodes, [("w", (32, 32))])
+    arguments = [
+        "compile",
+        str(model),
+        "-o",
+        str(tmp_path / "b"),
+        "--cache-dir",
+        str(tmp_path / "s"),
+    ]
+    assert main([*arguments, "--quiet", "--backends", "openblas,silu_backend:SiluBackend"]) == 3
+    assert capsys.readouterr().err.splitlines() == [
+        "collage: no plan covers node 1 'Softmax_1' (Softmax): no backend takes it",
+        "  openblas: no pattern of openblas takes Softmax alone",
+        "  silu: no pattern of silu takes Softmax alone",
+    ]
+
+
 def test_what_workers_cannot_import_is_refused_at_once(mlp, tmp_path):
     class Local(FaultyBackend):
         pass

@@ -127,7 +127,10 @@ def _find(chosen: Sequence[str | Backend]) -> Iterator[Backend]:
 
 def _import(path: str) -> type[Backend]:
     module, _, name = path.partition(":")
-    return functools.reduce(getattr, name.split("."), import_module(module))  # type: ignore[arg-type, return-value]
+    found: object = import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found  # type: ignore[return-value]
 
 
 def _load(name: str, load: Callable[[], type[Backend]], shown: str = "") -> Backend:
