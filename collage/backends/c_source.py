@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -61,7 +61,7 @@ C_TYPES = {
 """What a pointer to each dtype points to; half precision comes as its bits."""
 
 INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("math", "stddef", "stdint", "string"))
-ALWAYS = ("-shared", "-fPIC", "-std=gnu17", "-Werror=implicit-function-declaration")
+ALWAYS = ("-fPIC", "-std=gnu17", "-Werror=implicit-function-declaration")
 TIMEOUT_S = 60.0
 SHOWN_ERRORS = 3
 MAX_BUILDS = 256
@@ -202,7 +202,7 @@ class CSourceBackend(Backend):
             raise BackendError(f"{self.name} has no variant {variant!r}")
         region = self._region(function, nodes)
         code = self._translation_unit(region, threads)
-        image = build((*compiler(), *ALWAYS, *self.flags), code, self.link_flags)
+        image = build(compiler(), self.flags, code, self.link_flags)
         header: Header = {"inputs": len(region.inputs), "libraries": list(self.libraries)}
         weights = [function.weights[value.name] for value in region.weights]
         return PluginKernel("shared_library", pack(header, [np.frombuffer(image, "u1"), *weights]))
@@ -299,29 +299,35 @@ def compiler_version(command: tuple[str, ...]) -> str:
 
 
 @functools.lru_cache(MAX_BUILDS)
-def build(command: tuple[str, ...], code: str, link_flags: tuple[str, ...] = ()) -> bytes:
-    """Return the shared library that `command` makes of `code`; equal ones are made once.
+def build(
+    command: tuple[str, ...], flags: tuple[str, ...], code: str, link_flags: tuple[str, ...] = ()
+) -> bytes:
+    """Return the shared library that the compiler `command` makes of `code`; equal ones are made once.
+
+    Compiling and linking are two steps, because GCC links code into a library that is made in one step
+    with -ffast-math which rounds denormals to zero in the whole process that loads it.
 
     Raises:
         BackendError: with the compiler's first errors.
     """
     with tempfile.TemporaryDirectory(prefix="collage-cc-") as folder:
-        made = Path(folder) / "kernel.so"
-        try:
-            done = subprocess.run(
-                [*command, "-x", "c", "-", "-x", "none", "-o", str(made), *link_flags],
-                input=code,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-                env=os.environ | {"LC_ALL": "C"},
-            )
-        except subprocess.TimeoutExpired:
-            raise BackendError(f"the C compiler took more than {TIMEOUT_S:g} s") from None
-        if done.returncode:
-            raise BackendError(f"the C compiler refuses it: {first_errors(done.stderr)}")
-        return made.read_bytes()
+        compiled, linked = f"{folder}/kernel.o", f"{folder}/kernel.so"
+        _run([*command, *ALWAYS, *flags, "-c", "-x", "c", "-", "-o", compiled], code)
+        _run([*command, "-shared", compiled, "-o", linked, *link_flags])
+        return Path(linked).read_bytes()
+
+
+def _run(command: Sequence[str], code: str = "") -> None:
+    environment = os.environ | {"LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, input=code, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+            env=environment,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise BackendError(f"the C compiler took more than {TIMEOUT_S:g} s") from None
+    if done.returncode:
+        raise BackendError(f"the C compiler refuses it: {first_errors(done.stderr)}")
 
 
 def first_errors(output: str) -> str:

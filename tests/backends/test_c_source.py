@@ -165,7 +165,19 @@ def test_equal_sources_are_compiled_once(tmp_path, monkeypatch):
     function = sums(tmp_path)
     for nodes in (0b10, 0b100, 0b10):
         AddReluBackend().compile(function, nodes, threads=1)
-    assert len(commands) == 1
+    assert ["-c" in command for command in commands] == [True, False]
+
+
+class FastBackend(AddReluBackend):
+    name = "fast"
+    flags = ("-O3", "-ffast-math")
+
+
+def test_fast_kernels_leave_the_denormals_of_others_alone(tmp_path):
+    function, tiny = sums(tmp_path), np.full((1,), 1e-40, "float32")
+    assert (tiny * np.float32(0.5) > 0).all()
+    regions.check_region(FastBackend(), function, 0b11)
+    assert (tiny * np.float32(0.5) > 0).all()
 
 
 ERRORS = [
