@@ -90,7 +90,10 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         help="bind an input's shape; several inputs are separated by ';'; each --shape of an input "
         "that already has one starts another shape set",
     )
-    parser.add_argument("--backends", metavar="A,B", help="default: all that are available")
+    parser.add_argument(
+        "--backends", metavar="A,B",
+        help="names, or module:Class of one that is not installed; default: all that are available",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, help="default: one a physical core")
     parser.add_argument(
         "--budget", type=_duration, default=defaults.measure_budget_s, metavar="120s|2m",

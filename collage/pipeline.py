@@ -247,7 +247,7 @@ def _search(
             footprint_bytes=_footprint_bytes(function),
         )
         try:
-            finished = _finished_mark(function, session)
+            finished = _finished_mark(function, enumerated, session)
             works = list(enumerated.work.values())
             known = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
             timed = _TimedMeasurer(measurer)
@@ -272,16 +272,17 @@ def _search(
     return search
 
 
-def _finished_mark(function: Function, session: Session) -> Path:
+def _finished_mark(function: Function, enumerated: Enumerated, session: Session) -> Path:
     """The file that says: this search ended with this budget, and its costs are in the table.
 
     A search under a time budget could go on a little in every run; what is finished stays so, until
-    the function, a backend, the environment or the budget changes.
+    the function, a backend, the candidates that its rule lists, the environment or the budget changes.
     """
     whole = (1 << len(function.graph)) - 1
     facts = [
         region_digest(function, whole),
         *(backend.identity for backend in session.backends),
+        *sorted(map(str, enumerated.work)),
         session.environment.digest,
         str(float(session.options.measure_budget_s)),
     ]

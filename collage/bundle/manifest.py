@@ -36,10 +36,15 @@ class Cpu(_Frozen):
 
 
 class Library(_Frozen):
-    """A vendor library that kernels call: its distribution on the package index and exact version."""
+    """A vendor library that kernels call: its distribution on the package index and exact version.
+
+    `file` matches the library's file name in the distribution, so that a loader finds the library of a
+    backend that it does not have.
+    """
 
     distribution: str
     version: str
+    file: str
 
 
 class MeasuredLatency(_Frozen):

@@ -19,6 +19,7 @@ from collage.runtime.manifest import (
     Manifest,
     Signature,
     Tensor,
+    declare_libraries,
     read_manifest,
     verify_files,
     verify_machine,
@@ -42,6 +43,7 @@ def load(folder: Path | str) -> "LoadedBundle":
     folder = Path(folder)
     manifest = read_manifest(folder)
     verify_files(folder, manifest)
+    declare_libraries(manifest)
     verify_machine(manifest)
     return LoadedBundle(folder, manifest)
 

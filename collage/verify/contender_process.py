@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.errors import MeasureError
+from collage.runtime.plugin import library_environment
 
 PATIENCE_S = 120.0
 """A contender that is silent for so long hangs and is killed."""
@@ -43,7 +44,9 @@ class ContenderProcess:
             threads: of the contender.
         """
         self.contender = contender
-        environment = os.environ | {
+        environment = {
+            **os.environ,
+            **library_environment(),
             "OMP_WAIT_POLICY": "PASSIVE",
             "OMP_NUM_THREADS": str(threads),
             "TVM_NUM_THREADS": str(threads),
