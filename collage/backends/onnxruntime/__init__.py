@@ -2,6 +2,9 @@
 
 The variants differ in the last graph optimisation. With all of them, convolutions run in a blocked
 layout (NCHWc) with reorders at the region's borders; a short region may be faster without.
+
+Values whose shape depends on data are welcome inside a region, and at its outputs where the function
+returns them: such a kernel allocates its outputs.
 """
 
 import numpy as np
@@ -10,6 +13,7 @@ from collage.backends.base import Availability, Backend, BackendStyle, PluginKer
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
+from collage.graph.units import returned_open
 from collage.runtime.blob import Header, pack
 from collage.runtime.plugin import library_reason, library_version
 
@@ -30,9 +34,6 @@ class OnnxRuntimeBackend(Backend):
         return Availability("", {LIBRARY: library_version(LIBRARY)})
 
     def unsupported(self, function: Function, node: int) -> str | None:
-        for value in function.graph.nodes[node].outputs:
-            if value and value not in function.graph.types:
-                return f"the shape of {value!r} depends on data"
         return None
 
     def compile(
@@ -42,6 +43,9 @@ class OnnxRuntimeBackend(Backend):
 
         if variant not in LEVELS:
             raise BackendError(f"onnxruntime has no variant {variant!r}")
+        allocates = returned_open(function.graph, nodes)
         header: Header = {"graph_optimization_level": LEVELS[variant], "threads": threads}
+        header = {**header, "allocates": 1} if allocates else header
         model = region_onnx(function, nodes).SerializeToString()
-        return PluginKernel("onnxruntime", pack(header, [np.frombuffer(model, np.uint8)]))
+        blob = pack(header, [np.frombuffer(model, np.uint8)])
+        return PluginKernel("onnxruntime", blob, allocates)
