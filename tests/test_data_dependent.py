@@ -255,6 +255,17 @@ def test_branches_of_different_shapes(tmp_path):
     check(made, [{"x": x, "c": np.array(c)} for c in (True, False)], tmp_path)
 
 
+def test_an_output_that_only_onnx_runtime_can_type(tmp_path):
+    made = model(
+        [node("Relu", ["x"], ["r"]), node("Unique", ["r"], ["y", "i", "n"], domain="com.microsoft")],
+        {"x": ("float32", (9,))},
+        ["y", "n"],
+        domains=["com.microsoft"],
+    )
+    check(made, [{"x": floats(9, seed=seed)} for seed in (0, 1)], tmp_path)
+    assert output_shapes(tmp_path) == {"y": None, "n": None}
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [

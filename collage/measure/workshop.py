@@ -37,7 +37,7 @@ class Prepared:
         if not self.allocates:
             return self.outputs
         tensors = [returned] if len(self.expected) == 1 else list(returned)  # type: ignore[call-overload]
-        return tuple(np.from_dlpack(tensor) for tensor in tensors)
+        return tuple(np.from_dlpack(tensor) for tensor in tensors)  # type: ignore[arg-type]
 
 
 class Workshop(Protocol):
