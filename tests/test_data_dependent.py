@@ -14,8 +14,15 @@ from onnx import TensorProto, helper
 from onnx.helper import make_node as node
 
 import collage
-from collage.errors import ModelError
-from tests.frontend.build import floats, integers, model, save
+from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.backends.registry import available_backends
+from collage.errors import ModelError, SearchError
+from collage.frontend.region import region_values
+from collage.graph.index_set import first, indices
+from collage.graph.units import joined_units
+from collage.rules.candidates import find_candidates
+from collage.verify.latency import Contender, run_once
+from tests.frontend.build import floats, imported, integers, model, save
 
 Inputs = Mapping[str, np.ndarray]
 
@@ -148,6 +155,62 @@ def test_a_detection_head_leaves_the_convolutions_their_candidates(tmp_path):
     assert collage.load(tmp_path / "bundle").benchmark(0.05) > 0
 
 
+def test_candidates_around_a_detection_head(tmp_path):
+    function = imported(detector(), tmp_path)
+    graph = function.graph
+    op = {node.op: node.index for node in graph.nodes}
+    (unit,) = joined_units(graph)
+    assert graph.nodes[first(unit)].op == "NonMaxSuppression"
+    found = find_candidates(function, available_backends(None))
+    assert min(
+        one.inside.bit_count() for one in found if one.inside >> op["NonMaxSuppression"] & 1
+    ) == len(list(indices(unit)))
+    assert all(one.inside & unit in (0, unit) for one in found)
+    for index, one in enumerate(graph.nodes):
+        if one.op == "Conv":
+            singles = {c.backend for c in found if c.inside == 1 << index}
+            assert singles >= {"onnxruntime", "openvino"}
+    assert "tvm" in {c.backend for c in found if c.inside == 1}
+    # OpenVINO takes no unit that the function returns, and everything before it.
+    own = [one.inside for one in found if one.backend == "openvino"]
+    assert not any(inside & unit for inside in own)
+    assert max(inside.bit_count() for inside in own) == len(graph) - unit.bit_count()
+
+
+def test_a_tensor_that_a_kernel_allocated_feeds_a_native_kernel(tmp_path):
+    made = model(
+        [
+            node("Relu", ["x"], ["r"]),
+            node("NonZero", ["r"], ["n"]),
+            node("MatMul", ["r", "w"], ["y"]),
+        ],
+        {"x": ("float32", (4, 6))},
+        ["n", "y"],
+        {"w": floats(6, 5)},
+    )
+    function = imported(made, tmp_path)
+    planned = []
+    for name, nodes in (("onnxruntime", 0b011), ("tvm", 0b100)):
+        (backend,) = available_backends((name,))
+        kernel = backend.compile(function, nodes, 1)
+        planned.append(PlannedKernel(nodes, name, kernel, *region_values(function, nodes)))
+    assert planned[0].kernel.allocates
+    assemble([FunctionPlan(function, tuple(planned))], 1, tmp_path / "plan.so")
+    x = {"x": floats(4, 6)}
+    contender = Contender("plan", "executable", tmp_path / "plan.so")
+    results = run_once(contender, x, 1, tmp_path)
+    wanted = expected(tmp_path / "model.onnx", x)
+    np.testing.assert_array_equal(results[0], wanted["n"])
+    np.testing.assert_allclose(results[1], wanted["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_without_onnx_runtime_the_error_says_what_to_add(tmp_path):
+    made = model([node("NonZero", ["x"], ["y"])], {"x": ("float32", (4,))}, ["y"])
+    options = collage.Options(threads=1, backends=("tvm",), cache_dir=tmp_path / "store")
+    with pytest.raises(SearchError, match=r"NonZero.*add onnxruntime to --backends"):
+        collage.compile(save(made, tmp_path), options, output=tmp_path / "bundle")
+
+
 INNER = {
     "compress": (
         [
@@ -257,7 +320,10 @@ def test_branches_of_different_shapes(tmp_path):
 
 def test_an_output_that_only_onnx_runtime_can_type(tmp_path):
     made = model(
-        [node("Relu", ["x"], ["r"]), node("Unique", ["r"], ["y", "i", "n"], domain="com.microsoft")],
+        [
+            node("Relu", ["x"], ["r"]),
+            node("Unique", ["r"], ["y", "i", "n"], domain="com.microsoft"),
+        ],
         {"x": ("float32", (9,))},
         ["y", "n"],
         domains=["com.microsoft"],
