@@ -21,7 +21,7 @@ from collage.frontend.region import region_values
 from collage.graph.index_set import first, indices
 from collage.graph.units import joined_units
 from collage.rules.candidates import find_candidates
-from collage.verify.latency import Contender, run_once
+from collage.verify.contender_process import Contender, ContenderProcess
 from tests.frontend.build import floats, imported, integers, model, save
 
 Inputs = Mapping[str, np.ndarray]
@@ -198,7 +198,13 @@ def test_a_tensor_that_a_kernel_allocated_feeds_a_native_kernel(tmp_path):
     assemble([FunctionPlan(function, tuple(planned))], 1, tmp_path / "plan.so")
     x = {"x": floats(4, 6)}
     contender = Contender("plan", "executable", tmp_path / "plan.so")
-    results = run_once(contender, x, 1, tmp_path)
+    np.savez(tmp_path / "x.npz", **x)
+    process = ContenderProcess(contender, tmp_path / "x.npz", ["x"], 1)
+    try:
+        assert process.reason == ""
+        results = process.outputs(tmp_path / "results.npz")
+    finally:
+        process.close()
     wanted = expected(tmp_path / "model.onnx", x)
     np.testing.assert_array_equal(results[0], wanted["n"])
     np.testing.assert_allclose(results[1], wanted["y"], rtol=1e-4, atol=1e-5)

@@ -8,12 +8,14 @@ they are first asked for, so that a worker that compiles only ONNX regions never
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
+from collage.frontend.digest import RegionDigests
 from collage.frontend.proto import open_type
 from collage.graph.dataflow import DataflowGraph, OpenType, TensorType
 
@@ -63,6 +65,10 @@ class Function:
         """Return the type of any tensor, as far as it is known before the model runs."""
         known = self.graph.types.get(value)
         return known or open_type(self.value_types.get(value, onnx.TypeProto()))
+
+    @cached_property
+    def digests(self) -> RegionDigests:
+        return RegionDigests(self)
 
 
 @dataclass(frozen=True)
