@@ -13,10 +13,14 @@ class _Frozen(BaseModel):
 
 
 class Tensor(_Frozen):
-    """A named input or output; `shape` has every dimension, `dtype` is numpy's name."""
+    """A named input or output; `dtype` is numpy's name.
+
+    An output's shape has -1 for a dimension that depends on data, and is None when even their number
+    does. Inputs have every dimension.
+    """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     dtype: str
 
 

@@ -97,12 +97,16 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
 
 
 def _signature(function: Function) -> Signature:
-    types = function.graph.types
     inputs, outputs = (
-        tuple(Tensor(name=n, shape=types[n].shape, dtype=types[n].dtype) for n in names)
+        tuple(_tensor(function, name) for name in names)
         for names in (function.graph.inputs, function.graph.outputs)
     )
     return Signature(function=function.name, inputs=inputs, outputs=outputs)
+
+
+def _tensor(function: Function, name: str) -> Tensor:
+    found = function.type_of(name)
+    return Tensor(name=name, shape=found.shape, dtype=found.dtype)
 
 
 def _latency(found: Latency) -> MeasuredLatency:

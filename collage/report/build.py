@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from collage.cost import Cost, Environment
-from collage.frontend import Model
-from collage.graph.dataflow import DataflowGraph, TensorType
+from collage.frontend import Function, Model
+from collage.graph.dataflow import DataflowGraph, OpenType, TensorType
 from collage.graph.index_set import indices
 from collage.report.data import (
     Alternative,
@@ -96,6 +96,7 @@ def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
         seconds=StageSeconds.model_validate(dict(run.seconds)),
         gate=GateResult(passed=not failed, reason="; ".join(failed) or first.reason),
         bundle=str(run.output),
+        notes=run.model.notes,
     )
 
 
@@ -128,9 +129,9 @@ def _function(result: FunctionResult) -> FunctionReport:
     considered = _Considered(result)
     return FunctionReport(
         name=function.name,
-        inputs=_tensors(graph, graph.inputs),
-        outputs=_tensors(graph, graph.outputs),
-        nodes=tuple(_nodes(graph)),
+        inputs=_tensors(function, graph.inputs),
+        outputs=_tensors(function, graph.outputs),
+        nodes=tuple(_nodes(function)),
         regions=tuple(considered.region(option) for option in result.chosen.plan.options),
         invalid=tuple(considered.invalid()),
         unmeasured=tuple(considered.unmeasured()),
@@ -138,7 +139,8 @@ def _function(result: FunctionResult) -> FunctionReport:
     )
 
 
-def _nodes(graph: DataflowGraph) -> Iterator[GraphNode]:
+def _nodes(function: Function) -> Iterator[GraphNode]:
+    graph = function.graph
     for node in graph.nodes:
         yield GraphNode(
             index=node.index,
@@ -146,16 +148,18 @@ def _nodes(graph: DataflowGraph) -> Iterator[GraphNode]:
             op=node.op,
             inputs=tuple(indices(graph.predecessors[node.index])),
             outputs=tuple(indices(graph.successors[node.index])),
-            types=tuple(_text(graph.types.get(value)) for value in node.outputs),
+            types=tuple(_text(function.type_of(value)) for value in node.outputs),
         )
 
 
-def _tensors(graph: DataflowGraph, names: Sequence[str]) -> tuple[TensorInfo, ...]:
-    return tuple(TensorInfo(name=name, type=_text(graph.types.get(name))) for name in names)
+def _tensors(function: Function, names: Sequence[str]) -> tuple[TensorInfo, ...]:
+    return tuple(TensorInfo(name=name, type=_text(function.type_of(name))) for name in names)
 
 
-def _text(of: TensorType | None) -> str:
-    return f"{of.dtype}{list(of.shape)}" if of else "shape depends on data"
+def _text(of: TensorType | OpenType) -> str:
+    if of.shape is None:
+        return f"{of.dtype}[...]" if of.dtype else "no tensor"
+    return f"{of.dtype}[{', '.join('?' if size < 0 else str(size) for size in of.shape)}]"
 
 
 class _Considered:

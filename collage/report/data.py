@@ -74,6 +74,8 @@ class Summary(_Frozen):
     seconds: StageSeconds
     gate: GateResult
     bundle: str
+    notes: tuple[str, ...] = ()
+    """What kept the model from finer regions, in plain words."""
 
     def to_json(self) -> str:
         """Return the document on one line, keys in the documented order."""

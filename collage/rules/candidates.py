@@ -16,10 +16,11 @@ from collage.backends.base import BackendStyle
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, index_set
 from collage.graph.sub_graph import SubGraph
+from collage.graph.units import contract_units, expanded
 from collage.rules.base import Host, Singles
-from collage.rules.coalesce import coalesce, greedy_partition
+from collage.rules.coalesce import greedy_partition
 from collage.rules.native import ONE_RESULT, fuse_ops, native_rule
-from collage.rules.regions import Regions
+from collage.rules.regions import Regions, maximal_regions, supported_units
 from collage.rules.rule import HOST, Candidate, PartitionRule, PartitionSpec, unique
 
 if TYPE_CHECKING:
@@ -102,7 +103,10 @@ def style_partition(
     """Partition the supported nodes as a backend of `style` would alone."""
     alone = Singles(supported).candidates(graph, spec)
     if style is BackendStyle.GRAPH:
-        return coalesce(alone)
+        small, members = contract_units(graph)
+        regions = maximal_regions(small, supported_units(members, supported))
+        inside = [SubGraph(graph, expanded(region, members)) for region in regions]
+        return [Candidate(region, spec, "MaxCoalesce") for region in inside]
     if style is BackendStyle.NATIVE:
         groups = [SubGraph(graph, group) for group in fuse_ops(graph, supported)]
         fused = [Candidate(g, spec, "FuseOps") for g in groups if g.validity(ONE_RESULT) is None]

@@ -23,14 +23,21 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named input or output; `dtype` is numpy's name."""
+    """A named input or output; `dtype` is numpy's name.
+
+    An output's shape has -1 for a dimension that depends on data, and is None when even their number
+    does. Inputs have every dimension.
+    """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     dtype: str
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}{list(self.shape)}"
+        if self.shape is None:
+            return f"{self.name}: {self.dtype}[...]"
+        dims = ", ".join("?" if size < 0 else str(size) for size in self.shape)
+        return f"{self.name}: {self.dtype}[{dims}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +157,11 @@ def _parse(raw: dict) -> Manifest:
 
 
 def _tensors(raw: list[dict]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(one["name"], tuple(one["shape"]), one["dtype"]) for one in raw)
+    return tuple(Tensor(one["name"], _shape(one["shape"]), one["dtype"]) for one in raw)
+
+
+def _shape(raw: list[int] | None) -> tuple[int, ...] | None:
+    return None if raw is None else tuple(raw)
 
 
 def _library_problem(name: str, library: Library) -> str:

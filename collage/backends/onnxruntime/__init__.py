@@ -3,6 +3,9 @@
 The variants differ in the last graph optimisation. With all of them, convolutions run in a blocked
 layout (NCHWc) with reorders at the region's borders; a short region may be faster without. Regions
 without a convolution are the same in both, and are offered once.
+
+Values whose shape depends on data are welcome inside a region, and at its outputs where the function
+returns them: such a kernel allocates its outputs.
 """
 
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, index_set
+from collage.graph.units import returned_open
 from collage.rules.regions import Regions
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
 from collage.runtime.blob import Header, pack
@@ -48,17 +52,12 @@ class OnnxRuntimeBackend(Backend):
         return Availability("", {LIBRARY: library_version(LIBRARY)})
 
     def unsupported(self, function: Function, node: int) -> str | None:
-        for value in function.graph.nodes[node].outputs:
-            if value and value not in function.graph.types:
-                return f"the shape of {value!r} depends on data"
         return None
 
     def rule(self, function: Function) -> PartitionRule:
-        nodes = range(len(function.graph))
-        return _Regions(
-            Regions(index_set(i for i in nodes if self.unsupported(function, i) is None)),
-            index_set(i for i in nodes if function.graph.nodes[i].op == "Conv"),
-        )
+        graph = function.graph
+        convolutions = index_set(node.index for node in graph.nodes if node.op == "Conv")
+        return _Regions(Regions(graph.everything), convolutions)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
@@ -67,6 +66,9 @@ class OnnxRuntimeBackend(Backend):
 
         if variant not in LEVELS:
             raise BackendError(f"onnxruntime has no variant {variant!r}")
+        allocates = returned_open(function.graph, nodes)
         header: Header = {"graph_optimization_level": LEVELS[variant], "threads": threads}
+        header = {**header, "allocates": 1} if allocates else header
         model = region_onnx(function, nodes).SerializeToString()
-        return PluginKernel("onnxruntime", pack(header, [np.frombuffer(model, np.uint8)]))
+        blob = pack(header, [np.frombuffer(model, np.uint8)])
+        return PluginKernel("onnxruntime", blob, allocates)
