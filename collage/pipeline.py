@@ -10,14 +10,14 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.assemble import FunctionPlan, PlannedKernel, assemble, kernel_symbol
 from collage.backends.base import Backend, Kernel, PluginKernel
 from collage.backends.registry import available_backends
 from collage.bundle.publish import Facts, Published, publish
@@ -29,6 +29,7 @@ from collage.frontend.inputs import random_inputs, reference_values, save_refere
 from collage.frontend.region import region_digest, region_values
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
+from collage.measure.peaks import machine_peaks
 from collage.measure.work import OnCost, Work
 from collage.options import Options
 from collage.report.build import FunctionResult, Run, build_report
@@ -45,7 +46,7 @@ from collage.search.function import (
     search_function,
 )
 from collage.search.problem import Plan
-from collage.verify import Contender, Latency, compare_latency
+from collage.verify import Contender, Latency, compare_latency, profile_kernels
 from collage.verify.gate import Gate, PlanExecutable, original_outputs
 
 STAGES = ("import", "enumerate", "measure", "search", "assemble", "verify")
@@ -85,6 +86,8 @@ class Compiled:
     chosen: NamedPlan
     kernels: FunctionPlan
     published: Published
+    measured_s: Mapping[int, float]
+    """Seconds of the kernels inside the executable, by their position in the plan."""
 
 
 @dataclass
@@ -168,13 +171,17 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         CandidateCounts(**asdict(session.counts)),
         session.seconds.stages,
         output,
+        machine_peaks(session.environment, session.options.store_dir),
     )
-    report = build_report(
-        run, [FunctionResult(one.search, one.chosen, one.published.decision) for one in compiled]
-    )
+    results = [
+        FunctionResult(one.search, one.chosen, one.published.decision, one.measured_s)
+        for one in compiled
+    ]
+    report = build_report(run, results)
     texts = {
         "plan.json": json.dumps([region.model_dump() for region in report.summary.plan], indent=1),
         "summary.json": report.summary.to_json(),
+        "report.json": report.to_json(),
         "report.html": render_html(report),
     }
     publish(output, executable, published, facts, texts)
@@ -207,7 +214,25 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
         decision = gate.decide(function, executables, inputs, expected)
     chosen = next(plan for plan in search.plans if plan.name == decision.chosen.name)
     published = Published(function, decision, inputs, expected)
-    return Compiled(search, chosen, kernels[chosen.name], published)
+    with session.seconds.of("verify"):
+        measured_s = _kernel_seconds(kernels[chosen.name], decision.chosen, inputs, session)
+    return Compiled(search, chosen, kernels[chosen.name], published, measured_s)
+
+
+def _kernel_seconds(
+    plan: FunctionPlan,
+    executable: PlanExecutable,
+    inputs: dict[str, np.ndarray],
+    session: Session,
+) -> dict[int, float]:
+    """Time the kernels inside the executable that ships; views have no kernel."""
+    contender = Contender(executable.name, "executable", executable.path, plan.function.name)
+    found = profile_kernels(contender, inputs, session.threads, session.work_dir)
+    symbols = {
+        position: kernel_symbol(plan.function.name, position, planned.backend)
+        for position, planned in enumerate(plan.kernels)
+    }
+    return {position: found[symbol] for position, symbol in symbols.items() if symbol in found}
 
 
 def _search(

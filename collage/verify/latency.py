@@ -22,6 +22,7 @@ import numpy as np
 from collage.errors import MeasureError
 
 SLICE_S = 0.06
+PROFILE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,26 @@ def run_once(
         return [stored[f"arr_{position}"] for position in range(len(stored.files))]
 
 
+def profile_kernels(
+    contender: Contender, inputs: dict[str, np.ndarray], threads: int, work_dir: Path
+) -> dict[str, float]:
+    """Time every kernel inside a running executable; return median seconds by the kernel's symbol.
+
+    Raises:
+        MeasureError: it does not load, or dies.
+    """
+    feed = work_dir / "profile-inputs.npz"
+    np.savez(feed, **inputs)  # type: ignore[arg-type]
+    process = _Process(contender, feed, list(inputs), threads)
+    try:
+        if process.reason:
+            raise MeasureError(f"{contender.name} does not run: {process.reason}")
+        whole_s = statistics.median(process.run(4)[1:])
+        return process.profile(min(200, max(5, math.ceil(PROFILE_S / max(whole_s, 1e-7)))))
+    finally:
+        process.close()
+
+
 def _rounds(
     processes: dict[str, "_Process"],
     seconds_each: float,
@@ -186,6 +207,12 @@ class _Process:
         answer = self._ask(str(calls))
         if not isinstance(answer, list):
             raise MeasureError(f"a contender died while it was measured: {answer}")
+        return answer
+
+    def profile(self, calls: int) -> dict[str, float]:
+        answer = self._ask(f"profile {calls}")
+        if not isinstance(answer, dict) or "error" in answer:
+            raise MeasureError(f"an executable died while its kernels were timed: {answer}")
         return answer
 
     def save(self, file: Path) -> None:
