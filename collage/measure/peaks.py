@@ -7,7 +7,8 @@ best single-precision product. Every rate is the best of many short runs of one 
 threads: sharing can only make it less, so the bound stays on the safe side.
 
 Measured in a process of its own (`python -m collage.measure.peaks`), because NumPy's product takes
-its number of threads when it is loaded; kept in the store under the environment's digest.
+its number of threads when it is loaded. Another process on the machine can halve a rate, so every
+compile measures again and the store keeps the highest of each, under the environment's digest.
 """
 
 import json
@@ -52,17 +53,18 @@ class Peaks:
 
 
 def machine_peaks(environment: Environment, store_dir: Path) -> Peaks:
-    """Return this machine's peaks from the store, or measure them and keep them there.
+    """Measure this machine's peaks; return and keep the highest rates that the store has seen.
 
     Raises:
         MeasureError: the measuring process failed.
         StoreError: the store cannot be written.
     """
     file = store_dir / "peaks" / f"{environment.digest}.json"
+    peaks = _measure_apart(environment.threads)
     try:
-        return Peaks(**json.loads(file.read_text()))
+        peaks = highest(peaks, Peaks(**json.loads(file.read_text())))
     except (OSError, ValueError, TypeError):
-        peaks = _measure_apart(environment.threads)
+        pass  # absent, or not written by this version: replaced below
     partial = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -71,6 +73,16 @@ def machine_peaks(environment: Environment, store_dir: Path) -> Peaks:
     except OSError as error:
         raise StoreError(f"the store cannot be written: {error.strerror}: {file}") from error
     return peaks
+
+
+def highest(one: Peaks, other: Peaks) -> Peaks:
+    """Take the higher of each rate.
+
+    >>> highest(Peaks(1.0, 5.0, 2.0), Peaks(3.0, 4.0, 1.0))
+    Peaks(flops_per_s=3.0, bytes_per_s=5.0, memory_bytes_per_s=2.0)
+    """
+    mine, theirs = asdict(one), asdict(other)
+    return Peaks(**{name: max(mine[name], theirs[name]) for name in mine})
 
 
 def _measure_apart(threads: int) -> Peaks:

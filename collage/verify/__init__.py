@@ -1,6 +1,13 @@
 """Is the executable right, and not slower than any single toolchain?"""
 
-from collage.verify.latency import Contender, Latency, compare_latency, profile_kernels, ratio, run_once
+from collage.verify.latency import (
+    Contender,
+    Latency,
+    compare_latency,
+    profile_kernels,
+    ratio,
+    run_once,
+)
 from collage.verify.numerics import OutputCheck, compare_outputs
 
 __all__ = [
