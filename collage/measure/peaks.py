@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -61,10 +62,9 @@ def machine_peaks(environment: Environment, store_dir: Path) -> Peaks:
     """
     file = store_dir / "peaks" / f"{environment.digest}.json"
     peaks = _measure_apart(environment.threads)
-    try:
+    # A file that is absent or damaged is written anew.
+    with suppress(OSError, ValueError, TypeError):
         peaks = highest(peaks, Peaks(**json.loads(file.read_text())))
-    except (OSError, ValueError, TypeError):
-        pass  # absent, or not written by this version: replaced below
     partial = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
