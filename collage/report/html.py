@@ -238,7 +238,7 @@ def _roofline(
         return ""
     return (
         f"<h3>Roofline</h3>\n<p class=soft>The roof: {peaks.flops_per_s / 1e9:.0f} GFLOP/s and "
-        f"{peaks.bytes_per_s / 1e9:.0f} GB/s, the highest measured on this machine from any cache; "
+        f"{peaks.bytes_per_s / 1e9:.0f} GB/s, the highest seen on this machine, by a probe or these kernels; "
         f"dashed: memory, {peaks.memory_bytes_per_s / 1e9:.0f} GB/s. It bounds direct algorithms; one "
         f"that needs fewer FLOP, such as Winograd's, may pass it.</p>\n{drawn}"
     )
