@@ -55,6 +55,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.add_argument("bundle", type=Path)
     report.add_argument("--json", action="store_true", help="the summary as one JSON document")
+    explained = _command(commands, "explain", _explain, "say why a bundle's plan is what it is")
+    explained.add_argument("bundle", type=Path)
+    explained.add_argument("--node", metavar="N", help="a node's name or number")
+    explained.add_argument("--function", help="where the node is (default: the first that has it)")
+    explained.add_argument("--json", action="store_true")
+    compared = _command(commands, "diff", _diff, "compare the plans of two bundles")
+    compared.add_argument("first", type=Path, metavar="A")
+    compared.add_argument("second", type=Path, metavar="B")
+    compared.add_argument("--json", action="store_true")
     backends = _command(commands, "backends", _backends, "list backends, versions, and why not")
     backends.add_argument("--json", action="store_true")
     doctor = _command(commands, "doctor", _doctor, "check this machine and the store")
@@ -208,6 +217,29 @@ def _report(arguments: argparse.Namespace) -> int:
     if not page.is_file():
         raise InputError(f"{arguments.bundle} holds no report; is it a bundle?")
     print(summary.read_text() if arguments.json else page.resolve())
+    return 0
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from collage.report.explain_text import node_text, overview_text
+    from collage.report.explanation import explain_node, overview, read_report
+
+    data = read_report(arguments.bundle)
+    if arguments.node is None:
+        whole = overview(data)
+        print(whole.model_dump_json() if arguments.json else overview_text(whole))
+        return 0
+    node = explain_node(data, arguments.node, arguments.function)
+    print(node.model_dump_json() if arguments.json else node_text(node))
+    return 0
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    from collage.report.explain_text import diff_text
+    from collage.report.explanation import diff, read_report
+
+    found = diff(read_report(arguments.first), read_report(arguments.second))
+    print(found.model_dump_json() if arguments.json else diff_text(found))
     return 0
 
 

@@ -12,25 +12,26 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.assemble import FunctionPlan, PlannedKernel, assemble, kernel_symbol
 from collage.backends.base import Backend, Kernel, PluginKernel
 from collage.backends.registry import available_backends
 from collage.bundle.publish import Facts, Published, publish
 from collage.bundle.save import check_output
 from collage.cost import Cost, CostKey, CostTable, Environment, cost_key
-from collage.errors import BackendError, InputError, OptionError, StoreError
+from collage.errors import BackendError, InputError, MeasureError, OptionError, StoreError
 from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.region import region_digest, region_values
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
+from collage.measure.peaks import machine_peaks
 from collage.measure.work import OnCost, Work
 from collage.options import Options
 from collage.report.build import FunctionResult, Run, build_report
@@ -48,7 +49,7 @@ from collage.search.function import (
 )
 from collage.search.problem import Plan
 from collage.store.scratch import scratch_folder
-from collage.verify import Contender, Latency, compare_latency
+from collage.verify import Contender, Latency, compare_latency, profile_kernels
 from collage.verify.gate import Decision, Gate, PlanExecutable, original_outputs
 
 HOPELESS_PLAN = 1.1
@@ -93,6 +94,8 @@ class Compiled:
     chosen: NamedPlan
     kernels: FunctionPlan
     published: Published
+    measured_s: Mapping[int, float]
+    """Seconds of the kernels inside the executable, by their position in the plan."""
 
 
 @dataclass
@@ -180,13 +183,17 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         CandidateCounts(**asdict(session.counts)),
         session.seconds.stages,
         output,
+        machine_peaks(session.environment, session.options.store_dir),
     )
-    report = build_report(
-        run, [FunctionResult(one.search, one.chosen, one.published.decision) for one in compiled]
-    )
+    results = [
+        FunctionResult(one.search, one.chosen, one.published.decision, one.measured_s)
+        for one in compiled
+    ]
+    report = build_report(run, results)
     texts = {
         "plan.json": json.dumps([region.model_dump() for region in report.summary.plan], indent=1),
         "summary.json": report.summary.to_json(),
+        "report.json": report.to_json(),
         "report.html": render_html(report),
     }
     publish(output, executable, published, facts, texts)
@@ -221,7 +228,28 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     _remember(search.plans, decision, session)
     chosen = next(plan for plan in search.plans if plan.name == decision.chosen.name)
     published = Published(function, decision, inputs, expected)
-    return Compiled(search, chosen, kernels[chosen.name], published)
+    with session.seconds.of("verify"):
+        measured_s = _kernel_seconds(kernels[chosen.name], decision.chosen, inputs, session)
+    return Compiled(search, chosen, kernels[chosen.name], published, measured_s)
+
+
+def _kernel_seconds(
+    plan: FunctionPlan,
+    executable: PlanExecutable,
+    inputs: dict[str, np.ndarray],
+    session: Session,
+) -> dict[int, float]:
+    """Time the kernels inside the executable that ships; views have no kernel."""
+    contender = Contender(executable.name, "executable", executable.path, plan.function.name)
+    try:
+        found = profile_kernels(contender, inputs, session.threads, session.work_dir)
+    except MeasureError:
+        return {}  # facts for the report alone: the executable has passed its gate without them
+    symbols = {
+        position: kernel_symbol(plan.function.name, position, planned.backend)
+        for position, planned in enumerate(plan.kernels)
+    }
+    return {position: found[symbol] for position, symbol in symbols.items() if symbol in found}
 
 
 def _search(

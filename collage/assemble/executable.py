@@ -46,6 +46,11 @@ class FunctionPlan:
     kernels: tuple[PlannedKernel, ...]
 
 
+def kernel_symbol(function: str, position: int, backend: str) -> str:
+    """Name the kernel of the region at `position` of a function's plan."""
+    return f"collage_{function}_{position}_{backend}"
+
+
 def assemble(plans: Sequence[FunctionPlan], threads: int, path: Path) -> None:
     """Write the executable of `plans` to `path` (a shared library).
 
@@ -83,7 +88,7 @@ def _emit_function(
     with builder.function(function.name, params):
         with builder.dataflow():
             for position, planned in enumerate(plan.kernels):
-                symbol = f"collage_{function.name}_{position}_{planned.backend}"
+                symbol = kernel_symbol(function.name, position, planned.backend)
                 _emit_kernel(builder, function, planned, symbol, environment, modules)
             results = [_result(builder, function, value, environment) for value in graph.outputs]
             result = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))

@@ -88,6 +88,14 @@ class ContenderProcess:
             raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
         return answer
 
+    def profile(self, calls: int) -> dict[str, float]:
+        """Return the median seconds of every kernel inside `calls` calls, by its symbol."""
+        self._tell(f"profile {calls}")
+        answer = self._hear()
+        if not isinstance(answer, dict) or "error" in answer:
+            raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
+        return answer
+
     def outputs(self, file: Path) -> list[np.ndarray]:
         """Run once and return the outputs in order; they travel through `file` (.npz)."""
         self._tell(f"save {file.resolve()}")
