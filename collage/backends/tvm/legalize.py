@@ -7,11 +7,9 @@ own lowering.
 """
 
 from collections.abc import Callable, Sequence
-from math import prod, sqrt
+from math import pi, prod, sqrt
 
 from tvm import ir, relax, te, tirx
-
-from collage.backends.tvm import polynomials as poly
 
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Scalar = Callable[[tirx.Expr], tirx.Expr]
@@ -29,23 +27,27 @@ def legalizers() -> dict[str, Legalizer]:
     return table
 
 
+def f32(value: float) -> tirx.Expr:
+    return tirx.const(value, "float32")
+
+
 def _gelu(x: tirx.Expr) -> tirx.Expr:
-    return x * poly.f32(0.5) * (poly.f32(1.0) + poly.erf(x * poly.f32(sqrt(0.5))))
+    return x * f32(0.5) * (f32(1.0) + tirx.erf(x * f32(sqrt(0.5))))
 
 
 def _gelu_tanh(x: tirx.Expr) -> tirx.Expr:
-    inner = poly.f32(sqrt(2 / 3.141592653589793)) * (x + poly.f32(0.044715) * x * x * x)
-    return x * poly.f32(0.5) * (poly.f32(1.0) + poly.tanh(inner))
+    inner = f32(sqrt(2 / pi)) * (x + f32(0.044715) * x * x * x)
+    return x * f32(0.5) * (f32(1.0) + tirx.tanh(inner))
 
 
 UNARY: dict[str, Scalar] = {
-    "exp": poly.exp,
-    "erf": poly.erf,
-    "tanh": poly.tanh,
-    "sigmoid": poly.sigmoid,
+    "exp": tirx.exp,
+    "erf": tirx.erf,
+    "tanh": tirx.tanh,
+    "sigmoid": tirx.sigmoid,
     "nn.gelu": _gelu,
     "nn.gelu_tanh": _gelu_tanh,
-    "nn.silu": lambda x: x * poly.sigmoid(x),
+    "nn.silu": lambda x: x * tirx.sigmoid(x),
 }
 
 
@@ -123,10 +125,10 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     def compute(x: te.Tensor) -> te.Tensor:
         top = _rows(x, axes, lambda i, r: largest(x(*i), axis=r), "softmax_max")
         powers = te.compute(
-            x.shape, lambda *i: poly.exp(x(*i) - top(*_outside(i, axes))), name="softmax_exp"
+            x.shape, lambda *i: tirx.exp(x(*i) - top(*_outside(i, axes))), name="softmax_exp"
         )
         total = _rows(x, axes, lambda i, r: te.sum(powers(*i), axis=r), "softmax_sum")
-        inverse = te.compute(total.shape, lambda *i: poly.f32(1.0) / total(*i), name="softmax_inv")
+        inverse = te.compute(total.shape, lambda *i: f32(1.0) / total(*i), name="softmax_inv")
         return te.compute(
             x.shape, lambda *i: powers(*i) * inverse(*_outside(i, axes)), name="softmax"
         )
@@ -159,7 +161,7 @@ def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     axes = _normalised(attrs.axes, rank)
 
     def compute(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
-        inverse = poly.f32(1.0 / prod(int(x.shape[axis]) for axis in axes))
+        inverse = f32(1.0 / prod(int(x.shape[axis]) for axis in axes))
         total = _rows(x, axes, lambda i, r: te.sum(x(*i), axis=r), "norm_sum")
         centred = te.compute(
             x.shape, lambda *i: x(*i) - total(*_outside(i, axes)) * inverse, name="norm_centred"
@@ -170,7 +172,7 @@ def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         scale = te.compute(
             squares.shape,
             lambda *i: (
-                poly.f32(1.0) / tirx.sqrt(squares(*i) * inverse + poly.f32(float(attrs.epsilon)))
+                f32(1.0) / tirx.sqrt(squares(*i) * inverse + f32(float(attrs.epsilon)))
             ),
             name="norm_scale",
         )

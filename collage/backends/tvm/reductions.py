@@ -1,0 +1,140 @@
+"""Sums and maxima: along rows in one loop, across rows in strips, windows unrolled, products in tiles.
+
+Where neighbours in memory belong to one sum, its loops are fused as far as the memory allows and LLVM
+keeps several vectors of partial sums (`target` lets it reorder them). Where they belong to different
+sums, a strip of sums stays in registers while the reduced dimension is walked; when operands are
+read repeatedly (a product), the strips of several rows are summed side by side. A small window is unrolled:
+that leaves the width of the result innermost, which LLVM vectorises for any stride and length.
+"""
+
+from math import prod
+
+from tvm import s_tir
+
+from collage.backends.tvm.inline import reuses
+from collage.backends.tvm.nest import Block, Nest, nest
+
+STRIPS = (64, 48, 32, 16, 8)
+"""Sums kept in registers: up to four vectors of 512 bits."""
+TILE_STRIPS = (32, 48, 16, 64, 8)
+"""The same for products, beside `TILE_ROWS` rows."""
+TILE_ROWS = (6, 8, 4, 5, 7, 3, 2)
+WINDOW = 81
+"""Largest window that is unrolled (9x9)."""
+SMALL_WINDOW = 9
+ROWS, MORE_ROWS = (4, 2), (8, 7, 4, 2)
+"""Rows of the result whose sums run side by side, in small and in larger windows."""
+
+
+def schedule_reduction(plan: s_tir.Schedule, block: Block) -> None:
+    """Schedule the stage's own loops; sums are cleared by `clear_sums` afterwards."""
+    found = nest(plan, block)
+    if not found.reads:
+        return
+    if is_window(found):
+        _unroll_window(plan, found)
+    elif _along_width(found):
+        _keep_strip(plan, found)
+    else:
+        _fuse_reduced(plan, found)
+
+
+def clear_sums(plan: s_tir.Schedule, block: Block) -> None:
+    """Clear strips of sums in a loop of their own, before the reduced loops."""
+    found = nest(plan, block)
+    if not found.reduced or is_window(found) or not _along_width(found):
+        return
+    first = found.reduced[0]
+    init = plan.decompose_reduction(block, found.loops[first])
+    plan.vectorize(plan.get_loops(init)[-1])
+
+
+def is_window(found: Nest) -> bool:
+    """Tell whether the stage reduces a small window that it moves over its operand."""
+    if prod(found.extents[n] for n in found.reduced) > WINDOW or not reuses(found):
+        return False
+    last = _width(found)
+    return last is not None and any(
+        read.strides[last] and any(read.strides[n] == 1 for n in found.reduced)
+        for read in found.reads
+    )
+
+
+def _width(found: Nest) -> int | None:
+    """Return the innermost loop of the result."""
+    wide = [n for n in found.spatial if found.extents[n] > 1]
+    return wide[-1] if wide else None
+
+
+def _along_width(found: Nest) -> bool:
+    """Tell whether neighbours in memory belong to different sums."""
+    width = _width(found)
+    if width is None or found.written.strides[width] != 1:
+        return False
+    return all(read.strides[width] in (0, 1) for read in found.reads) and any(
+        read.strides[width] == 1 for read in found.reads
+    )
+
+
+def _fuse_reduced(plan: s_tir.Schedule, found: Nest) -> None:
+    """Fuse reduced loops, from the innermost outwards, that every operand walks as one."""
+    group = [found.reduced[-1]]
+    for outer in reversed(found.reduced[:-1]):
+        inner = group[0]
+        pairs = [(read.strides[outer], read.strides[inner]) for read in found.reads]
+        if any(a is None or b is None or a != b * found.extents[inner] for a, b in pairs):
+            break
+        group.insert(0, outer)
+    if len(group) > 1:
+        plan.fuse(*(found.loops[n] for n in group))
+
+
+def _keep_strip(plan: s_tir.Schedule, found: Nest) -> None:
+    width = _width(found)
+    assert width is not None
+    rows = _rows(found, width)
+    strips = STRIPS if rows is None else TILE_STRIPS
+    upper, strip = _cut(plan, found, width, strips)
+    unrolled = [] if rows is None else [_cut(plan, found, rows, TILE_ROWS)]
+    outer = [found.loops[n] for n in found.spatial if n not in (width, rows)]
+    reduced = [found.loops[n] for n in found.reduced]
+    plan.reorder(*outer, *(one for one, _ in unrolled), upper, *reduced, *(two for _, two in unrolled), strip)
+    for _, inner in unrolled:
+        plan.unroll(inner)
+    if int(plan.get(strip).extent) <= STRIPS[0]:
+        plan.vectorize(strip)
+
+
+def _rows(found: Nest, width: int) -> int | None:
+    """Return a loop over results that share the operand which is contiguous along `width`."""
+    for read in found.reads:
+        if read.strides[width] == 1:
+            for loop in reversed(found.spatial):
+                if loop != width and read.strides[loop] == 0 and found.extents[loop] > 1:
+                    return loop
+    return None
+
+
+def _cut(
+    plan: s_tir.Schedule, found: Nest, loop: int, sizes: tuple[int, ...]
+) -> tuple[s_tir.schedule.LoopRV, s_tir.schedule.LoopRV]:
+    """Split off an inner loop of the first size that divides the loop; else of one or all of it."""
+    extent = found.extents[loop]
+    size = next((n for n in sizes if extent % n == 0), extent if extent < sizes[0] else 1)
+    outer, inner = plan.split(found.loops[loop], [None, size])
+    return outer, inner
+
+
+def _unroll_window(plan: s_tir.Schedule, found: Nest) -> None:
+    window = [found.loops[n] for n in found.reduced]
+    taps = prod(found.extents[n] for n in found.reduced)
+    if len(found.spatial) > 1:
+        height, width = (found.loops[n] for n in found.spatial[-2:])
+        choices = ROWS if taps <= SMALL_WINDOW else MORE_ROWS
+        rows = next((n for n in choices if int(plan.get(height).extent) % n == 0), 1)
+        if rows > 1:
+            upper, lower = plan.split(height, [None, rows])
+            plan.reorder(upper, width, *window, lower)
+            plan.unroll(lower)
+    for loop in window:
+        plan.unroll(loop)
