@@ -5,38 +5,61 @@ innermost loop is vectorised where a whole number of vectors fits; else LLVM's o
 rest of a row. A transposition walks square tiles, whose cache lines are used up while they are there.
 """
 
+from dataclasses import replace
+from math import prod
+
 from tvm import s_tir
 
 from collage.backends.tvm.inline import moved_loop
 from collage.backends.tvm.nest import Block, Nest, nest
 
-VECTORS = (64, 32, 16, 8)
-"""Elements handled by one iteration: up to four registers of 512 bits."""
+VECTORS = (16, 8)
+"""Lanes; with more than one register a vector, LLVM's comparisons become scalar code."""
+LONG = 256
+"""Iterations from which LLVM's vectoriser is as good."""
 TILES = (16, 8, 7, 4)
 
 
 def schedule_elementwise(plan: s_tir.Schedule, block: Block) -> None:
     """Schedule the stage's own loops."""
-    _fuse_contiguous(plan, nest(plan, block))
-    found = nest(plan, block)
+    found = fuse_contiguous(plan, nest(plan, block))
     if not found.spatial:
         return
     moved = moved_loop(found)
     if moved is not None and moved >= found.shared:
         _tile(plan, found, moved)
     else:
-        vectorize_innermost(plan, found)
+        _vectorize_innermost(plan, found)
 
 
-def _fuse_contiguous(plan: s_tir.Schedule, found: Nest) -> None:
-    """Fuse neighbouring loops that all tensors walk as one, from the innermost outwards."""
-    own = list(found.spatial)
-    while len(own) > 1:
-        group = [own.pop()]
-        while own and _walk_as_one(found, own[-1], group[0]):
-            group.insert(0, own.pop())
-        if len(group) > 1:
-            plan.fuse(*(found.loops[n] for n in group))
+def fuse_contiguous(plan: s_tir.Schedule, found: Nest) -> Nest:
+    """Fuse the stage's neighbouring loops that all tensors walk as one; return the new nest."""
+    groups: list[list[int]] = []
+    for loop in found.spatial:
+        if groups and _walk_as_one(found, _stepping(found, groups[-1]), loop):
+            groups[-1].append(loop)
+        else:
+            groups.append([loop])
+    loops, extents = list(found.loops[: found.shared]), list(found.extents[: found.shared])
+    for group in groups:
+        members = [found.loops[n] for n in group]
+        loops.append(plan.fuse(*members) if len(members) > 1 else members[0])
+        extents.append(prod(found.extents[n] for n in group))
+    kept = [*range(found.shared), *(_stepping(found, group) for group in groups)]
+    return replace(
+        found,
+        loops=tuple(loops),
+        extents=tuple(extents),
+        reducing=(False,) * len(loops),
+        accesses=tuple(
+            replace(one, strides=tuple(one.strides[n] for n in kept)) for one in found.accesses
+        ),
+    )
+
+
+def _stepping(found: Nest, group: list[int]) -> int:
+    """Return the loop whose step is the fused loop's step: the innermost that is not of length one."""
+    return next((n for n in reversed(group) if found.extents[n] > 1), group[-1])
 
 
 def _walk_as_one(found: Nest, outer: int, inner: int) -> bool:
@@ -49,18 +72,21 @@ def _walk_as_one(found: Nest, outer: int, inner: int) -> bool:
     return True
 
 
-def vectorize_innermost(plan: s_tir.Schedule, found: Nest) -> None:
-    """Make whole vectors of the innermost loop where its length and all strides allow it."""
+def _vectorize_innermost(plan: s_tir.Schedule, found: Nest) -> None:
+    """Make whole vectors of the innermost loop where its length and all strides allow it.
+
+    A long loop, which may be a fused one, is left to LLVM: TVM does not simplify the divisions of a fused
+    index within a vector.
+    """
     last = found.spatial[-1]
-    if found.conditional or any(access.strides[last] not in (0, 1) for access in found.accesses):
+    extent, inner = found.extents[last], found.loops[last]
+    if extent > LONG or found.conditional:
         return
-    for size in VECTORS:
-        if found.extents[last] % size == 0:
-            inner = found.loops[last]
-            if found.extents[last] > size:
-                inner = plan.split(inner, [None, size])[1]
-            plan.vectorize(inner)
-            return
+    if any(access.strides[last] not in (0, 1) for access in found.accesses):
+        return
+    lanes = next((n for n in VECTORS if extent % n == 0), 0)
+    if lanes:
+        plan.vectorize(plan.split(inner, [None, lanes])[1] if extent > lanes else inner)
 
 
 def _tile(plan: s_tir.Schedule, found: Nest, moved: int) -> None:
@@ -72,6 +98,6 @@ def _tile(plan: s_tir.Schedule, found: Nest, moved: int) -> None:
     outer, inner = plan.split(found.loops[moved], [None, size])
     outer_last, inner_last = plan.split(found.loops[last], [None, width])
     between = [found.loops[n] for n in found.spatial if moved < n < last]
-    plan.reorder(outer, *between, outer_last, inner, inner_last)
+    plan.reorder(outer_last, outer, *between, inner, inner_last)
     if not found.conditional:
         plan.vectorize(inner_last)

@@ -12,8 +12,8 @@ from tvm import s_tir
 
 from collage.backends.tvm.nest import Block, Nest, nest, stages
 
-REPEATS = 4
-"""Reads of one element by a product from which its operand is worth copying."""
+REPEATS = 1.5
+"""Reads of one element by a window or a product from which its operand is worth copying."""
 
 
 def inline_stages(plan: s_tir.Schedule) -> None:

@@ -178,7 +178,7 @@ def _combined(outer: list[int | None], inner: list[int | None], extent: int) -> 
         return 0
     total = 0
     for one, two in zip(outer, inner, strict=True):
-        if two == 0:
+        if one == 0 or two == 0:
             continue
         if one is None or two is None:
             return None

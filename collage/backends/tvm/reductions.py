@@ -12,8 +12,9 @@ from math import prod
 from tvm import s_tir
 
 from collage.backends.tvm.inline import reuses
-from collage.backends.tvm.nest import Block, Nest, nest
+from collage.backends.tvm.nest import Block, Loop, Nest, nest
 
+LANES = 16
 STRIPS = (64, 48, 32, 16, 8)
 """Sums kept in registers: up to four vectors of 512 bits."""
 TILE_STRIPS = (32, 48, 16, 64, 8)
@@ -46,7 +47,9 @@ def clear_sums(plan: s_tir.Schedule, block: Block) -> None:
         return
     first = found.reduced[0]
     init = plan.decompose_reduction(block, found.loops[first])
-    plan.vectorize(plan.get_loops(init)[-1])
+    last = plan.get_loops(init)[-1]
+    if int(plan.get(last).extent) in (8, LANES):
+        plan.vectorize(last)
 
 
 def is_window(found: Nest) -> bool:
@@ -101,7 +104,17 @@ def _keep_strip(plan: s_tir.Schedule, found: Nest) -> None:
     plan.reorder(*outer, *(one for one, _ in unrolled), upper, *reduced, *(two for _, two in unrolled), strip)
     for _, inner in unrolled:
         plan.unroll(inner)
-    if int(plan.get(strip).extent) <= STRIPS[0]:
+    _vectorize(plan, strip)
+
+
+def _vectorize(plan: s_tir.Schedule, strip: Loop) -> None:
+    """Make vectors of a strip, unrolled when it is several."""
+    size = int(plan.get(strip).extent)
+    if size > LANES and size % LANES == 0:
+        several, strip = plan.split(strip, [None, LANES])
+        if size <= STRIPS[0]:
+            plan.unroll(several)
+    if size % 8 == 0 and size <= STRIPS[0]:
         plan.vectorize(strip)
 
 
@@ -117,7 +130,7 @@ def _rows(found: Nest, width: int) -> int | None:
 
 def _cut(
     plan: s_tir.Schedule, found: Nest, loop: int, sizes: tuple[int, ...]
-) -> tuple[s_tir.schedule.LoopRV, s_tir.schedule.LoopRV]:
+) -> tuple[Loop, Loop]:
     """Split off an inner loop of the first size that divides the loop; else of one or all of it."""
     extent = found.extents[loop]
     size = next((n for n in sizes if extent % n == 0), extent if extent < sizes[0] else 1)
@@ -138,3 +151,8 @@ def _unroll_window(plan: s_tir.Schedule, found: Nest) -> None:
             plan.unroll(lower)
     for loop in window:
         plan.unroll(loop)
+    last = _width(found)
+    if last is not None and found.extents[last] <= LANES and all(
+        access.strides[last] in (0, 1) for access in found.accesses
+    ):
+        plan.vectorize(found.loops[last])

@@ -19,8 +19,8 @@ def join_rows(plan: s_tir.Schedule) -> None:
         if readers:
             try:
                 _join(plan, block, readers)
-            except ValueError:
-                # A scan or a scatter: it stays where it is.
+            except Exception:
+                # A scan, a scatter, or a result of the kernel, which TVM does not move.
                 continue
 
 
