@@ -12,7 +12,7 @@ from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
 
-SCHEDULE_REVISION = "1"
+SCHEDULE_REVISION = "2"
 """Part of every cost's key: schedules that change invalidate what was measured with the old ones."""
 
 HOPELESS_FLOP = 1_000_000

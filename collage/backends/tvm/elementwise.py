@@ -17,6 +17,8 @@ VECTORS = (16, 8)
 """Lanes; with more than one register a vector, LLVM's comparisons become scalar code."""
 LONG = 256
 """Iterations from which LLVM's vectoriser is as good."""
+LINES = 2
+"""Cache lines written side by side."""
 TILES = (16, 8, 7, 4)
 
 
@@ -98,6 +100,8 @@ def _tile(plan: s_tir.Schedule, found: Nest, moved: int) -> None:
     outer, inner = plan.split(found.loops[moved], [None, size])
     outer_last, inner_last = plan.split(found.loops[last], [None, width])
     between = [found.loops[n] for n in found.spatial if moved < n < last]
-    plan.reorder(outer_last, outer, *between, inner, inner_last)
+    lines = LINES if int(plan.get(outer_last).extent) % LINES == 0 else 1
+    outer_last, several = plan.split(outer_last, [None, lines])
+    plan.reorder(outer_last, outer, *between, inner, several, inner_last)
     if not found.conditional:
         plan.vectorize(inner_last)

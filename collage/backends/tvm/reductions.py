@@ -23,8 +23,12 @@ TILE_ROWS = (6, 8, 4, 5, 7, 3, 2)
 WINDOW = 81
 """Largest window that is unrolled (9x9)."""
 SMALL_WINDOW = 9
-ROWS, MORE_ROWS = (4, 2), (8, 7, 4, 2)
-"""Rows of the result whose sums run side by side, in small and in larger windows."""
+REGISTERS = 16
+"""Vectors of sums of one window that run side by side."""
+ROWS = 4
+"""Rows that run side by side where LLVM makes the vectors."""
+WIDEST = 64
+"""Longest row of results, in windows that are not small, that is one vector."""
 
 
 def schedule_reduction(plan: s_tir.Schedule, block: Block) -> None:
@@ -139,20 +143,26 @@ def _cut(
 
 
 def _unroll_window(plan: s_tir.Schedule, found: Nest) -> None:
+    width = _width(found)
+    assert width is not None
     window = [found.loops[n] for n in found.reduced]
-    taps = prod(found.extents[n] for n in found.reduced)
-    if len(found.spatial) > 1:
-        height, width = (found.loops[n] for n in found.spatial[-2:])
-        choices = ROWS if taps <= SMALL_WINDOW else MORE_ROWS
-        rows = next((n for n in choices if int(plan.get(height).extent) % n == 0), 1)
-        if rows > 1:
-            upper, lower = plan.split(height, [None, rows])
-            plan.reorder(upper, width, *window, lower)
-            plan.unroll(lower)
+    whole = _is_one_vector(found, width)
+    above = [n for n in found.spatial if n < width and found.extents[n] > 1]
+    if above:
+        limit = max(1, REGISTERS // -(-found.extents[width] // LANES)) if whole else ROWS
+        rows = max(n for n in range(1, limit + 1) if found.extents[above[-1]] % n == 0)
+        upper, lower = plan.split(found.loops[above[-1]], [None, rows])
+        plan.reorder(upper, found.loops[width], *window, lower)
+        plan.unroll(lower)
     for loop in window:
         plan.unroll(loop)
-    last = _width(found)
-    if last is not None and found.extents[last] <= LANES and all(
-        access.strides[last] in (0, 1) for access in found.accesses
-    ):
-        plan.vectorize(found.loops[last])
+    if whole:
+        plan.vectorize(found.loops[width])
+
+
+def _is_one_vector(found: Nest, width: int) -> bool:
+    """Tell whether a row of results is best one vector of odd length, and not LLVM's to cut up."""
+    if any(access.strides[width] not in (0, 1) for access in found.accesses):
+        return False
+    taps = prod(found.extents[n] for n in found.reduced)
+    return found.extents[width] <= (LANES if taps <= SMALL_WINDOW else WIDEST)

@@ -9,6 +9,7 @@ from math import prod
 
 from tvm import s_tir
 
+from collage.backends.tvm.inline import reuses
 from collage.backends.tvm.nest import Access, Block, Nest, nest, stages
 
 
@@ -27,7 +28,8 @@ def join_rows(plan: s_tir.Schedule) -> None:
 def _join(plan: s_tir.Schedule, block: Block, readers: list[Block]) -> None:
     own = nest(plan, block)
     found = [nest(plan, reader) for reader in readers]
-    depth = min(_common(own, reader) for reader in found)
+    kept = 2 if reuses(own) else 1
+    depth = min(min(_common(own, reader), _limit(reader, kept)) for reader in found)
     for other in found[1:]:
         depth = min(depth, _shared_loops(plan, found[0], other))
     if depth:
@@ -51,6 +53,12 @@ def _common(own: Nest, reader: Nest) -> int:
             break
         depth = loop + 1
     return depth
+
+
+def _limit(reader: Nest, kept: int) -> int:
+    """Return how deep stages may join: so many of the reader's own loops stay its own, for vectors."""
+    wide = [loop for loop in reader.spatial if reader.extents[loop] > 1]
+    return wide[-kept:][0] if wide else len(reader.loops)
 
 
 def _walks(access: Access, loop: int, step: int, extent: int) -> bool:
