@@ -44,7 +44,9 @@ def compiled(function: Function, backend: str) -> tuple[Callable[[], object], li
 def difference(found: list[np.ndarray], reference: list[np.ndarray]) -> float:
     """Return the largest absolute difference over the largest magnitude."""
     pairs = zip(found, reference, strict=True)
-    return max(float(np.max(np.abs(a - b)) / max(1e-30, float(np.max(np.abs(b))))) for a, b in pairs)
+    return max(
+        float(np.max(np.abs(a - b)) / max(1e-30, float(np.max(np.abs(b))))) for a, b in pairs
+    )
 
 
 def cold_us(calls: Mapping[str, Callable[[], object]], repeats: int) -> Times:
@@ -84,7 +86,9 @@ def main() -> None:
     arguments = parser.parse_args()
     load_plugin()
     tvm_ffi.get_global_func("collage.set_threads")(1)
-    print(f"{'region':36}" + "".join(f"{name:>12}" for name in BACKENDS) + "  ratio  build s  error")
+    print(
+        f"{'region':36}" + "".join(f"{name:>12}" for name in BACKENDS) + "  ratio  build s  error"
+    )
     for name, build in REGIONS.items():
         if arguments.only not in name:
             continue
@@ -92,7 +96,9 @@ def main() -> None:
             times, build_s, wrong = row(make_region(build, Path(folder)), arguments.repeats)
         library = min(us for backend, us in times.items() if backend != "tvm")
         cells = "".join(f"{times.get(backend, float('nan')):12.1f}" for backend in BACKENDS)
-        print(f"{name:36}{cells}{library / times['tvm']:7.2f}{build_s:9.2f}{wrong:7.0e}", flush=True)
+        print(
+            f"{name:36}{cells}{library / times['tvm']:7.2f}{build_s:9.2f}{wrong:7.0e}", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ import onnxruntime
 import pytest
 
 from benchmarks.native_regions import REGIONS, Region, make_region
-from collage.backends.tvm import SCHEDULE_REVISION, TvmBackend, schedule, threads as sharing
+from collage.backends.tvm import SCHEDULE_REVISION, TvmBackend, schedule
+from collage.backends.tvm import threads as sharing
 from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_onnx, region_values
 from collage.measure.workshop import aligned_copy, as_tensors, callable_kernel, poisoned_like

@@ -15,7 +15,7 @@ from collage.graph.index_set import IndexSet
 SCHEDULE_REVISION = "2"
 """Part of every cost's key: schedules that change invalidate what was measured with the old ones."""
 
-HOPELESS_FLOP = 1_000_000
+HOPELESS_FLOP = 32_000_000
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 

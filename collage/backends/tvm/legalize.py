@@ -171,9 +171,7 @@ def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         )
         scale = te.compute(
             squares.shape,
-            lambda *i: (
-                f32(1.0) / tirx.sqrt(squares(*i) * inverse + f32(float(attrs.epsilon)))
-            ),
+            lambda *i: f32(1.0) / tirx.sqrt(squares(*i) * inverse + f32(float(attrs.epsilon))),
             name="norm_scale",
         )
 

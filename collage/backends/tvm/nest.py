@@ -11,11 +11,12 @@ function of the loop.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 from tvm import ir, s_tir, sym, tirx
 
-Block = s_tir.schedule.SBlockRV
-Loop = s_tir.schedule.LoopRV
+Block: TypeAlias = s_tir.schedule.SBlockRV
+Loop: TypeAlias = s_tir.schedule.LoopRV
 
 SLOW_CALLS = frozenset({
     "tirx.exp", "tirx.erf", "tirx.tanh", "tirx.sigmoid", "tirx.log", "tirx.pow", "tirx.sqrt",
@@ -153,7 +154,8 @@ def _accesses(
     for one in found.iter_vars:  # type: ignore[attr-defined]
         analyzer.bind(one.var, one.dom)
     per_loop = [
-        _strides(value, variables, None) for value in realized.iter_values  # type: ignore[attr-defined]
+        _strides(value, variables, None)
+        for value in realized.iter_values  # type: ignore[attr-defined]
     ]
     store = found.body  # type: ignore[attr-defined]
     places = [(store.buffer, store.indices, True)]

@@ -105,7 +105,9 @@ def _keep_strip(plan: s_tir.Schedule, found: Nest) -> None:
     unrolled = [] if rows is None else [_cut(plan, found, rows, TILE_ROWS)]
     outer = [found.loops[n] for n in found.spatial if n not in (width, rows)]
     reduced = [found.loops[n] for n in found.reduced]
-    plan.reorder(*outer, *(one for one, _ in unrolled), upper, *reduced, *(two for _, two in unrolled), strip)
+    plan.reorder(
+        *outer, *(one for one, _ in unrolled), upper, *reduced, *(two for _, two in unrolled), strip
+    )
     for _, inner in unrolled:
         plan.unroll(inner)
     _vectorize(plan, strip)
@@ -132,9 +134,7 @@ def _rows(found: Nest, width: int) -> int | None:
     return None
 
 
-def _cut(
-    plan: s_tir.Schedule, found: Nest, loop: int, sizes: tuple[int, ...]
-) -> tuple[Loop, Loop]:
+def _cut(plan: s_tir.Schedule, found: Nest, loop: int, sizes: tuple[int, ...]) -> tuple[Loop, Loop]:
     """Split off an inner loop of the first size that divides the loop; else of one or all of it."""
     extent = found.extents[loop]
     size = next((n for n in sizes if extent % n == 0), extent if extent < sizes[0] else 1)
