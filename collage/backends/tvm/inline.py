@@ -38,6 +38,8 @@ def _worth_inlining(plan: s_tir.Schedule, block: Block) -> bool:
         return True
     if any(own.reducing):
         return False
+    if is_transposing(own) and len(anchors) > 1:
+        return False
     if own.expensive and (len(anchors) > 1 or any(_repeats(own, one) > 1 for one in anchors)):
         return False
     awkward = own.conditional or is_transposing(own)
@@ -82,7 +84,7 @@ def is_transposing(found: Nest) -> bool:
 def moved_loop(found: Nest) -> int | None:
     """Return the loop along which a transposed tensor is contiguous."""
     wide = [n for n, extent in enumerate(found.extents) if extent > 1]
-    if len(wide) < 2:
+    if len(wide) < 2 or any(found.reducing):
         return None
     for access in found.reads:
         if access.strides[wide[-1]] not in (0, 1):

@@ -16,8 +16,8 @@ from tvm import te, tirx
 Index = list[tirx.Expr]
 Element = Callable[[Index], tirx.Expr]
 LANES = 16
-WIDE_LANES = 64
-"""Partial results of long rows: four vectors, so that no addition waits for the one before."""
+WIDE_LANES = 32
+"""Partial results of long rows: two vectors, so that additions need not wait for the one before."""
 LONG = 256
 
 

@@ -9,7 +9,7 @@ from math import prod
 
 from tvm import s_tir
 
-from collage.backends.tvm.inline import reuses
+from collage.backends.tvm.inline import is_transposing, reuses
 from collage.backends.tvm.nest import Access, Block, Nest, nest, stages
 
 
@@ -27,6 +27,8 @@ def join_rows(plan: s_tir.Schedule) -> None:
 
 def _join(plan: s_tir.Schedule, block: Block, readers: list[Block]) -> None:
     own = nest(plan, block)
+    if is_transposing(own):
+        return
     found = [nest(plan, reader) for reader in readers]
     kept = 2 if reuses(own) else 1
     depth = min(min(_common(own, reader), _limit(reader, kept)) for reader in found)
