@@ -15,7 +15,7 @@ from collage.graph.index_set import IndexSet
 SCHEDULE_REVISION = "2"
 """Part of every cost's key: schedules that change invalidate what was measured with the old ones."""
 
-HOPELESS_FLOP = 32_000_000
+HOPELESS_FLOP, STRIDED_FLOP = 32_000_000, 1_000_000
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 
@@ -58,6 +58,7 @@ class TvmBackend(Backend):
 
 
 def _hopeless(function: Function, node: int) -> str | None:
+    """Return why a dense product needs tuning; one whose results walk their operand in steps does sooner."""
     found, types = function.graph.nodes[node], function.graph.types
     if found.op not in PRODUCTS:
         return None
@@ -67,6 +68,9 @@ def _hopeless(function: Function, node: int) -> str | None:
         else (types[found.inputs[0]].shape[-1])
     )
     flop = 2 * prod(types[found.outputs[0]].shape) * reduced
-    if flop <= HOPELESS_FLOP:
+    attributes = {one.name: one for one in function.onnx_nodes[node].attribute}
+    strided = "strides" in attributes and attributes["strides"].ints[-1] != 1
+    depthwise = found.op == "Conv" and types[found.inputs[1]].shape[1] == 1
+    if flop <= (STRIDED_FLOP if strided and not depthwise else HOPELESS_FLOP):
         return None
     return f"a product of {flop / 1e6:.0f} MFLOP is far slower here without a tuned schedule"

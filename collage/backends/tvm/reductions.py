@@ -44,6 +44,19 @@ def schedule_reduction(plan: s_tir.Schedule, block: Block) -> None:
         _fuse_reduced(plan, found)
 
 
+def pad_product(plan: s_tir.Schedule, block: Block) -> None:
+    """Widen a product's odd rows to whole vectors, with copies of the operand and of the result.
+
+    Rows of 49 results are five times faster as 64 that are cut off again.
+    """
+    found = nest(plan, block)
+    width = _width(found)
+    if width is None or is_window(found) or not reuses(found) or not _along_width(found):
+        return
+    if found.extents[width] > 8 and found.extents[width] % 8:
+        plan.pad_einsum(block, [LANES if n == width else 1 for n in range(len(found.loops))])
+
+
 def clear_sums(plan: s_tir.Schedule, block: Block) -> None:
     """Clear strips of sums in a loop of their own, before the reduced loops."""
     found = nest(plan, block)
@@ -120,7 +133,7 @@ def _vectorize(plan: s_tir.Schedule, strip: Loop) -> None:
         several, strip = plan.split(strip, [None, LANES])
         if size <= STRIPS[0]:
             plan.unroll(several)
-    if size % 8 == 0 and size <= STRIPS[0]:
+    if size in (8, LANES) or (size <= STRIPS[0] and size % LANES == 0):
         plan.vectorize(strip)
 
 
@@ -135,9 +148,9 @@ def _rows(found: Nest, width: int) -> int | None:
 
 
 def _cut(plan: s_tir.Schedule, found: Nest, loop: int, sizes: tuple[int, ...]) -> tuple[Loop, Loop]:
-    """Split off an inner loop of the first size that divides the loop; else of one or all of it."""
+    """Split off an inner loop of the first size that divides the loop; a short odd one is taken whole."""
     extent = found.extents[loop]
-    size = next((n for n in sizes if extent % n == 0), extent if extent < sizes[0] else 1)
+    size = next((n for n in sizes if extent % n == 0), extent if extent <= max(sizes) else 1)
     outer, inner = plan.split(found.loops[loop], [None, size])
     return outer, inner
 

@@ -1,9 +1,9 @@
 """A schedule by rules for kernels bound by memory traffic.
 
-The rules run in order, each on the result of those before: compute injective stages where they are
-read (`inline`), run stages over the same rows together (`rows`), give each stage vectors (`elementwise`,
-`reductions`), share the outer loops among the threads (`threads`). There is no search: a kernel is
-scheduled in milliseconds. Whatever TVM refuses is left out step by step: a schedule is never a reason to
+The rules run in order, each on the result of those before: widen odd products, compute injective
+stages where they are read (`inline`), run stages over the same rows together (`rows`), give each stage
+vectors (`elementwise`, `reductions`), share the outer loops among the threads (`threads`). There is no
+search: a kernel is scheduled in milliseconds. Whatever TVM refuses is left out step by step: a schedule is never a reason to
 lose a kernel.
 """
 
@@ -16,7 +16,7 @@ from collage.backends.tvm.elementwise import schedule_elementwise
 from collage.backends.tvm.inline import inline_stages
 from collage.backends.tvm.lower import SYMBOL
 from collage.backends.tvm.nest import Block, nest, stages
-from collage.backends.tvm.reductions import clear_sums, schedule_reduction
+from collage.backends.tvm.reductions import clear_sums, pad_product, schedule_reduction
 from collage.backends.tvm.rows import join_rows
 from collage.backends.tvm.threads import share_outer_loops
 
@@ -36,6 +36,7 @@ def schedule(function: tirx.PrimFunc, threads: int) -> tvm.IRModule:
     except Exception:
         # The function is no nest of stages (a scatter, a sort): it runs as TVM wrote it.
         return module
+    plan = _for_each_stage(plan, pad_product)
     plan = attempt(plan, inline_stages)
     plan = attempt(plan, join_rows)
     plan = _for_each_stage(plan, _schedule_stage)
