@@ -258,6 +258,49 @@ def test_reductions_and_windows_take_the_shapes_that_vectorise(tmp_path):
     assert re.search(r"sblock\(\"softmax_sum_init\"", kernel.module.script())
 
 
+def test_conditions_stay_out_of_the_innermost_loop(tmp_path):
+    region = Region()
+    x = region.op("Sigmoid", region.input(1, 32, 16, 16))
+    y = region.op("Concat", x, region.input(1, 32, 16, 16), axis=1)
+    kernel = check(region.function([y], tmp_path))
+    assert re.search(r"ax1, .*fused.* in T.grid\(.*T.int64\(256\)", kernel.module.script()) or (
+        "T.vectorized(T.int64(16))" in kernel.module.script()
+    )
+
+
+def test_odd_products_are_widened_to_vectors(tmp_path):
+    region = Region()
+    product = region.op("MatMul", region.input(2, 20, 24), region.input(2, 24, 49))
+    script = check(region.function([region.op("Relu", product)], tmp_path)).module.script()
+    assert "T.int64(64)" in script
+    assert "T.vectorized(T.int64(16))" in script
+
+
+def test_all_stages_of_a_softmax_run_in_one_loop_over_rows(tmp_path):
+    region = Region()
+    y = region.op("Softmax", region.input(64, 49), axis=-1)
+    script = check(region.function([y], tmp_path)).module.script()
+    assert len(re.findall(r"^ {8}for ", script, re.MULTILINE)) == 1
+
+
+def test_two_threads_share_the_outer_loop(tmp_path):
+    region = Region()
+    function = region.function([region.op("Relu", region.input(64, 1024))], tmp_path)
+    assert "T.parallel" in check(function, threads=2).module.script()
+    assert "T.parallel" not in check(function, threads=1).module.script()
+
+
+@pytest.mark.parametrize(
+    ("stride", "width", "allowed"), [(1, 16, True), (2, 32, False), (1, 14, False)]
+)
+def test_convolutions_without_whole_vectors_are_refused_early(stride, width, allowed, tmp_path):
+    region = Region()
+    x, weight = region.input(1, 64, width, width), region.weight(64, 64, 3, 3)
+    y = region.op("Conv", x, weight, pads=[1] * 4, strides=[stride] * 2)
+    reason = TvmBackend().unsupported(region.function([y], tmp_path), 0)
+    assert (reason is None) == allowed
+
+
 def test_dense_products_need_tuning(tmp_path):
     region = Region()
     y = region.op("Conv", region.input(1, 64, 56, 56), region.weight(64, 64, 3, 3), pads=[1] * 4)

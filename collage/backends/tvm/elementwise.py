@@ -47,12 +47,14 @@ def fuse_contiguous(plan: s_tir.Schedule, found: Nest) -> Nest:
         members = [found.loops[n] for n in group]
         loops.append(plan.fuse(*members) if len(members) > 1 else members[0])
         extents.append(prod(found.extents[n] for n in group))
-    kept = [*range(found.shared), *(_stepping(found, group) for group in groups)]
+    shared = [[n] for n in range(found.shared)]
+    kept = [_stepping(found, group) for group in [*shared, *groups]]
     return replace(
         found,
         loops=tuple(loops),
         extents=tuple(extents),
         reducing=(False,) * len(loops),
+        guarded=tuple(any(found.guarded[n] for n in group) for group in [*shared, *groups]),
         accesses=tuple(
             replace(one, strides=tuple(one.strides[n] for n in kept)) for one in found.accesses
         ),
@@ -67,6 +69,8 @@ def _stepping(found: Nest, group: list[int]) -> int:
 def _walk_as_one(found: Nest, outer: int, inner: int) -> bool:
     if found.extents[outer] == 1 or found.extents[inner] == 1:
         return True
+    if found.guarded[outer] or found.guarded[inner]:
+        return False
     for access in found.accesses:
         one, two = access.strides[outer], access.strides[inner]
         if one is None or two is None or one != two * found.extents[inner]:
@@ -82,7 +86,7 @@ def _vectorize_innermost(plan: s_tir.Schedule, found: Nest) -> None:
     """
     last = found.spatial[-1]
     extent, inner = found.extents[last], found.loops[last]
-    if extent > LONG or found.conditional:
+    if extent > LONG or found.guarded[last]:
         return
     if any(access.strides[last] not in (0, 1) for access in found.accesses):
         return
@@ -103,5 +107,5 @@ def _tile(plan: s_tir.Schedule, found: Nest, moved: int) -> None:
     lines = LINES if int(plan.get(outer_last).extent) % LINES == 0 else 1
     outer_last, several = plan.split(outer_last, [None, lines])
     plan.reorder(outer_last, outer, *between, inner, several, inner_last)
-    if not found.conditional:
+    if not found.guarded[last]:
         plan.vectorize(inner_last)

@@ -36,13 +36,18 @@ class Access:
 
 @dataclass(frozen=True)
 class Nest:
-    """A stage with all loops around it; `own` counts the leading loops that it shares with others."""
+    """A stage with all loops around it.
+
+    `shared` counts the leading loops that other stages are under too; `guarded` tells which loops decide
+    a condition of the stage (a padding, a concatenation).
+    """
 
     block: Block
     loops: tuple[Loop, ...]
     extents: tuple[int, ...]
     reducing: tuple[bool, ...]
     accesses: tuple[Access, ...]
+    guarded: tuple[bool, ...]
     shared: int
     expressions: tuple[tirx.Expr, ...]
 
@@ -118,7 +123,8 @@ def nest(plan: s_tir.Schedule, block: Block) -> Nest:
     expressions = (found.body.value, *found.body.indices)
     accesses = _accesses(found, realized, variables, extents)
     shared = sum(len(plan.get_child_blocks(loop)) > 1 for loop in loops)
-    return Nest(block, loops, extents, reducing, accesses, shared, expressions)
+    guarded = _guarded(found, realized, variables, expressions)
+    return Nest(block, loops, extents, reducing, accesses, guarded, shared, expressions)
 
 
 def _realization(plan: s_tir.Schedule, block: Block, loops: tuple[Loop, ...]) -> object:
@@ -144,6 +150,28 @@ def _reducing(found: object, realized: object, variables: list[tirx.Var]) -> tup
     ]
     used = [part for value in bound for part in walk(value)]
     return tuple(any(variable.same_as(part) for part in used) for variable in variables)
+
+
+def _guarded(
+    found: object,
+    realized: object,
+    variables: list[tirx.Var],
+    expressions: tuple[tirx.Expr, ...],
+) -> tuple[bool, ...]:
+    conditions = [
+        part.args[0]
+        for expression in expressions
+        for part in walk(expression)
+        if _is_call(part, {"prim.if_then_else"})
+    ]
+    used = [part for condition in conditions for part in walk(condition)]
+    bound = [
+        inner
+        for one, value in zip(found.iter_vars, realized.iter_values, strict=True)  # type: ignore[attr-defined]
+        if any(one.var.same_as(part) for part in used)
+        for inner in walk(value)
+    ]
+    return tuple(any(variable.same_as(part) for part in bound) for variable in variables)
 
 
 def _accesses(

@@ -1,10 +1,10 @@
 """A schedule by rules for kernels bound by memory traffic.
 
 The rules run in order, each on the result of those before: widen odd products, compute injective
-stages where they are read (`inline`), run stages over the same rows together (`rows`), give each stage
-vectors (`elementwise`, `reductions`), share the outer loops among the threads (`threads`). There is no
-search: a kernel is scheduled in milliseconds. Whatever TVM refuses is left out step by step: a schedule is never a reason to
-lose a kernel.
+stages where they are read (`inline`), run stages over the same rows together (`rows`), give each
+stage vectors (`elementwise`, `reductions`), share the outer loops among the threads (`threads`).
+There is no search: a kernel is scheduled in milliseconds. Whatever TVM refuses is left out step by
+step: a schedule is never a reason to lose a kernel.
 """
 
 from collections.abc import Callable
