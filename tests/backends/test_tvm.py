@@ -263,9 +263,7 @@ def test_conditions_stay_out_of_the_innermost_loop(tmp_path):
     x = region.op("Sigmoid", region.input(1, 32, 16, 16))
     y = region.op("Concat", x, region.input(1, 32, 16, 16), axis=1)
     kernel = check(region.function([y], tmp_path))
-    assert re.search(r"ax1, .*fused.* in T.grid\(.*T.int64\(256\)", kernel.module.script()) or (
-        "T.vectorized(T.int64(16))" in kernel.module.script()
-    )
+    assert "T.vectorized(T.int64(16))" in kernel.module.script()
 
 
 def test_odd_products_are_widened_to_vectors(tmp_path):

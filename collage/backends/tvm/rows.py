@@ -30,6 +30,10 @@ def _join(plan: s_tir.Schedule, block: Block, readers: list[Block]) -> None:
     if is_transposing(own):
         return
     found = [nest(plan, reader) for reader in readers]
+    size = prod(int(n) for n in own.written.buffer.shape)
+    if any(own.reducing) and any(prod(reader.extents) < size for reader in found):
+        # A product that was widened: TVM would cut it to what is read.
+        return
     kept = 2 if reuses(own) else 1
     depth = min(min(_common(own, reader), _limit(reader, kept)) for reader in found)
     for other in found[1:]:
