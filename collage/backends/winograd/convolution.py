@@ -9,6 +9,7 @@ precisely what does not fit. The residual is any value of the same shape; it may
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import onnx
@@ -109,20 +110,20 @@ def padding(node: onnx.NodeProto) -> tuple[int, int]:
     return top, left
 
 
-def _refused_attribute(attributes: Mapping[str, object]) -> str | None:
+def _refused_attribute(attributes: Mapping[str, Any]) -> str | None:
     if attributes.get("group", 1) != 1:
         return f"the convolution has {attributes['group']} groups"
     for name in ("strides", "dilations"):
         values = attributes.get(name, [1, 1])
-        if list(values) != [1, 1]:  # type: ignore[call-overload]
+        if list(values) != [1, 1]:
             return f"the convolution's {name} are {values}, not [1, 1]"
     pads = attributes.get("pads", [0])
-    if min(pads) < 0:  # type: ignore[call-overload]
+    if min(pads) < 0:
         return f"the convolution's pads are {pads}"
     return None
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, object]:
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
 
 
@@ -194,7 +195,7 @@ class _Walk:
                 return Activation(Kind.HARD_SIGMOID, alpha, beta)
         return None
 
-    def _clip(self, node: Node, attributes: Mapping[str, object]) -> Activation | None:
+    def _clip(self, node: Node, attributes: Mapping[str, Any]) -> Activation | None:
         bounds = [_number(attributes, "min", -np.inf), _number(attributes, "max", np.inf)]
         for position, value in enumerate(node.inputs[1:3]):
             if value and value not in self._function.weights:
@@ -204,5 +205,5 @@ class _Walk:
         return Activation(Kind.CLAMP, *bounds)
 
 
-def _number(attributes: Mapping[str, object], name: str, otherwise: float) -> float:
-    return float(attributes.get(name, otherwise))  # type: ignore[arg-type]
+def _number(attributes: Mapping[str, Any], name: str, otherwise: float) -> float:
+    return float(attributes.get(name, otherwise))
