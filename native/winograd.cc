@@ -1,11 +1,12 @@
 // 3x3 convolutions with stride 1 by Winograd's algorithm, with bias, residual and activations; see
-// winograd.h. Blob: tensors are the transformed weights (u), the bias, and the four parameters of
+// winograd.h. Blob: tensors are the weights (u, or [..][3][3][..]), the bias, and the four parameters of
 // the activations (a and b of the first, a and b of the last). Header entries, all integers:
 //   tile                         outputs per tile and side: 2 or 4
 //   batch, channels_in, channels_out, height, width, out_height, out_width, pad_top, pad_left
 //   first, last                  Activation before and after the residual is added
 //   inputs                       the first one is convolved
 //   residual                     which input is added, -1 for none
+//   transformed                  1: the weights are u; 0: they are transformed in every run
 // and "instructions" (text, for tests): the instruction set to use, if the machine has it.
 #include "winograd.h"
 
@@ -27,6 +28,7 @@ namespace {
 
 constexpr std::int64_t kBlockBytes = 512 << 10;  // of v, at most: half of a usual second-level cache
 constexpr std::int64_t kLeastTiles = 24;         // in a block: fewer reuse the weights too little
+constexpr std::int64_t kDepth = 32;              // input channels whose weights are transformed at once
 
 bool HasAvx512() {
 #if defined(__x86_64__)
@@ -61,22 +63,29 @@ std::int64_t DivideUp(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 // do not fall into one set of the cache.
 std::int64_t OddLines(std::int64_t floats) { return (DivideUp(floats, 16) | 1) * 16; }
 
-// Aligned memory without content.
+// Memory that all kernels share which run in one thread: it stays in the caches from one kernel to
+// the next. Its content is undefined.
 class Scratch {
  public:
-  explicit Scratch(std::int64_t floats)
-      : data_(static_cast<float*>(
-            std::aligned_alloc(64, static_cast<std::size_t>(DivideUp(floats, 16) * 64)))) {
-    if (data_ == nullptr) TVM_FFI_THROW(RuntimeError) << "winograd kernel: out of memory";
+  float* AtLeast(std::int64_t floats) {
+    if (floats > size_) {
+      auto bytes = static_cast<std::size_t>(DivideUp(floats, 16) * 64);
+      data_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
+      size_ = data_ == nullptr ? 0 : floats;
+      if (data_ == nullptr) TVM_FFI_THROW(RuntimeError) << "winograd kernel: out of memory";
+    }
+    return data_.get();
   }
-  float* data() const { return data_.get(); }
 
  private:
   struct Free {
     void operator()(float* memory) const { std::free(memory); }
   };
   std::unique_ptr<float, Free> data_;
+  std::int64_t size_ = 0;
 };
+
+thread_local Scratch input_scratch, weight_scratch, product_scratch;
 
 class WinogradKernel : public Kernel {
  public:
@@ -103,12 +112,11 @@ class WinogradKernel : public Kernel {
       for (std::int64_t block = 0; block < blocks_; ++block) RunShared(block, input, output);
       return;
     }
-    ParallelFor(threads_, blocks_, [&](std::int64_t block, int worker) {
+    ParallelFor(threads_, blocks_, [&](std::int64_t block, int) {
       Range tiles = TilesOf(block);
-      for (std::int64_t group = 0; group < groups_; ++group) Transform(group, tiles, input, worker);
-      for (std::int64_t panel = 0; panel < panels_; ++panel) {
-        Multiply(panel, tiles, worker, worker, output);
-      }
+      float* v = input_scratch.AtLeast(points_ * v_stride_);
+      for (std::int64_t group = 0; group < groups_; ++group) Transform(group, tiles, input, v);
+      for (std::int64_t panel = 0; panel < panels_; ++panel) Multiply(panel, tiles, v, output);
     });
   }
 
@@ -128,6 +136,8 @@ class WinogradKernel : public Kernel {
     points_ = (size_ + 2) * (size_ + 2);
     groups_ = DivideUp(geometry_.channels_in, instructions_.lanes);
     panels_ = DivideUp(geometry_.channels_out, kPanel);
+    transformed_ = get("transformed") != 0;
+    panel_floats_ = (transformed_ ? points_ : 9) * geometry_.channels_in * kPanel;
     inputs_ = blob_->GetInt("inputs", 1);
     residual_ = blob_->GetInt("residual", -1);
     if (residual_ >= inputs_) TVM_FFI_THROW(ValueError) << "winograd kernel: no such residual";
@@ -137,8 +147,7 @@ class WinogradKernel : public Kernel {
 
   void ReadTensors() {
     const std::vector<TensorView>& tensors = blob_->tensors();
-    std::size_t weights =
-        static_cast<std::size_t>(panels_ * points_ * geometry_.channels_in * kPanel);
+    auto weights = static_cast<std::size_t>(panels_ * panel_floats_);
     if (tensors.size() != 3 || tensors[0].nbytes != weights * sizeof(float) ||
         tensors[1].nbytes != static_cast<std::size_t>(geometry_.channels_out) * sizeof(float) ||
         tensors[2].nbytes != 4 * sizeof(float)) {
@@ -163,8 +172,6 @@ class WinogradKernel : public Kernel {
     blocks_ = DivideUp(tiles_, block_tiles_);
     v_stride_ = OddLines(groups_ * block_tiles_ * instructions_.lanes);
     m_stride_ = OddLines(kPanel * block_tiles_);
-    for (int i = 0; i < (shared_block_ ? 1 : threads_); ++i) v_.emplace_back(points_ * v_stride_);
-    for (int i = 0; i < threads_; ++i) m_.emplace_back(points_ * m_stride_);
   }
 
   Range TilesOf(std::int64_t block) const {
@@ -173,33 +180,52 @@ class WinogradKernel : public Kernel {
 
   void RunShared(std::int64_t block, const float* input, float* output) {
     Range tiles = TilesOf(block);
+    float* v = input_scratch.AtLeast(points_ * v_stride_);
     ParallelFor(threads_, groups_,
-                [&](std::int64_t group, int) { Transform(group, tiles, input, 0); });
-    ParallelFor(threads_, panels_, [&](std::int64_t panel, int worker) {
-      Multiply(panel, tiles, 0, worker, output);
-    });
+                [&](std::int64_t group, int) { Transform(group, tiles, input, v); });
+    ParallelFor(threads_, panels_,
+                [&](std::int64_t panel, int) { Multiply(panel, tiles, v, output); });
   }
 
   // Input channels of one group of lanes.
-  void Transform(std::int64_t group, Range tiles, const float* input, int v) {
+  void Transform(std::int64_t group, Range tiles, const float* input, float* v) {
     std::int64_t lanes = instructions_.lanes;
     instructions_.transform_input(geometry_, input, tiles, group * lanes,
-                                  v_[v].data() + group * (tiles.last - tiles.first) * lanes,
-                                  v_stride_);
+                                  v + group * (tiles.last - tiles.first) * lanes, v_stride_);
   }
 
   // Output channels of one panel.
-  void Multiply(std::int64_t panel, Range tiles, int v, int m, float* output) {
+  void Multiply(std::int64_t panel, Range tiles, const float* v, float* output) {
     std::int64_t first = panel * kPanel, lanes = instructions_.lanes;
     std::int64_t channels = std::min(kPanel, geometry_.channels_out - first);
     std::int64_t count = tiles.last - tiles.first;
-    const float* u = weights_ + panel * points_ * geometry_.channels_in * kPanel;
-    float* products = m_[m].data();
-    instructions_.multiply(geometry_, count, channels, v_[v].data(), v_stride_, u, products,
-                           m_stride_);
+    const float* weights = weights_ + panel * panel_floats_;
+    float* m = product_scratch.AtLeast(points_ * m_stride_);
+    Product product{count,     geometry_.channels_in, channels, v_stride_, panel_floats_ / points_,
+                    m_stride_, false,                 nullptr,  0};
+    if (transformed_) {
+      instructions_.multiply(product, v, weights, m);
+    } else {
+      MultiplyTransforming(product, v, weights, m);
+    }
     for (std::int64_t done = 0; done < channels; done += lanes) {
-      instructions_.transform_output(geometry_, epilogue_, tiles, first + done,
-                                     products + done * count, m_stride_, output);
+      instructions_.transform_output(geometry_, epilogue_, tiles, first + done, m + done * count,
+                                     m_stride_, output);
+    }
+  }
+
+  // Transforms the weights of kDepth input channels, multiplies, and so on.
+  void MultiplyTransforming(Product product, const float* v, const float* weights, float* m) {
+    product.u_stride = OddLines(kDepth * kPanel);
+    float* u = weight_scratch.AtLeast(points_ * product.u_stride);
+    for (std::int64_t done = 0; done < geometry_.channels_in; done += kDepth) {
+      product.depth = std::min(kDepth, geometry_.channels_in - done);
+      instructions_.transform_weights(weights, product.depth, u, product.u_stride);
+      weights += product.depth * 9 * kPanel;
+      product.next = weights;
+      product.next_floats = kDepth * 9 * kPanel;
+      instructions_.multiply(product, v + done * product.tiles, u, m);
+      product.add = true;
     }
   }
 
@@ -211,10 +237,9 @@ class WinogradKernel : public Kernel {
   Epilogue epilogue_{};
   const float* weights_ = nullptr;
   std::int64_t inputs_ = 1, residual_ = -1;
-  bool shared_block_ = false;
-  std::int64_t tiles_ = 0, points_ = 0, groups_ = 0, panels_ = 0;
+  bool shared_block_ = false, transformed_ = true;
+  std::int64_t tiles_ = 0, points_ = 0, groups_ = 0, panels_ = 0, panel_floats_ = 0;
   std::int64_t blocks_ = 0, block_tiles_ = 0, v_stride_ = 0, m_stride_ = 0;
-  std::vector<Scratch> v_, m_;
 };
 
 TVM_FFI_STATIC_INIT_BLOCK() {

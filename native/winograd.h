@@ -7,8 +7,12 @@
 //
 // Work goes by blocks of tiles that stay in the second-level cache:
 //   v  transformed input   [n*n][channels_in / lanes][tiles][lanes]
-//   u  transformed weights [channels_out / kPanel][n*n][channels_in][kPanel]  (made by the compiler)
+//   u  transformed weights [channels_out / kPanel][n*n][channels_in][kPanel]
 //   m  products of a panel [n*n][kPanel / lanes][tiles][lanes]
+// u is made by the compiler. It is n*n / 9 times as large as the weights, and where few tiles share it,
+// reading it takes longer than the products: then it is made at run time instead, for a panel and some
+// input channels at a time, from weights [channels_out / kPanel][channels_in][3][3][kPanel].
+//
 // Lanes are channels, except where rows of the NCHW input are loaded and rows of output are stored.
 //
 // The same source (winograd_kernels.h) is compiled once per instruction set; nothing else of the
@@ -59,20 +63,30 @@ struct Range {
   std::int64_t first, last;
 };
 
+// m = v * u, or m += v * u, for every point and the first `channels` of a panel. Meanwhile
+// `next_floats` from `next` are brought nearer. Strides lead from point to point, in floats.
+struct Product {
+  std::int64_t tiles, depth, channels;
+  std::int64_t v_stride, u_stride, m_stride;
+  bool add;
+  const float* next;
+  std::int64_t next_floats;
+};
+
 // What one instruction set does. Strides are in floats.
 struct Instructions {
   const char* name;
   int lanes;
-  int rows;  // tiles that one pass of the micro-kernel takes at most
 
   // Writes the lanes of `channel`.. of `tiles`: v + point * v_stride + tile * lanes.
   void (*transform_input)(const Geometry& geometry, const float* input, Range tiles,
                           std::int64_t channel, float* v, std::int64_t v_stride);
 
-  // m = v * u for every point of `count` tiles and the first `channels` of a panel.
-  void (*multiply)(const Geometry& geometry, std::int64_t count, std::int64_t channels,
-                   const float* v, std::int64_t v_stride, const float* u, float* m,
-                   std::int64_t m_stride);
+  // u + point * u_stride = the weights [depth][3][3][kPanel] at that point.
+  void (*transform_weights)(const float* weights, std::int64_t depth, float* u,
+                            std::int64_t u_stride);
+
+  void (*multiply)(const Product& product, const float* v, const float* u, float* m);
 
   // Writes the outputs of `tiles` for the channels `channel`.. of m's panel.
   void (*transform_output)(const Geometry& geometry, const Epilogue& epilogue, Range tiles,

@@ -32,6 +32,14 @@ struct F2 {
     r[3] = d[3] - d[1];
   }
 
+  static COLLAGE_INLINE void Filter(const V* g, V* r) {
+    V even = Simd::Set(0.5f) * (g[0] + g[2]);
+    r[0] = Simd::Set(0) - g[0];
+    r[1] = Scaled(0.5f, g[1], even);
+    r[2] = Scaled(-0.5f, g[1], even);
+    r[3] = g[2];
+  }
+
   static COLLAGE_INLINE void Output(const V* m, V* y) {
     y[0] = m[0] + m[1] + m[2];
     y[1] = m[1] - m[2] + m[3];
@@ -55,6 +63,17 @@ struct F4 {
     r[3] = Scaled(kB, odd, even);
     r[4] = Scaled(-kB, odd, even);
     r[5] = Scaled(-2.5f, d[3], d[1] + d[5]);
+  }
+
+  static COLLAGE_INLINE void Filter(const V* g, V* r) {
+    V even_a = Scaled(-1 / 3.0f, g[2], Simd::Set(-2 / 3.0f) * g[0]);
+    V even_b = Scaled(1 / 3.0f, g[2], Simd::Set(1 / 6.0f) * g[0]);
+    r[0] = g[0];
+    r[1] = Scaled(-kA / 1.5f, g[1], even_a);
+    r[2] = Scaled(kA / 1.5f, g[1], even_a);
+    r[3] = Scaled(kB / 6, g[1], even_b);
+    r[4] = Scaled(-kB / 6, g[1], even_b);
+    r[5] = g[2];
   }
 
   static COLLAGE_INLINE void Output(const V* m, V* y) {
@@ -133,33 +152,68 @@ void TransformInput(const Geometry& geometry, const float* input, Range tiles,
   }
 }
 
-// c = a * b for H tiles and C vectors of channels. The lanes of `a` are the channels summed over.
+// Weights of `depth` input channels and one panel: [depth][3][3][kPanel] to u.
+template <class F>
+void TransformWeights(const float* weights, std::int64_t depth, float* u, std::int64_t u_stride) {
+  for (std::int64_t k = 0; k < depth; ++k, weights += 9 * kPanel, u += kPanel) {
+    for (int lane = 0; lane < kPanel; lane += kLanes) {
+      V half[3][F::kIn];
+      for (int j = 0; j < 3; ++j) {
+        V column[3];
+        for (int i = 0; i < 3; ++i) column[i] = Simd::Load(weights + (3 * i + j) * kPanel + lane);
+        F::Filter(column, half[j]);
+      }
+      for (int i = 0; i < F::kIn; ++i) {
+        V row[3] = {half[0][i], half[1][i], half[2][i]}, r[F::kIn];
+        F::Filter(row, r);
+        for (int j = 0; j < F::kIn; ++j) {
+          Simd::Store(u + (i * F::kIn + j) * u_stride + lane, r[j]);
+        }
+      }
+    }
+  }
+}
+
+// c = a * b, or c += a * b, for H tiles and C vectors of channels. The lanes of `a` are the channels
+// summed over. Weights often come from memory: they are asked for kAhead channels before their use.
 template <int H, int C>
 void Multiply(const float* a, std::int64_t a_stride, const float* b, std::int64_t depth, float* c,
-              std::int64_t c_stride) {
+              std::int64_t c_stride, bool add) {
+  constexpr std::int64_t kAhead = 32;
   V sum[H][C];
+#pragma GCC unroll 16
   for (int i = 0; i < H; ++i) {
-    for (int j = 0; j < C; ++j) sum[i][j] = Simd::Set(0);
+#pragma GCC unroll 4
+    for (int j = 0; j < C; ++j) {
+      sum[i][j] = add ? Simd::Load(c + j * c_stride + i * kLanes) : Simd::Set(0);
+    }
   }
   for (std::int64_t start = 0; start < depth; start += kLanes, a += a_stride) {
     std::int64_t lanes = Least(kLanes, depth - start);
     for (std::int64_t k = 0; k < lanes; ++k, b += kPanel) {
       V weights[C];
-      for (int j = 0; j < C; ++j) weights[j] = Simd::Load(b + j * kLanes);
+#pragma GCC unroll 4
+      for (int j = 0; j < C; ++j) {
+        weights[j] = Simd::Load(b + j * kLanes);
+        __builtin_prefetch(b + kAhead * kPanel + j * kLanes);
+      }
 #pragma GCC unroll 16
       for (int i = 0; i < H; ++i) {
         V value = Simd::Set(a[i * kLanes + k]);
+#pragma GCC unroll 4
         for (int j = 0; j < C; ++j) sum[i][j] = Fma(value, weights[j], sum[i][j]);
       }
     }
   }
+#pragma GCC unroll 16
   for (int i = 0; i < H; ++i) {
+#pragma GCC unroll 4
     for (int j = 0; j < C; ++j) Simd::Store(c + j * c_stride + i * kLanes, sum[i][j]);
   }
 }
 
 using MultiplyFunction = void (*)(const float*, std::int64_t, const float*, std::int64_t, float*,
-                                  std::int64_t);
+                                  std::int64_t, bool);
 
 // Multiply<height, C> for every height up to kRows.
 template <int C, int H = Simd::kRows>
@@ -172,32 +226,33 @@ COLLAGE_INLINE MultiplyFunction Choose(std::int64_t height) {
 
 // All tiles of one point, in passes of nearly equal height.
 template <int C>
-void MultiplyPoint(std::int64_t count, const float* v, const float* u, std::int64_t depth,
-                   float* m) {
-  std::int64_t passes = (count + Simd::kRows - 1) / Simd::kRows;
-  std::int64_t height = count / passes, higher = count % passes;
+void MultiplyPoint(const Product& product, const float* v, const float* u, float* m) {
+  std::int64_t passes = (product.tiles + Simd::kRows - 1) / Simd::kRows;
+  std::int64_t height = product.tiles / passes, higher = product.tiles % passes;
+  std::int64_t stride = product.tiles * kLanes;
   for (std::int64_t i = 0, tile = 0; i < passes; ++i) {
     std::int64_t rows = height + (i < higher);
-    Choose<C>(rows)(v + tile * kLanes, count * kLanes, u, depth, m + tile * kLanes,
-                    count * kLanes);
+    Choose<C>(rows)(v + tile * kLanes, stride, u, product.depth, m + tile * kLanes, stride,
+                    product.add);
     tile += rows;
   }
 }
 
 template <class F>
-void MultiplyAll(const Geometry& geometry, std::int64_t count, std::int64_t channels,
-                 const float* v, std::int64_t v_stride, const float* u, float* m,
-                 std::int64_t m_stride) {
-  std::int64_t vectors = (channels + kLanes - 1) / kLanes;
-  for (int point = 0; point < F::kIn * F::kIn; ++point) {
+void MultiplyAll(const Product& product, const float* v, const float* u, float* m) {
+  constexpr std::int64_t kPoints = F::kIn * F::kIn;
+  std::int64_t vectors = (product.channels + kLanes - 1) / kLanes;
+  std::int64_t share = (product.next_floats + kPoints - 1) / kPoints;
+  for (std::int64_t point = 0; point < kPoints; ++point) {
+    for (std::int64_t done = 0; done < share; done += 16) {
+      __builtin_prefetch(product.next + point * share + done, 0, 2);
+    }
     for (std::int64_t j = 0; j < vectors; j += Simd::kColumns) {
       auto multiply = vectors - j >= Simd::kColumns ? MultiplyPoint<Simd::kColumns>
                                                     : MultiplyPoint<1>;
-      multiply(count, v, u + j * kLanes, geometry.channels_in, m + j * count * kLanes);
+      multiply(product, v + point * product.v_stride, u + point * product.u_stride + j * kLanes,
+               m + point * product.m_stride + j * product.tiles * kLanes);
     }
-    v += v_stride;
-    m += m_stride;
-    u += geometry.channels_in * kPanel;
   }
 }
 
@@ -304,7 +359,7 @@ void TransformOutput(const Geometry& geometry, const Epilogue& epilogue, Range t
 }
 
 template <class F>
-constexpr Instructions kInstructions = {Simd::kName,        kLanes,         Simd::kRows,
-                                        TransformInput<F>,  MultiplyAll<F>, TransformOutput<F>};
+constexpr Instructions kInstructions = {Simd::kName,         kLanes,         TransformInput<F>,
+                                        TransformWeights<F>, MultiplyAll<F>, TransformOutput<F>};
 
 const Instructions* Find(int size) { return size == 4 ? &kInstructions<F4> : &kInstructions<F2>; }

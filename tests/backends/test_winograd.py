@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from collage.backends.winograd import WinogradBackend
 from collage.backends.winograd.convolution import describe
-from collage.backends.winograd.weights import PANEL, filter_matrix, packed_weights
+from collage.backends.winograd.weights import PANEL, by_panels, filter_matrix, transformed_weights
 from collage.errors import BackendError
 from collage.frontend import Function, import_model
 from collage.frontend.region import region_onnx, region_values
@@ -173,7 +173,7 @@ EPILOGUES = {
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_epilogues(name, instructions, tmp_path):
     function = model(tmp_path, Case((2, 18, 9, 11), 18), EPILOGUES[name])
-    for variant in ("f2", "f4"):
+    for variant in VARIANTS:
         check(function, everything(function), variant, instructions=instructions)
 
 
@@ -314,10 +314,11 @@ def test_the_filter_matrix_evaluates_at_the_points(tile):
 def test_weights_are_packed_by_panels():
     weights = np.zeros((PANEL + 1, 2, 3, 3), np.float32)
     weights[PANEL, 1] = 1
-    packed = packed_weights(weights, 2)
+    packed = transformed_weights(weights, 2)
     assert packed.shape == (2, 16, 2, PANEL)
     assert np.count_nonzero(packed[0]) == 0
     assert np.count_nonzero(packed[1, :, 1, 0]) == np.count_nonzero(packed)
+    assert np.argwhere(by_panels(weights)).tolist() == [[1, 1, tap, 0] for tap in range(9)]
 
 
 def test_it_is_available_with_its_revision():

@@ -2,16 +2,20 @@
 
 Every library runs direct fp32 convolutions at the core's peak, so only fewer multiplications are
 faster: 2.25 times fewer in tiles of 2x2 outputs (variant f2), 4 times fewer in tiles of 4x4 (f4),
-which waste more at the border of small images and have larger transformed weights. Each is a
-candidate of its own; the measurement decides. See native/winograd.h.
+which waste more at the border of small images and have larger transformed weights. Where few tiles
+share the weights, reading the transformed ones takes longer than computing: the variants f2-small and
+f4-small keep the original ones and transform them in every run. Each is a candidate of its own; the
+measurement decides. See native/winograd.h.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
 from collage.backends.winograd.convolution import Convolution, describe, refusal
 from collage.backends.winograd.patterns import winograd_rule
-from collage.backends.winograd.weights import packed_weights
+from collage.backends.winograd.weights import by_panels, transformed_weights
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.frontend.region import region_values
@@ -23,7 +27,20 @@ from collage.runtime.plugin import load_plugin
 REVISION = "1"
 """Part of every cost's key: kernels that change invalidate what was measured with the old ones."""
 
-TILES = {"f4": 4, "f2": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Outputs per tile and side, and whether the weights are transformed when compiling."""
+
+    tile: int
+    transformed: bool
+
+
+VARIANTS = {
+    "f4": Variant(4, True), "f4-small": Variant(4, False),
+    "f2": Variant(2, True), "f2-small": Variant(2, False),
+}  # fmt: skip
 
 
 class WinogradBackend(Backend):
@@ -31,7 +48,7 @@ class WinogradBackend(Backend):
 
     name = "winograd"
     style = BackendStyle.LIBRARY
-    variants = tuple(TILES)
+    variants = tuple(VARIANTS)
 
     def availability(self) -> Availability:
         import tvm_ffi
@@ -56,16 +73,17 @@ class WinogradBackend(Backend):
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
-        if variant not in TILES:
+        if variant not in VARIANTS:
             raise BackendError(f"winograd has no variant {variant!r}")
-        found, tile = describe(function, nodes), TILES[variant]
+        found, chosen = describe(function, nodes), VARIANTS[variant]
         inputs, _ = region_values(function, nodes)
         header = {
-            **_geometry(function, found), "threads": threads, "tile": tile, "inputs": len(inputs),
+            **_geometry(function, found), "threads": threads, "tile": chosen.tile,
+            "transformed": int(chosen.transformed), "inputs": len(inputs),
             "residual": inputs.index(found.residual) if found.residual else -1,
             "first": int(found.first.kind), "last": int(found.last.kind),
         }  # fmt: skip
-        return PluginKernel("winograd", pack(header, _tensors(function, found, tile)))
+        return PluginKernel("winograd", pack(header, _tensors(function, found, chosen)))
 
 
 def _geometry(function: Function, found: Convolution) -> Header:
@@ -79,9 +97,10 @@ def _geometry(function: Function, found: Convolution) -> Header:
     }  # fmt: skip
 
 
-def _tensors(function: Function, found: Convolution, tile: int) -> list[np.ndarray]:
+def _tensors(function: Function, found: Convolution, variant: Variant) -> list[np.ndarray]:
     weights = function.weights[found.node.inputs[1]]
     name = found.node.inputs[2] if len(found.node.inputs) > 2 else ""
     bias = function.weights[name] if name else np.zeros(weights.shape[0], np.float32)
     parameters = (found.first.a, found.first.b, found.last.a, found.last.b)
-    return [packed_weights(weights, tile), bias, np.array(parameters, np.float32)]
+    packed = transformed_weights(weights, variant.tile) if variant.transformed else by_panels(weights)
+    return [packed, bias, np.array(parameters, np.float32)]

@@ -6,7 +6,8 @@ polynomials are evaluated, multiplied and interpolated (Toom and Cook). Any poin
 differ in rounding errors. For F(4, 3), 0, +-sqrt(1/2), +-sqrt(2) has less than half the mean and a
 quarter of the largest error of the usual 0, +-1, +-2.
 
-A and B' are written out in native/winograd_kernels.h; G is applied here, in double precision.
+A and B' are written out in native/winograd_kernels.h; G is applied here, in double precision,
+or there in every run.
 """
 
 from functools import cache
@@ -37,13 +38,18 @@ def filter_matrix(tile: int) -> np.ndarray:
     return np.array([*rows, [0.0, 0.0, 1.0]])
 
 
-def packed_weights(weights: np.ndarray, tile: int) -> np.ndarray:
+def transformed_weights(weights: np.ndarray, tile: int) -> np.ndarray:
     """Transform `weights` [out, in, 3, 3] to [panels, (tile + 2)^2, in, PANEL], padded with zeros."""
     matrix = filter_matrix(tile)
+    product = np.einsum("ik,ockl,jl->ocij", matrix, weights.astype(np.float64), matrix)
+    return np.ascontiguousarray(by_panels(product.astype(np.float32)).swapaxes(1, 2))
+
+
+def by_panels(weights: np.ndarray) -> np.ndarray:
+    """Order `weights` [out, in, height, width] as [panels, in, height * width, PANEL]."""
     channels_out, channels_in = weights.shape[:2]
     panels = -(-channels_out // PANEL)
-    transformed = np.zeros((panels * PANEL, channels_in, (tile + 2) ** 2), np.float32)
-    product = np.einsum("ik,ockl,jl->ocij", matrix, weights.astype(np.float64), matrix)
-    transformed[:channels_out] = product.reshape(channels_out, channels_in, -1)
-    grouped = transformed.reshape(panels, PANEL, channels_in, -1)
-    return np.ascontiguousarray(grouped.transpose(0, 3, 2, 1))
+    padded = np.zeros((panels * PANEL, channels_in, prod(weights.shape[2:])), np.float32)
+    padded[:channels_out] = weights.reshape(channels_out, channels_in, -1)
+    grouped = padded.reshape(panels, PANEL, channels_in, -1)
+    return np.ascontiguousarray(grouped.transpose(0, 2, 3, 1))
