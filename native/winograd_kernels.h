@@ -122,6 +122,7 @@ void TransformColumns(const Geometry& geometry, const float* input, const Strip&
       V d[F::kIn], r[F::kIn];
       for (int i = 0; i < F::kIn; ++i, pixel += geometry.width) {
         bool inside = top + i >= 0 && top + i < geometry.height && lane < channels;
+        if (i >= 2) __builtin_prefetch(pixel + F::kOut * geometry.width);  // for the next row of tiles
         d[i] = !inside ? Simd::Set(0)
                        : whole ? Simd::Load(pixel)
                                : Simd::LoadPart(pixel, existing.first, existing.last);
@@ -313,10 +314,11 @@ COLLAGE_INLINE void TransformTiles(const float* m, std::int64_t m_stride, std::i
   }
 }
 
-// Stores `width` pixels of one row for kLanes channels or fewer.
+// Stores `width` pixels of one row for kLanes channels or fewer. The pixels `ahead` come next.
 COLLAGE_INLINE void StoreRow(const Geometry& geometry, const Epilogue& epilogue,
                              std::int64_t image, std::int64_t channel, std::int64_t pixel,
-                             std::int64_t width, const V* row, float* output) {
+                             std::int64_t width, std::int64_t ahead, const V* row,
+                             float* output) {
   V turned[kLanes];
   Simd::Transpose(row, turned);
   std::int64_t plane = geometry.out_height * geometry.out_width;
@@ -326,9 +328,11 @@ COLLAGE_INLINE void StoreRow(const Geometry& geometry, const Epilogue& epilogue,
     V x = Apply(epilogue.first, turned[lane] + Simd::Set(epilogue.bias[channel + lane]));
     if (epilogue.residual != nullptr) {
       const float* residual = epilogue.residual + start;
+      __builtin_prefetch(residual + ahead);
       x = x + (width == kLanes ? Simd::Load(residual) : Simd::LoadPart(residual, 0, width));
     }
     x = Apply(epilogue.last, x);
+    __builtin_prefetch(output + start + ahead, 1);
     if (width == kLanes) {
       Simd::Store(output + start, x);
     } else {
@@ -351,7 +355,7 @@ void TransformOutput(const Geometry& geometry, const Epilogue& epilogue, Range t
       std::int64_t width = Least(count * F::kOut, geometry.out_width - x);
       for (int i = 0; i < F::kOut && y + i < geometry.out_height; ++i) {
         StoreRow(geometry, epilogue, strip.image, channel, (y + i) * geometry.out_width + x, width,
-                 rows[i], output);
+                 F::kOut * geometry.out_width, rows[i], output);
       }
     }
     tile += strip.count;
