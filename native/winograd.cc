@@ -26,9 +26,9 @@ namespace collage {
 namespace winograd {
 namespace {
 
-constexpr std::int64_t kBlockBytes = 256 << 10;  // of v, at most: half of a usual second-level cache
-constexpr std::int64_t kLeastTiles = 24;         // in a block: fewer reuse the weights too little
-constexpr std::int64_t kDepth = 16;              // input channels whose weights are transformed at once
+constexpr std::int64_t kBlockBytes = 256 << 10;  // of v, at most: a quarter of a usual second-level cache
+constexpr std::int64_t kLeastTiles = 28;         // in a block: fewer reuse the weights too little
+constexpr std::int64_t kDepth = 32;              // input channels whose weights are transformed at once
 
 bool HasAvx512() {
 #if defined(__x86_64__)

@@ -175,12 +175,18 @@ void TransformWeights(const float* weights, std::int64_t depth, float* u, std::i
   }
 }
 
+// Distances to the weights of the next point, which often come from memory. Each pass over the tiles
+// asks for a part of them, so that the transfer never stops; 0 asks for what is there already.
+struct Ahead {
+  std::int64_t lines[2];
+};
+
 // c = a * b, or c += a * b, for H tiles and C vectors of channels. The lanes of `a` are the channels
-// summed over. Weights often come from memory: they are asked for kAhead channels before their use.
+// summed over.
 template <int H, int C>
 void Multiply(const float* a, std::int64_t a_stride, const float* b, std::int64_t depth, float* c,
-              std::int64_t c_stride, bool add) {
-  constexpr std::int64_t kAhead = 32;
+              std::int64_t c_stride, bool add, Ahead ahead) {
+  constexpr int kLines = C * kLanes > 16 ? 2 : 1;
   V sum[H][C];
 #pragma GCC unroll 16
   for (int i = 0; i < H; ++i) {
@@ -194,10 +200,8 @@ void Multiply(const float* a, std::int64_t a_stride, const float* b, std::int64_
     for (std::int64_t k = 0; k < lanes; ++k, b += kPanel) {
       V weights[C];
 #pragma GCC unroll 4
-      for (int j = 0; j < C; ++j) {
-        weights[j] = Simd::Load(b + j * kLanes);
-        __builtin_prefetch(b + kAhead * kPanel + j * kLanes);
-      }
+      for (int j = 0; j < C; ++j) weights[j] = Simd::Load(b + j * kLanes);
+      for (int j = 0; j < kLines; ++j) __builtin_prefetch(b + ahead.lines[j], 0, 3);
 #pragma GCC unroll 16
       for (int i = 0; i < H; ++i) {
         V value = Simd::Set(a[i * kLanes + k]);
@@ -214,7 +218,7 @@ void Multiply(const float* a, std::int64_t a_stride, const float* b, std::int64_
 }
 
 using MultiplyFunction = void (*)(const float*, std::int64_t, const float*, std::int64_t, float*,
-                                  std::int64_t, bool);
+                                  std::int64_t, bool, Ahead);
 
 // Multiply<height, C> for every height up to kRows.
 template <int C, int H = Simd::kRows>
@@ -233,8 +237,9 @@ void MultiplyPoint(const Product& product, const float* v, const float* u, float
   std::int64_t stride = product.tiles * kLanes;
   for (std::int64_t i = 0, tile = 0; i < passes; ++i) {
     std::int64_t rows = height + (i < higher);
+    Ahead ahead{{i < 2 ? product.u_stride + i * 16 : 0, passes == 1 ? product.u_stride + 16 : 0}};
     Choose<C>(rows)(v + tile * kLanes, stride, u, product.depth, m + tile * kLanes, stride,
-                    product.add);
+                    product.add, ahead);
     tile += rows;
   }
 }
