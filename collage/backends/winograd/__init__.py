@@ -3,9 +3,8 @@
 Every library runs direct fp32 convolutions at the core's peak, so only fewer multiplications are
 faster: 2.25 times fewer in tiles of 2x2 outputs (variant f2), 4 times fewer in tiles of 4x4 (f4),
 which waste more at the border of small images and have larger transformed weights. Where few tiles
-share the weights, reading the transformed ones takes longer than computing: the variants f2-small and
-f4-small keep the original ones and transform them in every run. Each is a candidate of its own; the
-measurement decides. See native/winograd.h.
+share the weights, reading those of f4 takes longer than computing: the variant f4-small keeps the
+original ones and transforms them in every run. Each is a candidate of its own; the measurement decides. See native/winograd.h.
 """
 
 from dataclasses import dataclass
@@ -37,10 +36,8 @@ class Variant:
     transformed: bool
 
 
-VARIANTS = {
-    "f4": Variant(4, True), "f4-small": Variant(4, False),
-    "f2": Variant(2, True), "f2-small": Variant(2, False),
-}  # fmt: skip
+VARIANTS = {"f4": Variant(4, True), "f4-small": Variant(4, False), "f2": Variant(2, True)}
+"""F(2, 3) with its weights transformed in every run was never the fastest, so it is not offered."""
 
 
 class WinogradBackend(Backend):
