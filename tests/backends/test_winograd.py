@@ -1,5 +1,6 @@
 """Winograd convolutions against ONNX Runtime, in every variant and on every instruction set."""
 
+import json
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import collage
 from collage.backends.winograd import WinogradBackend
 from collage.backends.winograd.convolution import describe
 from collage.backends.winograd.weights import PANEL, by_panels, filter_matrix, transformed_weights
@@ -301,6 +303,18 @@ def test_a_saved_executable_loads_back(tmp_path):
     path = executables.export(chain, tmp_path / "model.so")
     (found,) = executables.run_saved(path, *feeds.values())
     np.testing.assert_allclose(found, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
+
+
+def test_a_bundle_of_it_needs_no_vendor_library(tmp_path):
+    model(tmp_path, Case((1, 32, 24, 24), 32), EPILOGUES["relu"])
+    options = collage.Options(
+        threads=1, backends=("winograd",), cache_dir=tmp_path / "store", verify_s=0.2,
+        measure_budget_s=20,
+    )  # fmt: skip
+    summary = collage.compile(tmp_path / "model.onnx", options, output=tmp_path / "bundle")
+    assert summary.gate.passed
+    manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
+    assert manifest["libraries"] == {}
 
 
 @pytest.mark.parametrize("tile", [2, 4])

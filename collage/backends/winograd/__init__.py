@@ -4,7 +4,8 @@ Every library runs direct fp32 convolutions at the core's peak, so only fewer mu
 faster: 2.25 times fewer in tiles of 2x2 outputs (variant f2), 4 times fewer in tiles of 4x4 (f4),
 which waste more at the border of small images and have larger transformed weights. Where few tiles
 share the weights, reading those of f4 takes longer than computing: the variant f4-small keeps the
-original ones and transforms them in every run. Each is a candidate of its own; the measurement decides. See native/winograd.h.
+original ones and transforms them in every run. Each is a candidate of its own; the measurement
+decides. See native/winograd.h.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from collage.runtime.plugin import load_plugin
 
 REVISION = "1"
 """Part of every cost's key: kernels that change invalidate what was measured with the old ones."""
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,5 +99,7 @@ def _tensors(function: Function, found: Convolution, variant: Variant) -> list[n
     name = found.node.inputs[2] if len(found.node.inputs) > 2 else ""
     bias = function.weights[name] if name else np.zeros(weights.shape[0], np.float32)
     parameters = (found.first.a, found.first.b, found.last.a, found.last.b)
-    packed = transformed_weights(weights, variant.tile) if variant.transformed else by_panels(weights)
+    packed = (
+        transformed_weights(weights, variant.tile) if variant.transformed else by_panels(weights)
+    )
     return [packed, bias, np.array(parameters, np.float32)]
