@@ -1,6 +1,7 @@
 """Winograd convolutions against ONNX Runtime, in every variant and on every instruction set."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -290,6 +291,20 @@ def test_threads_change_nothing(case, variant, tmp_path):
     for threads in (2, 3):
         together = run(blob_of(function, nodes, variant, threads=threads), feeds, like)
         np.testing.assert_array_equal(together, alone)
+
+
+def test_kernels_run_side_by_side(tmp_path):
+    """One kernel at a time has the helpers; the others then do their work alone."""
+    function = model(tmp_path, THREADED[1], EPILOGUES["add_relu"])
+    nodes = everything(function)
+    feeds = feeds_of(function, nodes)
+    blob = blob_of(function, nodes, "f4", threads=2)
+    like = expected(function, nodes, feeds)
+    with ThreadPoolExecutor(4) as callers:
+        found = list(callers.map(lambda _: run(blob, feeds, like), range(40)))
+    for one in found:
+        np.testing.assert_array_equal(one, found[0])
+    np.testing.assert_allclose(found[0], like, rtol=0, atol=1e-5 * np.abs(like).max())
 
 
 def test_a_saved_executable_loads_back(tmp_path):
