@@ -1,5 +1,7 @@
 #include "thread_pool.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -70,12 +72,24 @@ class ThreadPool {
   std::atomic<std::int64_t> next_{0};
 };
 
+// Never destroyed: its threads sleep until the process ends. A forked process has none of them, so it
+// begins with a new pool.
+ThreadPool* NewPool();
+
+ThreadPool*& Pool() {
+  static ThreadPool* pool = NewPool();
+  return pool;
+}
+
+ThreadPool* NewPool() {
+  pthread_atfork(nullptr, nullptr, [] { Pool() = new ThreadPool; });
+  return new ThreadPool;
+}
+
 }  // namespace
 
 void ParallelFor(int threads, std::int64_t count, const Task& task) {
-  // Never destroyed: its threads sleep until the process ends.
-  static ThreadPool* pool = new ThreadPool;
-  pool->Run(threads, count, task);
+  Pool()->Run(threads, count, task);
 }
 
 }  // namespace collage

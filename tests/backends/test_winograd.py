@@ -1,6 +1,9 @@
 """Winograd convolutions against ONNX Runtime, in every variant and on every instruction set."""
 
 import json
+import os
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -305,6 +308,24 @@ def test_kernels_run_side_by_side(tmp_path):
     for one in found:
         np.testing.assert_array_equal(one, found[0])
     np.testing.assert_allclose(found[0], like, rtol=0, atol=1e-5 * np.abs(like).max())
+
+
+def test_a_forked_process_has_threads_of_its_own(tmp_path):
+    function = model(tmp_path, THREADED[1])
+    feeds = feeds_of(function, 1)
+    blob = blob_of(function, 1, "f4", threads=2)
+    reference = run(blob, feeds, expected(function, 1, feeds))
+    child = os.fork()
+    if child == 0:
+        same = np.array_equal(run(blob, feeds, reference), reference)
+        os._exit(0 if same else 1)
+    deadline = time.monotonic() + 20
+    while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if not ended[0]:  # it waits for threads that it has not got
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
 
 
 def test_a_saved_executable_loads_back(tmp_path):
