@@ -40,6 +40,7 @@ from collage.report.html import render_html
 from collage.report.terminal import Progress
 from collage.rules.rule import HOST
 from collage.runtime.blob import unpack
+from collage.runtime.plugin import library_names
 from collage.search.function import (
     Enumerated,
     FunctionSearch,
@@ -446,7 +447,7 @@ def _libraries(plans: Iterator[FunctionPlan]) -> frozenset[str]:
                     header, _ = unpack(planned.kernel.blob)
                     libraries = header.get("libraries", ())
                     found.update(map(str, libraries if isinstance(libraries, list) else ()))
-                else:
+                elif kind in library_names():  # the plug-in's own kernels need no library
                     found.add(kind)
     return frozenset(found)
 

@@ -27,6 +27,7 @@ BUILT_IN = {
     "onnxruntime": "collage.backends.onnxruntime:OnnxRuntimeBackend",
     "openvino": "collage.backends.openvino:OpenVinoBackend",
     "tvm": "collage.backends.tvm:TvmBackend",
+    "winograd": "collage.backends.winograd:WinogradBackend",
 }
 
 
