@@ -22,6 +22,7 @@ BUILT_IN = {
     "onnxruntime": "collage.backends.onnxruntime:OnnxRuntimeBackend",
     "openvino": "collage.backends.openvino:OpenVinoBackend",
     "tvm": "collage.backends.tvm:TvmBackend",
+    "onednn": "collage.backends.onednn:OneDnnBackend",
 }
 
 
