@@ -22,6 +22,8 @@ OneDnn::OneDnn() {
   omp_get_max_threads = FindSymbolAs<int (*)()>(library, "onednn", "omp_get_max_threads");
   omp_set_num_threads = FindSymbolAs<void (*)(int)>(library, "onednn", "omp_set_num_threads");
   Check(dnnl_engine_create(&engine_, dnnl_cpu, 0), "the engine");
+  bool wide = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+  if (wide) block_ = 16;
 }
 
 void OneDnn::Check(dnnl_status_t status, const std::string& what) const {
@@ -57,6 +59,16 @@ Desc OneDnn::ChannelsLast(const Dims& dims) const {
   for (std::size_t i = dims.size(); i-- > 2; step *= dims[i]) strides[i] = step;
   strides[0] = step;
   return Strided(dims, strides);
+}
+
+Desc OneDnn::Blocked(const Dims& dims) const {
+  static constexpr dnnl_format_tag_t kNarrow[] = {dnnl_aBc8b, dnnl_aBcd8b, dnnl_aBcde8b};
+  static constexpr dnnl_format_tag_t kWide[] = {dnnl_aBc16b, dnnl_aBcd16b, dnnl_aBcde16b};
+  dnnl_memory_desc_t desc = nullptr;
+  Check(dnnl_memory_desc_create_with_tag(&desc, static_cast<int>(dims.size()), dims.data(),
+                                         dnnl_f32, (block_ == 16 ? kWide : kNarrow)[dims.size() - 3]),
+        "a blocked layout");
+  return Own(desc);
 }
 
 Desc OneDnn::Reshaped(const Desc& desc, const Dims& dims) const {

@@ -15,6 +15,7 @@ namespace collage::onednn {
 
 #define COLLAGE_ONEDNN_FUNCTIONS(F)                        \
   F(dnnl_engine_create)                                    \
+  F(dnnl_get_effective_cpu_isa)                            \
   F(dnnl_stream_create)                                    \
   F(dnnl_stream_destroy)                                   \
   F(dnnl_status2str)                                       \
@@ -86,6 +87,8 @@ class OneDnn {
   Desc Strided(const Dims& dims, const Dims& strides) const;
   Desc Any(const Dims& dims) const;
   Desc ChannelsLast(const Dims& dims) const;
+  Desc Blocked(const Dims& dims) const;  // channels in blocks of `block()`
+  int block() const { return block_; }
 
   // Null where the layout does not allow it without a copy.
   Desc Reshaped(const Desc& desc, const Dims& dims) const;
@@ -114,6 +117,7 @@ class OneDnn {
   OneDnn();
 
   dnnl_engine_t engine_ = nullptr;
+  int block_ = 8;  // what fits one vector register
 };
 
 // Sets this thread's OpenMP threads, and sets them back.

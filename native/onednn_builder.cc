@@ -48,7 +48,7 @@ struct Planned {
 
 class Builder {
  public:
-  Builder(const Program& program, const Blob& blob, bool channels_last)
+  Builder(const Program& program, const Blob& blob, Layout layout)
       : api_(OneDnn::Get()), program_(program), blob_(blob) {
     std::size_t count = program.values.size();
     tensors_.resize(count);
@@ -57,7 +57,7 @@ class Builder {
     around_.layouts.resize(count);
     around_.wishes.resize(count);
     around_.fixed.assign(count, true);
-    around_.channels_last = channels_last;
+    around_.layout = layout;
   }
 
   Schedule Build() {
@@ -431,8 +431,8 @@ class Builder {
 
 void FreeMemory::operator()(void* memory) const { std::free(memory); }
 
-Schedule Build(const Program& program, const Blob& blob, bool channels_last) {
-  return Builder(program, blob, channels_last).Build();
+Schedule Build(const Program& program, const Blob& blob, Layout layout) {
+  return Builder(program, blob, layout).Build();
 }
 
 }  // namespace collage::onednn

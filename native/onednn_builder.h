@@ -43,7 +43,7 @@ struct Schedule {
 };
 
 // Throws a ffi RuntimeError that names the step when oneDNN refuses one.
-Schedule Build(const Program& program, const Blob& blob, bool channels_last);
+Schedule Build(const Program& program, const Blob& blob, Layout layout);
 
 }  // namespace collage::onednn
 

@@ -47,19 +47,35 @@ bool PrefersChannelsLast(const Making& making) {
     return api.Same(desc, api.ChannelsLast(making.dims(value))) &&
            !api.Same(desc, making.Plain(value));
   };
-  if (making.around.channels_last) return true;
   return is_channels_last(making.in(0), making.around.layouts[making.in(0)]) ||
          is_channels_last(making.step.output, making.around.wishes[making.step.output]);
+}
+
+// How a convolution's activations should lie; oneDNN's choice where the layout does not fit.
+Desc InLayout(const Making& making, Layout layout, int value) {
+  const OneDnn& api = making.api;
+  const Dims& dims = making.dims(value);
+  switch (layout) {
+    case Layout::kPlain:
+      return making.Plain(value);
+    case Layout::kChannelsLast:
+      return api.ChannelsLast(dims);
+    case Layout::kBlocked:
+      return dims[1] % api.block() == 0 ? api.Blocked(dims) : api.Any(dims);
+    case Layout::kAny:
+      break;
+  }
+  return api.Any(dims);
 }
 
 Recipe Convolution(const Making& making) {
   const OneDnn& api = making.api;
   const Step& step = making.step;
   int x = making.in(0), w = making.in(1), y = step.output;
-  bool last = making.attempt == 0 && PrefersChannelsLast(making);
+  Layout first = PrefersChannelsLast(making) ? Layout::kChannelsLast : making.around.layout;
   auto layout = [&](int value) {
     if (making.last()) return making.Plain(value);
-    return last ? api.ChannelsLast(making.dims(value)) : api.Any(making.dims(value));
+    return making.attempt == 0 ? InLayout(making, first, value) : api.Any(making.dims(value));
   };
   Desc source = layout(x), weights = api.Any(making.dims(w)), result = layout(y);
   Desc bias = making.has(2) ? making.Plain(making.in(2)) : nullptr;

@@ -58,12 +58,18 @@ struct Recipe {
   std::vector<std::pair<int, int>> reads;  // (DNNL_ARG_*, value)
 };
 
+// How convolutions lay out activations.
+enum class Layout { kAny, kBlocked, kChannelsLast, kPlain };
+
+// Throws a ffi ValueError for another name than "any", "blocked", "channels_last" and "plain".
+Layout ParseLayout(const std::string& name);
+
 // What a step may know about the values around it.
 struct Surroundings {
   std::vector<Desc> layouts;  // per value: how it lies in memory; null while not made
   std::vector<bool> fixed;    // per value: not a weight, so a reorder is paid at every call
   std::vector<Desc> wishes;   // per value: the layout that its only reader likes best, or null
-  bool channels_last = false;
+  Layout layout = Layout::kAny;
 };
 
 // Number of ways to lay out the operands of `step`, best first, the last always plain.

@@ -18,6 +18,7 @@ from collage.runtime.plugin import library_reason, library_version, load_plugin
 
 LIBRARY = "onednn"
 KIND = "onednn"
+LAYOUTS = {"": "any", "blocked": "blocked", "channels_last": "channels_last", "plain": "plain"}
 
 
 class OneDnnBackend(Backend):
@@ -25,6 +26,7 @@ class OneDnnBackend(Backend):
 
     name = "onednn"
     style = BackendStyle.LIBRARY
+    variants = tuple(LAYOUTS)
 
     def availability(self) -> Availability:
         if reason := library_reason(LIBRARY) or _plugin_reason():
@@ -58,7 +60,7 @@ class OneDnnBackend(Backend):
         from collage.backends.onednn.program import ProgramBuilder
         from collage.frontend.region import region_values
 
-        if variant not in self.variants:
+        if variant not in LAYOUTS:
             raise BackendError(f"onednn has no variant {variant!r}")
         inputs, outputs = region_values(function, nodes)
         shapes = {name: function.graph.types[name].shape or (1,) for name in (*inputs, *outputs)}
@@ -68,7 +70,7 @@ class OneDnnBackend(Backend):
         for draft in plan_steps(function, nodes, outputs, all_activations(function)):
             program.add(draft)
         results = [(name, shapes[name]) for name in outputs]
-        header = {"threads": threads, "layout": variant or "blocked"}
+        header = {"threads": threads, "layout": LAYOUTS[variant]}
         return PluginKernel(KIND, program.blob(inputs, results, header))
 
 

@@ -95,7 +95,8 @@ def pooling(view: NodeView) -> list[Draft]:
     if view.node.op == "MaxPool":
         algorithm = "pooling_max"
     elif view.integer("count_include_pad", 0):
-        if view.integer("ceil_mode", 0):
+        pads = view.integers("pads", [0] * (2 * len(kernel)))
+        if any(e > p for e, p in zip(sides.pads_end, pads[len(kernel) :], strict=True)):
             raise BackendError("AveragePool with ceil_mode that counts the pads")
         algorithm = "pooling_avg_include_padding"
     else:
