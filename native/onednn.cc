@@ -1,6 +1,6 @@
 // Regions that oneDNN runs on the CPU. Blob: a program (onednn_program.h) and its weights; header
 // entry "layout" says how convolutions lay out activations: "any" (the default: oneDNN's choice),
-// "blocked", "channels_last" or "plain".
+// "blocked" or "plain".
 //
 // Everything is done once, at construction: primitives, packed weights, the arena, the arguments of
 // every call. A call sets the memories whose pointer changed and executes the list. The environment

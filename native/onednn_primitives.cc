@@ -155,7 +155,8 @@ Recipe Softmax(const Making& making) {
 }
 
 Recipe LayerNormalization(const Making& making) {
-  unsigned flags = dnnl_use_scale | (making.has(2) ? dnnl_use_shift : 0U);
+  unsigned flags = dnnl_use_scale;
+  if (making.has(2)) flags |= dnnl_use_shift;
   Desc source = making.Plain(making.in(0)), result = making.Plain(making.step.output);
   dnnl_primitive_desc_t made = nullptr;
   dnnl_status_t status = making.api.dnnl_layer_normalization_forward_primitive_desc_create(

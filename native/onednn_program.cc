@@ -135,7 +135,6 @@ float Step::number(const char* key) const { return Number(attributes, key); }
 Layout ParseLayout(const std::string& name) {
   if (name == "any") return Layout::kAny;
   if (name == "blocked") return Layout::kBlocked;
-  if (name == "channels_last") return Layout::kChannelsLast;
   if (name == "plain") return Layout::kPlain;
   TVM_FFI_THROW(ValueError) << "onednn: no layout " << name;
   TVM_FFI_UNREACHABLE();

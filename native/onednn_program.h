@@ -61,7 +61,7 @@ struct Recipe {
 // How convolutions lay out activations.
 enum class Layout { kAny, kBlocked, kChannelsLast, kPlain };
 
-// Throws a ffi ValueError for another name than "any", "blocked", "channels_last" and "plain".
+// Throws a ffi ValueError for another name than "any", "blocked" and "plain".
 Layout ParseLayout(const std::string& name);
 
 // What a step may know about the values around it.

@@ -3,7 +3,7 @@
 The list always contains, for each backend: every single node it supports, and its single-backend
 partition (what it would do alone, the bar that a plan must not miss). `Backend.rule` overrides the
 style's default for everything else. A rule sees the variant in the spec that it is given, so that
-it can offer some variants on some nodes only.
+it can offer some variants on some nodes only; every single node is added for the first variant.
 
 Nothing is pruned. Upstream keeps maximal candidates only, which loses the optimum on one random
 graph in eight (defect D4); here the search decides lazily what is worth measuring.
@@ -42,7 +42,9 @@ def find_candidates(function: "Function", backends: "Sequence[Backend]") -> list
         rule = own or style_rule(backend.style, supported)
         for variant in backend.variants:
             spec = PartitionSpec(backend.name, variant, rule)
-            listed = [*rule.candidates(graph, spec), *Singles(supported).candidates(graph, spec)]
+            listed = rule.candidates(graph, spec)
+            if own is None or variant == backend.variants[0]:
+                listed = [*listed, *Singles(supported).candidates(graph, spec)]
             found += listed
             if own is not None:
                 found += greedy_partition(listed)

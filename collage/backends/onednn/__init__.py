@@ -4,7 +4,11 @@ A region becomes a program of primitives (`program.py`) which the plug-in's kern
 runs. What a node needs is said by one translator per operator (`translate.py`); a translator that
 cannot says why, and that is the reason of `unsupported`. Everything computes in float32.
 
-The variant "channels_last" keeps the channels of convolutions innermost instead of in blocks.
+The variants differ in how convolutions lay out activations: as oneDNN likes best (channels innermost
+with AVX-512), in blocks of channels, or row-major. The best layout for the arithmetic may cost more
+at the region's borders than it gains: on one Zen 5 core a 3x3 depthwise convolution of 96 channels
+takes 668, 280 and 3251 us, one of 1x1 from 96 to 24 channels 210, 149 and 72 us, and the whole of
+ResNet-18 16.1, 20.1 and 22.0 ms.
 """
 
 import functools
@@ -18,7 +22,7 @@ from collage.runtime.plugin import library_reason, library_version, load_plugin
 
 LIBRARY = "onednn"
 KIND = "onednn"
-LAYOUTS = {"": "any", "blocked": "blocked", "channels_last": "channels_last", "plain": "plain"}
+LAYOUTS = {"": "any", "blocked": "blocked", "plain": "plain"}
 
 
 class OneDnnBackend(Backend):
@@ -59,6 +63,7 @@ class OneDnnBackend(Backend):
         from collage.backends.onednn.fuse import plan_steps
         from collage.backends.onednn.program import ProgramBuilder
         from collage.frontend.region import region_values
+        from collage.runtime.blob import Header
 
         if variant not in LAYOUTS:
             raise BackendError(f"onednn has no variant {variant!r}")
@@ -70,7 +75,7 @@ class OneDnnBackend(Backend):
         for draft in plan_steps(function, nodes, outputs, all_activations(function)):
             program.add(draft)
         results = [(name, shapes[name]) for name in outputs]
-        header = {"threads": threads, "layout": LAYOUTS[variant]}
+        header: Header = {"threads": threads, "layout": LAYOUTS[variant]}
         return PluginKernel(KIND, program.blob(inputs, results, header))
 
 

@@ -36,9 +36,10 @@ class Number(Pattern):
 
     def fit(self, graph: DataflowGraph, value: str, state: State) -> Iterator[State]:
         array = self.weights.get(value)
-        if array is not None and array.size == 1 and array.dtype.kind == "f":
-            if isclose(float(array.reshape(())[()]), self.number, rel_tol=1e-3):
-                yield state
+        if array is None or array.size != 1 or array.dtype.kind != "f":
+            return
+        if isclose(float(array.reshape(())[()]), self.number, rel_tol=1e-3):
+            yield state
 
 
 def spellings(function: Function) -> list[tuple[Pattern, Post]]:

@@ -27,7 +27,8 @@ def _clip(view: NodeView) -> Post:
             if found is None:
                 raise BackendError("the bounds of Clip are computed at run time")
             bounds[position] = found
-    return Post("clip", *(min(max(bound, -LARGEST), LARGEST) for bound in bounds))
+    lowest, highest = (min(max(bound, -LARGEST), LARGEST) for bound in bounds)
+    return Post("clip", lowest, highest)
 
 
 def _power(view: NodeView) -> Post:
@@ -121,10 +122,9 @@ def elementwise(view: NodeView) -> list[Draft]:
     first, *rest = terms(view, position)
     source = view.source(position)
     if first.operand is None:
-        numbers = {"algorithm": first.algorithm, "alpha": first.alpha, "beta": first.beta}
-        draft = view.draft("eltwise", [source], **numbers)
+        draft = view.draft("eltwise", [source], first.as_step())
     else:
-        draft = view.draft("binary", [source], algorithm=first.algorithm)
+        draft = view.draft("binary", [source], first.as_step())
         draft.sources = (source, _fitted(draft, first.operand))
     for post in rest:
         operand = _fitted(draft, post.operand) if post.operand else None

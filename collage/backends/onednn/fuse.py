@@ -97,9 +97,7 @@ class _Fuser:
         source = NodeView(self._function, first).source(
             self._function.graph.nodes[first].inputs.index(unit.value)
         )
-        post = unit.post
-        numbers = {"algorithm": post.algorithm, "alpha": post.alpha, "beta": post.beta}
-        return [view.draft("eltwise", [source], **numbers)], last
+        return [view.draft("eltwise", [source], unit.post.as_step())], last
 
     def _grow(self, draft: Draft) -> int:
         """Take readers into `draft` as long as that works; return the last node taken, or -1."""

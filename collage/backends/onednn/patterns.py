@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from collage.backends.onednn.activations import Activation
 from collage.backends.onednn.elementwise import UNARY
+from collage.backends.onednn.view import NodeView
 from collage.frontend.model import Function
-from collage.graph.dataflow import DataflowGraph
-from collage.graph.index_set import IndexSet, is_subset
+from collage.graph.dataflow import DataflowGraph, Node
+from collage.graph.index_set import IndexSet, index_set, is_subset
+from collage.graph.sub_graph import SubGraph
 from collage.rules.base import DFPattern, Singles
 from collage.rules.pattern import Match, Pattern, is_constant, op, wildcard
 from collage.rules.regions import Regions
@@ -81,12 +83,35 @@ class Wholes(PartitionRule):
     groups: tuple[IndexSet, ...]
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
-        from collage.graph.sub_graph import SubGraph
-
         return [
             Candidate(SubGraph(graph, group, (), "activation"), spec, "Wholes")
             for group in self.groups
         ]
+
+
+@dataclass(frozen=True)
+class WithLayouts(PartitionRule):
+    """The sub-rule's candidates; for a variant those whose convolutions its layout may suit.
+
+    Blocked channels suit any convolution; row-major activations suit `pointwise` ones that read or
+    write the region's borders, so at most one in a region.
+    """
+
+    rule: PartitionRule
+    convolutions: IndexSet
+    pointwise: IndexSet
+
+    def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
+        found = self.rule.candidates(graph, spec)
+        if spec.variant == "blocked":
+            return [one for one in found if one.inside & self.convolutions]
+        if spec.variant == "plain":
+            return [one for one in found if self._is_one_pointwise(one.inside)]
+        return found
+
+    def _is_one_pointwise(self, inside: IndexSet) -> bool:
+        inner = inside & self.convolutions
+        return inner.bit_count() == 1 and is_subset(inner, self.pointwise)
 
 
 def onednn_rule(
@@ -103,4 +128,13 @@ def onednn_rule(
 
     table = tuple(DFPattern(name, pattern, refuse) for name, pattern in patterns().items())
     regions = Union((*table, Regions(takes), Wholes(groups)))
-    return Union((Singles(supported), WholeActivations(regions, supported, groups)))
+    rule = Union((Singles(supported), WholeActivations(regions, supported, groups)))
+    convolutions = [n for n in function.graph.nodes if n.op in ("Conv", "ConvTranspose")]
+    pointwise = index_set(n.index for n in convolutions if _is_pointwise(function, n))
+    return WithLayouts(rule, index_set(n.index for n in convolutions), pointwise)
+
+
+def _is_pointwise(function: Function, node: Node) -> bool:
+    weight = function.graph.types.get(node.inputs[1])
+    view = NodeView(function, node.index)
+    return weight is not None and set(weight.shape[2:]) == {1} and view.integer("group", 1) == 1

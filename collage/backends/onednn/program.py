@@ -14,6 +14,7 @@ import numpy as np
 from collage.runtime.blob import Json, pack
 
 Shape = tuple[int, ...]
+Attributes = Mapping[str, Json]
 
 FUSIBLE = frozenset({
     "convolution", "deconvolution", "matmul", "pooling", "eltwise", "binary", "reduction", "resampling",
@@ -38,6 +39,12 @@ class Post:
     alpha: float = 0.0
     beta: float = 0.0
     operand: Source | None = None
+
+    def as_step(self) -> Attributes:
+        """The attributes of the step that does only this."""
+        if self.operand is not None:
+            return {"algorithm": self.algorithm}
+        return {"algorithm": self.algorithm, "alpha": self.alpha, "beta": self.beta}
 
 
 @dataclass
@@ -107,7 +114,7 @@ class ProgramBuilder:
             self._shapes[draft.result] = draft.result_shape
 
     def blob(
-        self, inputs: Sequence[str], outputs: Sequence[tuple[str, Shape]], header: Mapping[str, Json]
+        self, inputs: Sequence[str], outputs: Sequence[tuple[str, Shape]], header: Attributes
     ) -> bytes:
         """Pack the program from `inputs` to `outputs` (with their shapes)."""
         entries: dict[str, Json] = {
@@ -129,7 +136,7 @@ class ProgramBuilder:
         op: str,
         inputs: list[int],
         shape: Shape,
-        attributes: Mapping[str, Json],
+        attributes: Attributes,
         posts: Sequence[Json] = (),
     ) -> int:
         made = self._number(shape)

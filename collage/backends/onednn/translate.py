@@ -38,7 +38,7 @@ def matrix_product(view: NodeView) -> list[Draft]:
     if prod(right[:-2]) == 1:
         rows = prod(left[:-1])
         sources = [view.source(0, (rows, left[-1])), view.source(1, right[-2:])]
-        return [view.draft("matmul", sources, (rows, right[-1]))]
+        return [view.draft("matmul", sources, shape=(rows, right[-1]))]
     rank = max(len(left), len(right))
     left, right = ((1,) * (rank - len(one)) + one for one in (left, right))
     return [view.draft("matmul", [view.source(0, left), view.source(1, right)])]
@@ -84,7 +84,7 @@ def softmax(view: NodeView) -> list[Draft]:
     if view.opset < 13 and axis != rank - 1:
         raise BackendError(f"{view.node.op} of opset {view.opset} over several dimensions")
     algorithm = "softmax_log" if view.node.op == "LogSoftmax" else "softmax_accurate"
-    return [view.draft("softmax", [view.source(0)], axis=axis, algorithm=algorithm)]
+    return [view.draft("softmax", [view.source(0)], {"axis": axis, "algorithm": algorithm})]
 
 
 def layer_normalization(view: NodeView) -> list[Draft]:
@@ -100,7 +100,7 @@ def layer_normalization(view: NodeView) -> list[Draft]:
     places = [place for place in (1, 2) if view.has(place)]
     sources = [view.source(0, (rows, columns)), *(view.source(one, (columns,)) for one in places)]
     epsilon = view.number("epsilon", 1e-5)
-    return [view.draft("layer_normalization", sources, (rows, columns), epsilon=epsilon)]
+    return [view.draft("layer_normalization", sources, {"epsilon": epsilon}, (rows, columns))]
 
 
 def reduction(view: NodeView) -> list[Draft]:
@@ -114,18 +114,19 @@ def reduction(view: NodeView) -> list[Draft]:
     reduced = {axis % len(shape) for axis in axes} or set(range(len(shape)))
     kind = REDUCTIONS[view.node.op]
     if kind in ("mean", "max") and len(shape) in (4, 5) and reduced == set(range(2, len(shape))):
-        return [pool_everything(view, "pooling_max" if kind == "max" else "pooling_avg_exclude_padding")]
+        algorithm = "pooling_max" if kind == "max" else "pooling_avg_exclude_padding"
+        return [pool_everything(view, algorithm)]
     kept = tuple(1 if axis in reduced else extent for axis, extent in enumerate(shape))
     if kept == shape:
         return [reshape(view)[0]]
-    return [view.draft("reduction", [view.source(0)], kept, algorithm=f"reduction_{kind}")]
+    return [view.draft("reduction", [view.source(0)], {"algorithm": f"reduction_{kind}"}, kept)]
 
 
 def concatenation(view: NodeView) -> list[Draft]:
     """Concat."""
     axis = view.integer("axis", 0) % len(view.result_shape)
     sources = [view.source(place) for place in range(len(view.node.inputs))]
-    return [view.draft("concat", sources, axis=axis)]
+    return [view.draft("concat", sources, {"axis": axis})]
 
 
 def reshape(view: NodeView) -> list[Draft]:
@@ -142,7 +143,7 @@ def transposition(view: NodeView) -> list[Draft]:
     """Transpose: another order of strides, copied only where a reader needs it."""
     rank = len(view.result_shape)
     permutation = view.integers("perm", range(rank - 1, -1, -1))
-    return [view.draft("permute", [view.source(0)], permutation=permutation)]
+    return [view.draft("permute", [view.source(0)], {"permutation": permutation})]
 
 
 def piece(view: NodeView) -> list[Draft]:
@@ -159,7 +160,7 @@ def piece(view: NodeView) -> list[Draft]:
     for axis, start in zip(axes, starts, strict=True):
         extent = shape[axis]
         begin[axis] = min(max(start + extent if start < 0 else start, 0), extent)
-    return [view.draft("slice", [view.source(0)], starts=begin)]
+    return [view.draft("slice", [view.source(0)], {"starts": begin})]
 
 
 def split(view: NodeView) -> list[Draft]:
@@ -215,7 +216,9 @@ def translate(view: NodeView) -> list[Draft]:
     drafts = translator(view)
     for draft in drafts:
         if len(draft.shape) > MAX_RANK:
-            raise BackendError(f"{draft.result!r} has rank {len(draft.shape)}, more than {MAX_RANK}")
+            raise BackendError(
+                f"{draft.result!r} has rank {len(draft.shape)}, more than {MAX_RANK}"
+            )
     return drafts
 
 

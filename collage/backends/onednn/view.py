@@ -8,11 +8,10 @@ from math import prod
 import numpy as np
 import onnx
 
-from collage.backends.onednn.program import Draft, Post, Shape, Source
+from collage.backends.onednn.program import Attributes, Draft, Shape, Source
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import Node
-from collage.runtime.blob import Json
 
 MAX_RANK = 6
 """oneDNN's optimised implementations take tensors of up to this rank."""
@@ -123,13 +122,12 @@ class NodeView:
         self,
         op: str,
         sources: Sequence[Source],
+        attributes: Attributes | None = None,
         shape: Shape | None = None,
-        posts: Sequence[Post] = (),
-        **attributes: Json,
     ) -> Draft:
-        """A draft that makes the node's first output."""
+        """A draft that makes the node's first output, `shape` being what the step makes of it."""
         result = self.result_shape
         made = shape or result
         if prod(made) != prod(result):
             raise BackendError(f"{self.node.op} would make {list(made)} instead of {list(result)}")
-        return Draft(op, tuple(sources), made, self.result, result, dict(attributes), list(posts))
+        return Draft(op, tuple(sources), made, self.result, result, dict(attributes or {}))

@@ -8,6 +8,7 @@ import numpy as np
 from collage.backends.onednn.program import Draft, Post, Shape, Source
 from collage.backends.onednn.view import NodeView
 from collage.errors import BackendError
+from collage.runtime.blob import Json
 
 SPATIAL_RANKS = (1, 2, 3)
 
@@ -22,7 +23,7 @@ class Window:
     pads_begin: Shape
     pads_end: Shape
 
-    def attributes(self) -> dict[str, tuple[int, ...]]:
+    def attributes(self) -> dict[str, Json]:
         """As oneDNN has them, which counts dilations from 0."""
         return {
             "strides": self.strides,
@@ -60,7 +61,7 @@ def convolution(view: NodeView) -> list[Draft]:
     if groups > 1:
         weight = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
     sources = [view.source(0), Source(weight.shape, array=weight), *_bias(view)]
-    return [view.draft("convolution", sources, **sides.attributes())]
+    return [view.draft("convolution", sources, sides.attributes())]
 
 
 def transposed_convolution(view: NodeView) -> list[Draft]:
@@ -73,7 +74,7 @@ def transposed_convolution(view: NodeView) -> list[Draft]:
     grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:]).swapaxes(1, 2)
     array = grouped if groups > 1 else grouped[0]
     sources = [view.source(0), Source(array.shape, array=array), *_bias(view)]
-    return [view.draft("deconvolution", sources, **sides.attributes())]
+    return [view.draft("deconvolution", sources, sides.attributes())]
 
 
 def _bias(view: NodeView) -> list[Source]:
@@ -91,11 +92,14 @@ def pooling(view: NodeView) -> list[Draft]:
     if view.integer("storage_order", 0):
         raise BackendError("MaxPool with storage_order 1")
     kernel = view.integers("kernel_shape", ())
+    pads = view.integers("pads", [0] * (2 * len(kernel)))
+    covers = all(k >= n for k, n in zip(kernel, shape[2:], strict=True))
+    if covers and set(view.result_shape[2:]) == {1} and not any(pads):
+        return global_pooling(view)  # kernels may reach beyond the end with ceil_mode
     sides = window(view, kernel, shape[2:], view.result_shape[2:])
     if view.node.op == "MaxPool":
         algorithm = "pooling_max"
     elif view.integer("count_include_pad", 0):
-        pads = view.integers("pads", [0] * (2 * len(kernel)))
         if any(e > p for e, p in zip(sides.pads_end, pads[len(kernel) :], strict=True)):
             raise BackendError("AveragePool with ceil_mode that counts the pads")
         algorithm = "pooling_avg_include_padding"
@@ -106,12 +110,12 @@ def pooling(view: NodeView) -> list[Draft]:
 
 def _pool(view: NodeView, algorithm: str, sides: Window, shape: Shape) -> Draft:
     attributes = {**sides.attributes(), "kernel": sides.kernel, "algorithm": algorithm}
-    return view.draft("pooling", [view.source(0)], shape, **attributes)
+    return view.draft("pooling", [view.source(0)], attributes, shape)
 
 
 def global_pooling(view: NodeView) -> list[Draft]:
-    """GlobalMaxPool and GlobalAveragePool."""
-    kind = "max" if view.node.op == "GlobalMaxPool" else "avg_exclude_padding"
+    """A pooling with one window."""
+    kind = "max" if view.node.op in ("GlobalMaxPool", "MaxPool") else "avg_exclude_padding"
     return [pool_everything(view, f"pooling_{kind}")]
 
 
@@ -130,11 +134,11 @@ def local_response(view: NodeView) -> list[Draft]:
     size = view.integer("size", 1)
     if size % 2 == 0:
         raise BackendError("LRN of even size")
-    numbers = {
-        "alpha": view.number("alpha", 1e-4), "beta": view.number("beta", 0.75),
+    attributes: dict[str, Json] = {
+        "size": size, "alpha": view.number("alpha", 1e-4), "beta": view.number("beta", 0.75),
         "bias": view.number("bias", 1.0),
     }  # fmt: skip
-    return [view.draft("lrn", [view.source(0)], size=size, **numbers)]
+    return [view.draft("lrn", [view.source(0)], attributes)]
 
 
 def batch_normalization(view: NodeView) -> list[Draft]:
@@ -148,7 +152,7 @@ def batch_normalization(view: NodeView) -> list[Draft]:
     factors, summands = (
         Source(shape, array=one.astype(np.float32).reshape(shape)) for one in (factor, summand)
     )
-    draft = view.draft("binary", [view.source(0), factors], algorithm="mul")
+    draft = view.draft("binary", [view.source(0), factors], {"algorithm": "mul"})
     draft.posts.append(Post("add", operand=summands))
     return [draft]
 
@@ -159,7 +163,10 @@ def resize(view: NodeView) -> list[Draft]:
     mode = view.text("mode", "nearest")
     if len(shape) not in (3, 4, 5) or shape[:2] != result[:2]:
         raise BackendError(f"Resize from {list(shape)} to {list(result)}")
-    if view.integer("antialias", 0) or view.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+    if (
+        view.integer("antialias", 0)
+        or view.text("keep_aspect_ratio_policy", "stretch") != "stretch"
+    ):
         raise BackendError("Resize with antialias or a policy of aspect ratios")
     _check_scales(view, shape, result)
     if mode == "nearest":
@@ -172,7 +179,7 @@ def resize(view: NodeView) -> list[Draft]:
         one == 1 for one in result[2:]
     ):
         raise BackendError("Resize to one pixel with pytorch_half_pixel")
-    return [view.draft("resampling", [view.source(0)], algorithm=f"resampling_{mode}")]
+    return [view.draft("resampling", [view.source(0)], {"algorithm": f"resampling_{mode}"})]
 
 
 def _check_scales(view: NodeView, shape: Shape, result: Shape) -> None:
