@@ -15,6 +15,7 @@ from collage.errors import BackendError
 LARGEST = float(np.finfo(np.float32).max)
 
 BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min"}
+"""Operators of two operands; `Pow` takes a number as its second."""
 
 
 def _clip(view: NodeView) -> Post:
@@ -31,13 +32,15 @@ def _clip(view: NodeView) -> Post:
     return Post("clip", lowest, highest)
 
 
-def _power(view: NodeView) -> Post:
+def _power(view: NodeView) -> list[Post]:
     exponent = view.scalar(1)
     if exponent is None:
         raise BackendError("the exponent of Pow is no constant number")
     if exponent == 2.0:
-        return Post("square")
-    return Post("sqrt") if exponent == 0.5 else Post("pow", 1.0, exponent)
+        return [Post("square")]
+    if exponent == 3.0:  # oneDNN's "pow" calls the C library for each element
+        return [Post("square"), Post("mul", operand=view.source(0))]
+    return [Post("sqrt") if exponent == 0.5 else Post("pow", 1.0, exponent)]
 
 
 def _gelu(view: NodeView) -> Post:
@@ -58,7 +61,6 @@ UNARY: dict[str, Callable[[NodeView], Post]] = {
     "Log": lambda view: Post("log"),
     "Mish": lambda view: Post("mish"),
     "Neg": lambda view: Post("linear", -1.0, 0.0),
-    "Pow": _power,
     "Reciprocal": lambda view: Post("pow", 1.0, -1.0),
     "Relu": lambda view: Post("relu"),
     "Round": lambda view: Post("round"),
@@ -70,16 +72,19 @@ UNARY: dict[str, Callable[[NodeView], Post]] = {
 }
 
 
+ELEMENTWISE = frozenset({*UNARY, *BINARY, "Pow"})
+
+
 def terms(view: NodeView, position: int) -> list[Post]:
     """What the node does to its operand `position`, which has the result's shape.
 
     Raises:
         BackendError: it cannot be said in oneDNN's algorithms.
     """
-    if view.node.op in UNARY:
+    if view.node.op in UNARY or view.node.op == "Pow":
         if position != 0:
             raise BackendError(f"{view.node.op} works on its first operand")
-        return [UNARY[view.node.op](view)]
+        return _power(view) if view.node.op == "Pow" else [UNARY[view.node.op](view)]
     if len(view.node.inputs) != 2:
         raise BackendError(f"{view.node.op} has {len(view.node.inputs)} operands, not 2")
     number = view.scalar(1 - position)
@@ -141,7 +146,7 @@ def _fitted(draft: Draft, operand: Source) -> Source:
 
 def _whole_operand(view: NodeView) -> int:
     """The operand that is not broadcast; activations before weights."""
-    places = range(1 if view.node.op in UNARY else len(view.node.inputs))
+    places = range(len(view.node.inputs) if view.node.op in BINARY else 1)
     weights = view.function.weights
     for position in sorted(places, key=lambda place: view.node.inputs[place] in weights):
         if view.shape(view.node.inputs[position]) == view.result_shape:

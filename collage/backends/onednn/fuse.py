@@ -2,18 +2,18 @@
 
 A region is cut into units: single nodes, and activations that ONNX spells with several nodes
 (`activations.py`). A step takes the unit that reads its result into itself while that unit is the
-only reader, the result is no output of the region, and it is element-wise in that result. A constant
-summand per channel becomes the step's bias. A group is emitted where its last node was, so that the
-other operand of a residual sum exists by then.
+only reader, the result is no output of the region, and it is element-wise in that result or a
+reshape of it. A constant summand per channel becomes the step's bias. A group is emitted where its
+last node was, so that the other operand of a residual sum exists by then.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from collage.backends.onednn.activations import Activation, activations_within
-from collage.backends.onednn.elementwise import BINARY, UNARY, terms
+from collage.backends.onednn.elementwise import ELEMENTWISE, terms
 from collage.backends.onednn.program import FUSIBLE, Draft, Post
-from collage.backends.onednn.translate import bias_source, translate
+from collage.backends.onednn.translate import RESHAPES, bias_source, translate
 from collage.backends.onednn.view import NodeView
 from collage.errors import BackendError
 from collage.frontend.model import Function
@@ -109,6 +109,7 @@ class _Fuser:
             self._take(unit)
             last = unit if isinstance(unit, int) else unit.nodes.bit_length() - 1
             draft.result = self._function.graph.nodes[last].outputs[0]
+            draft.result_shape = self._function.graph.types[draft.result].shape or (1,)
             draft.posts += posts
         return last
 
@@ -128,13 +129,14 @@ class _Fuser:
             return [unit.post] if unit.value == draft.result else None
         view = NodeView(self._function, unit)
         inputs = view.node.inputs
-        if view.node.op not in UNARY and view.node.op not in BINARY:
-            return None
         position = inputs.index(draft.result)
         if inputs.count(draft.result) != 1:
             return None
         try:
-            if view.result_shape != draft.result_shape:
+            if view.node.op in RESHAPES and position == 0:
+                translate(view)
+                return []
+            if view.node.op not in ELEMENTWISE or view.result_shape != draft.result_shape:
                 return None
             found = terms(view, position)
         except BackendError:
@@ -152,7 +154,7 @@ class _Fuser:
                 draft.sources = (*draft.sources, bias)
                 continue
             operand = draft.fitted(post.operand)
-            if operand is None:
+            if operand is None or post.operand.name == draft.result:
                 return None
             fitted.append(Post(post.algorithm, operand=operand))
         return fitted

@@ -22,7 +22,7 @@ from collage.rules.regions import Regions
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
 from collage.rules.wrap import Union
 
-ACTIVATIONS = tuple(sorted(set(UNARY) - {"Pow", "Round", "Log", "Neg", "Reciprocal"}))
+ACTIVATIONS = tuple(sorted(set(UNARY) - {"Round", "Log", "Neg", "Reciprocal"}))
 
 
 def patterns() -> dict[str, Pattern]:

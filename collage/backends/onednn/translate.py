@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from collage.backends.onednn.elementwise import BINARY, UNARY, elementwise
+from collage.backends.onednn.elementwise import ELEMENTWISE, elementwise
 from collage.backends.onednn.program import Draft, Post, Source, seen_as
 from collage.backends.onednn.view import MAX_RANK, NodeView
 from collage.backends.onednn.windows import (
@@ -28,6 +28,12 @@ REDUCTIONS = {
     "ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "max", "ReduceMin": "min",
     "ReduceProd": "mul",
 }  # fmt: skip
+
+
+MAX_COPIES = 16
+"""Copies that an Expand may make."""
+
+RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
 
 
 def matrix_product(view: NodeView) -> list[Draft]:
@@ -129,6 +135,20 @@ def concatenation(view: NodeView) -> list[Draft]:
     return [view.draft("concat", sources, {"axis": axis})]
 
 
+def expansion(view: NodeView) -> list[Draft]:
+    """Expand along one dimension, as a concatenation of copies."""
+    view.constant_integers(1, "the shape")
+    shape, result = view.shape(view.node.inputs[0]), view.result_shape
+    padded = (1,) * (len(result) - len(shape)) + shape
+    axes = [axis for axis, one in enumerate(result) if one != padded[axis]]
+    if not axes:
+        return [view.draft("reshape", [view.source(0)])]
+    if len(axes) > 1 or result[axes[0]] > MAX_COPIES:
+        raise BackendError(f"Expand from {list(shape)} to {list(result)}")
+    copies = [view.source(0, padded)] * result[axes[0]]
+    return [view.draft("concat", copies, {"axis": axes[0]})]
+
+
 def reshape(view: NodeView) -> list[Draft]:
     """Operators that give the same elements another shape."""
     if view.is_used(1):
@@ -177,14 +197,15 @@ def split(view: NodeView) -> list[Draft]:
 
 
 TRANSLATORS: dict[str, Callable[[NodeView], list[Draft]]] = {
-    **dict.fromkeys((*UNARY, *BINARY), elementwise),
+    **dict.fromkeys(sorted(ELEMENTWISE), elementwise),
     **dict.fromkeys(REDUCTIONS, reduction),
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"), reshape),
+    **dict.fromkeys(RESHAPES, reshape),
     "AveragePool": pooling,
     "BatchNormalization": batch_normalization,
     "Concat": concatenation,
     "Conv": convolution,
     "ConvTranspose": transposed_convolution,
+    "Expand": expansion,
     "Gemm": gemm,
     "GlobalAveragePool": global_pooling,
     "GlobalMaxPool": global_pooling,
