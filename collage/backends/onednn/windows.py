@@ -132,9 +132,11 @@ def pool_everything(view: NodeView, algorithm: str) -> Draft:
 def local_response(view: NodeView) -> list[Draft]:
     """LRN across channels; oneDNN divides alpha by the size as ONNX does."""
     attributes: dict[str, Json] = {
-        "size": view.integer("size", 1), "alpha": view.number("alpha", 1e-4), "beta": view.number("beta", 0.75),
+        "size": view.integer("size", 1),
+        "alpha": view.number("alpha", 1e-4),
+        "beta": view.number("beta", 0.75),
         "bias": view.number("bias", 1.0),
-    }  # fmt: skip
+    }
     return [view.draft("lrn", [view.source(0)], attributes)]
 
 
