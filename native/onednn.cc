@@ -49,7 +49,7 @@ class OneDnnKernel : public Kernel {
   }
 
  private:
-  // Inputs of another rank but equal size do not occur: values have the shapes of the region.
+  // A scalar is a value of shape [1], so only the numbers of elements are compared.
   void CheckShape(std::size_t position, const DLTensor& tensor) const {
     bool input = position < program_.inputs.size();
     int value = input ? program_.inputs[position]

@@ -1,32 +1,10 @@
 #include "onednn_builder.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
+#include <set>
 
 namespace collage::onednn {
 namespace {
-
-constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kPage = 4096;
-
-Bytes Allocate(std::size_t size) {
-  std::size_t rounded = (size / kPage + 1) * kPage;
-  auto* memory = static_cast<char*>(std::aligned_alloc(kPage, rounded));
-  if (memory == nullptr) TVM_FFI_THROW(RuntimeError) << "onednn: no memory for " << size;
-  return Bytes(memory);
-}
-
-// Where bytes lie: in an argument of the kernel, in memory of their own (weights), or in the arena.
-struct Buffer {
-  std::size_t size = 0;
-  int argument = -1;
-  char* own = nullptr;
-  int first = 0, last = -1;  // calls that use it, when it is in the arena
-  std::size_t place = 0;
-
-  bool in_arena() const { return argument < 0 && own == nullptr; }
-};
 
 // A layout over a buffer.
 struct Tensor {
@@ -63,6 +41,7 @@ class Builder {
   Schedule Build() {
     DefineInputs();
     FindWishes();
+    FindLastReads();
     for (const Step& step : program_.steps) {
       if (step.is_view()) {
         View(step);
@@ -79,7 +58,7 @@ class Builder {
     for (std::size_t i = 0; i < program_.inputs.size(); ++i) {
       int value = program_.inputs[i];
       Desc desc = api_.RowMajor(program_.values[value]);
-      Define(value, {desc, ArgumentBuffer(static_cast<int>(i), api_.SizeOf(desc)), 0});
+      Define(value, {desc, buffers_.AddArgument(static_cast<int>(i)), 0});
     }
     for (std::size_t i = 0; i < program_.weights.size(); ++i) {
       int value = program_.weights[i];
@@ -89,11 +68,26 @@ class Builder {
         TVM_FFI_THROW(ValueError) << "onednn: weight " << i << " has " << view.nbytes
                                   << " bytes, not " << api_.SizeOf(desc);
       }
-      Buffer buffer;
-      buffer.own = static_cast<char*>(const_cast<void*>(view.data));
-      buffers_.push_back(buffer);
-      Define(value, {desc, static_cast<int>(buffers_.size()) - 1, 0});
+      char* data = static_cast<char*>(const_cast<void*>(view.data));
+      Define(value, {desc, buffers_.AddOwn(data), 0});
       around_.fixed[value] = false;
+    }
+  }
+
+  // A view has the root of what it views. Outputs are read after the last step.
+  void FindLastReads() {
+    std::size_t count = program_.values.size();
+    last_reads_.assign(count, -1);
+    for (std::size_t i = 0; i < count; ++i) roots_.push_back(static_cast<int>(i));
+    for (const Step& step : program_.steps) {
+      if (step.is_view()) roots_[step.output] = roots_[step.inputs[0]];
+      for (int value : step.inputs) last_reads_[roots_[value]] = step.number_in_program;
+      for (const PostOp& post : step.post) {
+        if (post.value >= 0) last_reads_[roots_[post.value]] = step.number_in_program;
+      }
+    }
+    for (int value : program_.outputs) {
+      last_reads_[roots_[value]] = static_cast<int>(program_.steps.size());
     }
   }
 
@@ -241,6 +235,8 @@ class Builder {
     Desc made = api_.ArgumentOf(recipe.primitive, DNNL_ARG_DST);
     bool complete = posts == step.post.size();
     Tensor result{made, NewBuffer(output, made, complete), 0};
+    const Tensor& source = planned.arguments[0].tensor;
+    if (buffers_[result.buffer].in_arena() && MayOverwrite(step, source, made)) result = source;
     planned.arguments.push_back({DNNL_ARG_DST, result});
     AddScratchpad(&planned);
     Define(output, result);
@@ -248,10 +244,26 @@ class Builder {
     Push(std::move(planned));
   }
 
+  // Whether the result may take the place of the first operand, which nobody reads any more.
+  bool MayOverwrite(const Step& step, const Tensor& source, const Desc& result) const {
+    static const std::set<std::string> kInPlace = {"eltwise", "binary", "softmax",
+                                                   "layer_normalization"};
+    int value = step.inputs[0];
+    if (kInPlace.count(step.op) == 0 || !buffers_[source.buffer].in_arena()) return false;
+    if (!api_.Same(source.desc, result)) return false;
+    for (std::size_t i = 1; i < step.inputs.size(); ++i) {
+      if (roots_[step.inputs[i]] == roots_[value]) return false;
+    }
+    for (const PostOp& post : step.post) {
+      if (post.value >= 0 && roots_[post.value] == roots_[value]) return false;
+    }
+    return value == step.output || last_reads_[roots_[value]] <= step.number_in_program;
+  }
+
   void AddScratchpad(Planned* planned) {
     Desc desc = api_.ArgumentOf(planned->primitive, DNNL_ARG_SCRATCHPAD);
     if (desc == nullptr || api_.SizeOf(desc) == 0) return;
-    planned->arguments.push_back({DNNL_ARG_SCRATCHPAD, {desc, ArenaBuffer(api_.SizeOf(desc)), 0}});
+    planned->arguments.push_back({DNNL_ARG_SCRATCHPAD, {desc, ArenaBuffer(desc), 0}});
   }
 
   // `value` in the layout `wanted`: as it lies, a reordered copy made before, or a new one.
@@ -265,7 +277,7 @@ class Builder {
     }
     Tensor copy{wanted, -1, 0};
     if (around_.fixed[value]) {
-      copy.buffer = ArenaBuffer(api_.SizeOf(wanted));
+      copy.buffer = ArenaBuffer(wanted);
       Push(Reorder(name + ", reorder", found, copy));
     } else {
       copy.buffer = Pack(name, found, wanted);
@@ -292,11 +304,8 @@ class Builder {
 
   // Reorders a weight now, into memory of its own.
   int Pack(const std::string& name, const Tensor& from, const Desc& wanted) {
-    Buffer buffer;
     schedule_.owned.push_back(Allocate(api_.SizeOf(wanted)));
-    buffer.own = schedule_.owned.back().get();
-    buffers_.push_back(buffer);
-    int number = static_cast<int>(buffers_.size()) - 1;
+    int number = buffers_.AddOwn(schedule_.owned.back().get());
     Planned planned = Reorder(name + ", packing", from, {wanted, number, 0});
     Bytes scratch;
     std::vector<Memory> memories;
@@ -328,7 +337,7 @@ class Builder {
       const Tensor& found = tensors_[value];
       if (found.desc == nullptr) TVM_FFI_THROW(ValueError) << "onednn: output " << i << " is not made";
       if (buffers_[found.buffer].argument == argument && api_.Same(found.desc, plain)) continue;
-      Tensor output{plain, ArgumentBuffer(argument, api_.SizeOf(plain)), 0};
+      Tensor output{plain, buffers_.AddArgument(argument), 0};
       Push(Reorder("output " + std::to_string(i), found, output));
     }
   }
@@ -336,60 +345,22 @@ class Builder {
   // Straight in the kernel's output where the layout is right.
   int NewBuffer(int value, const Desc& desc, bool complete) {
     bool direct = complete && targets_[value] >= 0 && api_.Same(desc, around_.wishes[value]);
-    return direct ? ArgumentBuffer(targets_[value], api_.SizeOf(desc))
-                  : ArenaBuffer(api_.SizeOf(desc));
+    return direct ? buffers_.AddArgument(targets_[value]) : ArenaBuffer(desc);
   }
 
-  int ArgumentBuffer(int argument, std::size_t size) {
-    Buffer buffer;
-    buffer.size = size;
-    buffer.argument = argument;
-    buffers_.push_back(buffer);
-    return static_cast<int>(buffers_.size()) - 1;
-  }
-
-  int ArenaBuffer(std::size_t size) {
-    Buffer buffer;
-    buffer.size = (size + kAlignment - 1) / kAlignment * kAlignment;
-    buffer.first = static_cast<int>(planned_.size());
-    buffers_.push_back(buffer);
-    return static_cast<int>(buffers_.size()) - 1;
+  int ArenaBuffer(const Desc& desc) {
+    return buffers_.AddToArena(api_.SizeOf(desc), static_cast<int>(planned_.size()));
   }
 
   void Push(Planned planned) {
     for (const Argument& argument : planned.arguments) {
-      Buffer& buffer = buffers_[argument.tensor.buffer];
-      buffer.last = static_cast<int>(planned_.size());
+      buffers_.Use(argument.tensor.buffer, static_cast<int>(planned_.size()));
     }
     planned_.push_back(std::move(planned));
   }
 
-  // Greedy, largest first: each buffer at the lowest place where no buffer that lives at the same
-  // time lies. Returns the arena's size.
-  std::size_t PlaceBuffers() {
-    std::vector<Buffer*> waiting, placed;
-    for (Buffer& buffer : buffers_) {
-      if (buffer.in_arena() && buffer.last >= 0) waiting.push_back(&buffer);
-    }
-    std::stable_sort(waiting.begin(), waiting.end(),
-                     [](const Buffer* a, const Buffer* b) { return a->size > b->size; });
-    std::size_t total = 0;
-    for (Buffer* buffer : waiting) {
-      for (const Buffer* other : placed) {  // ascending by place
-        bool together = other->first <= buffer->last && buffer->first <= other->last;
-        bool apart = buffer->place + buffer->size <= other->place;
-        if (together && !apart) buffer->place = std::max(buffer->place, other->place + other->size);
-      }
-      auto after = std::find_if(placed.begin(), placed.end(),
-                                [&](const Buffer* other) { return other->place > buffer->place; });
-      placed.insert(after, buffer);
-      total = std::max(total, buffer->place + buffer->size);
-    }
-    return total;
-  }
-
   Schedule Finish() {
-    schedule_.owned.push_back(Allocate(PlaceBuffers()));
+    schedule_.owned.push_back(Allocate(buffers_.Place()));
     char* arena = schedule_.owned.back().get();
     schedule_.bindings.resize(program_.inputs.size() + program_.outputs.size());
     for (const Planned& planned : planned_) {
@@ -422,14 +393,14 @@ class Builder {
   std::vector<Tensor> tensors_;              // per value
   std::vector<std::vector<Tensor>> copies_;  // per value: in other layouts
   std::vector<int> targets_;                 // per value: the output it may be written to, or -1
-  std::vector<Buffer> buffers_;
+  std::vector<int> roots_;       // per value: the value whose bytes it shows
+  std::vector<int> last_reads_;  // per root: the last step that reads it
+  Buffers buffers_;
   std::vector<Planned> planned_;
   Schedule schedule_;
 };
 
 }  // namespace
-
-void FreeMemory::operator()(void* memory) const { std::free(memory); }
 
 Schedule Build(const Program& program, const Blob& blob, Layout layout) {
   return Builder(program, blob, layout).Build();

@@ -1,5 +1,5 @@
-// From a program to a list of calls: chooses layouts, inserts reorders, packs weights, and places
-// intermediate values in one arena that is reused by liveness.
+// From a program to a list of calls: chooses layouts, inserts reorders, packs weights, and lays out
+// the arena (onednn_arena.h).
 //
 // An intermediate value keeps the layout that its producer chose. It is reordered only when a reader
 // wants another one, once per layout; weights are reordered here, never in a call. A step whose best
@@ -8,20 +8,15 @@
 #ifndef COLLAGE_ONEDNN_BUILDER_H_
 #define COLLAGE_ONEDNN_BUILDER_H_
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "blob.h"
 #include "onednn_api.h"
+#include "onednn_arena.h"
 #include "onednn_program.h"
 
 namespace collage::onednn {
-
-struct FreeMemory {
-  void operator()(void* memory) const;
-};
-using Bytes = std::unique_ptr<char, FreeMemory>;
 
 struct Call {
   std::string name;

@@ -3,6 +3,8 @@
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/map.h>
 
+#include <cmath>
+#include <limits>
 #include <map>
 
 namespace collage::onednn {
@@ -81,6 +83,25 @@ std::vector<int> Numbers(const json::Object& object, const char* key, std::size_
   return found;
 }
 
+// JSON has no infinity: a bound at float's end stands for none.
+float Bound(float bound) {
+  constexpr float kEnd = std::numeric_limits<float>::max();
+  if (std::abs(bound) < kEnd) return bound;
+  return std::copysign(std::numeric_limits<float>::infinity(), bound);
+}
+
+PostOp ParseEltwise(dnnl_alg_kind_t algorithm, const json::Object& entry) {
+  PostOp post;
+  post.algorithm = algorithm;
+  post.alpha = Number(entry, "alpha");
+  post.beta = Number(entry, "beta");
+  if (algorithm == dnnl_eltwise_clip) {
+    post.alpha = Bound(post.alpha);
+    post.beta = Bound(post.beta);
+  }
+  return post;
+}
+
 PostOp ParsePost(const json::Object& entry, std::size_t count) {
   PostOp post;
   if (entry.count(ffi::String("binary"))) {
@@ -88,15 +109,13 @@ PostOp ParsePost(const json::Object& entry, std::size_t count) {
     post.value = Checked(Entry(entry, "value").cast<std::int64_t>(), count);
     return post;
   }
-  post.algorithm = Algorithm(Entry(entry, "eltwise").cast<ffi::String>());
-  post.alpha = Number(entry, "alpha");
-  post.beta = Number(entry, "beta");
-  return post;
+  return ParseEltwise(Algorithm(Entry(entry, "eltwise").cast<ffi::String>()), entry);
 }
 
 Step ParseStep(const json::Object& entry, std::size_t number, std::size_t count) {
   Step step;
   step.op = Entry(entry, "op").cast<ffi::String>();
+  step.number_in_program = static_cast<int>(number);
   step.name = "step " + std::to_string(number) + " (" + step.op + ")";
   step.inputs = Numbers(entry, "in", count);
   step.output = Checked(Entry(entry, "out").cast<std::int64_t>(), count);
@@ -104,11 +123,8 @@ Step ParseStep(const json::Object& entry, std::size_t number, std::size_t count)
     step.post.push_back(ParsePost(post.cast<json::Object>(), count));
   }
   step.attributes = entry;
-  if (step.op == "eltwise" || step.op == "binary") {
-    step.main.algorithm = step.algorithm();
-    step.main.alpha = step.op == "eltwise" ? Number(entry, "alpha") : 0;
-    step.main.beta = step.op == "eltwise" ? Number(entry, "beta") : 0;
-  }
+  if (step.op == "eltwise") step.main = ParseEltwise(step.algorithm(), entry);
+  if (step.op == "binary") step.main.algorithm = step.algorithm();
   return step;
 }
 

@@ -72,7 +72,8 @@ class OneDnnBackend(Backend):
         program = ProgramBuilder()
         for name in inputs:
             program.declare(name, shapes[name])
-        for draft in plan_steps(function, nodes, outputs, all_activations(function)):
+        activations = all_activations(function) if nodes.bit_count() > 1 else []
+        for draft in plan_steps(function, nodes, outputs, activations):
             program.add(draft)
         results = [(name, shapes[name]) for name in outputs]
         header: Header = {"threads": threads, "layout": LAYOUTS[variant]}
