@@ -40,10 +40,9 @@ class OneDnnKernel : public Kernel {
     ThreadScope scope(api_, threads_);
     dnnl_stream_t stream = stream_.get();
     for (const Call& call : schedule_.calls) {
-      dnnl_status_t status =
-          api_.dnnl_primitive_execute(call.primitive.get(), stream,
-                                      static_cast<int>(call.arguments.size()),
-                                      call.arguments.data());
+      dnnl_status_t status = api_.dnnl_primitive_execute(call.primitive.get(), stream,
+                                                         static_cast<int>(call.arguments.size()),
+                                                         call.arguments.data());
       if (status != dnnl_success) api_.Check(status, call.name);
     }
   }
@@ -52,8 +51,8 @@ class OneDnnKernel : public Kernel {
   // A scalar is a value of shape [1], so only the numbers of elements are compared.
   void CheckShape(std::size_t position, const DLTensor& tensor) const {
     bool input = position < program_.inputs.size();
-    int value = input ? program_.inputs[position]
-                      : program_.outputs[position - program_.inputs.size()];
+    int value =
+        input ? program_.inputs[position] : program_.outputs[position - program_.inputs.size()];
     const Dims& dims = program_.values[value];
     dnnl_dim_t expected = 1, found = 1;
     for (dnnl_dim_t extent : dims) expected *= extent;
@@ -77,7 +76,8 @@ class OneDnnKernel : public Kernel {
   }
 
   void Print() const {
-    for (const Call& call : schedule_.calls) std::fprintf(stderr, "onednn: %s\n", call.name.c_str());
+    for (const Call& call : schedule_.calls)
+      std::fprintf(stderr, "onednn: %s\n", call.name.c_str());
   }
 
   const OneDnn& api_;

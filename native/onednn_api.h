@@ -1,5 +1,5 @@
-// oneDNN's C functions and handles that free themselves. Types come from its headers, addresses from
-// dlsym: the plug-in links nothing of it. Tested with oneDNN 3.2 on OpenMP (libgomp).
+// oneDNN's C functions and handles that free themselves. Types come from its headers, addresses
+// from dlsym: the plug-in links nothing of it. Tested with oneDNN 3.2 on OpenMP (libgomp).
 #ifndef COLLAGE_ONEDNN_API_H_
 #define COLLAGE_ONEDNN_API_H_
 
@@ -13,49 +13,49 @@
 
 namespace collage::onednn {
 
-#define COLLAGE_ONEDNN_FUNCTIONS(F)                        \
-  F(dnnl_engine_create)                                    \
-  F(dnnl_get_effective_cpu_isa)                            \
-  F(dnnl_stream_create)                                    \
-  F(dnnl_stream_destroy)                                   \
-  F(dnnl_status2str)                                       \
-  F(dnnl_memory_desc_create_with_strides)                  \
-  F(dnnl_memory_desc_create_with_tag)                      \
-  F(dnnl_memory_desc_reshape)                              \
-  F(dnnl_memory_desc_permute_axes)                         \
-  F(dnnl_memory_desc_clone)                                \
-  F(dnnl_memory_desc_destroy)                              \
-  F(dnnl_memory_desc_equal)                                \
-  F(dnnl_memory_desc_get_size)                             \
-  F(dnnl_memory_desc_query)                                \
-  F(dnnl_memory_create)                                    \
-  F(dnnl_memory_destroy)                                   \
-  F(dnnl_memory_set_data_handle)                           \
-  F(dnnl_post_ops_create)                                  \
-  F(dnnl_post_ops_destroy)                                 \
-  F(dnnl_post_ops_append_eltwise)                          \
-  F(dnnl_post_ops_append_binary)                           \
-  F(dnnl_primitive_attr_create)                            \
-  F(dnnl_primitive_attr_destroy)                           \
-  F(dnnl_primitive_attr_set_post_ops)                      \
-  F(dnnl_primitive_attr_set_scratchpad_mode)               \
-  F(dnnl_primitive_desc_destroy)                           \
-  F(dnnl_primitive_desc_query)                             \
-  F(dnnl_primitive_create)                                 \
-  F(dnnl_primitive_destroy)                                \
-  F(dnnl_primitive_execute)                                \
-  F(dnnl_binary_primitive_desc_create)                     \
-  F(dnnl_concat_primitive_desc_create)                     \
-  F(dnnl_convolution_forward_primitive_desc_create)        \
-  F(dnnl_deconvolution_forward_primitive_desc_create)      \
-  F(dnnl_eltwise_forward_primitive_desc_create)            \
+#define COLLAGE_ONEDNN_FUNCTIONS(F)                         \
+  F(dnnl_engine_create)                                     \
+  F(dnnl_get_effective_cpu_isa)                             \
+  F(dnnl_stream_create)                                     \
+  F(dnnl_stream_destroy)                                    \
+  F(dnnl_status2str)                                        \
+  F(dnnl_memory_desc_create_with_strides)                   \
+  F(dnnl_memory_desc_create_with_tag)                       \
+  F(dnnl_memory_desc_reshape)                               \
+  F(dnnl_memory_desc_permute_axes)                          \
+  F(dnnl_memory_desc_clone)                                 \
+  F(dnnl_memory_desc_destroy)                               \
+  F(dnnl_memory_desc_equal)                                 \
+  F(dnnl_memory_desc_get_size)                              \
+  F(dnnl_memory_desc_query)                                 \
+  F(dnnl_memory_create)                                     \
+  F(dnnl_memory_destroy)                                    \
+  F(dnnl_memory_set_data_handle)                            \
+  F(dnnl_post_ops_create)                                   \
+  F(dnnl_post_ops_destroy)                                  \
+  F(dnnl_post_ops_append_eltwise)                           \
+  F(dnnl_post_ops_append_binary)                            \
+  F(dnnl_primitive_attr_create)                             \
+  F(dnnl_primitive_attr_destroy)                            \
+  F(dnnl_primitive_attr_set_post_ops)                       \
+  F(dnnl_primitive_attr_set_scratchpad_mode)                \
+  F(dnnl_primitive_desc_destroy)                            \
+  F(dnnl_primitive_desc_query)                              \
+  F(dnnl_primitive_create)                                  \
+  F(dnnl_primitive_destroy)                                 \
+  F(dnnl_primitive_execute)                                 \
+  F(dnnl_binary_primitive_desc_create)                      \
+  F(dnnl_concat_primitive_desc_create)                      \
+  F(dnnl_convolution_forward_primitive_desc_create)         \
+  F(dnnl_deconvolution_forward_primitive_desc_create)       \
+  F(dnnl_eltwise_forward_primitive_desc_create)             \
   F(dnnl_layer_normalization_forward_primitive_desc_create) \
-  F(dnnl_lrn_forward_primitive_desc_create)                \
-  F(dnnl_matmul_primitive_desc_create)                     \
-  F(dnnl_pooling_forward_primitive_desc_create)            \
-  F(dnnl_reduction_primitive_desc_create)                  \
-  F(dnnl_reorder_primitive_desc_create)                    \
-  F(dnnl_resampling_forward_primitive_desc_create)         \
+  F(dnnl_lrn_forward_primitive_desc_create)                 \
+  F(dnnl_matmul_primitive_desc_create)                      \
+  F(dnnl_pooling_forward_primitive_desc_create)             \
+  F(dnnl_reduction_primitive_desc_create)                   \
+  F(dnnl_reorder_primitive_desc_create)                     \
+  F(dnnl_resampling_forward_primitive_desc_create)          \
   F(dnnl_softmax_forward_primitive_desc_create)
 
 using Dims = std::vector<dnnl_dim_t>;

@@ -18,7 +18,8 @@ void FreeMemory::operator()(void* memory) const { std::free(memory); }
 Bytes Allocate(std::size_t size) {
   std::size_t rounded = (size / kPage + 1) * kPage;
   auto* memory = static_cast<char*>(std::aligned_alloc(kPage, rounded));
-  if (memory == nullptr) TVM_FFI_THROW(RuntimeError) << "onednn: no memory for " << size << " bytes";
+  if (memory == nullptr)
+    TVM_FFI_THROW(RuntimeError) << "onednn: no memory for " << size << " bytes";
   return Bytes(memory);
 }
 
@@ -60,9 +61,8 @@ std::size_t Buffers::Place() {
       bool before = buffer->place + buffer->size <= other->place;
       if (together && !before) buffer->place = std::max(buffer->place, other->place + other->size);
     }
-    auto after = std::find_if(placed.begin(), placed.end(), [&](const Buffer* other) {
-      return other->place > buffer->place;
-    });
+    auto after = std::find_if(placed.begin(), placed.end(),
+                              [&](const Buffer* other) { return other->place > buffer->place; });
     placed.insert(after, buffer);
     total = std::max(total, buffer->place + buffer->size);
   }

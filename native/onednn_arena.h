@@ -19,10 +19,10 @@ Bytes Allocate(std::size_t size);
 
 struct Buffer {
   std::size_t size = 0;
-  int argument = -1;          // of the kernel, or -1
-  char* own = nullptr;        // a weight's memory, or null
-  int first = 0, last = -1;   // calls that use it, when it is in the arena
-  std::size_t place = 0;      // in the arena
+  int argument = -1;         // of the kernel, or -1
+  char* own = nullptr;       // a weight's memory, or null
+  int first = 0, last = -1;  // calls that use it, when it is in the arena
+  std::size_t place = 0;     // in the arena
 
   bool in_arena() const { return argument < 0 && own == nullptr; }
 };

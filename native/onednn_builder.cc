@@ -1,7 +1,8 @@
 #include "onednn_builder.h"
 
-#include <algorithm>
 #include <set>
+
+#include "onednn_analysis.h"
 
 namespace collage::onednn {
 namespace {
@@ -27,21 +28,18 @@ struct Planned {
 class Builder {
  public:
   Builder(const Program& program, const Blob& blob, Layout layout)
-      : api_(OneDnn::Get()), program_(program), blob_(blob) {
+      : api_(OneDnn::Get()), program_(program), blob_(blob), facts_(Analyse(program)) {
     std::size_t count = program.values.size();
     tensors_.resize(count);
     copies_.resize(count);
-    targets_.assign(count, -1);
     around_.layouts.resize(count);
-    around_.wishes.resize(count);
+    around_.wishes = facts_.wishes;
     around_.fixed.assign(count, true);
     around_.layout = layout;
   }
 
   Schedule Build() {
     DefineInputs();
-    FindWishes();
-    FindLastReads();
     for (const Step& step : program_.steps) {
       if (step.is_view()) {
         View(step);
@@ -72,60 +70,6 @@ class Builder {
       Define(value, {desc, buffers_.AddOwn(data), 0});
       around_.fixed[value] = false;
     }
-  }
-
-  // A view has the root of what it views. Outputs are read after the last step.
-  void FindLastReads() {
-    std::size_t count = program_.values.size();
-    last_reads_.assign(count, -1);
-    for (std::size_t i = 0; i < count; ++i) roots_.push_back(static_cast<int>(i));
-    for (const Step& step : program_.steps) {
-      if (step.is_view()) roots_[step.output] = roots_[step.inputs[0]];
-      for (int value : step.inputs) last_reads_[roots_[value]] = step.number_in_program;
-      for (const PostOp& post : step.post) {
-        if (post.value >= 0) last_reads_[roots_[post.value]] = step.number_in_program;
-      }
-    }
-    for (int value : program_.outputs) {
-      last_reads_[roots_[value]] = static_cast<int>(program_.steps.size());
-    }
-  }
-
-  // Outputs are plain. What is read by one view only should lie so that the view is plain, or lies
-  // as its own reader wishes; it may then be written straight to the output.
-  void FindWishes() {
-    std::vector<int> readers(program_.values.size(), 0);
-    for (const Step& step : program_.steps) {
-      for (int value : step.inputs) ++readers[value];
-      for (const PostOp& post : step.post) {
-        if (post.value >= 0) ++readers[post.value];
-      }
-    }
-    for (std::size_t i = 0; i < program_.outputs.size(); ++i) {
-      int value = program_.outputs[i];
-      targets_[value] = static_cast<int>(program_.inputs.size() + i);
-      around_.wishes[value] = api_.RowMajor(program_.values[value]);
-    }
-    for (auto step = program_.steps.rbegin(); step != program_.steps.rend(); ++step) {
-      if (!step->is_view() || step->op == "slice") continue;
-      int source = step->inputs[0];
-      if (readers[source] != 1 || targets_[source] >= 0) continue;
-      Desc after = around_.wishes[step->output];
-      if (after == nullptr) after = api_.RowMajor(program_.values[step->output]);
-      around_.wishes[source] = Undone(*step, after);
-      if (around_.wishes[source] != nullptr) targets_[source] = targets_[step->output];
-    }
-  }
-
-  // The layout of a view's source that gives the view the layout `after`.
-  Desc Undone(const Step& step, const Desc& after) const {
-    if (step.op == "reshape") return api_.Reshaped(after, program_.values[step.inputs[0]]);
-    Dims permutation = step.dims("permutation");
-    std::vector<int> inverse(permutation.size());
-    for (std::size_t i = 0; i < inverse.size(); ++i) {
-      inverse[static_cast<std::size_t>(permutation[i])] = static_cast<int>(i);
-    }
-    return api_.Permuted(after, inverse);
   }
 
   void View(const Step& step) {
@@ -226,8 +170,8 @@ class Builder {
   }
 
   void Plan(const Step& step, const Recipe& recipe, std::size_t posts, int output) {
-    Planned planned{step.name + " " + api_.ImplementationOf(recipe.primitive), recipe.primitive,
-                    {}};
+    Planned planned{
+        step.name + " " + api_.ImplementationOf(recipe.primitive), recipe.primitive, {}};
     for (auto [code, value] : recipe.reads) {
       Desc wanted = api_.ArgumentOf(recipe.primitive, code);
       planned.arguments.push_back({code, Read(value, wanted, step.name)});
@@ -252,12 +196,12 @@ class Builder {
     if (kInPlace.count(step.op) == 0 || !buffers_[source.buffer].in_arena()) return false;
     if (!api_.Same(source.desc, result)) return false;
     for (std::size_t i = 1; i < step.inputs.size(); ++i) {
-      if (roots_[step.inputs[i]] == roots_[value]) return false;
+      if (facts_.roots[step.inputs[i]] == facts_.roots[value]) return false;
     }
     for (const PostOp& post : step.post) {
-      if (post.value >= 0 && roots_[post.value] == roots_[value]) return false;
+      if (post.value >= 0 && facts_.roots[post.value] == facts_.roots[value]) return false;
     }
-    return value == step.output || last_reads_[roots_[value]] <= step.number_in_program;
+    return value == step.output || facts_.last_reads[facts_.roots[value]] <= step.position;
   }
 
   void AddScratchpad(Planned* planned) {
@@ -269,7 +213,8 @@ class Builder {
   // `value` in the layout `wanted`: as it lies, a reordered copy made before, or a new one.
   Tensor Read(int value, const Desc& wanted, const std::string& name) {
     const Tensor& found = tensors_[value];
-    if (found.desc == nullptr) TVM_FFI_THROW(ValueError) << "onednn: " << name << " reads too early";
+    if (found.desc == nullptr)
+      TVM_FFI_THROW(ValueError) << "onednn: " << name << " reads too early";
     bool in_place = around_.fixed[value] && api_.Same(found.desc, wanted);
     if (in_place) return {wanted, found.buffer, found.offset};
     for (const Tensor& copy : copies_[value]) {
@@ -290,13 +235,12 @@ class Builder {
     dnnl_primitive_attr_t attributes = nullptr;
     api_.Check(api_.dnnl_primitive_attr_create(&attributes), name);
     Attributes guard(attributes, api_.dnnl_primitive_attr_destroy);
-    api_.Check(
-        api_.dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user), name);
+    api_.Check(api_.dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user),
+               name);
     dnnl_primitive_desc_t made = nullptr;
-    api_.Check(
-        api_.dnnl_reorder_primitive_desc_create(&made, from.desc.get(), api_.engine(),
-                                                to.desc.get(), api_.engine(), attributes),
-        name);
+    api_.Check(api_.dnnl_reorder_primitive_desc_create(&made, from.desc.get(), api_.engine(),
+                                                       to.desc.get(), api_.engine(), attributes),
+               name);
     Planned planned{name, api_.Own(made), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}};
     AddScratchpad(&planned);
     return planned;
@@ -335,7 +279,8 @@ class Builder {
       int value = program_.outputs[i], argument = static_cast<int>(program_.inputs.size() + i);
       Desc plain = api_.RowMajor(program_.values[value]);
       const Tensor& found = tensors_[value];
-      if (found.desc == nullptr) TVM_FFI_THROW(ValueError) << "onednn: output " << i << " is not made";
+      if (found.desc == nullptr)
+        TVM_FFI_THROW(ValueError) << "onednn: output " << i << " is not made";
       if (buffers_[found.buffer].argument == argument && api_.Same(found.desc, plain)) continue;
       Tensor output{plain, buffers_.AddArgument(argument), 0};
       Push(Reorder("output " + std::to_string(i), found, output));
@@ -344,8 +289,8 @@ class Builder {
 
   // Straight in the kernel's output where the layout is right.
   int NewBuffer(int value, const Desc& desc, bool complete) {
-    bool direct = complete && targets_[value] >= 0 && api_.Same(desc, around_.wishes[value]);
-    return direct ? buffers_.AddArgument(targets_[value]) : ArenaBuffer(desc);
+    bool direct = complete && facts_.targets[value] >= 0 && api_.Same(desc, around_.wishes[value]);
+    return direct ? buffers_.AddArgument(facts_.targets[value]) : ArenaBuffer(desc);
   }
 
   int ArenaBuffer(const Desc& desc) {
@@ -389,12 +334,10 @@ class Builder {
   const OneDnn& api_;
   const Program& program_;
   const Blob& blob_;
+  const Analysis facts_;
   Surroundings around_;
   std::vector<Tensor> tensors_;              // per value
   std::vector<std::vector<Tensor>> copies_;  // per value: in other layouts
-  std::vector<int> targets_;                 // per value: the output it may be written to, or -1
-  std::vector<int> roots_;       // per value: the value whose bytes it shows
-  std::vector<int> last_reads_;  // per root: the last step that reads it
   Buffers buffers_;
   std::vector<Planned> planned_;
   Schedule schedule_;

@@ -1,10 +1,10 @@
 // From a program to a list of calls: chooses layouts, inserts reorders, packs weights, and lays out
 // the arena (onednn_arena.h).
 //
-// An intermediate value keeps the layout that its producer chose. It is reordered only when a reader
-// wants another one, once per layout; weights are reordered here, never in a call. A step whose best
-// implementation would be oneDNN's reference one is tried with plain operands, then with fewer
-// post-operations; those left over become steps of their own.
+// An intermediate value keeps the layout that its producer chose. It is reordered only when a
+// reader wants another one, once per layout; weights are reordered here, never in a call. A step
+// whose best implementation would be oneDNN's reference one is tried with plain operands, then with
+// fewer post-operations; those left over become steps of their own.
 #ifndef COLLAGE_ONEDNN_BUILDER_H_
 #define COLLAGE_ONEDNN_BUILDER_H_
 

@@ -115,7 +115,7 @@ PostOp ParsePost(const json::Object& entry, std::size_t count) {
 Step ParseStep(const json::Object& entry, std::size_t number, std::size_t count) {
   Step step;
   step.op = Entry(entry, "op").cast<ffi::String>();
-  step.number_in_program = static_cast<int>(number);
+  step.position = static_cast<int>(number);
   step.name = "step " + std::to_string(number) + " (" + step.op + ")";
   step.inputs = Numbers(entry, "in", count);
   step.output = Checked(Entry(entry, "out").cast<std::int64_t>(), count);

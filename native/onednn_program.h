@@ -28,7 +28,7 @@ struct PostOp {
 };
 
 struct Step {
-  int number_in_program = 0;
+  int position = 0;
   std::string name;  // number and operator, for errors
   std::string op;
   std::vector<int> inputs;

@@ -21,8 +21,8 @@ GROUP = "collage.backends"
 BUILT_IN = {
     "onnxruntime": "collage.backends.onnxruntime:OnnxRuntimeBackend",
     "openvino": "collage.backends.openvino:OpenVinoBackend",
-    "tvm": "collage.backends.tvm:TvmBackend",
     "onednn": "collage.backends.onednn:OneDnnBackend",
+    "tvm": "collage.backends.tvm:TvmBackend",
 }
 
 

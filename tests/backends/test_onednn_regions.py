@@ -1,6 +1,9 @@
 """oneDNN over regions: what is fused into what, layouts inside, real models, executables, the rule."""
 
+import os
 import random
+import subprocess
+import sys
 import tempfile
 from math import pi, sqrt
 from pathlib import Path
@@ -313,3 +316,51 @@ def test_the_rule_offers_only_what_compiles(real_model):
 def test_numbers_are_no_binary_steps(tmp_path):
     function = make(tmp_path, [node("Add", ["x", "c"])], {"x": ROWS}, number(2))
     assert [step["op"] for step in check(function)] == ["eltwise"]
+
+
+THREADS = """
+import ctypes, os
+import numpy as np
+from collage.runtime.plugin import load_plugin
+from tests.runtime import executables
+import tvm_ffi
+load_plugin()
+blob = open({path!r}, "rb").read()
+before = len(os.listdir("/proc/self/task"))
+x, y = np.ones({shape}, "float32"), np.zeros({result}, "float32")
+executables.call_kernel("onednn", blob, [x], [y])
+print(len(os.listdir("/proc/self/task")) - before)
+gomp = ctypes.CDLL("libgomp.so.1")
+print(gomp.omp_get_max_threads())
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_kernels_threads_are_used_wait_passively_and_leave_the_rest_alone(threads, tmp_path):
+    shape = (1, 16, 64, 64)
+    function = make(tmp_path, [CONV, node("Relu", "c")], {"x": shape}, WEIGHTS)
+    path = tmp_path / "kernel.blob"
+    path.write_bytes(BACKEND.compile(function, 0b11, threads).blob)
+    code = THREADS.format(path=str(path), shape=shape, result=shape)
+    environment = {**os.environ, "OMP_NUM_THREADS": "3", "OMP_DISPLAY_ENV": "true"}
+    environment.pop("OMP_WAIT_POLICY", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.split() == [str(threads - 1), "3"]
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
+
+
+def test_a_masked_softmax_takes_minus_infinity(tmp_path):
+    mask = np.where(np.tri(5, 8, dtype=bool), 0, -np.inf).astype("float32")
+    nodes = [PRODUCT, node("Add", ["c", "mask"], "d"), node("Softmax", "d")]
+    check(make(tmp_path, nodes, {"x": ROWS}, {**WEIGHTS, "mask": mask}))
+
+
+def test_a_bound_on_one_side_leaves_infinity_on_the_other(tmp_path):
+    function = make(tmp_path, [node("Max", ["x", "c"])], {"x": (3,)}, number(0))
+    kernel = BACKEND.compile(function, 1, threads=1)
+    y = np.zeros(3, "float32")
+    x = np.array([np.inf, -np.inf, 1], "float32")
+    executables.call_kernel(kernel.kind, kernel.blob, [x], [y])
+    np.testing.assert_array_equal(y, [np.inf, 0, 1])
