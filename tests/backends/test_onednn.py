@@ -5,6 +5,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from collage.backends import onednn as backend
 from collage.backends.onednn import OneDnnBackend
 from collage.errors import BackendError
 from collage.frontend.region import region_onnx, region_values
@@ -286,3 +287,12 @@ def test_without_the_library_it_says_what_to_install(monkeypatch):
     found = BACKEND.availability()
     assert not found.available
     assert "pip install 'onednn-cpu-gomp==2023.2.0'" in found.reason
+
+
+def test_a_plugin_built_without_onednn_is_reported(monkeypatch):
+    backend._plugin_reason.cache_clear()
+    monkeypatch.setattr(backend, "KIND", "onednn_absent")
+    try:
+        assert "no kernel of kind 'onednn_absent' in this build" in BACKEND.availability().reason
+    finally:
+        backend._plugin_reason.cache_clear()
