@@ -26,6 +26,7 @@ GROUP = "collage.backends"
 BUILT_IN = {
     "onnxruntime": "collage.backends.onnxruntime:OnnxRuntimeBackend",
     "openvino": "collage.backends.openvino:OpenVinoBackend",
+    "onednn": "collage.backends.onednn:OneDnnBackend",
     "tvm": "collage.backends.tvm:TvmBackend",
     "winograd": "collage.backends.winograd:WinogradBackend",
 }

@@ -37,7 +37,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class _State:
+class State:
     nodes: IndexSet
     bound: Mapping["Pattern", str]
     named: Mapping[str, int]
@@ -48,17 +48,17 @@ class Pattern(abc.ABC):
     """Something that a value can fit; compared by identity, so that reuse means the same value."""
 
     @abc.abstractmethod
-    def fit(self, graph: DataflowGraph, value: str, state: _State) -> Iterator[_State]:
+    def fit(self, graph: DataflowGraph, value: str, state: State) -> Iterator[State]:
         """Yield the state of every way in which `value` fits, ignoring earlier bindings."""
 
-    def fits(self, graph: DataflowGraph, value: str, state: _State) -> Iterator[_State]:
+    def fits(self, graph: DataflowGraph, value: str, state: State) -> Iterator[State]:
         """Yield every way in which `value` fits, where a bound pattern fits only its value."""
         if self in state.bound:
             if state.bound[self] == value:
                 yield state
             return
         for found in self.fit(graph, value, state):
-            yield _State(found.nodes, {**found.bound, self: value}, found.named)
+            yield State(found.nodes, {**found.bound, self: value}, found.named)
 
     def __or__(self, other: "Pattern") -> "Pattern":
         return AltPattern(self, other)
@@ -72,7 +72,7 @@ class Pattern(abc.ABC):
 class Wildcard(Pattern):
     """Any value, even an omitted operand; what makes it is not part of the match."""
 
-    def fit(self, graph: DataflowGraph, value: str, state: _State) -> Iterator[_State]:
+    def fit(self, graph: DataflowGraph, value: str, state: State) -> Iterator[State]:
         yield state
 
 
@@ -80,7 +80,7 @@ class Wildcard(Pattern):
 class ConstantPattern(Pattern):
     """A weight."""
 
-    def fit(self, graph: DataflowGraph, value: str, state: _State) -> Iterator[_State]:
+    def fit(self, graph: DataflowGraph, value: str, state: State) -> Iterator[State]:
         if value in graph.constants:
             yield state
 
@@ -92,7 +92,7 @@ class AltPattern(Pattern):
     left: Pattern
     right: Pattern
 
-    def fit(self, graph: DataflowGraph, value: str, state: _State) -> Iterator[_State]:
+    def fit(self, graph: DataflowGraph, value: str, state: State) -> Iterator[State]:
         yield from self.left.fits(graph, value, state)
         yield from self.right.fits(graph, value, state)
 
@@ -107,13 +107,13 @@ class OpPattern(Pattern):
     where: Callable[[DataflowGraph, Node], bool] | None = field(default=None, repr=False)
     name: str = ""
 
-    def fit(self, graph: DataflowGraph, value: str, state: _State) -> Iterator[_State]:
+    def fit(self, graph: DataflowGraph, value: str, state: State) -> Iterator[State]:
         index = graph.producer.get(value)
         if index is None or not self._is_call(graph, graph.nodes[index]):
             return
         node = graph.nodes[index]
         named = {**state.named, self.name: index} if self.name else state.named
-        start = _State(state.nodes | 1 << index, state.bound, named)
+        start = State(state.nodes | 1 << index, state.bound, named)
         for values in self._orders(node.inputs):
             yield from _fit_all(graph, self.operands, values, start)
 
@@ -129,8 +129,8 @@ class OpPattern(Pattern):
 
 
 def _fit_all(
-    graph: DataflowGraph, patterns: tuple[Pattern, ...], values: tuple[str, ...], state: _State
-) -> Iterator[_State]:
+    graph: DataflowGraph, patterns: tuple[Pattern, ...], values: tuple[str, ...], state: State
+) -> Iterator[State]:
     if not patterns:
         yield state
         return
@@ -179,7 +179,7 @@ def matches_at(pattern: Pattern, graph: DataflowGraph, root: int) -> Iterator[Ma
     """Yield every match whose root is the node `root`, equal ones once."""
     seen = set()
     for value in filter(None, graph.nodes[root].outputs):
-        for state in pattern.fits(graph, value, _State(0, {}, {})):
+        for state in pattern.fits(graph, value, State(0, {}, {})):
             key = (state.nodes, tuple(sorted(state.named.items())))
             if state.nodes >> root & 1 and key not in seen:
                 seen.add(key)

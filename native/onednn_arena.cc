@@ -1,0 +1,72 @@
+#include "onednn_arena.h"
+
+#include <tvm/ffi/error.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace collage::onednn {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kPage = 4096;
+
+}  // namespace
+
+void FreeMemory::operator()(void* memory) const { std::free(memory); }
+
+Bytes Allocate(std::size_t size) {
+  std::size_t rounded = (size / kPage + 1) * kPage;
+  auto* memory = static_cast<char*>(std::aligned_alloc(kPage, rounded));
+  if (memory == nullptr)
+    TVM_FFI_THROW(RuntimeError) << "onednn: no memory for " << size << " bytes";
+  return Bytes(memory);
+}
+
+int Buffers::AddArgument(int argument) {
+  Buffer buffer;
+  buffer.argument = argument;
+  return Add(buffer);
+}
+
+int Buffers::AddOwn(char* memory) {
+  Buffer buffer;
+  buffer.own = memory;
+  return Add(buffer);
+}
+
+int Buffers::AddToArena(std::size_t size, int first_call) {
+  Buffer buffer;
+  buffer.size = (size + kAlignment - 1) / kAlignment * kAlignment;
+  buffer.first = first_call;
+  return Add(buffer);
+}
+
+int Buffers::Add(const Buffer& buffer) {
+  buffers_.push_back(buffer);
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+std::size_t Buffers::Place() {
+  std::vector<Buffer*> waiting, placed;  // placed: ascending by place
+  for (Buffer& buffer : buffers_) {
+    if (buffer.in_arena() && buffer.last >= 0) waiting.push_back(&buffer);
+  }
+  std::stable_sort(waiting.begin(), waiting.end(),
+                   [](const Buffer* one, const Buffer* other) { return one->size > other->size; });
+  std::size_t total = 0;
+  for (Buffer* buffer : waiting) {
+    for (const Buffer* other : placed) {
+      bool together = other->first <= buffer->last && buffer->first <= other->last;
+      bool before = buffer->place + buffer->size <= other->place;
+      if (together && !before) buffer->place = std::max(buffer->place, other->place + other->size);
+    }
+    auto after = std::find_if(placed.begin(), placed.end(),
+                              [&](const Buffer* other) { return other->place > buffer->place; });
+    placed.insert(after, buffer);
+    total = std::max(total, buffer->place + buffer->size);
+  }
+  return total;
+}
+
+}  // namespace collage::onednn

@@ -1,0 +1,3 @@
+from tests.frontend.conftest import real_model
+
+__all__ = ["real_model"]
