@@ -184,7 +184,9 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         CandidateCounts(**asdict(session.counts)),
         session.seconds.stages,
         output,
-        machine_peaks(session.environment, session.options.store_dir),
+        machine_peaks(
+            session.environment, session.options.store_dir, again=session.counts.measured > 0
+        ),
     )
     results = [
         FunctionResult(one.search, one.chosen, one.published.decision, one.measured_s)

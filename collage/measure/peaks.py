@@ -8,7 +8,8 @@ threads: sharing can only make it less, so the bound stays on the safe side.
 
 Measured in a process of its own (`python -m collage.measure.peaks`), because NumPy's product takes
 its number of threads when it is loaded. Another process on the machine can halve a rate, so every
-compile measures again and the store keeps the highest of each, under the environment's digest.
+compile that measures anything measures them again, and the store keeps the highest of each, under
+the environment's digest.
 """
 
 import json
@@ -53,18 +54,28 @@ class Peaks:
         return "bytes" if by_bytes else "flops"
 
 
-def machine_peaks(environment: Environment, store_dir: Path) -> Peaks:
+def machine_peaks(environment: Environment, store_dir: Path, again: bool = True) -> Peaks:
     """Measure this machine's peaks; return and keep the highest rates that the store has seen.
+
+    Args:
+        environment: what the peaks belong to.
+        store_dir: where they are kept.
+        again: measure although the store knows them.
 
     Raises:
         MeasureError: the measuring process failed.
         StoreError: the store cannot be written.
     """
     file = store_dir / "peaks" / f"{environment.digest}.json"
+    known = None
+    with suppress(
+        OSError, ValueError, TypeError
+    ):  # a file that is absent or damaged is written anew
+        known = Peaks(**json.loads(file.read_text()))
+    if known and not again:
+        return known
     peaks = _measure_apart(environment.threads)
-    # A file that is absent or damaged is written anew.
-    with suppress(OSError, ValueError, TypeError):
-        peaks = highest(peaks, Peaks(**json.loads(file.read_text())))
+    peaks = highest(peaks, known) if known else peaks
     partial = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from collage.verify.latency import Arena, Latency, OnRound, interval_of_ratio, r
 from collage.verify.numerics import compare_outputs
 
 NOISE = 0.02
-SCREEN_S = 1.0
+SCREEN_S = 0.6
 FINALISTS = 2
 AT_ONCE = 6
 """Executables that are loaded at the same time: each holds the model's weights."""
