@@ -11,11 +11,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from collage.cli_base import command, duration, say, size
+from collage.cli_store import add_store_commands
 from collage.errors import CollageError, DimensionError, InputError, OptionError
 from collage.options import Options
 
@@ -50,32 +52,22 @@ def _parser() -> argparse.ArgumentParser:
     _compile_command(commands)
     _run_command(commands)
     _bench_command(commands)
-    report = _command(
+    report = command(
         commands, "report", _report, "print the path of a bundle's report, or its facts"
     )
     report.add_argument("bundle", type=Path)
     report.add_argument("--json", action="store_true", help="the summary as one JSON document")
-    backends = _command(commands, "backends", _backends, "list backends, versions, and why not")
+    backends = command(commands, "backends", _backends, "list backends, versions, and why not")
     backends.add_argument("--json", action="store_true")
-    doctor = _command(commands, "doctor", _doctor, "check this machine and the store")
+    doctor = command(commands, "doctor", _doctor, "check this machine and the store")
     doctor.add_argument("--cache-dir", type=Path)
     doctor.add_argument("--json", action="store_true")
-    return parser
-
-
-def _command(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    summary: str,
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=summary, description=summary)
-    parser.set_defaults(run=run)
+    add_store_commands(commands)
     return parser
 
 
 def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _command(commands, "compile", _compile, "compile an ONNX model into a bundle")
+    parser = command(commands, "compile", _compile, "compile an ONNX model into a bundle")
     defaults = Options()
     parser.add_argument("model", type=Path, help="the ONNX file")
     parser.add_argument("-o", "--output", type=Path, help="bundle folder (default: MODEL.collage)")
@@ -93,24 +85,25 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     parser.add_argument("--backends", metavar="A,B", help="default: all that are available")
     parser.add_argument("--threads", type=int, help="default: one a physical core")
     parser.add_argument(
-        "--budget", type=_duration, default=defaults.measure_budget_s, metavar="120s|2m",
+        "--budget", type=duration, default=defaults.measure_budget_s, metavar="120s|2m",
         help="time for measuring candidates (default 120s)",
     )  # fmt: skip
     parser.add_argument("--workers", type=int, default=defaults.workers)
-    parser.add_argument("--timeout", type=_duration, default=defaults.timeout_s, metavar="30s",
+    parser.add_argument("--timeout", type=duration, default=defaults.timeout_s, metavar="30s",
                         help="hard limit of one candidate")  # fmt: skip
-    parser.add_argument("--memory", type=_size, default=defaults.memory_bytes, metavar="4GiB",
+    parser.add_argument("--memory", type=size, default=defaults.memory_bytes, metavar="4GiB",
                         help="hard limit of one worker")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
     parser.add_argument("--cache-dir", type=Path, help="the local store")
+    parser.add_argument(
+        "--store", metavar="STORE", help="share costs through this folder or s3://bucket/prefix"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def _run_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _command(
-        commands, "run", _run, "run a bundle on .npy inputs, or check its golden data"
-    )
+    parser = command(commands, "run", _run, "run a bundle on .npy inputs, or check its golden data")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy")
     parser.add_argument("--save", type=Path, metavar="FILE.npz", help="write the outputs there")
@@ -118,7 +111,7 @@ def _run_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _bench_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _command(commands, "bench", _bench, "time a bundle")
+    parser = command(commands, "bench", _bench, "time a bundle")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--model", type=Path, help="the original ONNX file: compare interleaved")
@@ -140,6 +133,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         memory_bytes=arguments.memory,
         seed=arguments.seed,
         cache_dir=arguments.cache_dir,
+        store=arguments.store,
     )
     output = arguments.output or Path(arguments.model.stem + ".collage")
     progress = Progress(quiet=arguments.quiet)
@@ -157,7 +151,7 @@ def _run(arguments: argparse.Namespace) -> int:
     bundle = load(arguments.bundle)
     if not arguments.input:
         bundle.check()
-        _say(arguments.json, {"golden": "equal"}, "golden data: equal")
+        say(arguments.json, {"golden": "equal"}, "golden data: equal")
         return 0
     feeds = {}
     for text in arguments.input:
@@ -173,7 +167,7 @@ def _run(arguments: argparse.Namespace) -> int:
         np.savez(arguments.save, **outputs)  # type: ignore[arg-type]
     shapes = {name: [str(value.dtype), list(value.shape)] for name, value in outputs.items()}
     lines = [f"{name}  {value.dtype}{list(value.shape)}" for name, value in outputs.items()]
-    _say(arguments.json, {"outputs": shapes}, "\n".join(lines))
+    say(arguments.json, {"outputs": shapes}, "\n".join(lines))
     return 0
 
 
@@ -182,7 +176,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         from collage.runtime.loader import load
 
         seconds = load(arguments.bundle).benchmark(arguments.seconds)
-        _say(arguments.json, {"seconds": seconds}, f"{seconds * 1e3:.3f} ms")
+        say(arguments.json, {"seconds": seconds}, f"{seconds * 1e3:.3f} ms")
         return 0
     from collage.pipeline import compare_bundle
 
@@ -196,7 +190,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         name: {"seconds": None if latency.reason else latency.seconds, "reason": latency.reason}
         for name, latency in found.items()
     }
-    _say(arguments.json, facts, "\n".join(rows))
+    say(arguments.json, facts, "\n".join(rows))
     return 0
 
 
@@ -234,12 +228,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
     failed = [check for check in checks if not check.passed]
     facts = [{"check": c.name, "passed": c.passed, "detail": c.detail} for c in checks]
     lines = [f"{'ok' if c.passed else 'NO':<4}{c.name:<22}{c.detail}" for c in checks]
-    _say(arguments.json, {"checks": facts}, "\n".join(lines))
+    say(arguments.json, {"checks": facts}, "\n".join(lines))
     return 1 if failed else 0
-
-
-def _say(as_json: bool, facts: object, text: str) -> None:
-    print(json.dumps(facts) if as_json else text)
 
 
 def parse_dims(texts: Sequence[str]) -> dict[str, int]:
@@ -267,22 +257,6 @@ def parse_shapes(texts: Sequence[str]) -> tuple[dict[str, tuple[int, ...]], ...]
             sets.append({})
         sets[-1][name] = tuple(int(size) for size in sizes)
     return tuple(sets)
-
-
-def _duration(text: str) -> float:
-    unit = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    try:
-        return float(text[:-1]) * unit[text[-1]] if text[-1] in unit else float(text)
-    except (ValueError, IndexError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 3m or 1h") from None
-
-
-def _size(text: str) -> int:
-    units = {"GiB": 1 << 30, "MiB": 1 << 20, "G": 10**9, "M": 10**6}
-    for suffix, factor in units.items():
-        if text.endswith(suffix):
-            return int(float(text.removesuffix(suffix)) * factor)
-    raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4GiB or 512MiB")
 
 
 if __name__ == "__main__":

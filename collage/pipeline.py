@@ -21,8 +21,7 @@ from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import Backend, Kernel, PluginKernel
 from collage.backends.registry import available_backends
 from collage.bundle.publish import Facts, Published, publish
-from collage.bundle.save import check_output
-from collage.cost import Cost, CostTable, Environment
+from collage.cost import Cost, Costs, CostTable, Environment, SharedCostTable
 from collage.errors import BackendError, InputError, OptionError, StoreError
 from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
@@ -45,6 +44,8 @@ from collage.search.function import (
     search_function,
 )
 from collage.search.problem import Plan
+from collage.store import open_store
+from collage.store.folder import check_output
 from collage.verify import Contender, Latency, compare_latency
 from collage.verify.gate import Gate, PlanExecutable, original_outputs
 
@@ -94,7 +95,7 @@ class Session:
     options: Options
     backends: Sequence[Backend]
     environment: Environment
-    table: CostTable
+    table: Costs
     progress: Progress
     work_dir: Path
     seconds: Seconds = field(default_factory=Seconds)
@@ -122,7 +123,7 @@ def compile_model(
         options,
         backends,
         environment,
-        CostTable(options.store_dir),
+        open_costs(options),
         progress or Progress(quiet=True),
         _make_work_dir(options.store_dir),
     )
@@ -130,6 +131,20 @@ def compile_model(
         return _compile(path, output, session)
     finally:
         shutil.rmtree(session.work_dir, ignore_errors=True)
+        session.table.flush()
+
+
+def open_costs(options: Options) -> Costs:
+    """Open the table of costs: the local one, or the one that machines share through a store.
+
+    Raises:
+        OptionError: the store's address makes no sense.
+        StoreError: the store does not answer.
+    """
+    local = CostTable(options.store_dir)
+    if options.store is None:
+        return local
+    return SharedCostTable(open_store(options.store, writes=False), local, time.monotonic)
 
 
 def _make_work_dir(store: Path) -> Path:
@@ -283,7 +298,7 @@ def _make_mark(file: Path) -> None:
 class _TimedMeasurer:
     """Passes batches on and adds up the wall seconds; `replay` answers from the table alone."""
 
-    def __init__(self, inner: LocalMeasurer, table: CostTable, replay: bool) -> None:
+    def __init__(self, inner: LocalMeasurer, table: Costs, replay: bool) -> None:
         self.inner = inner
         self.table = table
         self.recalled = 0

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from collage.backends.base import Backend
-from collage.cost import Cost, CostKey, CostTable, Environment
+from collage.cost import Cost, CostKey, Costs, Environment
 from collage.cost.cost import cost_key
 from collage.errors import MeasureError
 from collage.frontend.model import Function
@@ -53,7 +53,7 @@ class LocalMeasurer:
         self,
         functions: Sequence[Function],
         backends: Sequence[Backend],
-        table: CostTable,
+        table: Costs,
         environment: Environment,
         *,
         reference_dir: Path,
@@ -139,6 +139,7 @@ class LocalMeasurer:
         except BaseException:
             self.close()  # workers are in the middle of something
             raise
+        self._table.flush()
         return run.costs
 
     def close(self) -> None:
