@@ -274,19 +274,16 @@ class S3Store:
             time.sleep(random.uniform(0.5, 1.0) * _PAUSE_S * 2 ** min(attempt, 6))
 
     def _put_whole(self, key: str, source: Source, condition: dict[str, str]) -> None:
-        extra = dict(condition)
-        if self._settings.checksum == "when_supported":
-            extra["ChecksumSHA256"] = b64encode(bytes.fromhex(digest_of(source))).decode()
+        extra = {**self._encryption(), **self._checksum(source), **condition}
         with _opened(source) as body:
-            self._call(
-                "put_object", key, Key=self._full(key), Body=body, **self._encryption(), **extra
-            )
+            self._call("put_object", key, Key=self._full(key), Body=body, **extra)
 
     def _put_parts(self, key: str, source: Source, condition: dict[str, str]) -> None:
         full = self._full(key)
-        upload = self._call("create_multipart_upload", key, Key=full, **self._encryption())[
-            "UploadId"
-        ]
+        extra = self._encryption()
+        if self._settings.checksum == "when_supported":
+            extra["ChecksumAlgorithm"] = "SHA256"
+        upload = self._call("create_multipart_upload", key, Key=full, **extra)["UploadId"]
         try:
             with ThreadPoolExecutor(SENDERS) as pool:
                 send = pool.map(
@@ -314,15 +311,10 @@ class S3Store:
         with _opened(source) as stream:
             stream.seek(start)
             data = stream.read(size)
-        answer = self._call(
-            "upload_part", key, Key=self._full(key), UploadId=upload, PartNumber=number, Body=data
-        )
-        checksums = {
-            name: value
-            for name, value in answer.items()
-            if name.startswith("Checksum") and name != "ChecksumType"
-        }
-        return {"PartNumber": number, "ETag": answer["ETag"], **checksums}
+        checksum = self._checksum(data)
+        where = {"Key": self._full(key), "UploadId": upload, "PartNumber": number}
+        answer = self._call("upload_part", key, **where, Body=data, **checksum)
+        return {"PartNumber": number, "ETag": answer["ETag"], **checksum}
 
     def _abort(self, full: str, upload: str) -> None:
         try:
@@ -336,6 +328,12 @@ class S3Store:
             self._abort(full, upload)
         except StoreError:
             return  # the error that led here matters more; `collage gc` removes the parts
+
+    def _checksum(self, source: Source) -> dict[str, str]:
+        """What lets the service find out that content changed on its way."""
+        if self._settings.checksum != "when_supported":
+            return {}
+        return {"ChecksumSHA256": b64encode(bytes.fromhex(digest_of(source))).decode()}
 
     def _encryption(self) -> dict[str, str | bool]:
         settings = self._settings
