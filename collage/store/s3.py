@@ -44,6 +44,7 @@ RIVALS = 4
 SENDERS = 4
 _PAUSE_S = 0.05
 _ABSENT = {"IfNoneMatch": "*"}
+_GARBLED = ("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "InvalidDigest")
 
 T = TypeVar("T")
 
@@ -263,13 +264,14 @@ class S3Store:
         raise AssertionError("unreachable")
 
     def _put(self, key: str, source: Source, condition: dict[str, str]) -> None:
-        """Write; a pause and another attempt where somebody else is writing at this moment."""
+        """Write; again after a pause where others write at this moment, or content was garbled."""
         send = self._put_parts if _size(source) > self._settings.part_bytes else self._put_whole
         for attempt in range(self._settings.attempts):
             try:
                 return send(key, source, condition)
             except _Refused as refused:
-                if refused.status != 409 or attempt + 1 == self._settings.attempts:
+                passing = refused.status == 409 or refused.code in _GARBLED
+                if not passing or attempt + 1 == self._settings.attempts:
                     raise
             time.sleep(random.uniform(0.5, 1.0) * _PAUSE_S * 2 ** min(attempt, 6))
 

@@ -69,8 +69,8 @@ def s3_address(bucket, s3_server):
 
 
 @pytest.fixture
-def proxy(s3_server):
-    made = Proxy(s3_server.url, hang_s=3.0)
+def proxy(s3_server, bucket):
+    made = Proxy(s3_server.url, hang_s=3.0, client=bucket.client)
     yield made
     made.close()
 

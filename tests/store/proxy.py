@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlsplit
 
 FOREVER = 10**9
@@ -22,7 +23,9 @@ class Fault:
 
     Kinds: `status` (answer `code` without asking the server), `timeout` (no answer, nothing done),
     `lost` (done, no answer), `reset` (the connection breaks at once), `slow` (the body trickles),
-    `truncate` (half of the body, then the end), `flip` (one bit of the body is wrong).
+    `truncate` (half of the body, then the end), `flip` (one bit of the body is wrong), `garble` (one bit
+    of the request is), `unconditional` (written in spite of the condition), `bare` (a quoted ETag does
+    not match).
     """
 
     kind: str
@@ -40,7 +43,8 @@ class Fault:
 class Proxy:
     """Passes requests on to `upstream`, but for the faults."""
 
-    def __init__(self, upstream: str, hang_s: float = 30.0) -> None:
+    def __init__(self, upstream: str, hang_s: float = 30.0, client: Any = None) -> None:
+        self.client = client
         self.upstream = urlsplit(upstream).netloc
         self.faults: list[Fault] = []
         self.passed: list[tuple[str, str, int]] = []
@@ -104,9 +108,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
         elif fault and kind == "status":
-            self._refuse(fault)
+            self._refuse(fault.status, fault.code)
+        elif kind == "bare" and (self.headers.get("If-Match") or "").startswith('"'):
+            self._refuse(412, "PreconditionFailed")
         else:
+            if kind == "garble" and body:
+                body = body[:-1] + bytes([body[-1] ^ 1])
             status, headers, answer = self._forward(body)
+            if kind == "unconditional" and status == 412:
+                bucket, _, key = self.path.lstrip("/").partition("?")[0].partition("/")
+                made = self.owner.client.put_object(Bucket=bucket, Key=key, Body=body)
+                status, headers, answer = 200, [("ETag", made["ETag"])], b""
             if kind == "lost":
                 self._hang()
             else:
@@ -116,12 +128,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.owner.closing.wait(self.owner.hang_s)
         self.close_connection = True
 
-    def _refuse(self, fault: Fault) -> None:
+    def _refuse(self, status: int, code: str) -> None:
         text = (
-            f"<?xml version='1.0'?><Error><Code>{fault.code}</Code><Message>injected</Message>"
+            f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>injected</Message>"
             f"<Resource>{urlsplit(self.path).path}</Resource><RequestId>1</RequestId></Error>"
         ).encode()
-        self._answer(fault.status, [("Content-Type", "application/xml")], text, "")
+        self._answer(status, [("Content-Type", "application/xml")], text, "")
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection(self.owner.upstream, timeout=60)
