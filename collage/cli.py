@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     backends.add_argument("--json", action="store_true")
     doctor = command(commands, "doctor", _doctor, "check this machine and the store")
     doctor.add_argument("--cache-dir", type=Path)
+    doctor.add_argument("--store", metavar="STORE", help="check this shared store too")
     doctor.add_argument("--json", action="store_true")
     add_store_commands(commands)
     return parser
@@ -224,7 +225,7 @@ def _backends(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from collage.pipeline import doctor
 
-    checks = doctor(Options(cache_dir=arguments.cache_dir))
+    checks = doctor(Options(cache_dir=arguments.cache_dir, store=arguments.store))
     failed = [check for check in checks if not check.passed]
     facts = [{"check": c.name, "passed": c.passed, "detail": c.detail} for c in checks]
     lines = [f"{'ok' if c.passed else 'NO':<4}{c.name:<22}{c.detail}" for c in checks]

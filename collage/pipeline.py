@@ -22,7 +22,7 @@ from collage.backends.base import Backend, Kernel, PluginKernel
 from collage.backends.registry import available_backends
 from collage.bundle.publish import Facts, Published, publish
 from collage.cost import Cost, Costs, CostTable, Environment, SharedCostTable
-from collage.errors import BackendError, InputError, OptionError, StoreError
+from collage.errors import BackendError, CollageError, InputError, OptionError, StoreError
 from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.region import region_digest, region_values
@@ -128,10 +128,15 @@ def compile_model(
         _make_work_dir(options.store_dir),
     )
     try:
-        return _compile(path, output, session)
+        summary = _compile(path, output, session)
+    except BaseException as error:
+        if not isinstance(error, StoreError):  # else the store would be waited for once more
+            session.table.flush()
+        raise
     finally:
         shutil.rmtree(session.work_dir, ignore_errors=True)
-        session.table.flush()
+    session.table.flush()
+    return summary
 
 
 def open_costs(options: Options) -> Costs:
@@ -144,7 +149,7 @@ def open_costs(options: Options) -> Costs:
     local = CostTable(options.store_dir)
     if options.store is None:
         return local
-    return SharedCostTable(open_store(options.store, writes=False), local, time.monotonic)
+    return SharedCostTable(open_store(options.store), local, time.monotonic)
 
 
 def _make_work_dir(store: Path) -> Path:
@@ -466,4 +471,13 @@ def doctor(options: Options) -> list[Check]:
         checks.append(Check("store", free > 1 << 30, f"{options.store_dir}, {free >> 30} GiB free"))
     except StoreError as error:
         checks.append(Check("store", False, str(error)))
+    if options.store is not None:
+        checks.append(_check_shared(options.store))
     return checks
+
+
+def _check_shared(address: str) -> Check:
+    try:
+        return Check("shared store", True, f"{open_store(address).url} keeps writers apart")
+    except CollageError as error:
+        return Check("shared store", False, str(error))

@@ -44,7 +44,12 @@ RIVALS = 4
 SENDERS = 4
 _PAUSE_S = 0.05
 _ABSENT = {"IfNoneMatch": "*"}
-_GARBLED = ("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "InvalidDigest")
+_GARBLED = (
+    "BadDigest",
+    "XAmzContentSHA256Mismatch",
+    "XAmzContentChecksumMismatch",
+    "InvalidDigest",
+)
 
 T = TypeVar("T")
 

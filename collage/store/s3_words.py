@@ -8,6 +8,8 @@ _ADVICE = {
         "first two; without s3:ListBucket a missing object looks forbidden)"
     ),
     "InvalidAccessKeyId": "The access key is unknown there: check the credentials and the endpoint",
+    "XAdminUserNotFound": "The access key is unknown there: check the credentials and the endpoint",
+    "404": "The bucket does not exist, or was deleted: create it, or correct the address",
     "SignatureDoesNotMatch": "The secret key is wrong, or this machine's clock is: check both",
     "RequestTimeTooSkewed": "This machine's clock is wrong: set it",
     "ExpiredToken": "The session's credentials have expired: renew them",
@@ -28,7 +30,6 @@ _ADVICE = {
 _BY_STATUS = {
     "403": _ADVICE["AccessDenied"],
     "301": _ADVICE["PermanentRedirect"],
-    "404": _ADVICE["NoSuchBucket"],
     "507": _ADVICE["QuotaExceeded"],
 }
 

@@ -51,7 +51,7 @@ class Bucket:
         self.name = name
         self.client = client
 
-    def keys(self):
+    def objects(self):
         found = self.client.list_objects_v2(Bucket=self.name)
         return sorted(item["Key"] for item in found.get("Contents", ()))
 

@@ -59,7 +59,9 @@ class Proxy:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -79,7 +81,8 @@ class Proxy:
     def count(self, method: str, part: str, status: int | None = None) -> int:
         with self.lock:
             return sum(
-                one[0] == method and part in one[1] and status in (None, one[2]) for one in self.passed
+                one[0] == method and part in one[1] and status in (None, one[2])
+                for one in self.passed
             )
 
 
@@ -138,7 +141,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection(self.owner.upstream, timeout=60)
         try:
-            connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            connection.putrequest(
+                self.command, self.path, skip_host=True, skip_accept_encoding=True
+            )
             for name, value in self.headers.items():
                 if name.lower() not in ("expect", "connection"):
                     connection.putheader(name, value)

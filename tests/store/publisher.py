@@ -17,7 +17,9 @@ from collage.store.bundles import publish_bundle
 
 
 def make_bundle(folder, number):
-    (folder / "model.so").write_bytes(os.urandom(6 << 20) if number % 4 == 3 else os.urandom(1 << 18))
+    (folder / "model.so").write_bytes(
+        os.urandom(6 << 20) if number % 4 == 3 else os.urandom(1 << 18)
+    )
     (folder / "plan.json").write_text(f"[{number}, {os.getpid()}]")
     files = {name: digest_of(folder / name) for name in ("model.so", "plan.json")}
     manifest = {

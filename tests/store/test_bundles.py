@@ -1,4 +1,4 @@
-"""Publishing and fetching: against a folder and a real S3 server, by many at once, and killed at any moment."""
+"""Publishing and fetching, in a folder and on a real S3 server: by many at once, and killed anywhere."""
 
 import json
 import random
@@ -91,9 +91,9 @@ def test_an_alias_moves_and_remembers(store, make_bundle):
 
 
 def test_unknown_names_are_errors_that_say_what_to_do(store, tmp_path):
-    with pytest.raises(StoreError, match="no alias 'ocr'.*collage aliases"):
+    with pytest.raises(StoreError, match=r"no alias 'ocr'.*collage aliases"):
         fetch_bundle(store, "ocr", tmp_path / "out")
-    with pytest.raises(StoreError, match="no bundle 0000.*publish"):
+    with pytest.raises(StoreError, match=r"no bundle 0000.*publish"):
         fetch_bundle(store, "0" * 64, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

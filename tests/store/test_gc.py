@@ -69,7 +69,9 @@ def test_a_stranger_among_the_manifests_stops_the_sweep(store):
     assert blob_key(digest_of(b"garbage")) in keys(store)
 
 
-def test_a_blob_swept_while_it_was_being_published_is_sent_again(store, make_bundle, tmp_path, monkeypatch):
+def test_a_blob_swept_while_it_was_being_published_is_sent_again(
+    store, make_bundle, tmp_path, monkeypatch
+):
     """The sweep marks before the manifest is there, and deletes before the publisher looks again."""
     folder = make_bundle()
     create = type(store).create

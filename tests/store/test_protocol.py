@@ -110,9 +110,9 @@ def test_entries_have_the_prefix(store):
         "costs/a/2.jsonl",
     ]
     sizes = {entry.key: entry.size_bytes for entry in store.entries("costs/")}
-    assert sizes == dict.fromkeys(["costs/a/1.jsonl", "costs/a/2.jsonl", "costs/ab/3.jsonl"], 15) | {
-        "costs/ab/3.jsonl": 16
-    }
+    assert sizes == dict.fromkeys(
+        ["costs/a/1.jsonl", "costs/a/2.jsonl", "costs/ab/3.jsonl"], 15
+    ) | {"costs/ab/3.jsonl": 16}
     assert all(entry.age_s < 60 for entry in store.entries("costs/"))
 
 
@@ -123,7 +123,9 @@ def test_a_listing_of_several_pages(store):
     assert {entry.key for entry in store.entries("probe/")} == keys
 
 
-@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "../a", "a/../b", ".a", "a b", "a\n", "x" * 900])
+@pytest.mark.parametrize(
+    "key", ["", "/a", "a/", "a//b", "../a", "a/../b", ".a", "a b", "a\n", "x" * 900]
+)
 def test_a_bad_key_is_refused(store, key):
     with pytest.raises(StoreError, match="cannot be a name"):
         check_key(key)

@@ -24,7 +24,9 @@ def build() -> Path:
         return binary
     go = shutil.which("go")
     if go is None:
-        raise Unavailable(f"no S3 server: versitygw is built with Go, which is not here, and not in {folder}")
+        raise Unavailable(
+            f"no S3 server: versitygw is built with Go, which is not here, and not in {folder}"
+        )
     partial = folder.with_name(f"{folder.name}.{os.getpid()}")
     module = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
     made = subprocess.run(
@@ -35,7 +37,9 @@ def build() -> Path:
         timeout=900,
     )
     if made.returncode:
-        raise Unavailable(f"no S3 server: `go install {module}` failed: {made.stderr.strip()[-300:]}")
+        raise Unavailable(
+            f"no S3 server: `go install {module}` failed: {made.stderr.strip()[-300:]}"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     (partial / "versitygw").replace(binary)
     shutil.rmtree(partial)
