@@ -41,9 +41,23 @@ def blob_key(digest: BlobDigest) -> str:
 
 
 def put_blob(store: Store, source: Source) -> BlobDigest:
-    """Store the content and return its digest; what is there already is not sent again."""
-    digest = digest_of(source)
-    store.create(blob_key(digest), source)
+    """Store the content and return its digest; what is there already is not sent again.
+
+    Raises:
+        StoreError: the file cannot be read or changed meanwhile (nothing wrong stays), or the store fails.
+    """
+    try:
+        before = _state(source)
+        digest = digest_of(source)
+        key = blob_key(digest)
+        store.create(key, source)
+        changed = _state(source) != before
+    except OSError as error:
+        what = error.filename or "the content"
+        raise StoreError(f"{what} cannot be read: {error.strerror or error}") from error
+    if changed:
+        store.delete(key)
+        raise StoreError(f"{source} changed while it was being stored; do it again")
     return digest
 
 
@@ -95,6 +109,13 @@ def unseal(data: bytes) -> dict[str, str | None] | None:
         return None
     fields = json.loads(text)
     return fields if isinstance(fields, dict) else None
+
+
+def _state(source: Source) -> tuple[int, int] | None:
+    if isinstance(source, bytes):
+        return None
+    found = source.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def _absent(store: Store, key: str) -> bytes:

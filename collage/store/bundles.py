@@ -143,11 +143,7 @@ def _send_swept(store: Store, folder: Path, files: dict[str, BlobDigest]) -> Non
 
 
 def _send(store: Store, file: Path, digest: BlobDigest) -> None:
-    try:
-        sent = put_blob(store, file)
-    except OSError as error:
-        raise BundleError(f"{file} cannot be read: {error.strerror or error}") from error
-    if sent != digest:
+    if put_blob(store, file) != digest:
         raise BundleError(f"{file} changed while it was being published; publish it again")
 
 
@@ -157,5 +153,4 @@ def _key(digest: BlobDigest) -> str:
 
 def _each(act: Callable[[str, BlobDigest], None], files: dict[str, BlobDigest]) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for future in [pool.submit(act, name, digest) for name, digest in files.items()]:
-            future.result()
+        list(pool.map(act, files.keys(), files.values()))  # the first error cancels what waits

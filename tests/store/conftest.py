@@ -58,7 +58,7 @@ class Bucket:
     def address(self, endpoint, **settings):
         settings = {
             "endpoint": endpoint, "region": "us-east-1", "addressing": "path", "retries": "standard",
-            "attempts": 4, "timeout_s": 1, "part_bytes": 5 << 20, **settings,
+            "attempts": 3, "timeout_s": 1, "part_bytes": 5 << 20, **settings,
         }  # fmt: skip
         return f"s3://{self.name}/team/collage?" + "&".join(f"{k}={v}" for k, v in settings.items())
 

@@ -1,8 +1,10 @@
+import dataclasses
+
 import pytest
 
 from collage.errors import DamagedError, StoreError
 from collage.store.aliases import list_aliases
-from collage.store.blobs import blob_key, digest_of, put_blob
+from collage.store.blobs import blob_key, digest_of, get_blob, put_blob
 from collage.store.bundles import fetch_bundle, publish_bundle
 from collage.store.gc import collect_garbage
 from tests.store.test_protocol import overwrite
@@ -84,6 +86,26 @@ def test_a_blob_swept_while_it_was_being_published_is_sent_again(
     monkeypatch.setattr(type(store), "create", sweep_before_the_manifest)
     digest = publish_bundle(store, folder).digest
     fetch_bundle(store, digest, tmp_path / "out")
+
+
+def test_garbage_that_is_used_again_during_the_sweep_stays(store, make_bundle, monkeypatch):
+    """It was old when it was listed, and a publisher has made it young again before it is deleted."""
+    digest = put_blob(store, b"garbage")
+    stat = type(store).stat
+
+    def young(self, key):
+        return dataclasses.replace(stat(self, key), age_s=1.0)
+
+    monkeypatch.setattr(type(store), "stat", young)
+    entries = type(store).entries
+    monkeypatch.setattr(
+        type(store),
+        "entries",
+        lambda self, prefix: (dataclasses.replace(e, age_s=1e6) for e in entries(self, prefix)),
+    )
+    assert [entry.key for entry in collect_garbage(store).deleted] == [blob_key(digest)]
+    assert collect_garbage(store, dry_run=False).deleted == ()
+    assert get_blob(store, digest) == b"garbage"
 
 
 def test_unfinished_writes_go(address, tmp_path, request):

@@ -138,3 +138,23 @@ def test_a_store_that_nobody_wrote_is_empty_and_stays_so(address, tmp_path):
     assert list(store.entries("bundles/")) == []
     assert store.remove_partial(0.0, dry_run=False) == []
     assert not (tmp_path / "store").exists()
+
+
+def test_a_file_that_changes_while_it_is_stored_leaves_nothing_wrong(store, tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_bytes(b"before")
+    create = type(store).create
+
+    def change_first(self, key, source):
+        file.write_bytes(b"after!!")
+        create(self, key, source)
+
+    monkeypatch.setattr(type(store), "create", change_first)
+    with pytest.raises(StoreError, match="changed while it was being stored"):
+        put_blob(store, file)
+    assert list(store.entries("blobs/")) == []
+
+
+def test_a_file_that_is_not_there(store, tmp_path):
+    with pytest.raises(StoreError, match=r"nothing.*cannot be read: No such file"):
+        put_blob(store, tmp_path / "nothing")

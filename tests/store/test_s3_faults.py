@@ -395,3 +395,31 @@ def test_settings_reach_the_service(bucket, proxy, monkeypatch):
             True,
         )
         assert not any(name.startswith("Checksum") for name in one)
+
+
+def test_a_blob_that_is_used_again_is_young_again(faulty, proxy, monkeypatch):
+    """Age cannot be faked on a real server; so everything above 0 seconds counts as old here."""
+    put_blob(faulty, DATA)
+    put_blob(faulty, DATA)
+    assert proxy.count("PUT", KEY) == 1
+    monkeypatch.setattr("collage.store.s3.YOUNG_S", -1.0)
+    put_blob(faulty, DATA)
+    assert proxy.count("PUT", KEY, 200) == 2
+
+
+def test_a_big_blob_is_sent_in_parts_with_the_condition_on_the_last_step(faulty, proxy, direct):
+    digest = digest_of(BIG)
+    stat = faulty.stat
+
+    def somebody_is_faster(key):
+        found = stat(key)
+        if found is None:
+            put_blob(direct, BIG)
+        return found
+
+    faulty.stat = somebody_is_faster
+    assert put_blob(faulty, BIG) == digest
+    assert proxy.count("PUT", "partNumber", 200) == 3
+    assert proxy.count("POST", "uploadId", 412) == 1
+    assert proxy.count("DELETE", "uploadId") == 1
+    assert get_blob(direct, digest) == BIG
