@@ -46,18 +46,10 @@ def put_blob(store: Store, source: Source) -> BlobDigest:
     Raises:
         StoreError: the file cannot be read or changed meanwhile (nothing wrong stays), or the store fails.
     """
-    try:
-        before = _state(source)
-        digest = digest_of(source)
-        key = blob_key(digest)
-        store.create(key, source)
-        changed = _state(source) != before
-    except OSError as error:
-        what = error.filename or "the content"
-        raise StoreError(f"{what} cannot be read: {error.strerror or error}") from error
-    if changed:
-        store.delete(key)
-        raise StoreError(f"{source} changed while it was being stored; do it again")
+    if isinstance(source, Path):
+        return _put_file(store, source)
+    digest = digest_of(source)
+    store.create(blob_key(digest), source)
     return digest
 
 
@@ -111,10 +103,22 @@ def unseal(data: bytes) -> dict[str, str | None] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def _state(source: Source) -> tuple[int, int] | None:
-    if isinstance(source, bytes):
-        return None
-    found = source.stat()
+def _put_file(store: Store, file: Path) -> BlobDigest:
+    try:
+        before = _state(file)
+        digest = digest_of(file)
+        store.create(blob_key(digest), file)
+        changed = _state(file) != before
+    except OSError as error:
+        raise StoreError(f"{file} cannot be read: {error.strerror or error}") from error
+    if changed:
+        store.delete(blob_key(digest))
+        raise StoreError(f"{file} changed while it was being stored; do it again")
+    return digest
+
+
+def _state(file: Path) -> tuple[int, int]:
+    found = file.stat()
     return found.st_size, found.st_mtime_ns
 
 

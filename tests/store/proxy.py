@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,8 +25,8 @@ class Fault:
     Kinds: `status` (answer `code` without asking the server), `timeout` (no answer, nothing done),
     `lost` (done, no answer), `reset` (the connection breaks at once), `slow` (the body trickles),
     `truncate` (half of the body, then the end), `flip` (one bit of the body is wrong), `garble` (one bit
-    of the request is), `unconditional` (written in spite of the condition), `bare` (a quoted ETag does
-    not match).
+    of the request is), `unconditional` (written in spite of any condition; `If-Match` and `If-None-Match`:
+    in spite of this one), `bare` (a quoted ETag does not match).
     """
 
     kind: str
@@ -118,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
             if kind == "garble" and body:
                 body = body[:-1] + bytes([body[-1] ^ 1])
             status, headers, answer = self._forward(body)
-            if kind == "unconditional" and status == 412:
+            if kind in ("unconditional", condition_of(self.headers)) and status == 412:
                 bucket, _, key = self.path.lstrip("/").partition("?")[0].partition("/")
                 made = self.owner.client.put_object(Bucket=bucket, Key=key, Body=body)
                 status, headers, answer = 200, [("ETag", made["ETag"])], b""
@@ -184,3 +185,8 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(0.1)
         else:
             self.wfile.write(body)
+
+
+def condition_of(headers: Message) -> str | None:
+    """The condition that a request has."""
+    return next((name for name in ("If-Match", "If-None-Match") if name in headers), None)

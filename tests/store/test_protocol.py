@@ -102,6 +102,24 @@ def test_one_of_many_swaps_wins(store, exists):
     assert store.read("aliases/a.json").data == b"%d" % won.index(True)
 
 
+def test_a_reader_sees_the_old_or_the_new_and_nothing_between(store):
+    versions = [bytes([number]) * (1 << 20) for number in range(1, 9)]
+    store.swap("aliases/a.json", versions[0], None)
+
+    def write():
+        for data in versions * 2:
+            store.swap("aliases/a.json", data, store.read("aliases/a.json").version)
+
+    seen = set()
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        while not writing.done():
+            seen.add(store.read("aliases/a.json").data)
+        writing.result()
+    assert len(seen) > 1
+    assert seen <= set(versions)
+
+
 def test_entries_have_the_prefix(store):
     for key in ("costs/a/1.jsonl", "costs/a/2.jsonl", "costs/ab/3.jsonl", "blobs/4"):
         store.create(key, key.encode())

@@ -284,10 +284,12 @@ def test_the_probe_survives_a_lost_answer(bucket, proxy, kind, retries):
     "fault",
     [
         Fault("unconditional", "PUT", times=FOREVER),
+        Fault("If-Match", "PUT", times=FOREVER),
+        Fault("If-None-Match", "PUT", times=FOREVER),
         Fault("status", "PUT", times=FOREVER, status=501, code="NotImplemented"),
         Fault("status", "PUT", times=FOREVER, status=400, code="InvalidArgument"),
     ],
-    ids=["ignored", "501", "400"],
+    ids=["ignored", "no swap", "no create", "501", "400"],
 )
 def test_a_service_without_conditional_writes_is_refused(bucket, proxy, fault):
     proxy.faults = [again(fault)]
