@@ -140,6 +140,7 @@ def test_fetching_overwrites_no_other_folder(store, make_bundle, tmp_path):
         fetch_bundle(store, digest, tmp_path / "photos")
 
 
+@pytest.mark.slow
 def test_sixteen_publishers_of_one_bundle(address, make_bundle, tmp_path):
     folder = make_bundle(weights_bin=bytes(range(256)) * 4096)
     running = [start("once", address, folder, "ocr/production") for _ in range(PUBLISHERS)]
@@ -171,6 +172,7 @@ def test_sixteen_movers_of_one_alias_each_move_it_once(store, make_bundle):
     assert read_alias(store, "a").previous in digests
 
 
+@pytest.mark.slow
 def test_a_killed_publisher_leaves_no_half_bundle(address, tmp_path):
     chance = random.Random(7)
     for round_ in range(6):

@@ -425,3 +425,17 @@ def test_a_big_blob_is_sent_in_parts_with_the_condition_on_the_last_step(faulty,
     assert proxy.count("POST", "uploadId", 412) == 1
     assert proxy.count("DELETE", "uploadId") == 1
     assert get_blob(direct, digest) == BIG
+
+
+@pytest.mark.parametrize(
+    ("settings", "start"),
+    [
+        ("addressing=path", "http://minio:9000/models/"),
+        ("addressing=virtual", "http://models.minio:9000/"),
+    ],
+)
+def test_addressing(credentials, settings, start):
+    address = f"s3://models/team?endpoint=http://minio:9000&region=us-east-1&{settings}"
+    client = open_store(address, writes=False)._client
+    sent_to = client.generate_presigned_url("get_object", Params={"Bucket": "models", "Key": "k"})
+    assert sent_to.startswith(start)
