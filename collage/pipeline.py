@@ -7,12 +7,13 @@ compile, the next one repeats no measurement.
 
 import hashlib
 import json
+import math
 import shutil
 import tempfile
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,15 @@ from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import Backend, Kernel, PluginKernel
 from collage.backends.registry import available_backends
 from collage.bundle.publish import Facts, Published, publish
-from collage.cost import Cost, Costs, CostTable, Environment, SharedCostTable
+from collage.cost import (
+    Cost,
+    CostKey,
+    Costs,
+    CostTable,
+    Environment,
+    SharedCostTable,
+    cost_key,
+)
 from collage.errors import BackendError, CollageError, InputError, OptionError, StoreError
 from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
@@ -47,7 +56,10 @@ from collage.search.problem import Plan
 from collage.store import open_store
 from collage.store.folder import check_output
 from collage.verify import Contender, Latency, compare_latency
-from collage.verify.gate import Gate, PlanExecutable, original_outputs
+from collage.verify.gate import Decision, Gate, PlanExecutable, original_outputs
+
+HOPELESS_PLAN = 1.1
+"""A plan this many times slower than the best one is not assembled again."""
 
 STAGES = ("import", "enumerate", "measure", "search", "assemble", "verify")
 
@@ -215,6 +227,7 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     session.counts.enumerated += len(enumerated.candidates)
     session.counts.unique += len(enumerated.work)
     search = _search(function, enumerated, reference_dir, session)
+    search = replace(search, plans=_still_hopeful(search.plans, session))
     with session.seconds.of("assemble"):
         executables, kernels = _assemble_all(search, session)
     with session.progress.stage("verify") as stage, session.seconds.of("verify"):
@@ -225,6 +238,7 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
 
         gate = Gate(model.path, session.threads, options.verify_s, session.work_dir, on_round)
         decision = gate.decide(function, executables, inputs, expected)
+    _remember(search.plans, decision, session)
     chosen = next(plan for plan in search.plans if plan.name == decision.chosen.name)
     published = Published(function, decision, inputs, expected)
     return Compiled(search, chosen, kernels[chosen.name], published)
@@ -254,12 +268,15 @@ def _search(
         )
         try:
             finished = _finished_mark(function, session)
-            timed = _TimedMeasurer(measurer, session.table, replay=finished.exists())
+            works = list(enumerated.work.values())
+            known = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
+            timed = _TimedMeasurer(measurer)
             search = search_function(
                 enumerated,
                 timed,
+                {key: cost for key, cost in known.items() if not cost.is_unknown},
                 plans=options.end_to_end_plans,
-                budget_s=options.measure_budget_s,
+                budget_s=0.0 if finished.exists() else options.measure_budget_s,
                 clock=time.monotonic,
                 on_cost=on_cost,
             )
@@ -270,7 +287,7 @@ def _search(
     session.seconds.stages["measure"] += measuring_s
     session.seconds.stages["search"] += time.monotonic() - start - measuring_s
     session.counts.measured += measurer.measured
-    session.counts.cached += measurer.cached + timed.recalled
+    session.counts.cached += measurer.cached
     session.counts.invalid += measurer.invalid
     return search
 
@@ -301,34 +318,40 @@ def _make_mark(file: Path) -> None:
 
 
 class _TimedMeasurer:
-    """Passes batches on and adds up the wall seconds; `replay` answers from the table alone."""
+    """Passes batches on and adds up the wall seconds."""
 
-    def __init__(self, inner: LocalMeasurer, table: Costs, replay: bool) -> None:
+    def __init__(self, inner: LocalMeasurer) -> None:
         self.inner = inner
-        self.table = table
-        self.recalled = 0
-        self.replay = replay
         self.seconds = 0.0
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         start = time.monotonic()
         try:
-            return (
-                self._recall(batch, on_cost) if self.replay else self.inner.measure(batch, on_cost)
-            )
+            return self.inner.measure(batch, on_cost)
         finally:
             self.seconds += time.monotonic() - start
 
-    def _recall(self, batch: Sequence[Work], on_cost: OnCost | None) -> list[Cost]:
-        costs = []
-        for work in batch:
-            known = self.table.get(self.inner.key(work))
-            if known is not None:
-                self.recalled += 1
-                if on_cost:
-                    on_cost(work, known, True)
-            costs.append(known or Cost.unknown())
-        return costs
+
+def _still_hopeful(plans: Sequence[NamedPlan], session: Session) -> tuple[NamedPlan, ...]:
+    """Leave out the plans that an earlier run found to be clearly slower than another one."""
+    found = {plan.name: session.table.get(_plan_key(plan, session)) for plan in plans}
+    known = {name: cost.seconds for name, cost in found.items() if cost is not None}
+    limit = HOPELESS_PLAN * min(known.values(), default=math.inf)
+    return tuple(plan for plan in plans if known.get(plan.name, 0.0) <= limit)
+
+
+def _remember(plans: Sequence[NamedPlan], decision: Decision, session: Session) -> None:
+    """Keep the latencies of whole plans, so that the next run compares the best ones only."""
+    for plan in plans:
+        found = decision.latencies.get(plan.name)
+        if found is not None and math.isfinite(found.seconds):
+            cost = Cost(found.seconds, found.low, found.high)
+            session.table.put(_plan_key(plan, session), cost)
+
+
+def _plan_key(named: NamedPlan, session: Session) -> CostKey:
+    options = [[hex(option.nodes), option.key] for option in named.plan.options]
+    return cost_key(json.dumps(["plan", *options]), "", session.environment)
 
 
 def _footprint_bytes(function: Function) -> int:

@@ -8,12 +8,14 @@ they are first asked for, so that a worker that compiles only ONNX regions never
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
+from collage.frontend.digest import RegionDigests
 from collage.graph.dataflow import DataflowGraph, TensorType
 
 if TYPE_CHECKING:
@@ -57,6 +59,10 @@ class Function:
     @property
     def input_types(self) -> Mapping[str, TensorType]:
         return {name: self.graph.types[name] for name in self.graph.inputs}
+
+    @cached_property
+    def digests(self) -> RegionDigests:
+        return RegionDigests(self)
 
 
 @dataclass(frozen=True)

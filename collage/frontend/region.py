@@ -1,24 +1,18 @@
-"""A region (a set of nodes) of a function: its values, its ONNX, its Relax, its digest.
+"""A region (a set of nodes) of a function: its values, its ONNX, its Relax, its digest, its work.
 
 The ONNX of a region is looked up, never reverse-engineered. In Relax the region is one dataflow block
-of plain operators, with composite operators replaced by their bodies. Two regions have one digest when
-they compute the same from operands of equal types: names and the values of weights are left out, so a
-measured cost holds for every layer, function and model with this structure; small integers and
-scalars stay in, because they decide shapes, axes and which kernel is chosen.
+of plain operators, with composite operators replaced by their bodies.
 """
 
-import hashlib
-import json
 import math
-from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
 
 from collage.errors import BackendError
+from collage.frontend.digest import domains_of
 from collage.frontend.model import Function
-from collage.frontend.proto import nodes_within, reads, sub_graphs
 from collage.graph.dataflow import Node
 from collage.graph.index_set import IndexSet, indices
 
@@ -26,7 +20,6 @@ if TYPE_CHECKING:
     import tvm
     from tvm import relax
 
-_SMALL_ELEMENTS = 64
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 _PARTIAL_READS = frozenset({
     "Gather", "GatherElements", "GatherND", "Slice", "Split", "Shape", "Size", "Compress",
@@ -86,7 +79,8 @@ def region_onnx(
             graph.input.append(_value_info(function, name))
         else:
             graph.initializer.append(onnx.numpy_helper.from_array(function.weights[name], name))
-    for domain in _domains(function, nodes):
+    domains = {"", *chain.from_iterable(domains_of(function.onnx_nodes[i]) for i in indices(nodes))}
+    for domain in sorted(domains):
         model.opset_import.append(onnx.helper.make_opsetid(domain, function.opsets[domain]))
     return model
 
@@ -98,14 +92,6 @@ def _value_info(function: Function, name: str) -> onnx.ValueInfoProto:
         return onnx.helper.make_value_info(name, found or onnx.TypeProto())
     number = onnx.helper.np_dtype_to_tensor_dtype(weight.dtype)
     return onnx.helper.make_tensor_value_info(name, number, weight.shape)
-
-
-def _domains(function: Function, nodes: IndexSet) -> list[str]:
-    found = {""}
-    for index in indices(nodes):
-        for inner in nodes_within(function.onnx_nodes[index]):
-            found.add("" if inner.domain == "ai.onnx" else inner.domain)
-    return sorted(found)
 
 
 def region_constants(function: Function, nodes: IndexSet) -> tuple[str, ...]:
@@ -178,52 +164,8 @@ def _inline(
 
 
 def region_digest(function: Function, nodes: IndexSet) -> str:
-    """Return the SHA-256 of the region's structure; see the top of this module."""
-    inputs, outputs = region_values(function, nodes)
-    names: dict[str, str] = {"": ""}
-    lines: list[object] = []
-    for number, name in enumerate(inputs):
-        names[name] = f"i{number}"
-        lines.append([names[name], _type_text(function, name)])
-    for number, name in enumerate(region_weights(function, nodes)):
-        names[name] = f"w{number}"
-        lines.append([names[name], _weight_text(function.weights[name])])
-    for position, index in enumerate(indices(nodes)):
-        node = function.graph.nodes[index]
-        names.update((name, f"v{position}.{n}") for n, name in enumerate(node.outputs))
-        lines.append(_node_text(function.onnx_nodes[index], node, names))
-    lines.append([names[name] for name in outputs])
-    lines.append([[d, function.opsets[d]] for d in _domains(function, nodes)])
-    return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
-
-
-def _node_text(proto: onnx.NodeProto, node: Node, names: Mapping[str, str]) -> list[object]:
-    attributes = []
-    for attribute in sorted(proto.attribute, key=lambda item: item.name):
-        copy = onnx.AttributeProto()
-        copy.CopyFrom(attribute)
-        copy.doc_string = ""
-        text = copy.SerializeToString(deterministic=True)
-        attributes.append(hashlib.sha256(text).hexdigest() if len(text) > 256 else text.hex())
-    operands = [names[name] for name in node.inputs]
-    # The bodies of If, Loop and Scan call what they capture by its name.
-    own = [[name, names[name]] for name in reads(proto)] if any(sub_graphs(proto)) else []
-    return [node.op, attributes, operands, [bool(name) for name in proto.output], own]
-
-
-def _type_text(function: Function, name: str) -> str:
-    found = function.graph.types.get(name)
-    if found:
-        return f"{found.dtype}{list(found.shape)}"
-    unknown = function.value_types.get(name)
-    return unknown.SerializeToString(deterministic=True).hex() if unknown else "?"
-
-
-def _weight_text(value: np.ndarray) -> str:
-    text = f"{value.dtype}{list(value.shape)}"
-    if value.size == 1 or (value.dtype.kind in "iub" and value.size <= _SMALL_ELEMENTS):
-        text += str(value.tolist())
-    return text
+    """Return the SHA-256 of the region's structure; see `collage.frontend.digest`."""
+    return function.digests.of(nodes)
 
 
 def region_bytes_and_flops(function: Function, nodes: IndexSet) -> tuple[int, int]:

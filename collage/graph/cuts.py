@@ -85,7 +85,7 @@ def pieces(graph: DataflowGraph, nodes: IndexSet | None = None) -> list[IndexSet
     return [index_set(order[a:b]) for a, b in pairwise(bounds)]
 
 
-def intervals(parts: Sequence[IndexSet], whole: int = 256, fine: int = 64) -> list[IndexSet]:
+def intervals(parts: Sequence[IndexSet], whole: int = 64, fine: int = 16) -> list[IndexSet]:
     """Return the unions of consecutive parts.
 
     Up to `whole` parts that is every interval. Of longer sequences, intervals longer than `fine`

@@ -88,7 +88,6 @@ class LocalMeasurer:
         self._digest = digest
         self._parallel_timing = parallel_timing
         self._kept: dict[CostKey, Cost] = {}
-        self._digests: dict[tuple[str, IndexSet], str] = {}
         self._best_s: dict[tuple[str, IndexSet], float] = {}
         self._failed_starts = 0
         self._boundary_key = cost_key("boundary", "virtual machine", environment)
@@ -110,11 +109,19 @@ class LocalMeasurer:
 
     def key(self, work: Work) -> CostKey:
         """Return the key of the work's cost in the table."""
-        region = (work.function, work.nodes)
-        if region not in self._digests:
-            self._digests[region] = self._digest(self._functions[work.function], work.nodes)
+        digest = self._digest(self._functions[work.function], work.nodes)
         identity = f"{self._identities[work.backend]} {work.variant} sweep={self._sweep}"
-        return cost_key(self._digests[region], identity, self._environment)
+        return cost_key(digest, identity, self._environment)
+
+    def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
+        """Return what the table knows of each work, in order; unknown where it knows nothing."""
+        costs = []
+        for work in works:
+            known = self._recalled(self.key(work), work)
+            if known is not None and on_cost:
+                on_cost(work, known, True)
+            costs.append(known or Cost.unknown())
+        return costs
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         """Return the cost of each work, in order.
@@ -126,13 +133,10 @@ class LocalMeasurer:
         run = _Batch(batch, on_cost)
         for position, work in enumerate(batch):
             key = self.key(work)
-            known = self._kept.get(key) or self._table.get(key)
+            known = self._recalled(key, work)
             if known is None:
                 run.add(key, position, work)
             else:
-                self._learn(work, known)
-                self.cached += 1
-                self.invalid += known.is_invalid
                 run.report(position, work, known, True)
         try:
             self._serve(run)
@@ -141,6 +145,14 @@ class LocalMeasurer:
             raise
         self._table.flush()
         return run.costs
+
+    def _recalled(self, key: CostKey, work: Work) -> Cost | None:
+        known = self._kept.get(key) or self._table.get(key)
+        if known is not None:
+            self._learn(work, known)
+            self.cached += 1
+            self.invalid += known.is_invalid
+        return known
 
     def close(self) -> None:
         """End all workers; a later `measure` starts new ones."""

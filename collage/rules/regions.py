@@ -5,7 +5,7 @@ the rest (long ones let the backend keep its layouts and fuse), the arms of a br
 (another backend may do one arm better), and short regions anywhere. So the candidates are
 
 * single nodes;
-* intervals between cut points, of every length (O(P^2) for P pieces; above 256 pieces the ends of
+* intervals between cut points, of every length (O(P^2) for P pieces; above 64 pieces the ends of
   long intervals lie on a grid, see `cuts.intervals`);
 * within a piece: the arms that remain without the node where they meet, all arms together, an arm
   with the meeting node, and the same again inside each arm, `MAX_NESTING` deep. That is linear in
@@ -106,7 +106,7 @@ def branch_regions(graph: DataflowGraph, piece: IndexSet, nesting: int = 0) -> I
     arms = components(graph, rest)
     for arm in arms:
         parts = pieces(graph, arm)
-        yield from intervals(parts, whole=128, fine=32)
+        yield from intervals(parts)
         for begin in range(len(parts)):
             tail = index_set(i for part in parts[begin:] for i in indices(part)) | meeting
             if SubGraph(graph, tail).is_convex:

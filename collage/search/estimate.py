@@ -7,6 +7,7 @@ per backend, and learns both from what was measured; long regions are faster tha
 much as the backend optimises across nodes, which a factor of optimism allows for.
 """
 
+from bisect import insort
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
@@ -15,6 +16,9 @@ import numpy as np
 from collage.cost.cost import Cost
 from collage.graph.index_set import first, indices
 from collage.search.problem import Option, Problem
+
+ENOUGH_RATIOS = 5
+"""Ratios after which they replace the initial optimism."""
 
 
 class Estimator(Protocol):
@@ -63,6 +67,7 @@ class AdditiveEstimator:
         self.quantile = quantile
         names = sorted({option.backend for option in problem.ordered})
         self._ratios: dict[str, list[float]] = {name: [] for name in names}
+        self._optimism = dict.fromkeys(names, initial_optimism)
         self._units = {
             name: _BackendUnits(
                 [option for option in problem.ordered if option.backend == name],
@@ -74,9 +79,7 @@ class AdditiveEstimator:
 
     def optimism(self, backend: str) -> float:
         """Return the factor in force for a backend."""
-        ratios = self._ratios[backend]
-        limit = 1.0 if len(ratios) >= 5 else self.initial_optimism
-        return min(limit, float(np.quantile(ratios, self.quantile))) if ratios else limit
+        return self._optimism[backend]
 
     def estimate(self, option: Option) -> float:
         units = self._units[option.backend]
@@ -89,8 +92,14 @@ class AdditiveEstimator:
         units = self._units[option.backend]
         predicted = units.predict(option)
         if option.size > 1 and predicted > 0 and units.knows(option):
-            self._ratios[option.backend].append(cost.seconds / predicted)
+            self._learn_optimism(option.backend, cost.seconds / predicted)
         units.add(option, cost.seconds)
+
+    def _learn_optimism(self, backend: str, ratio: float) -> None:
+        ratios = self._ratios[backend]
+        insort(ratios, ratio)
+        limit = 1.0 if len(ratios) >= ENOUGH_RATIOS else self.initial_optimism
+        self._optimism[backend] = min(limit, ratios[int(self.quantile * (len(ratios) - 1))])
 
 
 class _BackendUnits:

@@ -18,9 +18,10 @@ from collage.search.shortest_path import (
     option_weights,
     remaining_weights,
     seconds_of,
+    valid_space,
     walk,
 )
-from collage.search.state_space import StateSpace, build_state_space
+from collage.search.state_space import StateSpace
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def explain(problem: Problem, costs: Costs) -> Explanation:
     Raises:
         SearchError: valid options cover no plan.
     """
-    space = build_state_space(problem, lambda option: costs.get(option.key, UNKNOWN).is_valid)
+    space = valid_space(problem, costs)
     weights = option_weights(space, lambda option: costs[option.key].seconds)
     remaining = remaining_weights(space, weights)
     best = remaining[0]

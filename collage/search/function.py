@@ -7,10 +7,10 @@ wrong grows with them), and for each backend the best plan that uses it alone.
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from collage.backends.base import Backend
 from collage.cost import Cost
-from collage.errors import SearchError
 from collage.frontend import Function
 from collage.frontend.region import region_digest
 from collage.graph.index_set import IndexSet, first
@@ -18,10 +18,10 @@ from collage.measure.work import Measurer, OnCost, Work
 from collage.rules.candidates import find_candidates
 from collage.rules.rule import HOST, Candidate
 from collage.search.estimate import AdditiveEstimator
-from collage.search.k_best import find_plans
+from collage.search.k_best import least_plans
 from collage.search.lazy import Budget, LazyResult, search_lazily
-from collage.search.problem import UNKNOWN, Option, Plan, Problem
-from collage.search.shortest_path import find_plan
+from collage.search.problem import Option, Plan, Problem
+from collage.search.shortest_path import least_plan, valid_space
 
 VIEW_S = 2e-7
 """What the virtual machine takes for a view (measured: 0.2 us a call)."""
@@ -88,6 +88,7 @@ def enumerate_function(function: Function, backends: Sequence[Backend]) -> Enume
 def search_function(
     enumerated: Enumerated,
     measurer: Measurer,
+    known: Mapping[Hashable, Cost],
     *,
     plans: int,
     budget_s: float,
@@ -98,9 +99,10 @@ def search_function(
 
     Args:
         enumerated: from `enumerate_function`.
-        measurer: gets batches of work; answers from its cost table where it can.
+        measurer: gets batches of work.
+        known: costs from earlier searches, by key.
         plans: additive best plans to return.
-        budget_s: seconds for measuring, by `clock`.
+        budget_s: seconds for measuring, by `clock`; with 0 only what it takes to have one plan.
         clock: monotonic seconds.
         on_cost: called for every result.
 
@@ -114,11 +116,13 @@ def search_function(
         return dict(zip(keys, measurer.measure(batch, on_cost), strict=True))
 
     start = clock()
-    costs: dict[Hashable, Cost] = {HOST: Cost(VIEW_S, VIEW_S, VIEW_S)}
+    costs: dict[Hashable, Cost] = {HOST: Cost(VIEW_S, VIEW_S, VIEW_S), **known}
     for chunk in seed_chunks(problem):
-        if len(costs) > 1 and clock() - start > SEED_SHARE * budget_s:
+        if len(costs) > 1 and clock() - start >= SEED_SHARE * budget_s:
             break
-        costs |= measure(chunk)
+        missing = [key for key in chunk if key not in costs]
+        if missing:
+            costs |= measure(missing)
     lazy = search_lazily(
         problem,
         measure,
@@ -180,22 +184,28 @@ def worth_assembling(
         single = single or (used[0] if len(used) == 1 else "")
         named.setdefault(plan.options, NamedPlan(name, plan, single))
 
-    for option in problem.ordered:
-        if option.size == len(problem.graph) and costs.get(option.key, UNKNOWN).is_valid:
+    space = valid_space(problem, costs)
+    for option in space.options:
+        if option.size == len(problem.graph):
             name = f"whole-{option.backend}-{len(named)}"
             add(name, Plan((option,), costs[option.key].seconds), option.backend)
-    for rank, plan in enumerate(find_plans(problem, costs, count), start=1):
+    for rank, plan in enumerate(least_plans(space, costs, count), start=1):
         add(f"best-{rank}", plan)
-    backends = sorted({option.backend for option in problem.options})
     for penalty_s in BORDER_PENALTIES_S:
-        dearer = replace(problem, boundary_s=dict.fromkeys(backends, penalty_s))
-        plan = find_plan(dearer, costs)
-        real_s = plan.predicted_s - penalty_s * len(plan.options)
-        add(f"fewer-borders-{penalty_s * 1e6:.0f}us", replace(plan, predicted_s=real_s))
-    for backend in backends:
-        own = [option for option in problem.options if option.backend in (backend, HOST)]
-        try:
-            add(f"{backend}-only", find_plan(replace(problem, options=own), costs), backend)
-        except SearchError:
-            continue  # this backend cannot run the function alone
+        dearer = least_plan(space, partial(_dearer, costs, penalty_s))
+        if dearer is not None:
+            real_s = dearer.predicted_s - penalty_s * len(dearer.options)
+            add(f"fewer-borders-{penalty_s * 1e6:.0f}us", replace(dearer, predicted_s=real_s))
+    for backend in sorted({option.backend for option in problem.options} - {HOST}):
+        alone = least_plan(space, partial(_only, costs, backend))
+        if alone is not None:
+            add(f"{backend}-only", alone, backend)
     return list(named.values())
+
+
+def _dearer(costs: Mapping[Hashable, Cost], penalty_s: float, option: Option) -> float:
+    return costs[option.key].seconds + penalty_s
+
+
+def _only(costs: Mapping[Hashable, Cost], backend: str, option: Option) -> float | None:
+    return costs[option.key].seconds if option.backend in (backend, HOST) else None

@@ -10,9 +10,9 @@ from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from collage.search.failure import no_cover
-from collage.search.problem import UNKNOWN, Costs, Option, Plan, Problem
-from collage.search.shortest_path import Weight, make_plan, option_weights, seconds_of
-from collage.search.state_space import StateSpace, build_state_space
+from collage.search.problem import Costs, Option, Plan, Problem
+from collage.search.shortest_path import Weight, make_plan, option_weights, seconds_of, valid_space
+from collage.search.state_space import StateSpace
 
 
 class Completion(NamedTuple):
@@ -33,13 +33,17 @@ def find_plans(problem: Problem, costs: Costs, k: int) -> list[Plan]:
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
-    space = build_state_space(problem, lambda option: costs.get(option.key, UNKNOWN).is_valid)
+    return least_plans(valid_space(problem, costs), costs, k)
+
+
+def least_plans(space: StateSpace, costs: Costs, k: int) -> list[Plan]:
+    """Return up to `k` best plans in a space of valid options; see `find_plans`."""
     weights = option_weights(space, lambda option: costs[option.key].seconds)
     kept = _completions(space, weights, k)
     if not kept[0]:
         raise no_cover(space, costs)
     return [
-        make_plan(problem, _walk(space, kept, rank), seconds_of(completion.weight))
+        make_plan(space.problem, _walk(space, kept, rank), seconds_of(completion.weight))
         for rank, completion in enumerate(kept[0])
     ]
 

@@ -31,13 +31,26 @@ def find_plan(problem: Problem, costs: Costs) -> Plan:
     Raises:
         SearchError: valid options cover no plan; names the node where it ends and the reasons.
     """
-    space = build_state_space(problem, lambda option: costs.get(option.key, UNKNOWN).is_valid)
-    weights = option_weights(space, lambda option: costs[option.key].seconds)
+    space = valid_space(problem, costs)
+    plan = least_plan(space, lambda option: costs[option.key].seconds)
+    if plan is None:
+        raise no_cover(space, costs)
+    return plan
+
+
+def valid_space(problem: Problem, costs: Costs) -> StateSpace:
+    """Build the state space of the options whose cost is known and valid."""
+    return build_state_space(problem, lambda option: costs.get(option.key, UNKNOWN).is_valid)
+
+
+def least_plan(space: StateSpace, seconds: Callable[[Option], float | None]) -> Plan | None:
+    """Return the best plan when options cost `seconds` (None leaves one out), None without any."""
+    weights = option_weights(space, seconds)
     remaining = remaining_weights(space, weights)
     least = remaining[0]
     if least is None:
-        raise no_cover(space, costs)
-    return make_plan(problem, walk(space, weights, remaining), seconds_of(least))
+        return None
+    return make_plan(space.problem, walk(space, weights, remaining), seconds_of(least))
 
 
 def option_weights(

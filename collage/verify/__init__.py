@@ -1,14 +1,15 @@
 """Is the executable right, and not slower than any single toolchain?"""
 
-from collage.verify.latency import Contender, Latency, compare_latency, ratio, run_once
+from collage.verify.contender_process import Contender
+from collage.verify.latency import Arena, Latency, compare_latency, ratio
 from collage.verify.numerics import OutputCheck, compare_outputs
 
 __all__ = [
+    "Arena",
     "Contender",
     "Latency",
     "OutputCheck",
     "compare_latency",
     "compare_outputs",
     "ratio",
-    "run_once",
 ]

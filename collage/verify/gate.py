@@ -7,7 +7,7 @@ whose interval reaches 1, is not "slower".
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +16,15 @@ import onnxruntime
 
 from collage.errors import GateError, MeasureError
 from collage.frontend import Function
-from collage.verify.latency import Contender, Latency, compare_latency, ratio, run_once
+from collage.verify.contender_process import Contender
+from collage.verify.latency import Arena, Latency, OnRound, interval_of_ratio, ratio
 from collage.verify.numerics import compare_outputs
 
 NOISE = 0.02
 SCREEN_S = 1.0
-
-OnRound = Callable[[int, int], None]
+FINALISTS = 2
+AT_ONCE = 6
+"""Executables that are loaded at the same time: each holds the model's weights."""
 
 
 @dataclass(frozen=True)
@@ -88,68 +90,75 @@ class Gate:
         Raises:
             GateError: no plan computes the model's numbers; says for each what differs.
         """
-        right, rejected = self._right(function, plans, inputs, expected)
-        if not right:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
-            raise GateError(f"no executable computes the numbers of the original model: {reasons}")
-        latencies = self._screen(right, inputs)
-        best = sorted(right, key=lambda plan: latencies[plan.name].seconds)[:2]
         baselines = [
             Contender("onnxruntime", "onnxruntime", self.model),
             Contender("openvino", "openvino", self.model),
         ]
-        finals = [Contender(plan.name, "executable", plan.path) for plan in best] + baselines
-        final = compare_latency(
-            finals, inputs, self.threads, self.seconds_each, self.work_dir, self.on_round
-        )
+        with Arena(inputs, self.threads, self.work_dir) as arena:
+            heats, rejected = self._heats(arena, function, plans, expected)
+            if not heats:
+                reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
+                raise GateError(f"no executable computes the original model's numbers: {reasons}")
+            best = [plan for plan in plans if plan.name in arena.names]
+            refused = arena.enter(baselines)
+            running = [b.name for b in baselines if b.name not in refused]
+            names = [*(plan.name for plan in best), *running]
+            final = arena.compare(names, self.seconds_each, self.on_round)
+        final |= {name: Latency(math.nan, reason=why) for name, why in refused.items()}
         chosen = min(best, key=lambda plan: (final[plan.name].seconds, plan.name))
         passed, reason = judge(chosen, final, [contender.name for contender in baselines])
         return Decision(
             chosen,
             final[chosen.name],
             {contender.name: final[contender.name] for contender in baselines},
-            latencies | {name: final[name] for name in (plan.name for plan in best)},
+            heats | {plan.name: final[plan.name] for plan in best},
             rejected,
             passed,
             reason,
         )
 
-    def _right(
+    def _heats(
         self,
+        arena: Arena,
         function: Function,
         plans: Sequence[PlanExecutable],
-        inputs: dict[str, np.ndarray],
         expected: Mapping[str, np.ndarray],
-    ) -> tuple[list[PlanExecutable], dict[str, str]]:
-        right, rejected = [], {}
-        softmax = softmax_outputs(function)
-        for plan in plans:
-            contender = Contender(plan.name, "executable", plan.path)
-            try:
-                results = run_once(contender, inputs, self.threads, self.work_dir)
-            except MeasureError as error:
-                rejected[plan.name] = str(error)
+    ) -> tuple[dict[str, Latency], dict[str, str]]:
+        """Race the plans, a few at a time with the leaders so far; the best `FINALISTS` stay."""
+        latencies: dict[str, Latency] = {}
+        rejected: dict[str, str] = {}
+        waiting = list(plans)
+        while waiting:
+            room = AT_ONCE - len(arena.names)
+            heat, waiting = waiting[:room], waiting[room:]
+            started = [Contender(plan.name, "executable", plan.path) for plan in heat]
+            rejected |= arena.enter(started)
+            for plan in heat:
+                if plan.name in arena.names and (why := _wrong(arena, plan, function, expected)):
+                    rejected[plan.name] = why
+                    arena.leave(plan.name)
+            if not arena.names:
                 continue
-            actual = dict(zip(function.graph.outputs, results, strict=True))
-            checks = compare_outputs(expected, actual, softmax, quantised=is_quantised(function))
-            failed = [check for check in checks if not check.passed]
-            if failed:
-                rejected[plan.name] = ", ".join(f"{c.name}: {c.reason}" for c in failed)
-            else:
-                right.append(plan)
-        return right, rejected
+            found = arena.race(arena.names, SCREEN_S, self.on_round)
+            latencies |= found
+            order = sorted(found, key=lambda name: (-len(found[name].rounds), found[name].seconds))
+            for name in order[FINALISTS:]:
+                arena.leave(name)
+        return latencies, rejected
 
-    def _screen(
-        self, plans: Sequence[PlanExecutable], inputs: dict[str, np.ndarray]
-    ) -> dict[str, Latency]:
-        contenders = [Contender(plan.name, "executable", plan.path) for plan in plans]
-        found = compare_latency(
-            contenders, inputs, self.threads, SCREEN_S, self.work_dir, self.on_round
-        )
-        dead = {name: latency for name, latency in found.items() if latency.reason}
-        return {name: latency for name, latency in found.items() if name not in dead} | {
-            name: Latency(math.inf, reason=latency.reason) for name, latency in dead.items()
-        }
+
+def _wrong(
+    arena: Arena, plan: PlanExecutable, function: Function, expected: Mapping[str, np.ndarray]
+) -> str:
+    """Say how the plan's outputs differ from the original's, "" when they do not."""
+    try:
+        results = arena.outputs(plan.name)
+    except MeasureError as error:
+        return str(error)
+    actual = dict(zip(function.graph.outputs, results, strict=True))
+    softmax = softmax_outputs(function)
+    checks = compare_outputs(expected, actual, softmax, quantised=is_quantised(function))
+    return ", ".join(f"{check.name}: {check.reason}" for check in checks if not check.passed)
 
 
 def is_quantised(function: Function) -> bool:
@@ -178,14 +187,8 @@ def judge(
         if final[name].reason:
             continue
         times = ratio(final[chosen.name], final[name])
-        if times > 1 + NOISE and _low(final[chosen.name], final[name]) > 1:
+        low, _ = interval_of_ratio(final[chosen.name].rounds, final[name].rounds)
+        if times > 1 + NOISE and low > 1:
             return False, f"{(times - 1) * 100:.1f} % slower than {name} on the original file"
     what = f"{chosen.single} alone is the fastest" if chosen.single else "the mix is the fastest"
     return True, f"outputs equal to the original model's; {what}"
-
-
-def _low(numerator: Latency, denominator: Latency) -> float:
-    """Lower end of the 95 % interval of the round-by-round ratio's median."""
-    ratios = sorted(a / b for a, b in zip(numerator.rounds, denominator.rounds, strict=True))
-    spread = 0.98 * math.sqrt(len(ratios))
-    return ratios[max(0, math.floor((len(ratios) - 1) / 2 - spread))]

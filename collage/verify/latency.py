@@ -1,37 +1,31 @@
-"""Interleaved comparison of contenders: rounds of A B C, A B C, ..., so that drift hits all alike.
+"""Interleaved comparison of contenders: rounds of A B C, B C A, ..., so that drift hits all alike.
 
-Every contender lives in a process of its own (`contender`). A round gives each a slice of calls; the
-first call of a slice, which refills the caches that the others took, is dropped. The statistic is the
-median over all slices; its interval comes from the medians of the rounds (order statistics). Ratios
-are taken round by round, which cancels what the machine does to both.
+Every contender lives in a process of its own, started once and kept until it leaves the arena. A
+round gives each a slice of calls; the first call of a slice, which refills the caches that the others
+took, is dropped. The statistic is the median over all slices; its interval comes from the medians of
+the rounds (order statistics). Ratios are taken round by round, which cancels what the machine does
+to both. A race drops those that are surely slower than the leader, so that many contenders cost
+little more than the few that are close.
 """
 
-import json
 import math
-import os
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 import numpy as np
 
 from collage.errors import MeasureError
+from collage.verify.contender_process import Contender, ContenderProcess
 
 SLICE_S = 0.06
+LEAST_ROUNDS = 5
+CONFIDENCE_SPREAD = 0.98
+"""Ranks on either side of the median, in square roots of the number of rounds, for 95 %."""
 
-
-@dataclass(frozen=True)
-class Contender:
-    """Something to run: `kind` is executable, onnxruntime or openvino; `path` its file."""
-
-    name: str
-    kind: str
-    path: Path
-    function: str = "main"
+OnRound = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -48,13 +42,116 @@ class Latency:
     reason: str = ""
 
 
+class Arena:
+    """Contenders that are alive, with one set of inputs; closes them all at the end of `with`."""
+
+    def __init__(self, inputs: dict[str, np.ndarray], threads: int, work_dir: Path) -> None:
+        """Write the inputs (in the function's order) for the children under `work_dir`."""
+        self._feed = work_dir / "contender-inputs.npz"
+        self._outputs = work_dir / "contender-outputs.npz"
+        np.savez(self._feed, **inputs)  # type: ignore[arg-type]
+        self._order = list(inputs)
+        self._threads = threads
+        self._processes: dict[str, ContenderProcess] = {}
+        self._calls: dict[str, int] = {}
+
+    def __enter__(self) -> "Arena":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        for name in list(self._processes):
+            self.leave(name)
+
+    @property
+    def names(self) -> list[str]:
+        """Who is in the arena, in the order of entering."""
+        return list(self._processes)
+
+    def enter(self, contenders: Sequence[Contender]) -> dict[str, str]:
+        """Start contenders side by side; return the reasons of those that do not run."""
+        started = {
+            c.name: ContenderProcess(c, self._feed, self._order, self._threads) for c in contenders
+        }
+        self._processes |= started
+        failed = {name: process.reason for name, process in started.items() if process.reason}
+        for name in failed:
+            self.leave(name)
+        return failed
+
+    def leave(self, name: str) -> None:
+        """End a contender."""
+        self._calls.pop(name, None)
+        self._processes.pop(name).close()
+
+    def outputs(self, name: str) -> list[np.ndarray]:
+        """Run a contender once and return its outputs in order. Raises MeasureError if it dies."""
+        return self._processes[name].outputs(self._outputs)
+
+    def compare(
+        self, names: Sequence[str], seconds_each: float, on_round: OnRound | None = None
+    ) -> dict[str, Latency]:
+        """Run contenders interleaved, each for `seconds_each` in all, and return their latencies."""
+        total = self._rounds_in(seconds_each, names)
+        samples = self._run(list(names), total, on_round, race=False)
+        return {name: _summary(rounds) for name, rounds in samples.items()}
+
+    def race(
+        self, names: Sequence[str], seconds_each: float, on_round: OnRound | None = None
+    ) -> dict[str, Latency]:
+        """Like `compare`, but a contender that is surely slower than the leader stops early."""
+        total = self._rounds_in(seconds_each, names)
+        samples = self._run(list(names), total, on_round, race=True)
+        return {name: _summary(rounds) for name, rounds in samples.items()}
+
+    def _rounds_in(self, seconds_each: float, names: Sequence[str]) -> int:
+        slices = []
+        for name in names:
+            process = self._processes[name]
+            if name not in self._calls:
+                call_s = statistics.median(process.run(4)[1:])
+                self._calls[name] = max(3, math.ceil(SLICE_S / max(call_s, 1e-7))) + 1
+            slices.append(self._calls[name] * statistics.median(process.run(2)))
+        return max(LEAST_ROUNDS, round(seconds_each / max(SLICE_S, *slices)))
+
+    def _run(
+        self, order: list[str], total: int, on_round: OnRound | None, race: bool
+    ) -> dict[str, list[list[float]]]:
+        samples: dict[str, list[list[float]]] = {name: [] for name in order}
+        for done in range(total):
+            for name in order:
+                samples[name].append(self._processes[name].run(self._calls[name])[1:])
+            if race and done + 1 >= LEAST_ROUNDS:
+                order = _still_running(order, samples)
+            order = order[1:] + order[:1]
+            if on_round:
+                on_round(done + 1, total)
+            if race and len(order) == 1:
+                break
+        return samples
+
+
+def _still_running(order: list[str], samples: dict[str, list[list[float]]]) -> list[str]:
+    medians = {name: [statistics.median(s) for s in samples[name]] for name in order}
+    leader = min(order, key=lambda name: statistics.median(medians[name]))
+    return [
+        name
+        for name in order
+        if name == leader or interval_of_ratio(medians[name], medians[leader])[0] <= 1
+    ]
+
+
 def compare_latency(
     contenders: Sequence[Contender],
     inputs: dict[str, np.ndarray],
     threads: int,
     seconds_each: float,
     work_dir: Path,
-    on_round: Callable[[int, int], None] | None = None,
+    on_round: OnRound | None = None,
 ) -> dict[str, Latency]:
     """Run the contenders interleaved and return their latencies by name.
 
@@ -69,70 +166,15 @@ def compare_latency(
     Raises:
         MeasureError: none of the contenders runs.
     """
-    feed = work_dir / "contender-inputs.npz"
-    np.savez(feed, **inputs)  # type: ignore[arg-type]
-    processes: dict[str, _Process] = {}
-    failed: dict[str, Latency] = {}
-    try:
-        for contender in contenders:
-            process = _Process(contender, feed, list(inputs), threads)
-            if process.reason:
-                process.close()
-                failed[contender.name] = Latency(math.nan, reason=process.reason)
-            else:
-                processes[contender.name] = process
-        if not processes:
-            reasons = "; ".join(f"{name}: {latency.reason}" for name, latency in failed.items())
-            raise MeasureError(f"none of the executables runs: {reasons}")
-        samples = _rounds(processes, seconds_each, on_round)
-    finally:
-        for process in processes.values():
-            process.close()
-    found = {name: _summary(rounds) for name, rounds in samples.items()}
+    with Arena(inputs, threads, work_dir) as arena:
+        reasons = arena.enter(contenders)
+        failed = {name: Latency(math.nan, reason=reason) for name, reason in reasons.items()}
+        names = [contender.name for contender in contenders if contender.name not in failed]
+        if not names:
+            text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            raise MeasureError(f"none of the executables runs: {text}")
+        found = arena.compare(names, seconds_each, on_round)
     return {c.name: failed.get(c.name) or found[c.name] for c in contenders}
-
-
-def run_once(
-    contender: Contender, inputs: dict[str, np.ndarray], threads: int, work_dir: Path
-) -> list[np.ndarray]:
-    """Run an executable once in a process of its own and return its outputs in order.
-
-    Raises:
-        MeasureError: it does not load, or dies.
-    """
-    feed, result = work_dir / "run-inputs.npz", work_dir / "run-outputs.npz"
-    np.savez(feed, **inputs)  # type: ignore[arg-type]
-    process = _Process(contender, feed, list(inputs), threads)
-    try:
-        if process.reason:
-            raise MeasureError(f"{contender.name} does not run: {process.reason}")
-        process.save(result)
-    finally:
-        process.close()
-    with np.load(result) as stored:
-        return [stored[f"arr_{position}"] for position in range(len(stored.files))]
-
-
-def _rounds(
-    processes: dict[str, "_Process"],
-    seconds_each: float,
-    on_round: Callable[[int, int], None] | None,
-) -> dict[str, list[list[float]]]:
-    calls = {}
-    for name, process in processes.items():
-        first = statistics.median(process.run(4)[1:])
-        calls[name] = max(3, math.ceil(SLICE_S / max(first, 1e-7))) + 1
-    slice_s = max(calls[name] * statistics.median(p.run(2)) for name, p in processes.items())
-    total = max(5, round(seconds_each / max(slice_s, SLICE_S)))
-    samples: dict[str, list[list[float]]] = {name: [] for name in processes}
-    order = list(processes)
-    for done in range(total):
-        for name in order:
-            samples[name].append(processes[name].run(calls[name])[1:])
-        order = order[1:] + order[:1]
-        if on_round:
-            on_round(done + 1, total)
-    return samples
 
 
 def ratio(numerator: Latency, denominator: Latency) -> float:
@@ -141,86 +183,22 @@ def ratio(numerator: Latency, denominator: Latency) -> float:
     return statistics.median(above / below for above, below in pairs)
 
 
+def interval_of_ratio(
+    numerator: Sequence[float], denominator: Sequence[float]
+) -> tuple[float, float]:
+    """Return the 95 % interval of the median of the round-by-round ratio."""
+    ratios = [above / below for above, below in zip(numerator, denominator, strict=True)]
+    return _interval(ratios)
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(values)
+    spread = CONFIDENCE_SPREAD * math.sqrt(len(ordered))
+    middle = (len(ordered) - 1) / 2
+    low = ordered[max(0, math.floor(middle - spread))]
+    return low, ordered[min(len(ordered) - 1, math.ceil(middle + spread))]
+
+
 def _summary(rounds: list[list[float]]) -> Latency:
-    medians = sorted(statistics.median(samples) for samples in rounds)
-    spread = 0.98 * math.sqrt(len(medians))
-    middle = (len(medians) - 1) / 2
-    low = medians[max(0, math.floor(middle - spread))]
-    high = medians[min(len(medians) - 1, math.ceil(middle + spread))]
-    in_order = tuple(statistics.median(samples) for samples in rounds)
-    return Latency(statistics.median(in_order), low, high, in_order)
-
-
-class _Process:
-    """One running contender; `reason` says why it did not start ("" when it did)."""
-
-    def __init__(self, contender: Contender, feed: Path, order: list[str], threads: int) -> None:
-        environment = os.environ | {
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "OMP_NUM_THREADS": str(threads),
-            "TVM_NUM_THREADS": str(threads),
-            "ORT_DISABLE_TELEMETRY": "1",
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "collage.verify.contender"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        request = {
-            "kind": contender.kind,
-            "path": str(contender.path.resolve()),
-            "function": contender.function,
-            "inputs": str(feed.resolve()),
-            "order": order,
-            "threads": threads,
-        }
-        self.reason = ""
-        answer = self._ask(json.dumps(request))
-        if not isinstance(answer, dict) or "error" in answer:
-            self.reason = answer["error"] if isinstance(answer, dict) else "no answer"
-
-    def run(self, calls: int) -> list[float]:
-        answer = self._ask(str(calls))
-        if not isinstance(answer, list):
-            raise MeasureError(f"a contender died while it was measured: {answer}")
-        return answer
-
-    def save(self, file: Path) -> None:
-        answer = self._ask(f"save {file.resolve()}")
-        if not isinstance(answer, int):
-            raise MeasureError(f"an executable died while it ran: {answer}")
-
-    def _ask(self, line: str) -> object:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise MeasureError("a contender has no pipes")
-        try:
-            stdin.write(line + "\n")
-            stdin.flush()
-            answer = stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if not answer:
-            code = self._wait()
-            return {"error": f"the process ended with code {code}"}
-        return json.loads(answer)
-
-    def _wait(self) -> int:
-        deadline = time.monotonic() + 5
-        while self._process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return self._process.returncode if self._process.returncode is not None else -1
-
-    def close(self) -> None:
-        """End the process; a contender that does not obey is killed."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+    medians = tuple(statistics.median(samples) for samples in rounds)
+    return Latency(statistics.median(medians), *_interval(medians), medians)

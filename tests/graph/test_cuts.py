@@ -52,10 +52,10 @@ def test_weights_and_returned_values_are_not_live():
 
 
 def test_long_intervals_of_long_sequences_lie_on_a_grid():
-    assert len(intervals([1 << i for i in range(100)])) == 5050
+    assert len(intervals([1 << i for i in range(60)])) == 1830
     parts = [1 << i for i in range(1000)]
     found = intervals(parts)
-    assert len(found) == len(set(found)) < 96_000
+    assert len(found) == len(set(found)) < 32_000
     assert set(parts) <= set(found)
     assert (1 << 1000) - 1 in found
 

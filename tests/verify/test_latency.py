@@ -1,10 +1,12 @@
+import itertools
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from collage.errors import MeasureError
-from collage.verify import Contender, compare_latency, ratio
+from collage.verify import Arena, Contender, compare_latency, ratio
 
 
 @pytest.fixture
@@ -29,7 +31,9 @@ def test_original_frameworks_are_compared_round_by_round(model, tmp_path):
     for latency in found.values():
         assert not latency.reason
         assert 0 < latency.low <= latency.seconds <= latency.high < 1
-    assert ratio(found["ort"], found["ov"]) * ratio(found["ov"], found["ort"]) == pytest.approx(1)
+    assert ratio(found["ort"], found["ov"]) * ratio(found["ov"], found["ort"]) == pytest.approx(
+        1, rel=0.05
+    )
 
 
 def test_a_contender_that_does_not_load_has_a_reason(model, tmp_path):
@@ -46,3 +50,22 @@ def test_nothing_that_runs_is_an_error(tmp_path):
     broken.write_bytes(b"")
     with pytest.raises(MeasureError, match="none of the executables runs"):
         compare_latency([Contender("bad", "onnxruntime", broken)], FEED, 1, 0.3, tmp_path)
+
+
+def test_a_race_drops_who_is_surely_slower(model, tmp_path):
+    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64]) for n in ("x", "y")]
+    names = ["x", *(f"t{n}" for n in range(200)), "y"]
+    nodes = [helper.make_node("Sin", [a], [b]) for a, b in itertools.pairwise(names)]
+    slow = tmp_path / "slow.onnx"
+    graph = helper.make_graph(nodes, "g", value[:1], value[1:])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), slow
+    )
+    contenders = [Contender("fast", "onnxruntime", model), Contender("slow", "onnxruntime", slow)]
+    with Arena(FEED, 1, tmp_path) as arena:
+        assert arena.enter(contenders) == {}
+        found = arena.race(["fast", "slow"], 2.0)
+        assert found["fast"].seconds < found["slow"].seconds
+        assert len(found["slow"].rounds) < 20
+        arena.leave("slow")
+        assert arena.names == ["fast"]

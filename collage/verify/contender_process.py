@@ -1,0 +1,142 @@
+"""The parent's side of a contender: a child process that holds one thing to run (`contender`)."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from collage.errors import MeasureError
+
+PATIENCE_S = 120.0
+"""A contender that is silent for so long hangs and is killed."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something to run: `kind` is executable, onnxruntime or openvino; `path` its file."""
+
+    name: str
+    kind: str
+    path: Path
+    function: str = "main"
+
+
+class ContenderProcess:
+    """A started contender. Starting takes about a second; `reason` waits for its end."""
+
+    def __init__(
+        self, contender: Contender, feed: Path, order: Sequence[str], threads: int
+    ) -> None:
+        """Start it.
+
+        Args:
+            contender: what it holds.
+            feed: .npz file of the inputs.
+            order: the inputs' names in the function's order.
+            threads: of the contender.
+        """
+        self.contender = contender
+        environment = os.environ | {
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "OMP_NUM_THREADS": str(threads),
+            "TVM_NUM_THREADS": str(threads),
+            "ORT_DISABLE_TELEMETRY": "1",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "collage.verify.contender"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        request = {
+            "kind": contender.kind,
+            "path": str(contender.path.resolve()),
+            "function": contender.function,
+            "inputs": str(feed.resolve()),
+            "order": list(order),
+            "threads": threads,
+        }
+        self._reason: str | None = None
+        self._tell(json.dumps(request))
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot run, "" when it can; waits until the contender knows."""
+        if self._reason is None:
+            answer = self._hear()
+            right = isinstance(answer, dict) and "error" not in answer
+            self._reason = "" if right else _error_of(answer)
+        return self._reason
+
+    def run(self, calls: int) -> list[float]:
+        """Return the seconds of each of `calls` calls."""
+        self._tell(str(calls))
+        answer = self._hear()
+        if not isinstance(answer, list):
+            raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
+        return answer
+
+    def outputs(self, file: Path) -> list[np.ndarray]:
+        """Run once and return the outputs in order; they travel through `file` (.npz)."""
+        self._tell(f"save {file.resolve()}")
+        answer = self._hear()
+        if not isinstance(answer, int):
+            raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
+        with np.load(file) as stored:
+            return [stored[f"arr_{position}"] for position in range(answer)]
+
+    def close(self) -> None:
+        """End the process; one that does not obey is killed."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue  # it died with unread bytes
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        if self._process.stdin is None:
+            raise MeasureError("a contender has no pipe")
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the answer will say that it ended
+
+    def _hear(self) -> object:
+        stdout = self._process.stdout
+        if stdout is None:
+            raise MeasureError("a contender has no pipe")
+        # One answer to one request: nothing is left in the reader's buffer, so the pipe says it all.
+        ready, _, _ = select.select([stdout], [], [], PATIENCE_S)
+        if not ready:
+            self._process.kill()
+            return {"error": f"no answer within {PATIENCE_S:.0f} s"}
+        answer = stdout.readline()
+        if answer:
+            return json.loads(answer)
+        return {"error": f"the process ended with code {self._exit_code()}"}
+
+    def _exit_code(self) -> int:
+        deadline = time.monotonic() + 5
+        while self._process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self._process.returncode if self._process.returncode is not None else -1
+
+
+def _error_of(answer: object) -> str:
+    return str(answer["error"]) if isinstance(answer, dict) and "error" in answer else "no answer"
