@@ -1,8 +1,8 @@
 """The command line: parse, call, show.
 
 Exit codes: 0 done; 1 unexpected; 2 bad input or option; 3 nothing could be measured or no plan covers
-the model; 4 the gate refused the executable; 5 the bundle is incomplete, changed or unfit for this
-machine; 6 the store cannot be read or written; 130 interrupted (what was measured is kept).
+the model; 4 the gate refused the executable; 5 the bundle cannot be written, or is incomplete, changed or
+unfit for this machine; 6 the store cannot be read or written; 130 interrupted (what was measured is kept).
 
 `run` and `bench` of a bundle need the runtime extra alone; everything else is imported on demand.
 """
@@ -57,6 +57,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.add_argument("bundle", type=Path)
     report.add_argument("--json", action="store_true", help="the summary as one JSON document")
+    explained = command(commands, "explain", _explain, "say why a bundle's plan is what it is")
+    explained.add_argument("bundle", type=Path)
+    explained.add_argument("--node", metavar="N", help="a node's name or number")
+    explained.add_argument("--function", help="where the node is (default: the first that has it)")
+    explained.add_argument("--json", action="store_true")
+    compared = command(commands, "diff", _diff, "compare the plans of two bundles")
+    compared.add_argument("first", type=Path, metavar="A")
+    compared.add_argument("second", type=Path, metavar="B")
+    compared.add_argument("--json", action="store_true")
     backends = command(commands, "backends", _backends, "list backends, versions, and why not")
     backends.add_argument("--json", action="store_true")
     doctor = command(commands, "doctor", _doctor, "check this machine and the store")
@@ -83,7 +92,10 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         help="bind an input's shape; several inputs are separated by ';'; each --shape of an input "
         "that already has one starts another shape set",
     )
-    parser.add_argument("--backends", metavar="A,B", help="default: all that are available")
+    parser.add_argument(
+        "--backends", metavar="A,B",
+        help="names, or module:Class of one that is not installed; default: all that are available",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, help="default: one a physical core")
     parser.add_argument(
         "--budget", type=duration, default=defaults.measure_budget_s, metavar="120s|2m",
@@ -200,6 +212,29 @@ def _report(arguments: argparse.Namespace) -> int:
     if not page.is_file():
         raise InputError(f"{arguments.bundle} holds no report; is it a bundle?")
     print(summary.read_text() if arguments.json else page.resolve())
+    return 0
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from collage.report.explain_text import node_text, overview_text
+    from collage.report.explanation import explain_node, overview, read_report
+
+    data = read_report(arguments.bundle)
+    if arguments.node is None:
+        whole = overview(data)
+        print(whole.model_dump_json() if arguments.json else overview_text(whole))
+        return 0
+    node = explain_node(data, arguments.node, arguments.function)
+    print(node.model_dump_json() if arguments.json else node_text(node))
+    return 0
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    from collage.report.explain_text import diff_text
+    from collage.report.explanation import diff, read_report
+
+    found = diff(read_report(arguments.first), read_report(arguments.second))
+    print(found.model_dump_json() if arguments.json else diff_text(found))
     return 0
 
 

@@ -9,7 +9,7 @@
     ├── MeasureError          no measurement is possible at all              exit code 3
     ├── SearchError           no partitioning covers the function            exit code 3
     ├── GateError             the executable is wrong: nothing is published  exit code 4
-    ├── BundleError           a bundle is incomplete, changed or unfit       exit code 5
+    ├── BundleError           a bundle cannot be written, is changed or unfit  exit code 5
     └── StoreError            the store cannot be read or written            exit code 6
         └── DamagedError      what is stored is not what was stored
 

@@ -4,8 +4,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collage.errors import OptionError
+
+if TYPE_CHECKING:
+    from collage.backends.base import Backend
 
 
 @dataclass(frozen=True)
@@ -13,7 +17,8 @@ class Options:
     """Options of one compile.
 
     Attributes:
-        backends: names in order of priority at equal cost; None means all that are available.
+        backends: in order of priority at equal cost: names, `module:Class`, or `Backend` objects
+            (one of your own, or `with_rule(...)`); None means all that are available.
         threads: threads of every kernel; None means one a physical core.
         dims: values of named dynamic dimensions, e.g. `{"batch": 1}`.
         shapes: input shapes, one mapping a shape set; several make a dispatcher.
@@ -28,7 +33,7 @@ class Options:
         store: address of a store that shares costs between machines; None shares nothing.
     """
 
-    backends: tuple[str, ...] | None = None
+    backends: "tuple[str | Backend, ...] | None" = None
     threads: int | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()

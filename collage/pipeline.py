@@ -5,20 +5,21 @@ Every stage is idempotent: costs live in the store under content keys, so whatev
 compile, the next one repeats no measurement.
 """
 
+import errno
 import hashlib
 import json
 import math
 import shutil
 import tempfile
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.assemble import FunctionPlan, PlannedKernel, assemble, kernel_symbol
 from collage.backends.base import Backend, Kernel, PluginKernel
 from collage.backends.registry import available_backends
 from collage.bundle.publish import Facts, Published, publish
@@ -31,12 +32,20 @@ from collage.cost import (
     SharedCostTable,
     cost_key,
 )
-from collage.errors import BackendError, CollageError, InputError, OptionError, StoreError
+from collage.errors import (
+    BackendError,
+    CollageError,
+    InputError,
+    MeasureError,
+    OptionError,
+    StoreError,
+)
 from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.region import region_digest, region_values
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
+from collage.measure.peaks import machine_peaks
 from collage.measure.work import OnCost, Work
 from collage.options import Options
 from collage.report.build import FunctionResult, Run, build_report
@@ -45,6 +54,7 @@ from collage.report.html import render_html
 from collage.report.terminal import Progress
 from collage.rules.rule import HOST
 from collage.runtime.blob import unpack
+from collage.runtime.plugin import library_names
 from collage.search.function import (
     Enumerated,
     FunctionSearch,
@@ -55,11 +65,14 @@ from collage.search.function import (
 from collage.search.problem import Plan
 from collage.store import open_store
 from collage.store.folder import check_output
-from collage.verify import Contender, Latency, compare_latency
+from collage.store.scratch import scratch_folder
+from collage.verify import Contender, Latency, compare_latency, profile_kernels
 from collage.verify.gate import Decision, Gate, PlanExecutable, original_outputs
 
 HOPELESS_PLAN = 1.1
 """A plan this many times slower than the best one is not assembled again."""
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 STAGES = ("import", "enumerate", "measure", "search", "assemble", "verify")
 
@@ -98,6 +111,8 @@ class Compiled:
     chosen: NamedPlan
     kernels: FunctionPlan
     published: Published
+    measured_s: Mapping[int, float]
+    """Seconds of the kernels inside the executable, by their position in the plan."""
 
 
 @dataclass
@@ -131,24 +146,23 @@ def compile_model(
     if not backends:
         raise OptionError("no backend is available; `collage backends` says why")
     environment = this_environment(options.thread_count)
-    session = Session(
-        options,
-        backends,
-        environment,
-        open_costs(options),
-        progress or Progress(quiet=True),
-        _make_work_dir(options.store_dir),
-    )
-    try:
-        summary = _compile(path, output, session)
-    except BaseException as error:
-        if not isinstance(error, StoreError):  # else the store would be waited for once more
-            session.table.flush()
-        raise
-    finally:
-        shutil.rmtree(session.work_dir, ignore_errors=True)
-    session.table.flush()
-    return summary
+    with _work_dir(options.store_dir) as work_dir:
+        session = Session(
+            options,
+            backends,
+            environment,
+            open_costs(options),
+            progress or Progress(quiet=True),
+            work_dir,
+        )
+        try:
+            summary = _compile(path, output, session)
+        except BaseException as error:
+            if not isinstance(error, StoreError):  # else the store would be waited for once more
+                session.table.flush()
+            raise
+        session.table.flush()
+        return summary
 
 
 def open_costs(options: Options) -> Costs:
@@ -164,11 +178,17 @@ def open_costs(options: Options) -> Costs:
     return SharedCostTable(open_store(options.store), local, time.monotonic)
 
 
-def _make_work_dir(store: Path) -> Path:
+@contextmanager
+def _work_dir(store: Path) -> Iterator[Path]:
+    """Make a folder for this compile; a disk that fills up while it is used is a StoreError too."""
+    made = False
     try:
-        (store / "tmp").mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(dir=store / "tmp"))
+        with scratch_folder(store / "tmp", "compile-") as folder:
+            made = True
+            yield folder
     except OSError as error:
+        if made and error.errno not in FULL_DISK:
+            raise
         raise StoreError(
             f"the store {store} cannot be written: {error.strerror}; free space there or choose "
             "another folder with --cache-dir"
@@ -200,13 +220,17 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         CandidateCounts(**asdict(session.counts)),
         session.seconds.stages,
         output,
+        machine_peaks(session.environment, session.options.store_dir),
     )
-    report = build_report(
-        run, [FunctionResult(one.search, one.chosen, one.published.decision) for one in compiled]
-    )
+    results = [
+        FunctionResult(one.search, one.chosen, one.published.decision, one.measured_s)
+        for one in compiled
+    ]
+    report = build_report(run, results)
     texts = {
         "plan.json": json.dumps([region.model_dump() for region in report.summary.plan], indent=1),
         "summary.json": report.summary.to_json(),
+        "report.json": report.to_json(),
         "report.html": render_html(report),
     }
     publish(output, executable, published, facts, texts)
@@ -241,7 +265,28 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     _remember(search.plans, decision, session)
     chosen = next(plan for plan in search.plans if plan.name == decision.chosen.name)
     published = Published(function, decision, inputs, expected)
-    return Compiled(search, chosen, kernels[chosen.name], published)
+    with session.seconds.of("verify"):
+        measured_s = _kernel_seconds(kernels[chosen.name], decision.chosen, inputs, session)
+    return Compiled(search, chosen, kernels[chosen.name], published, measured_s)
+
+
+def _kernel_seconds(
+    plan: FunctionPlan,
+    executable: PlanExecutable,
+    inputs: dict[str, np.ndarray],
+    session: Session,
+) -> dict[int, float]:
+    """Time the kernels inside the executable that ships; views have no kernel."""
+    contender = Contender(executable.name, "executable", executable.path, plan.function.name)
+    try:
+        found = profile_kernels(contender, inputs, session.threads, session.work_dir)
+    except MeasureError:
+        return {}  # facts for the report alone: the executable has passed its gate without them
+    symbols = {
+        position: kernel_symbol(plan.function.name, position, planned.backend)
+        for position, planned in enumerate(plan.kernels)
+    }
+    return {position: found[symbol] for position, symbol in symbols.items() if symbol in found}
 
 
 def _search(
@@ -267,7 +312,7 @@ def _search(
             footprint_bytes=_footprint_bytes(function),
         )
         try:
-            finished = _finished_mark(function, session)
+            finished = _finished_mark(function, enumerated, session)
             works = list(enumerated.work.values())
             known = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
             timed = _TimedMeasurer(measurer)
@@ -292,18 +337,19 @@ def _search(
     return search
 
 
-def _finished_mark(function: Function, session: Session) -> Path:
+def _finished_mark(function: Function, enumerated: Enumerated, session: Session) -> Path:
     """The file that says: this search ended with this budget, and its costs are in the table.
 
     A search under a time budget could go on a little in every run; what is finished stays so, until
-    the function, a backend, the environment or the budget changes.
+    the function, a backend, the candidates that its rule lists, the environment or the budget changes.
     """
     whole = (1 << len(function.graph)) - 1
     facts = [
         region_digest(function, whole),
         *(backend.identity for backend in session.backends),
+        *sorted(map(str, enumerated.work)),
         session.environment.digest,
-        str(session.options.measure_budget_s),
+        str(float(session.options.measure_budget_s)),
     ]
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     return session.options.store_dir / "searches" / name
@@ -333,11 +379,16 @@ class _TimedMeasurer:
 
 
 def _still_hopeful(plans: Sequence[NamedPlan], session: Session) -> tuple[NamedPlan, ...]:
-    """Leave out the plans that an earlier run found to be clearly slower than another one."""
+    """Leave out the plans that an earlier run found to be clearly slower than another one.
+
+    The best plan of one toolchain stays: it ships when the gate refuses the mix.
+    """
     found = {plan.name: session.table.get(_plan_key(plan, session)) for plan in plans}
     known = {name: cost.seconds for name, cost in found.items() if cost is not None}
     limit = HOPELESS_PLAN * min(known.values(), default=math.inf)
-    return tuple(plan for plan in plans if known.get(plan.name, 0.0) <= limit)
+    singles = [plan.name for plan in plans if plan.single]
+    spare = min(singles, key=lambda name: known.get(name, math.inf), default="")
+    return tuple(p for p in plans if known.get(p.name, 0.0) <= limit or p.name == spare)
 
 
 def _remember(plans: Sequence[NamedPlan], decision: Decision, session: Session) -> None:
@@ -432,7 +483,7 @@ def _libraries(plans: Iterator[FunctionPlan]) -> frozenset[str]:
                     header, _ = unpack(planned.kernel.blob)
                     libraries = header.get("libraries", ())
                     found.update(map(str, libraries if isinstance(libraries, list) else ()))
-                else:
+                elif kind in library_names():  # the plug-in's own kernels need no library
                     found.add(kind)
     return frozenset(found)
 
@@ -489,7 +540,8 @@ def doctor(options: Options) -> list[Check]:
     linker = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
     checks.append(Check("linker", linker is not None, linker or "install g++ or clang"))
     try:
-        shutil.rmtree(_make_work_dir(options.store_dir))
+        with _work_dir(options.store_dir):
+            pass
         free = shutil.disk_usage(options.store_dir).free
         checks.append(Check("store", free > 1 << 30, f"{options.store_dir}, {free >> 30} GiB free"))
     except StoreError as error:

@@ -11,10 +11,12 @@
 #define COLLAGE_KERNEL_H_
 
 #include <dlpack/dlpack.h>
+#include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "blob.h"
 
@@ -32,6 +34,17 @@ class Kernel {
 
   // `args` are inputs, then outputs: contiguous CPU tensors. Calls never overlap on one kernel.
   virtual void Run(DLTensor* const* args, int count) = 0;
+
+  // True where an output's shape depends on data. The kernel is then called with inputs only, through
+  // RunAllocating, and makes all its outputs.
+  virtual bool Allocates() const { return false; }
+
+  virtual std::vector<tvm::ffi::Tensor> RunAllocating(DLTensor* const* inputs, int count) {
+    static_cast<void>(inputs);
+    static_cast<void>(count);
+    TVM_FFI_THROW(RuntimeError) << "this kernel writes into outputs that it is given";
+    TVM_FFI_UNREACHABLE();
+  }
 };
 
 using KernelFactory = std::unique_ptr<Kernel> (*)(const KernelSpec& spec);

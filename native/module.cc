@@ -4,6 +4,7 @@
 // without Python. The kernel is built when its function is first looked up, which the Relax VM does
 // when it is initialised: by then threads and library paths are set. Every lookup builds a kernel
 // of its own, so virtual machines can run in several threads.
+#include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
@@ -17,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernel.h"
 #include "library.h"
@@ -36,7 +38,16 @@ std::atomic<int>& Threads() {
   return threads;
 }
 
-void RunPacked(Kernel& kernel, const std::string& symbol, ffi::PackedArgs args) {
+// One tensor comes back as it is, several as an array: what the Relax VM takes for a tuple.
+void ReturnTensors(const std::vector<ffi::Tensor>& tensors, ffi::Any* result) {
+  if (tensors.size() == 1) {
+    *result = tensors[0];
+  } else {
+    *result = ffi::Array<ffi::Any>(tensors.begin(), tensors.end());
+  }
+}
+
+void RunPacked(Kernel& kernel, const std::string& symbol, ffi::PackedArgs args, ffi::Any* result) {
   DLTensor* tensors[kMaxArguments];
   if (args.size() > kMaxArguments) TVM_FFI_THROW(ValueError) << symbol << ": too many arguments";
   for (int i = 0; i < args.size(); ++i) {
@@ -44,7 +55,11 @@ void RunPacked(Kernel& kernel, const std::string& symbol, ffi::PackedArgs args) 
     if (!tensor) TVM_FFI_THROW(TypeError) << symbol << ": argument " << i << " is not a tensor";
     tensors[i] = *tensor;
   }
-  kernel.Run(tensors, args.size());
+  if (kernel.Allocates()) {
+    ReturnTensors(kernel.RunAllocating(tensors, args.size()), result);
+  } else {
+    kernel.Run(tensors, args.size());
+  }
 }
 
 class KernelModule : public ffi::ModuleObj {
@@ -63,9 +78,10 @@ class KernelModule : public ffi::ModuleObj {
   ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
     if (name != symbol_) return std::nullopt;
     std::shared_ptr<Kernel> kernel = Build();
-    return ffi::Function::FromPacked([kernel, symbol = symbol_](ffi::PackedArgs args, ffi::Any*) {
-      RunPacked(*kernel, symbol, args);
-    });
+    return ffi::Function::FromPacked(
+        [kernel, symbol = symbol_](ffi::PackedArgs args, ffi::Any* result) {
+          RunPacked(*kernel, symbol, args, result);
+        });
   }
 
   ffi::Bytes SaveToBytes() const final {

@@ -1,12 +1,15 @@
 // Regions that ONNX Runtime runs. Blob: tensor 0 is an ONNX model (bytes); header entries:
 //   graph_optimization_level  "all" (default), "extended", "basic" or "disable"
 //   config                    [key, value, key, value, ...]: session configuration entries
+//   allocates                 1: called with inputs only; returns its outputs, whose shapes may depend
+//                             on data
 //
 // All sessions share one environment. Its thread pool has the process's thread count and does not
 // spin: pools of several sessions that spin fight for the cores (up to 8 times slower). A session
 // with another thread count gets a pool of its own. Its arena is shared too: what one region used as
 // scratch, the next uses again. Tensors are wrapped, never copied; a wrapper is kept as long as the
 // executable passes the same memory, which it does on nearly every call.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -119,6 +122,36 @@ int ElementType(DLDataType type) {
   TVM_FFI_UNREACHABLE();
 }
 
+// The DLPack type of an ONNXTensorElementDataType.
+DLDataType TensorType(int element) {
+  constexpr DLDataType kTypes[] = {
+      {kDLFloat, 32, 1}, {kDLUInt, 8, 1},   {kDLInt, 8, 1},    {kDLUInt, 16, 1}, {kDLInt, 16, 1},
+      {kDLInt, 32, 1},   {kDLInt, 64, 1},   {kDLBool, 8, 1},   {kDLFloat, 16, 1}, {kDLFloat, 64, 1},
+      {kDLUInt, 32, 1},  {kDLUInt, 64, 1},  {kDLBfloat, 16, 1}};
+  for (DLDataType type : kTypes) {
+    if (ElementType(type) == element) return type;
+  }
+  TVM_FFI_THROW(TypeError) << "onnxruntime returned tensors of element type " << element
+                           << ", which no executable takes";
+  TVM_FFI_UNREACHABLE();
+}
+
+// The memory of a tensor that ONNX Runtime made; it goes back to its arena with the tensor.
+class ReturnedMemory {
+ public:
+  ReturnedMemory(const OnnxRuntime& runtime, ort::Value* value)
+      : runtime_(&runtime), value_(value) {}
+
+  void AllocData(DLTensor* tensor) {
+    runtime_->Call<ort::GetTensorMutableData>(value_, &tensor->data);
+  }
+  void FreeData(DLTensor*) { runtime_->Function<ort::ReleaseValue>()(value_); }
+
+ private:
+  const OnnxRuntime* runtime_;
+  ort::Value* value_;
+};
+
 // An OrtValue around memory of the caller, made anew only when the memory or shape changes.
 class WrappedTensor {
  public:
@@ -172,6 +205,7 @@ class OnnxRuntimeKernel : public Kernel {
       : runtime_(OnnxRuntime::Get(spec.threads)),
         run_(runtime_.Function<ort::Run>()),
         session_(nullptr, runtime_.Function<ort::ReleaseSession>()) {
+    allocates_ = spec.blob->GetInt("allocates", 0) != 0;
     if (spec.blob->tensors().empty()) TVM_FFI_THROW(ValueError) << "the blob holds no ONNX model";
     CreateSession(spec);
     ReadNames<ort::SessionGetInputCount, ort::SessionGetInputName>(&input_names_);
@@ -183,11 +217,41 @@ class OnnxRuntimeKernel : public Kernel {
   }
 
   void Run(DLTensor* const* args, int count) final {
-    if (static_cast<std::size_t>(count) != names_.size()) {
-      TVM_FFI_THROW(ValueError) << "onnxruntime kernel: expected " << names_.size()
-                                << " tensors, got " << count;
+    Wrap(args, count, names_.size());
+    Call();
+  }
+
+  bool Allocates() const final { return allocates_; }
+
+  std::vector<tvm::ffi::Tensor> RunAllocating(DLTensor* const* inputs, int count) final {
+    Wrap(inputs, count, input_names_.size());
+    std::fill(values_.begin() + count, values_.end(), nullptr);
+    Call();
+    std::vector<tvm::ffi::Tensor> results;
+    try {
+      for (std::size_t i = input_names_.size(); i < values_.size(); ++i) {
+        results.push_back(Returned(values_[i]));
+        values_[i] = nullptr;  // the tensor owns it
+      }
+    } catch (...) {
+      for (std::size_t i = input_names_.size(); i < values_.size(); ++i) {
+        if (values_[i] != nullptr) runtime_.Function<ort::ReleaseValue>()(values_[i]);
+      }
+      throw;
+    }
+    return results;
+  }
+
+ private:
+  void Wrap(DLTensor* const* args, int count, std::size_t expected) {
+    if (static_cast<std::size_t>(count) != expected) {
+      TVM_FFI_THROW(ValueError) << "onnxruntime kernel: expected " << expected << " tensors, got "
+                                << count;
     }
     for (int i = 0; i < count; ++i) values_[i] = tensors_[i].Wrap(args[i]);
+  }
+
+  void Call() {
     std::size_t inputs = input_names_.size();
     ort::Status* status =
         run_(session_.get(), nullptr, names_.data(), values_.data(), inputs, names_.data() + inputs,
@@ -195,7 +259,25 @@ class OnnxRuntimeKernel : public Kernel {
     if (status != nullptr) runtime_.Throw(status);
   }
 
- private:
+  tvm::ffi::Tensor Returned(ort::Value* value) const {
+    int is_tensor = 0;
+    runtime_.Call<ort::IsTensor>(value, &is_tensor);
+    if (!is_tensor) TVM_FFI_THROW(TypeError) << "onnxruntime returned a value that is no tensor";
+    ort::TensorInfo* info = nullptr;
+    runtime_.Call<ort::GetTensorTypeAndShape>(value, &info);
+    std::unique_ptr<ort::TensorInfo, ort::ReleaseTensorInfo::Type> guard(
+        info, runtime_.Function<ort::ReleaseTensorInfo>());
+    std::size_t rank = 0;
+    int element = 0;
+    runtime_.Call<ort::GetDimensionsCount>(info, &rank);
+    runtime_.Call<ort::GetTensorElementType>(info, &element);
+    std::vector<std::int64_t> shape(rank);
+    runtime_.Call<ort::GetDimensions>(info, shape.data(), rank);
+    return tvm::ffi::Tensor::FromNDAlloc(ReturnedMemory(runtime_, value),
+                                         tvm::ffi::ShapeView(shape.data(), rank),
+                                         TensorType(element), DLDevice{kDLCPU, 0});
+  }
+
   void CreateSession(const KernelSpec& spec) {
     ort::SessionOptions* options = nullptr;
     runtime_.Call<ort::CreateSessionOptions>(&options);
@@ -241,6 +323,7 @@ class OnnxRuntimeKernel : public Kernel {
   const OnnxRuntime& runtime_;
   const ort::Run::Type run_;
   std::unique_ptr<ort::Session, ort::ReleaseSession::Type> session_;
+  bool allocates_ = false;
   std::vector<std::string> input_names_;
   std::vector<std::string> output_names_;
   std::vector<const char*> names_;      // inputs, then outputs

@@ -21,6 +21,7 @@ struct MemoryInfo;
 struct Value;
 struct Allocator;
 struct RunOptions;
+struct TensorInfo;
 struct ArenaConfig;
 
 constexpr std::uint32_t kApiVersion = 5;
@@ -63,12 +64,19 @@ using SessionGetOutputName =
     Entry<37, Status* (*)(const Session*, std::size_t, Allocator*, char**)>;
 using CreateTensorWithData = Entry<49, Status* (*)(const MemoryInfo*, void*, std::size_t,
                                                    const std::int64_t*, std::size_t, int, Value**)>;
+using IsTensor = Entry<50, Status* (*)(const Value*, int*)>;
+using GetTensorMutableData = Entry<51, Status* (*)(Value*, void**)>;
+using GetTensorElementType = Entry<60, Status* (*)(const TensorInfo*, int*)>;
+using GetDimensionsCount = Entry<61, Status* (*)(const TensorInfo*, std::size_t*)>;
+using GetDimensions = Entry<62, Status* (*)(const TensorInfo*, std::int64_t*, std::size_t)>;
+using GetTensorTypeAndShape = Entry<65, Status* (*)(const Value*, TensorInfo**)>;
 using CreateCpuMemoryInfo = Entry<69, Status* (*)(int, int, MemoryInfo**)>;
 using AllocatorFree = Entry<76, Status* (*)(Allocator*, void*)>;
 using GetDefaultAllocator = Entry<78, Status* (*)(Allocator**)>;
 using ReleaseStatus = Entry<93, void (*)(Status*)>;
 using ReleaseSession = Entry<95, void (*)(Session*)>;
 using ReleaseValue = Entry<96, void (*)(Value*)>;
+using ReleaseTensorInfo = Entry<99, void (*)(TensorInfo*)>;
 using ReleaseSessionOptions = Entry<100, void (*)(SessionOptions*)>;
 using CreateEnvWithGlobalThreadPools =
     Entry<119, Status* (*)(int, const char*, const ThreadingOptions*, Env**)>;

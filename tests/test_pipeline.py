@@ -109,6 +109,24 @@ def test_run_bench_and_report_read_the_bundle(compiled, capsys):
     assert "report.html" in capsys.readouterr().out
 
 
+def test_the_plan_is_explained_from_the_bundle(compiled, capsys):
+    _, bundle, summary = compiled
+    assert main(["explain", str(bundle), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    regions = [region for _, region in facts["regions"]]
+    assert [region["backend"] for region in regions] == [one.backend for one in summary.plan]
+    for region in regions:
+        assert region["backend"] == "host" or region["measured_s"] > 0
+        assert region["bound_s"] >= 0
+    assert main(["explain", str(bundle), "--node", "0", "--json"]) == 0
+    node = json.loads(capsys.readouterr().out)
+    assert node["node"]["op"] == "Conv"
+    assert 0 in node["region"]["nodes"]
+    assert any(one["chosen"] for one in node["ranked"])
+    assert main(["diff", str(bundle), str(bundle), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changes"] == []
+
+
 def test_a_changed_byte_is_refused(compiled, tmp_path, capsys):
     import shutil
 

@@ -1,7 +1,8 @@
 """Assemble the kernels of a plan into one Relax VM executable.
 
 Each region of the plan becomes one call: to the C++ plug-in (`call_dps_packed` on an external
-module, what `relax.transform.RunCodegen` leaves behind), to a TIR function that was scheduled when
+module, what `relax.transform.RunCodegen` leaves behind; a packed call that returns tensors where the shape
+of a result depends on data), to a TIR function that was scheduled when
 it was measured (`call_tir`), or to a view (`reshape`) for nodes that move no data. No fusion and no
 schedule is chosen here: what was measured is what ships. Memory is planned statically by TVM's
 default pipeline.
@@ -21,7 +22,7 @@ from collage.backends.base import Kernel, PluginKernel, TirKernel
 from collage.backends.tvm.target import host_target
 from collage.errors import BackendError
 from collage.frontend import Function
-from collage.graph.dataflow import TensorType
+from collage.graph.dataflow import OpenType, TensorType
 from collage.graph.index_set import IndexSet
 from collage.runtime.plugin import load_plugin
 
@@ -43,6 +44,11 @@ class FunctionPlan:
 
     function: Function
     kernels: tuple[PlannedKernel, ...]
+
+
+def kernel_symbol(function: str, position: int, backend: str) -> str:
+    """Name the kernel of the region at `position` of a function's plan."""
+    return f"collage_{function}_{position}_{backend}"
 
 
 def assemble(plans: Sequence[FunctionPlan], threads: int, path: Path) -> None:
@@ -82,7 +88,7 @@ def _emit_function(
     with builder.function(function.name, params):
         with builder.dataflow():
             for position, planned in enumerate(plan.kernels):
-                symbol = f"collage_{function.name}_{position}_{planned.backend}"
+                symbol = kernel_symbol(function.name, position, planned.backend)
                 _emit_kernel(builder, function, planned, symbol, environment, modules)
             results = [_result(builder, function, value, environment) for value in graph.outputs]
             result = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
@@ -109,14 +115,18 @@ def _emit_kernel(
     modules: list[tvm_ffi.Module],
 ) -> None:
     arguments = [environment[value] for value in planned.inputs]
-    types = [_relax_type(function.graph.types[value]) for value in planned.outputs]
+    types = [_relax_type(function.type_of(value)) for value in planned.outputs]
     match planned.kernel:
         case None:
             shape = function.graph.types[planned.outputs[0]].shape
             call = relax.op.reshape(arguments[0], shape)
-        case PluginKernel(kind, blob):
+        case PluginKernel(kind, blob, allocates):
             modules.append(tvm_ffi.get_global_func("collage.create_module")(kind, symbol, blob))
-            call = relax.op.call_dps_packed(symbol, relax.Tuple(arguments), out_ty=types)
+            if allocates:
+                made = types[0] if len(types) == 1 else relax.TupleType(types)
+                call = relax.op.call_pure_packed(symbol, *arguments, ty_args=made)
+            else:
+                call = relax.op.call_dps_packed(symbol, relax.Tuple(arguments), out_ty=types)
         case TirKernel(module, name, constants):
             body = module[name].with_attr("global_symbol", symbol)
             function_var = builder.add_func(body, symbol)
@@ -130,8 +140,10 @@ def _emit_kernel(
         environment[value] = builder.emit(relax.TupleGetItem(variable, position))
 
 
-def _relax_type(of: TensorType) -> relax.TensorType:
-    return relax.TensorType(of.shape, of.dtype)
+def _relax_type(of: TensorType | OpenType) -> relax.TensorType:
+    if isinstance(of, TensorType):
+        return relax.TensorType(of.shape, of.dtype)
+    return relax.TensorType(dtype=of.dtype, ndim=-1 if of.shape is None else len(of.shape))
 
 
 def _first_line(error: Exception) -> str:

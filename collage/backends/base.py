@@ -46,11 +46,13 @@ class PluginKernel:
     """A kernel that the C++ plug-in runs: `collage.create_module(kind, symbol, blob)`.
 
     Called with the region's inputs then its outputs (contiguous CPU tensors), in the order of
-    `region_values`.
+    `region_values`. A kernel that `allocates` is called with the inputs alone and returns its outputs:
+    one tensor, or an array of several. That is for outputs whose shape depends on data.
     """
 
     kind: str
     blob: bytes
+    allocates: bool = False
 
 
 @dataclass(frozen=True)

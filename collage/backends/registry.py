@@ -2,13 +2,18 @@
 
 A package adds a backend by an entry point in the group `collage.backends` that names a `Backend`
 subclass. A package that fails to import is listed as unavailable with its error; it never stops
-anything else.
+anything else. A class that is not installed is named as `module:Class`, or handed over as an object.
+
+Processes that measure make their own backends, from the class path: it is all that travels. So a class
+can be made without arguments, and lives in a module that can be imported. A rule need not travel: it
+lists candidates, which the process that searches does alone.
 """
 
+import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from collage.backends.base import Availability, Backend, Kernel
 from collage.errors import BackendError, OptionError
@@ -22,6 +27,7 @@ BUILT_IN = {
     "onnxruntime": "collage.backends.onnxruntime:OnnxRuntimeBackend",
     "openvino": "collage.backends.openvino:OpenVinoBackend",
     "tvm": "collage.backends.tvm:TvmBackend",
+    "winograd": "collage.backends.winograd:WinogradBackend",
 }
 
 
@@ -47,43 +53,100 @@ class BrokenBackend(Backend):
 def all_backends() -> list[Backend]:
     """Make every known backend, available or not, built-in ones first, by name."""
     found = {name: _load(name, functools.partial(_import, path)) for name, path in BUILT_IN.items()}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        found.setdefault(entry.name, _load(entry.name, entry.load))
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
+        if entry.name in found:
+            taken = BrokenBackend(f"{entry.name} ({_package(entry)})", "another one has this name")
+            found[taken.name] = taken
+        else:
+            found[entry.name] = _load(entry.name, entry.load)
     return list(found.values())
 
 
-def available_backends(names: Sequence[str] | None = None) -> list[Backend]:
-    """Make the backends `names`, in that order; all that are available by default.
+def available_backends(chosen: Sequence[str | Backend] | None = None) -> list[Backend]:
+    """Make the backends `chosen`, in that order; all that are available by default.
+
+    Args:
+        chosen: names, class paths (`module:Class`), or backends, which are taken as they are.
 
     Raises:
-        OptionError: an unknown name, or a named backend that cannot be used here, with the reason.
+        OptionError: an unknown name, two of one name, or a backend that cannot be used here, with the
+            reason.
     """
-    known = {backend.name: backend for backend in all_backends()}
-    if names is None:
-        return [backend for backend in known.values() if backend.availability().available]
-    chosen = []
-    for name in names:
-        if name not in known:
-            raise OptionError(f"unknown backend {name!r}; there are {', '.join(sorted(known))}")
-        if reason := known[name].availability().reason:
-            raise OptionError(f"backend {name} cannot be used here: {reason}")
-        chosen.append(known[name])
-    return chosen
+    if chosen is None:
+        return [backend for backend in all_backends() if backend.availability().available]
+    found: dict[str, Backend] = {}
+    for backend in _find(chosen):
+        if reason := backend.availability().reason:
+            raise OptionError(f"backend {backend.name} cannot be used here: {reason}")
+        if backend.name in found:
+            raise OptionError(f"two backends are called {backend.name!r}")
+        class_path(backend)
+        found[backend.name] = backend
+    return list(found.values())
 
 
-def with_rule(backend: Backend, rule: Callable[[Function], PartitionRule | None]) -> Backend:
-    """Give `backend` a rule of the user's in place of its own."""
-    backend.rule = rule  # type: ignore[method-assign, assignment]
-    return backend
+def class_path(backend: Backend) -> str:
+    """How another process makes this backend: `module:Class`.
+
+    Raises:
+        OptionError: the class cannot be imported there.
+    """
+    kind = type(backend)
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        raise OptionError(
+            f"backend {backend.name}: the processes that measure cannot import {kind.__qualname__}; "
+            "write the class at the top level of a module of its own"
+        )
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def with_rule(backend: Backend | str, rule: Callable[[Function], PartitionRule | None]) -> Backend:
+    """Return `backend` (or the one of that name) with a rule of the user's in place of its own.
+
+    The rule lists candidates of several nodes; every single node that the backend supports stays a
+    candidate. See "Give a backend another rule" in `docs/add-a-backend.md`.
+    """
+    (changed,) = map(copy.copy, _find([backend]))
+    changed.rule = rule  # type: ignore[method-assign, assignment]
+    return changed
+
+
+def _find(chosen: Sequence[str | Backend]) -> Iterator[Backend]:
+    """Names need all that there are; workers, which get class paths, import only what they use."""
+    known: dict[str, Backend] = {}
+    for one in chosen:
+        if isinstance(one, Backend):
+            yield one
+        elif ":" in one:
+            yield _load("", functools.partial(_import, one), one)
+        else:
+            known = known or {backend.name: backend for backend in all_backends()}
+            if one not in known:
+                raise OptionError(f"unknown backend {one!r}; there are {', '.join(sorted(known))}")
+            yield known[one]
 
 
 def _import(path: str) -> type[Backend]:
     module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
+    found: object = import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found  # type: ignore[return-value]
 
 
-def _load(name: str, load: Callable[[], type[Backend]]) -> Backend:
+def _load(name: str, load: Callable[[], type[Backend]], shown: str = "") -> Backend:
+    """Make a backend that is called `name` ("": whatever it calls itself), or a broken one."""
     try:
-        return load()()
+        backend = load()()
+        if not isinstance(backend, Backend):
+            raise TypeError(f"{type(backend).__name__} is no Backend")
+        if name and backend.name != name:
+            raise ValueError(f"it is registered as {name!r} and calls itself {backend.name!r}")
+        backend.availability()
     except Exception as error:  # a stranger's code: whatever it raises is the reason
-        return BrokenBackend(name, f"does not load: {type(error).__name__}: {error}")
+        return BrokenBackend(name or shown, f"does not load: {type(error).__name__}: {error}")
+    return backend
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else entry.value

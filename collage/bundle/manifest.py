@@ -13,10 +13,14 @@ class _Frozen(BaseModel):
 
 
 class Tensor(_Frozen):
-    """A named input or output; `shape` has every dimension, `dtype` is numpy's name."""
+    """A named input or output; `dtype` is numpy's name.
+
+    An output's shape has -1 for a dimension that depends on data, and is None when even their number
+    does. Inputs have every dimension.
+    """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     dtype: str
 
 
@@ -36,10 +40,15 @@ class Cpu(_Frozen):
 
 
 class Library(_Frozen):
-    """A vendor library that kernels call: its distribution on the package index and exact version."""
+    """A vendor library that kernels call: its distribution on the package index and exact version.
+
+    `file` matches the library's file name in the distribution, so that a loader finds the library of a
+    backend that it does not have.
+    """
 
     distribution: str
     version: str
+    file: str
 
 
 class MeasuredLatency(_Frozen):

@@ -18,7 +18,7 @@ from collage.bundle.manifest import (
 )
 from collage.bundle.save import cpu_features, save_bundle
 from collage.frontend import Function, Model
-from collage.runtime.plugin import library_distribution, library_version
+from collage.runtime.plugin import library_distribution, library_file, library_version
 from collage.verify.gate import Decision
 from collage.verify.latency import Latency
 
@@ -75,7 +75,11 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
         threads=facts.threads,
         cpu=Cpu(model=cpu_model, features=features),
         libraries={
-            name: Library(distribution=library_distribution(name), version=library_version(name))
+            name: Library(
+                distribution=library_distribution(name),
+                version=library_version(name),
+                file=library_file(name),
+            )
             for name in sorted(facts.libraries)
         },
         latency=latency,
@@ -93,12 +97,16 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
 
 
 def _signature(function: Function) -> Signature:
-    types = function.graph.types
     inputs, outputs = (
-        tuple(Tensor(name=n, shape=types[n].shape, dtype=types[n].dtype) for n in names)
+        tuple(_tensor(function, name) for name in names)
         for names in (function.graph.inputs, function.graph.outputs)
     )
     return Signature(function=function.name, inputs=inputs, outputs=outputs)
+
+
+def _tensor(function: Function, name: str) -> Tensor:
+    found = function.type_of(name)
+    return Tensor(name=name, shape=found.shape, dtype=found.dtype)
 
 
 def _latency(found: Latency) -> MeasuredLatency:

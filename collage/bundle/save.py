@@ -13,7 +13,8 @@ import numpy as np
 from collage.bundle.manifest import Manifest
 from collage.errors import BundleError
 from collage.store.blobs import digest_of
-from collage.store.folder import check_output, partial_folder, replace_folder, write_durably
+from collage.store.folder import check_output, replace_folder, write_durably
+from collage.store.scratch import scratch_folder
 
 ISA_PREFIXES = (
     "avx",
@@ -50,24 +51,25 @@ def save_bundle(
         BundleError: the folder cannot be written; the old content is untouched.
     """
     check_output(output)
-    partial = partial_folder(output)
     try:
-        partial.mkdir(parents=True)
-        shutil.copyfile(executable, partial / "model.so")
-        np.savez(partial / "golden.npz", **golden)  # type: ignore[arg-type]
-        for name, text in texts.items():
-            (partial / name).write_text(text)
-        digests: dict[str, str] = {file.name: digest_of(file) for file in sorted(partial.iterdir())}
-        made = manifest(digests)
-        write_durably(partial / "manifest.json", made.model_dump_json(indent=1).encode())
-        replace_folder(partial, output)
+        with scratch_folder(output.parent, f".{output.name}.partial-") as scratch:
+            partial = scratch / "new"
+            partial.mkdir()
+            shutil.copyfile(executable, partial / "model.so")
+            np.savez(partial / "golden.npz", **golden)  # type: ignore[arg-type]
+            for name, text in texts.items():
+                (partial / name).write_text(text)
+            digests: dict[str, str] = {
+                file.name: digest_of(file) for file in sorted(partial.iterdir())
+            }
+            made = manifest(digests)
+            write_durably(partial / "manifest.json", made.model_dump_json(indent=1).encode())
+            replace_folder(partial, output, scratch)
     except OSError as error:
         raise BundleError(
             f"the bundle could not be written to {output}: {error.strerror}. Free space or choose "
             "another folder with --output; what was measured is kept, so a second run is fast."
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return made
 
 

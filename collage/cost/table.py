@@ -209,7 +209,12 @@ def _decode(line: bytes) -> list[tuple[CostKey, Cost] | None]:
         if line[8:9] != b" " or int(crc, 16) != zlib.crc32(text):
             return [None]
         entry = json.loads(text)
-        return [(CostKey(entry["key"]), _cost(entry))] if "key" in entry else []
+        if not isinstance(entry, dict):
+            return [None]
+        if "key" not in entry:
+            return []
+        cost = _cost(entry)
+        return [None if cost.is_unknown else (CostKey(entry["key"]), cost)]
     except (ValueError, KeyError, TypeError):
         return [None]
 

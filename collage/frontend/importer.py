@@ -86,11 +86,17 @@ def _kinds(function: Function) -> list[OpPatternKind]:
 
 def _require_tensors(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> None:
     for value in model.graph.output:
-        kind = types.get(value.name, onnx.TypeProto()).WhichOneof("value")
+        found = types.get(value.name, onnx.TypeProto())
+        kind = found.WhichOneof("value")
         if kind not in (None, "tensor_type"):
             raise ModelError(
                 f"output {value.name} is a {(kind or '').removesuffix('_type')} and no tensor;"
                 " cut the last operators off (a ZipMap of scikit-learn: export with zipmap=False)"
+            )
+        if found.tensor_type.elem_type == onnx.TensorProto.STRING:
+            raise ModelError(
+                f"output {value.name} holds strings, which no executable returns; return the indices"
+                " instead and look the strings up outside of the model"
             )
 
 
@@ -113,5 +119,5 @@ def write_types(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> 
     shown = ", ".join(open_values[:3]) + (", ..." if len(open_values) > 3 else "")
     return [
         f"{len(open_values)} values have no shape that is known before the model runs: {shown};"
-        " what touches them is not partitioned"
+        " the operators that make and read them run together, in one kernel"
     ]

@@ -14,10 +14,11 @@ import numpy as np
 import onnx
 
 from collage.frontend.fold import save_model, session
-from collage.frontend.proto import sub_graphs, tensor_type, type_proto
+from collage.frontend.proto import ELEMENT_TYPES, sub_graphs, tensor_type, type_proto
 from collage.graph.dataflow import TensorType
 
 _SMALL_ELEMENTS = 1024
+_NOTHING = onnx.TypeProto()
 _DATA_DEPENDENT = frozenset({
     "NonZero", "Unique", "Compress", "NonMaxSuppression", "If", "Loop", "Scan", "Range",
     "ConstantOfShape", "TopK", "Reshape", "Expand", "Slice", "Tile", "Resize", "Upsample", "OneHot",
@@ -35,7 +36,26 @@ def infer_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.TypePr
             if name in open_values:
                 types[name] = type_proto(found)
         types = {**_inferred(model, types), **types}
+    if any(not types.get(value.name, _NOTHING).WhichOneof("value") for value in model.graph.output):
+        types = _runtime_types(model, work_dir) | types
     return types
+
+
+def _runtime_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.TypeProto]:
+    """Ask ONNX Runtime for the types of the outputs; without shapes, which may depend on data."""
+    found = {}
+    with TemporaryDirectory(dir=work_dir) as folder:
+        save_model(model, Path(folder) / "probe.onnx")
+        for value in session(Path(folder) / "probe.onnx").get_outputs():
+            kind, _, element = value.type.rstrip(")").partition("(")
+            number = {"float": "float32", "double": "float64"}.get(element, element)
+            if kind == "tensor":
+                code = ELEMENT_TYPES.get(number, onnx.TensorProto.STRING)
+                found[value.name] = onnx.helper.make_tensor_type_proto(code, None)
+            else:
+                element_type = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+                found[value.name] = onnx.helper.make_sequence_type_proto(element_type)
+    return found
 
 
 def _inferred(

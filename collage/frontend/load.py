@@ -138,10 +138,15 @@ def _check_names(
     for value in inputs.values():
         if not value.type.HasField("tensor_type"):
             raise ModelError(
-                f"input {value.name} is no tensor; Collage compiles tensor inputs only"
+                f"input {value.name} is a {(value.type.WhichOneof('value') or 'value').split('_')[0]}"
+                " and no tensor; give its tensors as inputs of their own, or cut off the operators"
+                " that read it"
             )
         if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
-            raise ModelError(f"input {value.name} holds strings; cut the text processing off")
+            raise ModelError(
+                f"input {value.name} holds strings; cut the text processing off the model, run it"
+                " before, and give its numbers as inputs"
+            )
     known = {
         dim.dim_param for v in inputs.values() for dim in v.type.tensor_type.shape.dim
     } - UNNAMED

@@ -16,7 +16,8 @@ import numpy as np
 import onnx
 
 from collage.frontend.digest import RegionDigests
-from collage.graph.dataflow import DataflowGraph, TensorType
+from collage.frontend.proto import open_type
+from collage.graph.dataflow import DataflowGraph, OpenType, TensorType
 
 if TYPE_CHECKING:
     from tvm import relax
@@ -59,6 +60,11 @@ class Function:
     @property
     def input_types(self) -> Mapping[str, TensorType]:
         return {name: self.graph.types[name] for name in self.graph.inputs}
+
+    def type_of(self, value: str) -> TensorType | OpenType:
+        """Return the type of any tensor, as far as it is known before the model runs."""
+        known = self.graph.types.get(value)
+        return known or open_type(self.value_types.get(value, onnx.TypeProto()))
 
     @cached_property
     def digests(self) -> RegionDigests:

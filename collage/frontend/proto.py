@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from collage.graph.dataflow import TensorType
+from collage.graph.dataflow import OpenType, TensorType
 
 STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
 
@@ -29,6 +29,16 @@ def tensor_type(value: onnx.TypeProto) -> TensorType | None:
     if tensor.elem_type not in _DTYPES or min(dims, default=0) < 0:
         return None
     return TensorType(tuple(dims), _DTYPES[tensor.elem_type])
+
+
+def open_type(value: onnx.TypeProto) -> OpenType:
+    """Return what is known of a tensor whose shape depends on data; a dtype of "" is none of ours."""
+    tensor = value.tensor_type
+    dtype = _DTYPES.get(tensor.elem_type, "")
+    if not tensor.HasField("shape"):
+        return OpenType(None, dtype)
+    dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
+    return OpenType(tuple(dims), dtype)
 
 
 def type_proto(value: TensorType) -> onnx.TypeProto:

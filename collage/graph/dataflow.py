@@ -33,6 +33,14 @@ class TensorType:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenType:
+    """Type of a value whose shape depends on data: -1 for such a dimension, None for any rank."""
+
+    shape: tuple[int, ...] | None
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One operator call.
 

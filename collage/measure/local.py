@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from collage.backends.base import Backend
+from collage.backends.registry import class_path
 from collage.cost import Cost, CostKey, Costs, Environment
 from collage.cost.cost import cost_key
 from collage.errors import MeasureError
@@ -97,7 +98,7 @@ class LocalMeasurer:
         self._setup = Setup(
             loader,
             tuple((function.name, function.simplified) for function in functions),
-            tuple(self._identities),
+            tuple(class_path(backend) for backend in backends),
             environment.threads,
             reference_dir,
             memory_bytes,

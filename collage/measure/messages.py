@@ -25,6 +25,7 @@ class Setup:
     Attributes:
         loader: "module:callable" that makes the workshop from this setup.
         functions: name and simplified ONNX file of each function.
+        backends: class paths (`collage.backends.registry.class_path`).
         threads: of every kernel.
         reference_dir: the reference value of every activation.
         memory_bytes: limit of resident memory, enforced by the parent.

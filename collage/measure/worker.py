@@ -83,7 +83,9 @@ class Worker:
         timing = timer.time(
             prepared.call, prepared.arguments, prepared.inputs, task.give_up_s, task.boundary_s
         )
-        wrong = difference(prepared.expected, prepared.outputs, quantised=prepared.quantised)
+        last = prepared.call(*prepared.arguments) if prepared.allocates else None
+        found = prepared.results(last)
+        wrong = difference(prepared.expected, found, quantised=prepared.quantised)
         cost = Cost.invalid(f"{wrong}, when called repeatedly") if wrong else timing.cost
         return Outcome(with_build_time(cost, build_s), drifted=timing.drifted)
 
@@ -95,11 +97,12 @@ class Worker:
 def first_run(prepared: Prepared) -> str:
     """Call the kernel once; return what is wrong with it, or ""."""
     before = [array.copy() for array in prepared.inputs]
-    prepared.call(*prepared.arguments)
+    returned = prepared.call(*prepared.arguments)
     for position, (old, new) in enumerate(zip(before, prepared.inputs, strict=True)):
         if not np.array_equal(old.reshape(-1).view(np.uint8), new.reshape(-1).view(np.uint8)):
             return f"it overwrites its input {position}"
-    return difference(prepared.expected, prepared.outputs, quantised=prepared.quantised)
+    found = prepared.results(returned)
+    return difference(prepared.expected, found, quantised=prepared.quantised)
 
 
 def reason_of(error: BaseException) -> str:

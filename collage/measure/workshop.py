@@ -20,7 +20,8 @@ POISON = 0x5A
 class Prepared:
     """A kernel with its buffers: `call(*arguments)` reads `inputs` and writes `outputs`.
 
-    The arrays alias the tensors in `arguments`. `expected` are the reference outputs.
+    The arrays alias the tensors in `arguments`. `expected` are the reference outputs. A kernel that
+    `allocates` has no `outputs`: it returns them.
     """
 
     call: Call
@@ -29,6 +30,14 @@ class Prepared:
     outputs: tuple[np.ndarray, ...]
     expected: tuple[np.ndarray, ...]
     quantised: bool = False
+    allocates: bool = False
+
+    def results(self, returned: object) -> tuple[np.ndarray, ...]:
+        """Return the outputs of a call that gave `returned`."""
+        if not self.allocates:
+            return self.outputs
+        tensors = [returned] if len(self.expected) == 1 else list(returned)  # type: ignore[call-overload]
+        return tuple(np.from_dlpack(tensor) for tensor in tensors)  # type: ignore[arg-type]
 
 
 class Workshop(Protocol):
@@ -73,6 +82,7 @@ class FunctionWorkshop:
         self._reference = load_reference(setup.reference_dir)
 
     def prepare(self, work: Work) -> Prepared:
+        from collage.backends.base import PluginKernel
         from collage.frontend.region import region_values
         from collage.graph.index_set import indices
 
@@ -84,12 +94,13 @@ class FunctionWorkshop:
         input_names, output_names = region_values(function, work.nodes)
         expected = tuple(self._value(name) for name in output_names)
         inputs = tuple(aligned_copy(self._value(name)) for name in input_names)
-        outputs = tuple(poisoned_like(value) for value in expected)
+        allocates = isinstance(kernel, PluginKernel) and kernel.allocates
+        outputs = () if allocates else tuple(poisoned_like(value) for value in expected)
         call, constants = callable_kernel(kernel, self._threads)
         arguments = as_tensors([*inputs, *constants, *outputs])
         ops = (function.graph.nodes[node].op for node in indices(work.nodes))
         quantised = any("Quant" in op or "QLinear" in op for op in ops)
-        return Prepared(call, arguments, inputs, outputs, expected, quantised)
+        return Prepared(call, arguments, inputs, outputs, expected, quantised, allocates)
 
     def boundary_s(self) -> float:
         from collage.measure.boundary import vm_call_s

@@ -1,15 +1,18 @@
 """From what the stages found to the facts that are shown."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from collage.cost import Cost, Environment
-from collage.frontend import Model
-from collage.graph.dataflow import DataflowGraph, TensorType
+from collage.frontend import Function, Model
+from collage.frontend.region import region_bytes_and_flops
+from collage.graph.dataflow import DataflowGraph, OpenType, TensorType
 from collage.graph.index_set import indices
+from collage.measure.peaks import Peaks, highest
 from collage.report.data import (
     Alternative,
     CandidateCounts,
@@ -20,6 +23,8 @@ from collage.report.data import (
     InvalidCandidate,
     Latencies,
     MeasuredPlan,
+    NodeRest,
+    PeakRates,
     PlannedRegion,
     RegionReport,
     ReportData,
@@ -37,6 +42,12 @@ from collage.verify.gate import Decision
 LIBRARIES = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp", "numpy", "onnx")
 MAX_ALTERNATIVES = 25
 """Overlapping candidates listed for a region, those of least regret first."""
+MAX_BY_NODE = {
+    CandidateState.VALID: 12,
+    CandidateState.INVALID: 3,
+    CandidateState.UNMEASURED: 3,
+}
+"""Candidates kept for a node and a backend, by state; the rest is counted."""
 MAX_LISTED = 400
 """Invalid and never measured candidates listed for a function, smallest first."""
 
@@ -48,6 +59,8 @@ class FunctionResult:
     search: FunctionSearch
     chosen: NamedPlan
     decision: Decision
+    measured_s: Mapping[int, float]
+    """Seconds of the kernels inside the executable, by their position in the chosen plan."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +73,34 @@ class Run:
     counts: CandidateCounts
     seconds: Mapping[str, float]
     output: Path
+    peaks: Peaks
 
 
 def build_report(run: Run, results: Sequence[FunctionResult]) -> ReportData:
     """Gather the facts of a compile; the summary's latency is that of the first function."""
+    peaks = _raised(run.peaks, results)
     return ReportData(
         summary=_summary(run, results),
         model=run.model.path.name,
-        functions=tuple(_function(result) for result in results),
+        functions=tuple(_function(result, peaks) for result in results),
         environment=_environment(run.environment),
         notes=run.model.notes,
+        peaks=PeakRates(**asdict(peaks)),
     )
+
+
+def _raised(peaks: Peaks, results: Sequence[FunctionResult]) -> Peaks:
+    """Raise the peaks to what the plans' kernels reached: a loaded machine hides its peaks."""
+    for result in results:
+        function, costs = result.search.enumerated.function, result.search.costs
+        for position, option in enumerate(result.chosen.plan.options):
+            seconds = result.measured_s.get(position)
+            if option.backend == HOST or not seconds:
+                continue
+            fastest_s = min(seconds, costs[option.key].seconds or seconds)
+            moved, flops = region_bytes_and_flops(function, option.nodes)
+            peaks = highest(peaks, Peaks(flops / fastest_s, moved / fastest_s, 0.0))
+    return peaks
 
 
 def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
@@ -96,6 +126,7 @@ def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
         seconds=StageSeconds.model_validate(dict(run.seconds)),
         gate=GateResult(passed=not failed, reason="; ".join(failed) or first.reason),
         bundle=str(run.output),
+        notes=run.model.notes,
     )
 
 
@@ -122,23 +153,30 @@ def _label(ops: Sequence[str]) -> str:
     return "+".join(ops) if len(ops) <= 6 else f"{ops[0]}..{ops[-1]} ({len(ops)} nodes)"
 
 
-def _function(result: FunctionResult) -> FunctionReport:
+def _function(result: FunctionResult, peaks: Peaks) -> FunctionReport:
     function = result.search.enumerated.function
     graph = function.graph
-    considered = _Considered(result)
+    considered = _Considered(result, peaks)
+    listed, rest = considered.by_node()
     return FunctionReport(
         name=function.name,
-        inputs=_tensors(graph, graph.inputs),
-        outputs=_tensors(graph, graph.outputs),
-        nodes=tuple(_nodes(graph)),
-        regions=tuple(considered.region(option) for option in result.chosen.plan.options),
+        inputs=_tensors(function, graph.inputs),
+        outputs=_tensors(function, graph.outputs),
+        nodes=tuple(_nodes(function)),
+        regions=tuple(
+            considered.region(option, result.measured_s.get(position))
+            for position, option in enumerate(result.chosen.plan.options)
+        ),
         invalid=tuple(considered.invalid()),
         unmeasured=tuple(considered.unmeasured()),
         plans=tuple(_plans(result)),
+        considered=listed,
+        rest=rest,
     )
 
 
-def _nodes(graph: DataflowGraph) -> Iterator[GraphNode]:
+def _nodes(function: Function) -> Iterator[GraphNode]:
+    graph = function.graph
     for node in graph.nodes:
         yield GraphNode(
             index=node.index,
@@ -146,23 +184,27 @@ def _nodes(graph: DataflowGraph) -> Iterator[GraphNode]:
             op=node.op,
             inputs=tuple(indices(graph.predecessors[node.index])),
             outputs=tuple(indices(graph.successors[node.index])),
-            types=tuple(_text(graph.types.get(value)) for value in node.outputs),
+            types=tuple(_text(function.type_of(value)) for value in node.outputs),
         )
 
 
-def _tensors(graph: DataflowGraph, names: Sequence[str]) -> tuple[TensorInfo, ...]:
-    return tuple(TensorInfo(name=name, type=_text(graph.types.get(name))) for name in names)
+def _tensors(function: Function, names: Sequence[str]) -> tuple[TensorInfo, ...]:
+    return tuple(TensorInfo(name=name, type=_text(function.type_of(name))) for name in names)
 
 
-def _text(of: TensorType | None) -> str:
-    return f"{of.dtype}{list(of.shape)}" if of else "shape depends on data"
+def _text(of: TensorType | OpenType) -> str:
+    if of.shape is None:
+        return f"{of.dtype}[...]" if of.dtype else "no tensor"
+    return f"{of.dtype}[{', '.join('?' if size < 0 else str(size) for size in of.shape)}]"
 
 
 class _Considered:
     """Everything that one function's search considered, with regrets."""
 
-    def __init__(self, result: FunctionResult) -> None:
+    def __init__(self, result: FunctionResult, peaks: Peaks) -> None:
         search = result.search
+        self.peaks = peaks
+        self.function = search.enumerated.function
         self.costs = search.costs
         self.graph = search.enumerated.function.graph
         self.variants = {key: work.variant for key, work in search.enumerated.work.items()}
@@ -173,7 +215,7 @@ class _Considered:
         self.regrets = {one.option: one.regret_s for one in explanation.regrets}
         self.gap_s = search.lazy.gap_s
 
-    def region(self, option: Option) -> RegionReport:
+    def region(self, option: Option, measured_s: float | None) -> RegionReport:
         cost = self.costs[option.key]
         known = [
             other
@@ -181,6 +223,7 @@ class _Considered:
             if other.nodes & option.nodes and not self._cost(other).is_unknown
         ]
         known.sort(key=lambda o: (self.regrets.get(o, math.inf), -o.size, o.backend, o.nodes))
+        moved, flops = region_bytes_and_flops(self.function, option.nodes)
         return RegionReport(
             nodes=tuple(indices(option.nodes)),
             ops=_ops(self.graph, option),
@@ -190,6 +233,11 @@ class _Considered:
             predicted_s=cost.seconds,
             low_s=_finite(cost.low),
             high_s=_finite(cost.high),
+            measured_s=measured_s,
+            bound_s=self.peaks.bound_s(moved, flops),
+            limit=self.peaks.limit(moved, flops) if moved or flops else "",
+            moved_bytes=moved,
+            flops=flops,
             alternatives=tuple(self._alternative(other) for other in known[:MAX_ALTERNATIVES]),
         )
 
@@ -204,27 +252,60 @@ class _Considered:
                 reason=self._cost(option).reason,
             )
 
-    def unmeasured(self) -> Iterator[UnmeasuredCandidate]:
-        reason = (
-            "no plan with it was estimated to be faster than the measured one"
-            if not self.gap_s
-            else f"time was up; plans with such candidates could save up to {self.gap_s * 1e6:.0f} us"
+    def by_node(self) -> tuple[tuple[Alternative, ...], tuple[NodeRest, ...]]:
+        """Return the best few candidates of every node, backend and state, and how many are left."""
+        seen: Counter[tuple[int, str, CandidateState]] = Counter()
+        listed: Counter[tuple[int, str, CandidateState]] = Counter()
+        kept: list[Option] = []
+        for option in sorted(self.options, key=self._rank):
+            state = self._state(option)
+            keys = [(node, option.backend, state) for node in indices(option.nodes)]
+            if option in self.chosen or any(seen[key] < MAX_BY_NODE[state] for key in keys):
+                kept.append(option)
+                listed.update(keys)
+            seen.update(keys)
+        rest = tuple(
+            NodeRest(node=node, backend=backend, state=state, count=count - listed[key])
+            for key, count in sorted(seen.items())
+            for node, backend, state in (key,)
+            if count > listed[key]
         )
+        return tuple(self._alternative(option) for option in kept), rest
+
+    def _rank(self, option: Option) -> tuple[float, int, str, int]:
+        return self.regrets.get(option, math.inf), option.size, option.backend, option.nodes
+
+    def unmeasured(self) -> Iterator[UnmeasuredCandidate]:
         found = [option for option in self.options if self._cost(option).is_unknown]
         for option in sorted(found, key=lambda o: (o.size, o.backend, o.nodes))[:MAX_LISTED]:
+            moved, flops = region_bytes_and_flops(self.function, option.nodes)
             yield UnmeasuredCandidate(
                 backend=option.backend,
                 variant=self.variants.get(option.key, ""),
                 nodes=tuple(indices(option.nodes)),
-                reason=reason,
+                bound_s=self.peaks.bound_s(moved, flops),
+                reason=self._why_unmeasured(),
             )
+
+    def _why_unmeasured(self) -> str:
+        if not self.gap_s:
+            return "no plan with it was estimated to be faster than the measured one"
+        could = f"{self.gap_s * 1e6:.0f} us"
+        return f"time was up; plans with such candidates could save up to {could}"
+
+    def _state(self, option: Option) -> CandidateState:
+        cost = self._cost(option)
+        if cost.is_valid:
+            return CandidateState.VALID
+        return CandidateState.UNMEASURED if cost.is_unknown else CandidateState.INVALID
 
     def _cost(self, option: Option) -> Cost:
         return self.costs.get(option.key, UNKNOWN)
 
     def _alternative(self, option: Option) -> Alternative:
         cost = self._cost(option)
-        state = CandidateState.VALID if cost.is_valid else CandidateState.INVALID
+        state = self._state(option)
+        reason = self._why_unmeasured() if state is CandidateState.UNMEASURED else cost.reason
         return Alternative(
             backend=option.backend,
             variant=self.variants.get(option.key, ""),
@@ -234,7 +315,7 @@ class _Considered:
             low_s=_finite(cost.low),
             high_s=_finite(cost.high),
             regret_s=_finite(self.regrets.get(option, math.inf)),
-            reason=cost.reason,
+            reason=reason,
             chosen=option in self.chosen,
         )
 

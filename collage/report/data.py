@@ -74,6 +74,8 @@ class Summary(_Frozen):
     seconds: StageSeconds
     gate: GateResult
     bundle: str
+    notes: tuple[str, ...] = ()
+    """What kept the model from finer regions, in plain words."""
 
     def to_json(self) -> str:
         """Return the document on one line, keys in the documented order."""
@@ -126,7 +128,9 @@ class Alternative(_Frozen):
 class RegionReport(_Frozen):
     """One region of the chosen plan and what else could have run there.
 
-    `measured_s` is the time of the kernel inside the assembled executable; `bound_s` the roofline.
+    `measured_s` is the time of the kernel inside the assembled executable, None for views; `bound_s`
+    is what no direct algorithm can beat at the machine's peaks, `limit` ("bytes" or "flops") where it
+    comes from; an algorithm that needs fewer FLOP, like Winograd's, may be faster.
     """
 
     nodes: tuple[int, ...]
@@ -139,6 +143,9 @@ class RegionReport(_Frozen):
     high_s: float | None = None
     measured_s: float | None = None
     bound_s: float | None = None
+    limit: str = ""
+    moved_bytes: int = 0
+    flops: int = 0
     alternatives: tuple[Alternative, ...] = ()
 
 
@@ -173,8 +180,21 @@ class MeasuredPlan(_Frozen):
     chosen: bool = False
 
 
+class NodeRest(_Frozen):
+    """How many more candidates of one backend and state contain a node than are listed."""
+
+    node: int
+    backend: str
+    state: CandidateState
+    count: int
+
+
 class FunctionReport(_Frozen):
-    """Everything about one function (one shape set)."""
+    """Everything about one function (one shape set).
+
+    `considered` holds, for every node, the best few candidates with it of each backend and state;
+    `rest` counts those that are left out.
+    """
 
     name: str
     inputs: tuple[TensorInfo, ...] = ()
@@ -184,21 +204,42 @@ class FunctionReport(_Frozen):
     invalid: tuple[InvalidCandidate, ...] = ()
     unmeasured: tuple[UnmeasuredCandidate, ...] = ()
     plans: tuple[MeasuredPlan, ...] = ()
+    considered: tuple[Alternative, ...] = ()
+    rest: tuple[NodeRest, ...] = ()
+
+
+class PeakRates(_Frozen):
+    """The machine's highest measured rates; bounds use `bytes_per_s`, the best of any cache."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    memory_bytes_per_s: float
+
+
+REPORT_SCHEMA_VERSION = 1
 
 
 class ReportData(_Frozen):
-    """What the HTML page shows.
+    """What the HTML page shows, and what a bundle keeps as `report.json`.
 
     Attributes:
         summary: the document of `--json`.
         model: name of the model's file.
         functions: in the order of the model.
         environment: fact to value, e.g. `{"cpu": ..., "onnxruntime": "1.31.0"}`.
+        peaks: of the roofline; None where they were not measured.
         notes: what import had to say, e.g. operators that only some backends can run.
     """
 
+    schema_version: int = REPORT_SCHEMA_VERSION
     summary: Summary
     model: str
     functions: tuple[FunctionReport, ...] = ()
     environment: dict[str, str] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    peaks: PeakRates | None = None
+
+    def to_json(self) -> str:
+        """Return the document of a bundle; regions leave out what `considered` holds."""
+        leave_out = {"functions": {"__all__": {"regions": {"__all__": {"alternatives"}}}}}
+        return self.model_dump_json(exclude=leave_out, exclude_defaults=False)

@@ -13,15 +13,18 @@ from html import escape
 from importlib.resources import files
 
 from collage.report.data import (
+    Alternative,
     FunctionReport,
     InvalidCandidate,
     MeasuredPlan,
+    PeakRates,
     RegionReport,
     ReportData,
     Summary,
     UnmeasuredCandidate,
 )
 from collage.report.drawing import Mark, backend_marks, draw_function, interval
+from collage.report.roofline import draw_roofline, reached
 from collage.report.words import duration, node_ranges, op_counts
 
 ROWS_SHOWN = 50
@@ -39,7 +42,7 @@ def render_html(data: ReportData) -> str:
             _heading(data),
             _latencies(data.summary),
             *(
-                _function(function, number, marks, len(data.functions) > 1)
+                _function(function, number, marks, data)
                 for number, function in enumerate(data.functions)
             ),
             _environment(data),
@@ -166,8 +169,9 @@ def _meter(seconds: float | None, most: float, own: bool, reason: str = "") -> s
 
 
 def _function(
-    function: FunctionReport, number: int, marks: Mapping[str, Mark], several: bool
+    function: FunctionReport, number: int, marks: Mapping[str, Mark], data: ReportData
 ) -> str:
+    several = len(data.functions) > 1
     title = f"Function {_text(function.name)}" if several else "Plan"
     signature = "; ".join(
         f"{what}: {', '.join(f'{_text(tensor.name)} {_text(tensor.type)}' for tensor in tensors)}"
@@ -177,7 +181,8 @@ def _function(
     return (
         f'<section data-function="{number}"><h2>{title}</h2>\n<p class="soft">{signature}</p>\n'
         f"{_backend_table(function.regions, marks)}{_graph(function, marks)}"
-        f"{_timeline(function.regions, marks)}{_region_table(function.regions, marks)}"
+        f"{_timeline(function, marks)}{_region_table(function.regions, marks)}"
+        f"{_roofline(function.regions, data.peaks, marks)}{_alternatives(function.regions, marks)}"
         f"{_plans(function.plans)}{_invalid(function.invalid, marks)}"
         f"{_unmeasured(function.unmeasured, marks)}</section>\n"
     )
@@ -225,8 +230,59 @@ def _graph(function: FunctionReport, marks: Mapping[str, Mark]) -> str:
     )
 
 
-def _timeline(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) -> str:
+def _roofline(
+    regions: Sequence[RegionReport], peaks: PeakRates | None, marks: Mapping[str, Mark]
+) -> str:
+    drawn = draw_roofline(regions, peaks, marks)
+    if not drawn or peaks is None:
+        return ""
+    return (
+        f"<h3>Roofline</h3>\n<p class=soft>The roof: {peaks.flops_per_s / 1e9:.0f} GFLOP/s and "
+        f"{peaks.bytes_per_s / 1e9:.0f} GB/s, the highest seen on this machine, by a probe or these kernels; "
+        f"dashed: memory, {peaks.memory_bytes_per_s / 1e9:.0f} GB/s. It bounds direct algorithms; one "
+        f"that needs fewer FLOP, such as Winograd's, may pass it.</p>\n{drawn}"
+    )
+
+
+def _alternatives(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) -> str:
+    """List what else could have run in every region, without a script."""
+    parts = []
+    for number, region in enumerate(regions):
+        others = [one for one in region.alternatives if not one.chosen]
+        rows = [
+            f"<tr><td>{_badge(one.backend, marks)} {_text(one.variant)}</td>"
+            f"<td class=long>{node_ranges(one.nodes)}</td>"
+            f'<td class="n">{duration(one.cost_s)}</td>'
+            f'<td class="n">{interval(one.low_s, one.high_s)}</td>'
+            f'<td class="n">{_regret(one)}</td><td class="long">{_text(one.reason)}</td></tr>'
+            for one in others
+        ]
+        if rows:
+            header = ("backend", "nodes", "cost", "95 % interval", "best plan with it", "reason")
+            parts.append(
+                f"<details><summary>{_badge(region.backend, marks)} region {number}: nodes "
+                f'{node_ranges(region.nodes)} <span class="soft">({len(rows)})</span></summary>'
+                f"{_table(header, rows, (2, 3, 4))}</details>\n"
+            )
+    return f"<h3>Alternatives</h3>\n{''.join(parts)}" if parts else ""
+
+
+def _regret(one: Alternative) -> str:
+    return f"{duration(one.regret_s)} slower" if one.regret_s is not None else ""
+
+
+def _sums(function: FunctionReport) -> str:
+    """Compare the sum of the kernels inside the executable with one whole call."""
+    known = [one.measured_s for one in function.regions if one.measured_s is not None]
+    whole = next((plan.measured_s for plan in function.plans if plan.chosen), None)
+    if not known or whole is None:
+        return ""
+    return f" The kernels sum to {duration(sum(known))}; one whole call takes {duration(whole)}."
+
+
+def _timeline(function: FunctionReport, marks: Mapping[str, Mark]) -> str:
     """Draw the regions one after another, as wide as they take long."""
+    regions = function.regions
     rows = [("predicted", [region.predicted_s or 0.0 for region in regions])]
     if any(region.measured_s is not None for region in regions):
         rows.append(("measured", [region.measured_s or 0.0 for region in regions]))
@@ -246,7 +302,8 @@ def _timeline(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) -> str
                      f"{duration(sum(seconds))}</text>")  # fmt: skip
     height = len(rows) * TIMELINE_ROW
     return (
-        "<h3>Timeline</h3>\n<p class=soft>Every region as wide as its time, in order of execution.</p>\n"
+        "<h3>Timeline</h3>\n<p class=soft>Every region as wide as its time, in order of execution."
+        f"{_sums(function)}</p>\n"
         f'<svg viewBox="0 0 {TIMELINE_WIDTH:g} {height:g}" width="100%" role="img" '
         f'aria-label="Predicted and measured time of every region">{"".join(drawn)}</svg>\n'
     )
@@ -285,7 +342,11 @@ def _region_table(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) ->
             ("off by", [_difference(region.predicted_s, region.measured_s) for region in regions]),
         ]
     if any(region.bound_s is not None for region in regions):
-        columns.append(("lower bound", [duration(region.bound_s) for region in regions]))
+        columns += [
+            ("lower bound", [duration(region.bound_s) for region in regions]),
+            ("limit", [_text(region.limit) for region in regions]),
+            ("reached", [_percent(reached(region)) for region in regions]),
+        ]
     rows = []
     for number, region in enumerate(regions):
         cells = "".join(f'<td class="n">{texts[number]}</td>' for _, texts in columns)
@@ -296,6 +357,10 @@ def _region_table(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) ->
         )
     header = ("backend", "operators", "nodes", *(name for name, _ in columns))
     return f"<h3>Regions</h3>\n{_table(header, rows, range(3, len(header)))}"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
 
 
 def _difference(predicted_s: float | None, measured_s: float | None) -> str:

@@ -155,6 +155,7 @@ def format_summary(summary: Summary) -> str:
         ("candidates", f"{counts.enumerated} found, {counts.unique} different, "
          f"{counts.measured} measured, {counts.cached} cached, {counts.invalid} invalid"),
         ("bundle", printable(summary.bundle)),
+        *(("note", printable(note)) for note in summary.notes),
     ]  # fmt: skip
     parts.append("\n".join(f"{name:<12}{text}" for name, text in facts))
     return "\n\n".join(parts)

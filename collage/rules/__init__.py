@@ -18,7 +18,7 @@ from collage.rules.combine import (
     TupleProj,
 )
 from collage.rules.native import FuseOps, native_rule
-from collage.rules.pattern import Match, Pattern, is_constant, matches, op, wildcard
+from collage.rules.pattern import Match, Pattern, is_constant, matches, matches_at, op, wildcard
 from collage.rules.regions import Regions
 from collage.rules.rule import HOST, Candidate, PartitionRule, PartitionSpec
 from collage.rules.wrap import Composite, OnlyValid, Primitive, Union
@@ -54,6 +54,7 @@ __all__ = [
     "find_candidates",
     "is_constant",
     "matches",
+    "matches_at",
     "native_rule",
     "op",
     "single_backend_partition",

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from collage.graph.dataflow import DataflowGraph, Node
-from collage.graph.index_set import IndexSet, indices
+from collage.graph.index_set import IndexSet, is_subset
 from collage.graph.op_pattern import OpPatternKind
 from collage.graph.sub_graph import SubGraph
+from collage.graph.units import contract_units
 from collage.rules.pattern import Match, Pattern, matches
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, unique
 
@@ -52,13 +53,15 @@ class OpPredicate(PartitionRule):
 
 @dataclass(frozen=True)
 class Singles(PartitionRule):
-    """Every single node of a given set."""
+    """Every single node of a given set; nodes that must run together count as one (`graph.units`)."""
 
     nodes: IndexSet
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return [
-            Candidate(SubGraph(graph, 1 << index), spec, "Singles") for index in indices(self.nodes)
+            Candidate(SubGraph(graph, unit), spec, "Singles")
+            for unit in contract_units(graph)[1]
+            if is_subset(unit, self.nodes)
         ]
 
 
@@ -100,4 +103,4 @@ def is_host_node(graph: DataflowGraph, node: Node) -> bool:
         return True
     used = [v for v in node.outputs[1:] if v in graph.readers or v in graph.outputs]
     shape_is_known = all(v in graph.constants for v in node.inputs[1:] if v)
-    return not used and shape_is_known and node.outputs[0] in graph.types
+    return not used and shape_is_known and {node.inputs[0], node.outputs[0]} <= graph.types.keys()

@@ -1,9 +1,9 @@
 """All candidates of a function: every backend's rule, in all its variants, and the host's.
 
-The list always contains, for each backend: every single node it supports, and its single-backend
-partition (what it would do alone, the bar that a plan must not miss). `Backend.rule` overrides the
-style's default for everything else. A rule sees the variant in the spec that it is given, so that
-it can offer some variants on some nodes only.
+The list always contains, for each backend: every single node it supports (in its first variant),
+and its single-backend partition (what it would do alone, the bar that a plan must not miss).
+`Backend.rule` overrides the style's default for everything else. A rule sees the variant in the spec
+that it is given, so that it can offer some variants on some nodes only.
 
 Nothing is pruned. Upstream keeps maximal candidates only, which loses the optimum on one random
 graph in eight (defect D4); here the search decides lazily what is worth measuring.
@@ -16,10 +16,11 @@ from collage.backends.base import BackendStyle
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, index_set
 from collage.graph.sub_graph import SubGraph
+from collage.graph.units import contract_units, expanded
 from collage.rules.base import Host, Singles
-from collage.rules.coalesce import coalesce, greedy_partition
+from collage.rules.coalesce import greedy_partition
 from collage.rules.native import ONE_RESULT, fuse_ops, native_rule
-from collage.rules.regions import Regions
+from collage.rules.regions import Regions, maximal_regions, supported_units
 from collage.rules.rule import HOST, Candidate, PartitionRule, PartitionSpec, unique
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ def find_candidates(function: "Function", backends: "Sequence[Backend]") -> list
         rule = own or style_rule(backend.style, supported)
         for variant in backend.variants:
             spec = PartitionSpec(backend.name, variant, rule)
-            listed = [*rule.candidates(graph, spec), *Singles(supported).candidates(graph, spec)]
+            listed = list(rule.candidates(graph, spec))
+            if own is None or variant == backend.variants[0]:
+                listed += Singles(supported).candidates(graph, spec)
             found += listed
             if own is not None:
                 found += greedy_partition(listed)
@@ -100,7 +103,10 @@ def style_partition(
     """Partition the supported nodes as a backend of `style` would alone."""
     alone = Singles(supported).candidates(graph, spec)
     if style is BackendStyle.GRAPH:
-        return coalesce(alone)
+        small, members = contract_units(graph)
+        regions = maximal_regions(small, supported_units(members, supported))
+        inside = [SubGraph(graph, expanded(region, members)) for region in regions]
+        return [Candidate(region, spec, "MaxCoalesce") for region in inside]
     if style is BackendStyle.NATIVE:
         groups = [SubGraph(graph, group) for group in fuse_ops(graph, supported)]
         fused = [Candidate(g, spec, "FuseOps") for g in groups if g.validity(ONE_RESULT) is None]

@@ -172,10 +172,15 @@ def is_constant() -> Pattern:
 def matches(pattern: Pattern, graph: DataflowGraph) -> Iterator[Match]:
     """Yield every match, by ascending root; matches of equal nodes and names are yielded once."""
     for node in graph.nodes:
-        seen = set()
-        for value in filter(None, node.outputs):
-            for state in pattern.fits(graph, value, _State(0, {}, {})):
-                key = (state.nodes, tuple(sorted(state.named.items())))
-                if state.nodes >> node.index & 1 and key not in seen:
-                    seen.add(key)
-                    yield Match(graph, node.index, state.nodes, state.named)
+        yield from matches_at(pattern, graph, node.index)
+
+
+def matches_at(pattern: Pattern, graph: DataflowGraph, root: int) -> Iterator[Match]:
+    """Yield every match whose root is the node `root`, equal ones once."""
+    seen = set()
+    for value in filter(None, graph.nodes[root].outputs):
+        for state in pattern.fits(graph, value, _State(0, {}, {})):
+            key = (state.nodes, tuple(sorted(state.named.items())))
+            if state.nodes >> root & 1 and key not in seen:
+                seen.add(key)
+                yield Match(graph, root, state.nodes, state.named)

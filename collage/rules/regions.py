@@ -14,17 +14,19 @@ the rest (long ones let the backend keep its layouts and fuse), the arms of a br
 * connected intervals of the topological order of at most `short` nodes;
 * the maximal regions of supported nodes, and so the whole function when all are supported.
 
+Nodes joined by values whose shape depends on data count as one node throughout (`graph.units`).
 Nodes that the backend does not take break the intervals: each region contains supported nodes
 only. Every region is convex by construction, except arms with a meeting node, which are checked.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from collage.graph.cuts import intervals, pieces
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, index_set, indices, is_subset
 from collage.graph.sub_graph import SubGraph, components
+from collage.graph.units import contract_units, expanded
 from collage.rules.base import Singles
 from collage.rules.coalesce import coalesce
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
@@ -45,25 +47,34 @@ class Regions(PartitionRule):
     short: int = 6
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
+        small, members = contract_units(graph)
+        supported = supported_units(members, self.supported)
         found: dict[IndexSet, str] = {}
-        for origin, regions in self._kinds(graph):
+        for origin, regions in self._kinds(small, supported):
             for region in regions:
-                if region and is_subset(region, self.supported):
+                if region and is_subset(region, supported):
                     found.setdefault(region, origin)
         return [
-            Candidate(SubGraph(graph, inside), spec, f"Regions.{origin}")
+            Candidate(SubGraph(graph, expanded(inside, members)), spec, f"Regions.{origin}")
             for inside, origin in found.items()
         ]
 
-    def _kinds(self, graph: DataflowGraph) -> Iterator[tuple[str, Iterable[IndexSet]]]:
+    def _kinds(
+        self, graph: DataflowGraph, supported: IndexSet
+    ) -> Iterator[tuple[str, Iterable[IndexSet]]]:
         parts = pieces(graph)
-        yield "node", (1 << i for i in indices(self.supported))
-        for run in supported_runs(parts, self.supported):
+        yield "node", (1 << i for i in indices(supported))
+        for run in supported_runs(parts, supported):
             yield "interval", intervals(run)
         for piece in parts:
             yield "branch", branch_regions(graph, piece)
         yield "short", short_intervals(graph, self.short)
-        yield "maximal", maximal_regions(graph, self.supported)
+        yield "maximal", maximal_regions(graph, supported)
+
+
+def supported_units(members: Sequence[IndexSet], supported: IndexSet) -> IndexSet:
+    """Return the contracted nodes that stand for supported nodes only."""
+    return index_set(i for i, unit in enumerate(members) if is_subset(unit, supported))
 
 
 def supported_runs(parts: list[IndexSet], supported: IndexSet) -> list[list[IndexSet]]:

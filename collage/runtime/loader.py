@@ -19,6 +19,7 @@ from collage.runtime.manifest import (
     Manifest,
     Signature,
     Tensor,
+    declare_libraries,
     read_manifest,
     verify_files,
     verify_machine,
@@ -42,6 +43,7 @@ def load(folder: Path | str) -> "LoadedBundle":
     folder = Path(folder)
     manifest = read_manifest(folder)
     verify_files(folder, manifest)
+    declare_libraries(manifest)
     verify_machine(manifest)
     return LoadedBundle(folder, manifest)
 
@@ -159,10 +161,11 @@ def _start(executable: Path, threads: int) -> Mapping[str, Callable[..., object]
 
 
 def _aligned(tensor: Tensor) -> np.ndarray:
-    size = int(np.prod(tensor.shape, dtype=np.int64)) * np.dtype(tensor.dtype).itemsize
+    shape = tensor.shape or ()
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(tensor.dtype).itemsize
     raw = np.zeros(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size].view(tensor.dtype).reshape(tensor.shape)
+    return raw[start : start + size].view(tensor.dtype).reshape(shape)
 
 
 def _mismatch(signatures: tuple[Signature, ...], shapes: Mapping[str, tuple[int, ...]]) -> str:

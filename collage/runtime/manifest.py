@@ -10,21 +10,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collage.errors import BackendError, BundleError
-from collage.runtime.plugin import library_override, library_version
+from collage.runtime.plugin import (
+    library_distribution,
+    library_names,
+    library_override,
+    library_version,
+    register_library,
+)
 
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named input or output; `dtype` is numpy's name."""
+    """A named input or output; `dtype` is numpy's name.
+
+    An output's shape has -1 for a dimension that depends on data, and is None when even their number
+    does. Inputs have every dimension.
+    """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     dtype: str
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}{list(self.shape)}"
+        if self.shape is None:
+            return f"{self.name}: {self.dtype}[...]"
+        dims = ", ".join("?" if size < 0 else str(size) for size in self.shape)
+        return f"{self.name}: {self.dtype}[{dims}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +50,24 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
+class Library:
+    """A vendor library that kernels call; `file` matches its name in the distribution."""
+
+    distribution: str
+    version: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
-    """What running a bundle needs to know; `libraries` maps name to (distribution, version)."""
+    """What running a bundle needs to know."""
 
     executable: str
     functions: tuple[Signature, ...]
     threads: int
     cpu_model: str
     cpu_features: tuple[str, ...]
-    libraries: Mapping[str, tuple[str, str]]
+    libraries: Mapping[str, Library]
     files: Mapping[str, str]
 
 
@@ -90,6 +112,14 @@ def verify_files(folder: Path, manifest: Manifest) -> None:
             )
 
 
+def declare_libraries(manifest: Manifest) -> None:
+    """Make the libraries of backends that are not installed here known to the plug-in."""
+    for name, library in manifest.libraries.items():
+        if name not in library_names() and library.file:
+            requirement = f"{library.distribution}=={library.version}"
+            register_library(name, library.distribution, library.file, requirement)
+
+
 def verify_machine(manifest: Manifest) -> None:
     """Raise BundleError, naming everything that is missing, unless the bundle fits this machine."""
     problems = []
@@ -101,8 +131,8 @@ def verify_machine(manifest: Manifest) -> None:
         )
     problems += [
         problem
-        for name, (distribution, version) in sorted(manifest.libraries.items())
-        if (problem := _library_problem(name, distribution, version))
+        for name, library in sorted(manifest.libraries.items())
+        if (problem := _library_problem(name, library))
     ]
     if problems:
         raise BundleError("the bundle does not fit this machine:\n  " + "\n  ".join(problems))
@@ -119,7 +149,7 @@ def _parse(raw: dict) -> Manifest:
         cpu_model=raw["cpu"]["model"],
         cpu_features=tuple(raw["cpu"]["features"]),
         libraries={
-            name: (library["distribution"], library["version"])
+            name: Library(library["distribution"], library["version"], library.get("file", ""))
             for name, library in raw["libraries"].items()
         },
         files=dict(raw["files"]),
@@ -127,20 +157,26 @@ def _parse(raw: dict) -> Manifest:
 
 
 def _tensors(raw: list[dict]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(one["name"], tuple(one["shape"]), one["dtype"]) for one in raw)
+    return tuple(Tensor(one["name"], _shape(one["shape"]), one["dtype"]) for one in raw)
 
 
-def _library_problem(name: str, distribution: str, version: str) -> str:
-    advice = f"run `pip install '{distribution}=={version}'`"
+def _shape(raw: list[int] | None) -> tuple[int, ...] | None:
+    return None if raw is None else tuple(raw)
+
+
+def _library_problem(name: str, library: Library) -> str:
+    advice = f"run `pip install '{library.distribution}=={library.version}'`"
     try:
-        found = library_version(name)
+        found, package = library_version(name), library_distribution(name)
     except BackendError:
         if library_override(name):
             return ""  # whoever names a file by hand answers for its version
         return f"the library {name!r} is not installed: {advice}"
-    if found == version:
+    if package != library.distribution:
+        return f"the library {name!r} is that of {package} here, not of {library.distribution}"
+    if found == library.version:
         return ""
-    return f"the library {name!r} has version {found}, but {version} was measured: {advice}"
+    return f"the library {name!r} has version {found}, but {library.version} was measured: {advice}"
 
 
 def _cpu_flags() -> set[str]:

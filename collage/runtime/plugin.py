@@ -22,11 +22,14 @@ LIBRARY_FOLDER = Path(__file__).parent / "lib"
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A vendor library: who ships it, its file's name, and what to install when it is missing."""
+    """A vendor library: who ships it, its file's name, and what to install when it is missing.
+
+    `requirement` says more than the distribution's name, where that does not do.
+    """
 
     distribution: str
     glob: str
-    requirement: str
+    requirement: str = ""
 
 
 LIBRARIES = {
@@ -44,8 +47,14 @@ def register_library(name: str, distribution: str, glob: str, requirement: str =
         distribution: the Python distribution that ships it.
         glob: matches the file's name, e.g. "libfoo.so.*".
         requirement: what to install, when it is more than the distribution's name.
+
+    Raises:
+        BackendError: the name is that of another library.
     """
-    LIBRARIES[name] = Library(distribution, glob, requirement or distribution)
+    made = Library(distribution, glob, requirement)
+    known = LIBRARIES.setdefault(name, made)
+    if (known.distribution, known.glob) != (distribution, glob):
+        raise BackendError(f"the library name {name!r} is taken by {known.distribution}")
     if _load.cache_info().currsize:
         _announce(name)
 
@@ -58,6 +67,11 @@ def library_names() -> tuple[str, ...]:
 def library_distribution(name: str) -> str:
     """The Python distribution that ships library `name`. Raises BackendError for an unknown name."""
     return _library(name).distribution
+
+
+def library_file(name: str) -> str:
+    """What matches the library's file name. Raises BackendError for an unknown name."""
+    return _library(name).glob
 
 
 def library_version(name: str) -> str:
@@ -82,6 +96,15 @@ def library_path(name: str) -> Path:
         if fnmatch(file.name, library.glob) and file.exists():
             return file.resolve()
     raise BackendError(_missing(name))
+
+
+def library_environment() -> dict[str, str]:
+    """Variables that tell a child process, which imports no backend, where the libraries are."""
+    return {
+        _variable(name): str(library_path(name))
+        for name in library_names()
+        if not library_reason(name)
+    }
 
 
 def library_reason(name: str) -> str:
@@ -154,7 +177,7 @@ def _files(name: str) -> Iterator[Path]:
 
 
 def _missing(name: str) -> str:
-    requirement = _library(name).requirement
+    requirement = _library(name).requirement or _library(name).distribution
     return (
         f"the library {name!r} is not installed: run `pip install '{requirement}'`, "
         f"or set {_variable(name)} to its path"

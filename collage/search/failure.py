@@ -26,7 +26,10 @@ def describe_failure(space: StateSpace, costs: Costs) -> str:
     found = [option for option in problem.ordered if option.nodes >> index & 1]
     lines = [f"no plan covers node {index} '{node.name}' ({node.op})"]
     if not found:
-        lines[0] += ": no backend offers a candidate with it"
+        lines[0] += (
+            ": no backend offers a candidate with it; add onnxruntime to --backends, which runs every"
+            " operator"
+        )
     elif dead_end:
         lines[0] += ": its usable candidates overlap others or depend on each other in a cycle"
     else:
@@ -34,6 +37,8 @@ def describe_failure(space: StateSpace, costs: Costs) -> str:
     reasons = [
         f"  {option.backend}, {_nodes(option)}: {_reason(costs, option)}" for option in found
     ]
+    if not space.complete:
+        lines.append("  (there were too many combinations of candidates: not all were tried)")
     distinct = list(dict.fromkeys(reasons))
     lines += distinct[:_SHOWN]
     if len(distinct) > _SHOWN:

@@ -11,6 +11,7 @@ from functools import partial
 
 from collage.backends.base import Backend
 from collage.cost import Cost
+from collage.errors import SearchError
 from collage.frontend import Function
 from collage.frontend.region import region_digest
 from collage.graph.index_set import IndexSet, first
@@ -65,8 +66,13 @@ class FunctionSearch:
 
 
 def enumerate_function(function: Function, backends: Sequence[Backend]) -> Enumerated:
-    """List the candidates of `function` on `backends` (in order of priority)."""
+    """List the candidates of `function` on `backends` (in order of priority).
+
+    Raises:
+        SearchError: no backend takes a node; says why for each.
+    """
     candidates = find_candidates(function, backends)
+    _require_cover(function, backends, candidates)
     identity = {backend.name: backend.identity for backend in backends} | {HOST: ""}
     priority = {name: position for position, name in enumerate((HOST, *identity))}
     digests: dict[IndexSet, str] = {}
@@ -83,6 +89,19 @@ def enumerate_function(function: Function, backends: Sequence[Backend]) -> Enume
             work.setdefault(key, Work(function.name, inside, backend, variant))
         options.append(Option(inside, key, backend, priority[backend]))
     return Enumerated(function, tuple(candidates), Problem(function.graph, options), work)
+
+
+def _require_cover(
+    function: Function, backends: Sequence[Backend], candidates: Iterable[Candidate]
+) -> None:
+    taken = 0
+    for candidate in candidates:
+        taken |= candidate.inside
+    for node in function.graph.nodes:
+        if not taken >> node.index & 1:
+            what = f"no plan covers node {node.index} '{node.name}' ({node.op})"
+            reasons = [f"  {one.name}: {one.unsupported(function, node.index)}" for one in backends]
+            raise SearchError("\n".join((f"{what}: no backend takes it", *reasons)))
 
 
 def search_function(

@@ -17,8 +17,10 @@ exactly one state remains, so the work grows with the number of pieces and not w
 
 Covered sets are kept relative to the first uncovered node: ints stay as short as the options are.
 Many parallel branches with many options that jump between them can still make states explode. Where
-more than `WIDEST` states meet at one node, their next option must be contiguous; the space then says
-that it is not `complete`, and what is found in it is the best of what is left.
+more than `WIDEST` states meet at one node, their next option must be contiguous; and where all states
+together would pass `MOST_STATES`, those with the fewest nodes covered ahead are kept at each node, half
+of what is left each time. The space then says that it is not `complete`, and what is found in it is
+the best of what is left.
 
 The space depends on no cost, so a lazy search builds it once and evaluates it every round:
 O(steps) each. Options need not be checked for convexity: one that is not convex is a cycle by itself.
@@ -33,6 +35,9 @@ from collage.search.problem import Option, Problem
 
 WIDEST = 10_000
 """States with the same first uncovered node that are expanded with every option."""
+
+MOST_STATES = 500_000
+"""States in all; more take gigabytes."""
 
 Detours = tuple[tuple[int, IndexSet], ...]
 """Per uncovered node p, ascending: the uncovered nodes that must come after it; absolute indices."""
@@ -63,7 +68,7 @@ class StateSpace:
         steps: per state, in the order of the options.
         starts: per state, its first uncovered node (the number of nodes in the final state).
         final: the state in which all is covered; None when no cover exists.
-        complete: every executable cover is a path; False where `WIDEST` was passed.
+        complete: every executable cover is a path; False where `WIDEST` or `MOST_STATES` was passed.
     """
 
     problem: Problem
@@ -74,16 +79,22 @@ class StateSpace:
     complete: bool = True
 
 
-def build_state_space(problem: Problem, usable: Callable[[Option], bool]) -> StateSpace:
-    """Enumerate the states that are reached with the usable options."""
+def build_state_space(
+    problem: Problem, usable: Callable[[Option], bool], most_states: int = MOST_STATES
+) -> StateSpace:
+    """Enumerate the states that are reached with the usable options, at most `most_states`.
+
+    There is at least one state for each node, however small `most_states` is.
+    """
     space = StateSpace(problem, tuple(filter(usable, problem.ordered)))
-    _Builder(space).run()
+    _Builder(space, most_states).run()
     return space
 
 
 class _Builder:
-    def __init__(self, space: StateSpace) -> None:
+    def __init__(self, space: StateSpace, most_states: int) -> None:
         self.space = space
+        self.most_states = most_states
         self.size = len(space.problem.graph)
         self.edges = Edges(space.problem.graph)
         self.offers: list[list[_Offer]] = [[] for _ in range(self.size)]
@@ -101,6 +112,7 @@ class _Builder:
         incoming[0][0, ()] = []
         space = self.space
         for start in range(self.size + 1):
+            self._cut(incoming, start)
             for (covered, detours), steps in incoming[start].items():
                 state = len(space.steps)
                 space.steps.append([])
@@ -114,6 +126,19 @@ class _Builder:
             space.final = len(space.steps) - 1
         for steps in space.steps:
             steps.sort()
+
+    def _cut(self, incoming: Incoming, start: int) -> None:
+        """Keep half of the states that are left, and one for each later node.
+
+        The fewer nodes are covered ahead, the more options fit next: where single nodes can be
+        chosen, the state with none is always there, so a cut space still has a cover.
+        """
+        left = self.most_states - len(self.space.steps) - (self.size - start)
+        most = max(1, left // 2)
+        if len(incoming[start]) > most:
+            self.space.complete = False
+            fewest = sorted(incoming[start], key=lambda state: (state[0].bit_count(), state))
+            incoming[start] = {state: incoming[start][state] for state in fewest[:most]}
 
     def _expand(self, incoming: Incoming, state: int, covered: IndexSet, detours: Detours) -> None:
         start = self.space.starts[state]

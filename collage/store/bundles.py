@@ -10,7 +10,6 @@ Only the runtime's reader of manifests is used here: fetching needs no compiler 
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ from collage.runtime.manifest import read_manifest, verify_files
 from collage.store.aliases import move_alias, read_alias
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import blob_key, digest_of, fetch_blob, is_digest, put_blob, read_checked
-from collage.store.folder import check_output, partial_folder, replace_folder, write_durably
+from collage.store.folder import check_output, replace_folder, write_durably
+from collage.store.scratch import scratch_folder
 
 MANIFEST = "manifest.json"
 AT_ONCE = 4
@@ -68,20 +68,18 @@ def fetch_bundle(store: Store, name: str, output: Path) -> BlobDigest:
     check_output(output)
     digest = find_bundle(store, name)
     data = read_bundle(store, digest)
-    partial = partial_folder(output)
     try:
-        partial.mkdir(parents=True)
-        files = bundle_files(data)
-        _each(lambda name, one: fetch_blob(store, one, partial / name), files)
-        write_durably(partial / MANIFEST, data)
-        replace_folder(partial, output)
+        with scratch_folder(output.parent, f".{output.name}.partial-") as scratch:
+            partial = scratch / "new"
+            partial.mkdir()
+            _each(lambda name, one: fetch_blob(store, one, partial / name), bundle_files(data))
+            write_durably(partial / MANIFEST, data)
+            replace_folder(partial, output, scratch)
     except OSError as error:
         raise BundleError(
             f"the bundle cannot be written to {output}: {error.strerror or error}. Free space, or "
             "choose another folder with --output"
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return digest
 
 

@@ -1,7 +1,6 @@
 """Local folders that are written whole or not at all."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,18 +21,11 @@ def check_output(output: Path) -> None:
         )
 
 
-def partial_folder(output: Path) -> Path:
-    """The hidden sibling in which the content of `output` is made."""
-    return output.parent / f".{output.name}.partial-{os.getpid()}"
-
-
-def replace_folder(partial: Path, output: Path) -> None:
-    """Let `partial` take the place of `output` and what is there."""
-    old = output.parent / f".{output.name}.old-{os.getpid()}"
+def replace_folder(partial: Path, output: Path, scratch: Path) -> None:
+    """Let `partial` take the place of `output`; what is there goes into the folder `scratch`."""
     if output.exists():
-        output.rename(old)
+        output.rename(scratch / "old")
     partial.rename(output)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def write_durably(file: Path, data: bytes) -> None:

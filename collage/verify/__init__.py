@@ -1,7 +1,7 @@
 """Is the executable right, and not slower than any single toolchain?"""
 
 from collage.verify.contender_process import Contender
-from collage.verify.latency import Arena, Latency, compare_latency, ratio
+from collage.verify.latency import Arena, Latency, compare_latency, profile_kernels, ratio
 from collage.verify.numerics import OutputCheck, compare_outputs
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "OutputCheck",
     "compare_latency",
     "compare_outputs",
+    "profile_kernels",
     "ratio",
 ]

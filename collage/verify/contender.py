@@ -3,17 +3,25 @@
 Contenders are separate processes so that no thread pool, allocator or cache of one disturbs the
 other; each sleeps on its pipe while another runs. Started with one JSON line (kind, path, function,
 inputs, threads); then each line `N` makes N timed calls and answers with a JSON list of seconds, and
-a line `save FILE` writes the outputs of one call of an executable, in order, as .npz.
+a line `save FILE` writes the outputs of one call of an executable, in order, as .npz; a line
+`profile N` makes N calls of an executable with its kernels timed one by one.
+
+The profile hooks into the virtual machine (`set_instrument`), so it times the very file that ships.
+The hook's own time falls partly between its two readings of the clock: the cheapest of the machine's
+built-ins, which do nearly nothing, shows how much, and that much is taken off every kernel.
 """
 
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
 from typing import TextIO
 
 import numpy as np
+
+from collage.measure.worker import die_with_parent
 
 Run = Callable[[], object]
 
@@ -29,7 +37,51 @@ def _executable(path: str, function: str, inputs: dict[str, np.ndarray], threads
     machine["vm_initialization"](1, 0, 2)
     call = machine[function]
     tensors = [tvm_ffi.from_dlpack(_aligned(value)) for value in inputs.values()]
-    return lambda: call(*tensors)
+    return _Executable(lambda: call(*tensors), machine["set_instrument"])
+
+
+class _Executable:
+    """An executable's function on its inputs."""
+
+    def __init__(self, run: Run, set_instrument: Callable[[object], object]) -> None:
+        self._run = run
+        self._set_instrument = set_instrument
+
+    def __call__(self) -> object:
+        return self._run()
+
+    def profile(self, calls: int) -> dict[str, float]:
+        """Return the median seconds of every kernel by symbol; the hook stays for good."""
+        import tvm_ffi
+
+        samples: dict[str, list[float]] = {}
+        started = 0
+
+        def instrument(_: object, symbol: str, before: bool, *_rest: object) -> int:
+            nonlocal started
+            now = time.perf_counter_ns()
+            if not before:
+                samples.setdefault(symbol, []).append((now - started) * 1e-9)
+            started = time.perf_counter_ns()
+            return 0
+
+        self._set_instrument(tvm_ffi.convert(instrument))
+        self._run()
+        samples.clear()
+        for _ in range(calls):
+            self._run()
+        return without_hook({name: statistics.median(all_) for name, all_ in samples.items()})
+
+
+def without_hook(medians: dict[str, float]) -> dict[str, float]:
+    """Take the hook's own time off; return the kernels alone.
+
+    >>> without_hook({"vm.builtin.reshape": 1.0, "collage_main_0_tvm": 5.0})
+    {'collage_main_0_tvm': 4.0}
+    """
+    hook = min((s for name, s in medians.items() if name.startswith("vm.builtin.")), default=0.0)
+    kernels = {name: s for name, s in medians.items() if name.startswith("collage_")}
+    return {name: max(0.0, seconds - hook) for name, seconds in kernels.items()}
 
 
 def _aligned(value: np.ndarray) -> np.ndarray:
@@ -81,11 +133,12 @@ KINDS = {"executable": _executable, "onnxruntime": _onnxruntime, "openvino": _op
 
 
 def main() -> None:
+    die_with_parent(int(sys.argv[1]))  # one that hangs would not notice the end of its pipe
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries that print must not corrupt the answers
     request = json.loads(sys.stdin.readline())
     with np.load(request["inputs"]) as stored:
-        inputs = {name: np.ascontiguousarray(stored[name]) for name in request["order"]}
+        inputs = {name: np.asarray(stored[name], order="C") for name in request["order"]}
     try:
         make = KINDS[request["kind"]]
         run = make(request["path"], request["function"], inputs, request["threads"])
@@ -96,7 +149,10 @@ def main() -> None:
     _answer(answers, {"ready": True})
     for line in sys.stdin:
         word, _, file = line.strip().partition(" ")
-        _answer(answers, _save(run, file) if word == "save" else _timed(run, int(word)))
+        if word == "profile" and isinstance(run, _Executable):
+            _answer(answers, run.profile(int(file)))
+        else:
+            _answer(answers, _save(run, file) if word == "save" else _timed(run, int(word)))
 
 
 def _timed(run: Run, calls: int) -> list[float]:

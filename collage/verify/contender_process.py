@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.errors import MeasureError
+from collage.runtime.plugin import library_environment
 
 PATIENCE_S = 120.0
 """A contender that is silent for so long hangs and is killed."""
@@ -43,14 +44,16 @@ class ContenderProcess:
             threads: of the contender.
         """
         self.contender = contender
-        environment = os.environ | {
+        environment = {
+            **os.environ,
+            **library_environment(),
             "OMP_WAIT_POLICY": "PASSIVE",
             "OMP_NUM_THREADS": str(threads),
             "TVM_NUM_THREADS": str(threads),
             "ORT_DISABLE_TELEMETRY": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "collage.verify.contender"],
+            [sys.executable, "-m", "collage.verify.contender", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -82,6 +85,14 @@ class ContenderProcess:
         self._tell(str(calls))
         answer = self._hear()
         if not isinstance(answer, list):
+            raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
+        return answer
+
+    def profile(self, calls: int) -> dict[str, float]:
+        """Return the median seconds of every kernel inside `calls` calls, by its symbol."""
+        self._tell(f"profile {calls}")
+        answer = self._hear()
+        if not isinstance(answer, dict) or "error" in answer:
             raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
         return answer
 

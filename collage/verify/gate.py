@@ -105,8 +105,7 @@ class Gate:
             names = [*(plan.name for plan in best), *running]
             final = arena.compare(names, self.seconds_each, self.on_round)
         final |= {name: Latency(math.nan, reason=why) for name, why in refused.items()}
-        chosen = min(best, key=lambda plan: (final[plan.name].seconds, plan.name))
-        passed, reason = judge(chosen, final, [contender.name for contender in baselines])
+        chosen, passed, reason = choose(best, final, [contender.name for contender in baselines])
         return Decision(
             chosen,
             final[chosen.name],
@@ -124,7 +123,10 @@ class Gate:
         plans: Sequence[PlanExecutable],
         expected: Mapping[str, np.ndarray],
     ) -> tuple[dict[str, Latency], dict[str, str]]:
-        """Race the plans, a few at a time with the leaders so far; the best `FINALISTS` stay."""
+        """Race the plans, a few at a time with the leaders so far; the best `FINALISTS` stay.
+
+        So does the best single-toolchain plan, which ships when the gate refuses the mix.
+        """
         latencies: dict[str, Latency] = {}
         rejected: dict[str, str] = {}
         waiting = list(plans)
@@ -142,8 +144,11 @@ class Gate:
             found = arena.race(arena.names, SCREEN_S, self.on_round)
             latencies |= found
             order = sorted(found, key=lambda name: (-len(found[name].rounds), found[name].seconds))
+            singles = {plan.name for plan in plans if plan.single}
+            spare = next((name for name in order if name in singles), "")
             for name in order[FINALISTS:]:
-                arena.leave(name)
+                if name != spare:
+                    arena.leave(name)
         return latencies, rejected
 
 
@@ -177,6 +182,24 @@ def softmax_outputs(function: Function) -> frozenset[str]:
         if value in graph.producer and graph.nodes[graph.producer[value]].op == "Softmax":
             found.add(output)
     return frozenset(found)
+
+
+def choose(
+    plans: Sequence[PlanExecutable], final: Mapping[str, Latency], baselines: Sequence[str]
+) -> tuple[PlanExecutable, bool, str]:
+    """Return what ships, whether it passes, and why.
+
+    A mix that is slower than a baseline gives way to the best plan of one toolchain, which is then
+    judged itself.
+    """
+    by_speed = sorted(plans, key=lambda plan: (final[plan.name].seconds, plan.name))
+    chosen = by_speed[0]
+    passed, reason = judge(chosen, final, baselines)
+    single = next((plan for plan in by_speed if plan.single), None)
+    if passed or chosen.single or single is None:
+        return chosen, passed, reason
+    passed, verdict = judge(single, final, baselines)
+    return single, passed, f"the mix is {reason}; {single.single} alone ships instead: {verdict}"
 
 
 def judge(

@@ -24,6 +24,7 @@ SLICE_S = 0.06
 LEAST_ROUNDS = 5
 CONFIDENCE_SPREAD = 0.98
 """Ranks on either side of the median, in square roots of the number of rounds, for 95 %."""
+PROFILE_S = 1.0
 
 OnRound = Callable[[int, int], None]
 
@@ -91,6 +92,12 @@ class Arena:
     def outputs(self, name: str) -> list[np.ndarray]:
         """Run a contender once and return its outputs in order. Raises MeasureError if it dies."""
         return self._processes[name].outputs(self._outputs)
+
+    def profile(self, name: str) -> dict[str, float]:
+        """Return the median seconds of every kernel of an executable by its symbol."""
+        process = self._processes[name]
+        call_s = statistics.median(process.run(4)[1:])
+        return process.profile(min(200, max(5, math.ceil(PROFILE_S / max(call_s, 1e-7)))))
 
     def compare(
         self, names: Sequence[str], seconds_each: float, on_round: OnRound | None = None
@@ -175,6 +182,20 @@ def compare_latency(
             raise MeasureError(f"none of the executables runs: {text}")
         found = arena.compare(names, seconds_each, on_round)
     return {c.name: failed.get(c.name) or found[c.name] for c in contenders}
+
+
+def profile_kernels(
+    contender: Contender, inputs: dict[str, np.ndarray], threads: int, work_dir: Path
+) -> dict[str, float]:
+    """Time every kernel inside a running executable; return median seconds by the kernel's symbol.
+
+    Raises:
+        MeasureError: it does not load, or dies.
+    """
+    with Arena(inputs, threads, work_dir) as arena:
+        for reason in arena.enter([contender]).values():
+            raise MeasureError(f"{contender.name} does not run: {reason}")
+        return arena.profile(contender.name)
 
 
 def ratio(numerator: Latency, denominator: Latency) -> float:

@@ -2,6 +2,8 @@ import pytest
 
 from collage.backends.onnxruntime import OnnxRuntimeBackend
 from collage.errors import BackendError
+from collage.graph.index_set import indices
+from collage.rules.candidates import find_candidates
 from collage.runtime import plugin
 from tests.backends import regions
 
@@ -15,6 +17,16 @@ def test_regions_compute_the_same(nodes, variant, tmp_path):
 def test_it_takes_every_operator(tmp_path):
     function = regions.determinant(tmp_path)
     assert [OnnxRuntimeBackend().unsupported(function, node) for node in range(2)] == [None, None]
+
+
+def test_the_second_variant_is_for_convolutions(tmp_path):
+    function = regions.convolutions(tmp_path)
+    found = find_candidates(function, [OnnxRuntimeBackend()])
+    convolutions = {i for i, node in enumerate(function.graph.nodes) if node.op == "Conv"}
+    second = [one for one in found if one.variant == "extended"]
+    assert second
+    assert all(convolutions & set(indices(one.inside)) for one in second)
+    assert len(second) < len([one for one in found if one.variant == ""])
 
 
 def test_an_unknown_variant_is_refused(tmp_path):

@@ -12,6 +12,8 @@ from collage.report.data import (
     InvalidCandidate,
     Latencies,
     MeasuredPlan,
+    NodeRest,
+    PeakRates,
     PlannedRegion,
     RegionReport,
     ReportData,
@@ -43,6 +45,8 @@ def sample_report(blocks: int = 12, seed: int = 0, hostile: str = "") -> ReportD
         invalid=_invalid(blocks, hostile),
         unmeasured=_unmeasured(blocks, hostile),
         plans=_plans(predicted_s),
+        considered=tuple(one for region in regions for one in region.alternatives),
+        rest=(NodeRest(node=0, backend="tvm", state=CandidateState.VALID, count=7),),
     )
     return ReportData(
         summary=_summary(function, predicted_s, hostile),
@@ -51,6 +55,7 @@ def sample_report(blocks: int = 12, seed: int = 0, hostile: str = "") -> ReportD
         environment={"cpu": "Example CPU 3.0 GHz" + hostile, "onnxruntime": "1.31.0",
                      "openvino": "2026.4.0", "tvm": "0.27.0"},
         notes=("3 nodes of ConvInteger have no Relax body: only onnxruntime takes them" + hostile,),
+        peaks=PeakRates(flops_per_s=2e11, bytes_per_s=2e11, memory_bytes_per_s=3e10),
     )  # fmt: skip
 
 
@@ -99,6 +104,9 @@ def _regions(blocks: int, rng: random.Random, hostile: str) -> tuple[RegionRepor
                     high_s=cost_s * 1.03,
                     measured_s=cost_s * rng.uniform(0.95, 1.12),
                     bound_s=cost_s * 0.7,
+                    limit="flops",
+                    moved_bytes=1_000_000,
+                    flops=20_000_000,
                     alternatives=_alternatives(nodes, backend, cost_s, hostile),
                 )
             )

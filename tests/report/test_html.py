@@ -48,7 +48,8 @@ def data_element(text: str) -> list:
 def test_the_page_is_well_formed_and_complete():
     text = render_html(sample_report())
     page = Page(text)
-    for fact in ("Latency", "Graph", "Timeline", "Regions", "Invalid candidates", "Never measured",
+    for fact in ("Latency", "Graph", "Timeline", "Regions", "Roofline", "Alternatives",
+                 "Invalid candidates", "Never measured", "The kernels sum to", "lower bound",
                  "Measured end to end", "Environment"):  # fmt: skip
         assert fact in text
     assert len([tag for tag, _ in page.tags if tag == "script"]) == 2

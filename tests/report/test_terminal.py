@@ -13,7 +13,7 @@ from tests.report.sample import sample_report
 
 KEYS = {
     "": ["model_sha256", "backends", "threads", "latency", "speedup_over_best", "predicted_s", "plan",
-         "candidates", "seconds", "gate", "bundle"],
+         "candidates", "seconds", "gate", "bundle", "notes"],
     "latency": ["collage_s", "baselines", "baseline_reasons"],
     "candidates": ["enumerated", "unique", "measured", "cached", "invalid"],
     "seconds": ["import", "enumerate", "measure", "search", "assemble", "verify"],

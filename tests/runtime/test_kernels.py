@@ -4,8 +4,10 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+import tvm_ffi
 from onnx import helper, numpy_helper
 
 from collage.runtime.blob import pack
@@ -91,6 +93,49 @@ def test_onnxruntime_optimisation_levels(level):
     assert not y.any()
 
 
+def _allocating(nodes, dtype="float32", outputs=("y",)):
+    load_plugin()
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    x = helper.make_tensor_value_info("x", element, (2, 3))
+    made = [onnx.ValueInfoProto(name=name) for name in outputs]
+    graph = helper.make_graph(nodes, "g", [x], made)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    blob = executables.onnx_blob(model.SerializeToString(), allocates=1)
+    create = tvm_ffi.get_global_func("collage.create_module")
+    return create("onnxruntime", "kernel", blob).get_function("kernel")
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8", "float16", "float64", "bool"])
+def test_an_allocating_kernel_returns_tensors_of_every_dtype(dtype):
+    x = RNG.integers(0, 2, (2, 3)).astype(dtype)
+    found = _allocating([helper.make_node("Identity", ["x"], ["y"])], dtype)(tvm_ffi.from_dlpack(x))
+    np.testing.assert_array_equal(np.from_dlpack(found), x)
+    assert np.from_dlpack(found).dtype == x.dtype
+
+
+def test_what_an_allocating_kernel_returned_stays_when_it_runs_again_and_is_gone():
+    nodes = [helper.make_node("NonZero", ["x"], ["n"]), helper.make_node("Relu", ["x"], ["y"])]
+    kernel = _allocating(nodes, outputs=("n", "y"))
+    found = []
+    for ones in (4, 0, 6, 1):
+        x = (np.arange(6, dtype="float32") < ones).reshape(2, 3).astype("float32")
+        found.append((x, kernel(tvm_ffi.from_dlpack(x))))
+    del kernel
+    for x, (places, y) in found:
+        np.testing.assert_array_equal(np.from_dlpack(places), np.stack(np.nonzero(x)))
+        np.testing.assert_array_equal(np.from_dlpack(y), x)
+
+
+def test_an_allocating_kernel_says_what_it_cannot_take_or_return():
+    x = tvm_ffi.from_dlpack(np.ones((2, 3), "float32"))
+    with pytest.raises(ValueError, match="expected 1 tensors, got 2"):
+        _allocating([helper.make_node("Relu", ["x"], ["y"])])(x, x)
+    with pytest.raises(TypeError, match="element type 8"):
+        _allocating([helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.STRING)])(x)
+    with pytest.raises(TypeError, match="no tensor"):
+        _allocating([helper.make_node("SplitToSequence", ["x"], ["y"])])(x)
+
+
 NOT_ONNX = pack({}, [np.zeros(8, "uint8")])
 WRONG = [
     ("onnxruntime", b"nonsense", "not a kernel blob"),
@@ -113,7 +158,6 @@ def test_wrong_blobs_are_errors_that_say_why(kind, blob, message):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_shape_is_an_error_in_the_vendors_words_and_leaves_the_kernel_usable(kind):
     import tvm
-    import tvm_ffi
 
     load_plugin()
     blob = executables.onnx_blob(executables.relu_model())
@@ -148,8 +192,6 @@ def _compile(folder, name, source):
 
 
 def test_shared_library_kernels_with_constants_and_libraries(tmp_path):
-    import tvm_ffi
-
     load_plugin()
     image = np.frombuffer(_compile(tmp_path, "kernel", SOURCE).read_bytes(), np.uint8)
     factor = _compile(tmp_path, "factor", "int helper_factor(void) { return 3; }")

@@ -79,6 +79,10 @@ REFUSED = [
         {"libraries": {"onnxruntime": {"distribution": "onnxruntime", "version": "1.0"}}},
         "pip install 'onnxruntime==1.0'",
     ),
+    (
+        {"libraries": {"onnxruntime": {"distribution": "onnxruntime-gpu", "version": "1.0"}}},
+        "is that of onnxruntime here, not of onnxruntime-gpu",
+    ),
     ({"schema_version": 99}, "schema version 99"),
     ({"threads": None}, "lacks or garbles"),
     ({"files": {}}, "no digest of model.so"),

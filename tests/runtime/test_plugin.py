@@ -19,6 +19,21 @@ def test_users_add_libraries(monkeypatch):
     plugin.LIBRARIES.pop("blas")
 
 
+def test_a_name_means_one_library():
+    plugin.register_library("onednn", "onednn-cpu-gomp", "libdnnl.so.3")
+    with pytest.raises(BackendError, match="'onednn' is taken by onednn-cpu-gomp"):
+        plugin.register_library("onednn", "numpy", "_multiarray_umath*.so")
+
+
+def test_children_are_told_what_is_installed(monkeypatch):
+    monkeypatch.setattr(plugin, "LIBRARIES", dict(plugin.LIBRARIES))
+    plugin.register_library("a-blas", "numpy", "_multiarray_umath*.so")
+    plugin.register_library("absent", "no-such-distribution", "libabsent.so")
+    found = plugin.library_environment()
+    assert found["COLLAGE_LIB_A_BLAS"] == str(plugin.library_path("a-blas"))
+    assert "COLLAGE_LIB_ABSENT" not in found
+
+
 def test_an_unknown_library_lists_the_known_ones():
     with pytest.raises(BackendError, match="onednn, onnxruntime, openvino"):
         plugin.library_path("nonesuch")

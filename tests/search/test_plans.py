@@ -8,7 +8,10 @@ from collage.cost.cost import Cost
 from collage.errors import SearchError
 from collage.graph.index_set import indices
 from collage.search import Problem, explain, find_plan, find_plans
-from tests.search.oracle import chain, graph_of, is_convex, option
+from collage.search.failure import no_cover
+from collage.search.shortest_path import least_plan
+from collage.search.state_space import build_state_space
+from tests.search.oracle import chain, check_order, graph_of, is_convex, option
 
 
 def seconds(**by_key):
@@ -57,6 +60,14 @@ def test_unknown_and_invalid_are_not_chosen_even_when_nothing_else_covers():
         "  onednn, 1 node: no f64",
         "  tvm, 1 node: not measured",
     ]
+
+
+def test_a_node_without_any_candidate_is_named():
+    with pytest.raises(SearchError, match=r"node 1 'n1' \(LSTM\): no backend offers"):
+        find_plan(
+            Problem(graph_of((), (0,), ops=["relu", "LSTM"]), [option(0)]),
+            {("tvm", (0,)): Cost(1.0)},
+        )
 
 
 def test_boundary_cost_favours_fewer_calls():
@@ -114,6 +125,44 @@ def test_explanation_gives_the_reason_of_what_cannot_be_used():
         "b": (math.inf, "refused"),
         "c": (math.inf, "not measured"),
     }
+
+
+def parallel_nodes(count):
+    """Nodes that read only the input, with every subset as an option: 2^n states."""
+    graph = graph_of(*[()] * count)
+    return Problem(graph, [option(*indices(bits)) for bits in range(1, 1 << count)])
+
+
+def test_a_space_that_is_too_large_is_cut_and_says_so():
+    problem = parallel_nodes(6)
+    whole = build_state_space(problem, lambda _: True)
+    cut = build_state_space(problem, lambda _: True, most_states=20)
+    assert whole.complete
+    assert len(whole.steps) > 20
+    assert not cut.complete
+    assert cut.final is not None
+    assert len(cut.steps) <= 20
+
+
+@pytest.mark.parametrize("most", [1, 7, 12, 33, 10_000])
+def test_what_is_found_in_a_cut_space_is_a_plan(most):
+    problem = parallel_nodes(6)
+    space = build_state_space(problem, lambda _: True, most_states=most)
+    plan = least_plan(space, lambda option: 10.0 - option.size**2 / 4)
+    assert len(space.steps) <= max(most, 7)
+    check_order(problem.graph, plan)
+    best = least_plan(
+        build_state_space(problem, lambda _: True), lambda option: 10.0 - option.size**2 / 4
+    )
+    assert plan.predicted_s >= best.predicted_s
+    assert space.complete == (most == 10_000)
+
+
+def test_a_failure_in_a_cut_space_says_that_not_all_was_tried():
+    problem = Problem(parallel_nodes(6).graph, parallel_nodes(6).options[:-33])
+    space = build_state_space(problem, lambda _: True, most_states=10)
+    assert "not all were tried" in str(no_cover(space, {}))
+    assert "not all" not in str(no_cover(build_state_space(problem, lambda _: True), {}))
 
 
 BYOC_OPS = {"relu", "add", "concatenate"}

@@ -1,4 +1,4 @@
-import itertools
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -6,7 +6,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from collage.errors import MeasureError
-from collage.verify import Arena, Contender, compare_latency, ratio
+from collage.verify import Arena, Contender, compare_latency, profile_kernels, ratio
+from collage.verify.contender import without_hook
+from tests.runtime import executables
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def test_nothing_that_runs_is_an_error(tmp_path):
 def test_a_race_drops_who_is_surely_slower(model, tmp_path):
     value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64]) for n in ("x", "y")]
     names = ["x", *(f"t{n}" for n in range(200)), "y"]
-    nodes = [helper.make_node("Sin", [a], [b]) for a, b in itertools.pairwise(names)]
+    nodes = [helper.make_node("Sin", [a], [b]) for a, b in pairwise(names)]
     slow = tmp_path / "slow.onnx"
     graph = helper.make_graph(nodes, "g", value[:1], value[1:])
     onnx.save(
@@ -69,3 +71,37 @@ def test_a_race_drops_who_is_surely_slower(model, tmp_path):
         assert len(found["slow"].rounds) < 20
         arena.leave("slow")
         assert arena.names == ["fast"]
+
+
+def test_kernels_are_timed_inside_the_executable(tmp_path):
+    shape = {"x": (1, 1 << 18)}
+    light = executables.relu_model(shape["x"])
+    names = ["x", *(f"v{i}" for i in range(8)), "y"]
+    nodes = [helper.make_node("Sin", [a], [b]) for a, b in pairwise(names)]
+    heavy = executables.model(nodes, shape, {"y": shape["x"]})
+    kernels = [("onnxruntime", executables.onnx_blob(one)) for one in (light, heavy)]
+    kind = (shape["x"], "float32")
+    file = executables.export(
+        executables.chain(kernels, [kind], [kind], name="collage"), tmp_path / "two.so"
+    )
+    feed = {"x": np.ones(shape["x"], np.float32)}
+    contender = Contender("two", "executable", file, "collage")
+    found = profile_kernels(contender, feed, 1, tmp_path)
+    assert set(found) == {"collage_kernel_0", "collage_kernel_1"}
+    assert 0 < found["collage_kernel_0"] * 2 < found["collage_kernel_1"]
+    whole = compare_latency([contender], feed, 1, 0.3, tmp_path)["two"].seconds
+    assert sum(found.values()) == pytest.approx(whole, rel=0.5)
+
+
+def test_the_hooks_own_time_is_taken_off():
+    medians = {"vm.builtin.reshape": 2e-6, "vm.builtin.alloc_tensor": 3e-6,
+               "collage_main_0_tvm": 9e-6, "collage_main_1_tvm": 1e-6}  # fmt: skip
+    found = without_hook(medians)
+    assert found == pytest.approx({"collage_main_0_tvm": 7e-6, "collage_main_1_tvm": 0.0})
+
+
+def test_an_executable_that_does_not_load_is_not_profiled(tmp_path):
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"not a library")
+    with pytest.raises(MeasureError, match="does not run"):
+        profile_kernels(Contender("bad", "executable", broken), FEED, 1, tmp_path)

@@ -1,20 +1,42 @@
 """ONNX Runtime: any region, because it runs every ONNX operator and its own `com.microsoft` ones.
 
 The variants differ in the last graph optimisation. With all of them, convolutions run in a blocked
-layout (NCHWc) with reorders at the region's borders; a short region may be faster without.
+layout (NCHWc) with reorders at the region's borders; a short region may be faster without. Regions
+without a convolution are the same in both, and are offered once.
+
+Values whose shape depends on data are welcome inside a region, and at its outputs where the function
+returns them: such a kernel allocates its outputs.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
 from collage.errors import BackendError
 from collage.frontend.model import Function
-from collage.graph.index_set import IndexSet
+from collage.graph.dataflow import DataflowGraph
+from collage.graph.index_set import IndexSet, index_set
+from collage.graph.units import returned_open
+from collage.rules.regions import Regions
+from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
 from collage.runtime.blob import Header, pack
 from collage.runtime.plugin import library_reason, library_version
 
 LIBRARY = "onnxruntime"
 LEVELS = {"": "all", "extended": "extended"}
+
+
+@dataclass(frozen=True)
+class _Regions(PartitionRule):
+    """The default regions; in the second variant those with a convolution."""
+
+    regions: Regions
+    convolutions: IndexSet
+
+    def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
+        found = self.regions.candidates(graph, spec)
+        return [one for one in found if not spec.variant or one.inside & self.convolutions]
 
 
 class OnnxRuntimeBackend(Backend):
@@ -30,10 +52,12 @@ class OnnxRuntimeBackend(Backend):
         return Availability("", {LIBRARY: library_version(LIBRARY)})
 
     def unsupported(self, function: Function, node: int) -> str | None:
-        for value in function.graph.nodes[node].outputs:
-            if value and value not in function.graph.types:
-                return f"the shape of {value!r} depends on data"
         return None
+
+    def rule(self, function: Function) -> PartitionRule:
+        graph = function.graph
+        convolutions = index_set(node.index for node in graph.nodes if node.op == "Conv")
+        return _Regions(Regions(graph.everything), convolutions)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
@@ -42,6 +66,9 @@ class OnnxRuntimeBackend(Backend):
 
         if variant not in LEVELS:
             raise BackendError(f"onnxruntime has no variant {variant!r}")
+        allocates = returned_open(function.graph, nodes)
         header: Header = {"graph_optimization_level": LEVELS[variant], "threads": threads}
+        header = {**header, "allocates": 1} if allocates else header
         model = region_onnx(function, nodes).SerializeToString()
-        return PluginKernel("onnxruntime", pack(header, [np.frombuffer(model, np.uint8)]))
+        blob = pack(header, [np.frombuffer(model, np.uint8)])
+        return PluginKernel("onnxruntime", blob, allocates)

@@ -15,6 +15,7 @@ from collage.backends.base import Availability, Backend, BackendStyle, PluginKer
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
+from collage.graph.units import returned_open
 from collage.runtime.blob import Header, pack
 from collage.runtime.plugin import library_reason, library_version
 
@@ -62,11 +63,11 @@ class OpenVinoBackend(Backend):
         for value in (*found.inputs, *found.outputs):
             if not value or value in function.weights:
                 continue
-            if value not in function.graph.types:
-                return f"the shape of {value!r} depends on data"
-            dtype = function.graph.types[value].dtype
+            dtype = function.type_of(value).dtype
             if dtype not in DTYPES:
-                return f"OpenVINO has no tensors of {dtype}"
+                return f"OpenVINO has no tensors of {dtype or 'an unknown type'} ({value!r})"
+        if returned_open(function.graph, 1 << node):
+            return "the function returns a tensor whose shape depends on data"
         return self._ask(function, node)
 
     def compile(

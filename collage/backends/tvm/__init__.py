@@ -1,7 +1,7 @@
 """TVM's own kernels: a region becomes one fused TIR function with a light schedule.
 
-Without tuning, TVM's dense products are far slower than any library's, so large ones are refused with
-that reason; what is left, everything bound by memory traffic, fuses into single passes.
+Everything bound by memory traffic fuses into single passes with a schedule by rules (`schedule`). Without
+tuning, large dense products are slower than any library's, so they are refused with that reason.
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -12,10 +12,12 @@ from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
 
-SCHEDULE_REVISION = "1"
+SCHEDULE_REVISION = "2"
 """Part of every cost's key: schedules that change invalidate what was measured with the old ones."""
 
-HOPELESS_FLOP = 1_000_000
+HOPELESS_FLOP, AWKWARD_FLOP = 32_000_000, 1_000_000
+"""Largest product without a tuned schedule, and the largest convolution that has no whole vectors."""
+LANES = 16
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 
@@ -58,6 +60,7 @@ class TvmBackend(Backend):
 
 
 def _hopeless(function: Function, node: int) -> str | None:
+    """Return why a dense product needs tuning."""
     found, types = function.graph.nodes[node], function.graph.types
     if found.op not in PRODUCTS:
         return None
@@ -67,6 +70,16 @@ def _hopeless(function: Function, node: int) -> str | None:
         else (types[found.inputs[0]].shape[-1])
     )
     flop = 2 * prod(types[found.outputs[0]].shape) * reduced
-    if flop <= HOPELESS_FLOP:
+    awkward = found.op.startswith("Conv") and not _has_whole_vectors(function, node)
+    if flop <= (AWKWARD_FLOP if awkward else HOPELESS_FLOP):
         return None
     return f"a product of {flop / 1e6:.0f} MFLOP is far slower here without a tuned schedule"
+
+
+def _has_whole_vectors(function: Function, node: int) -> bool:
+    """Tell whether a convolution's rows are vectors: contiguous reads, a multiple of their length."""
+    found, types = function.graph.nodes[node], function.graph.types
+    strides = [one.ints for one in function.onnx_nodes[node].attribute if one.name == "strides"]
+    depthwise = types[found.inputs[1]].shape[1] == 1
+    contiguous = all(values[-1] == 1 for values in strides)
+    return depthwise or (contiguous and types[found.outputs[0]].shape[-1] % LANES == 0)

@@ -1,17 +1,17 @@
 """Operators whose TVM lowering is slow or loses digits, lowered in a form that LLVM vectorises.
 
 Layer normalisation is two passes over a row that is in the cache (TVM subtracts the squared mean from the
-mean square, which cancels); softmax finds its maximum with `llvm.maximum`, the only float maximum
-that LLVM may reorder; pooling and depthwise windows stay TVM's. Everything but float32 keeps TVM's
+mean square, which cancels); what is reduced along rows is reduced in vectors (`lanes`); pooling and
+depthwise windows stay TVM's. Everything but float32 keeps TVM's
 own lowering.
 """
 
 from collections.abc import Callable, Sequence
-from math import prod, sqrt
+from math import pi, prod, sqrt
 
 from tvm import ir, relax, te, tirx
 
-from collage.backends.tvm import polynomials as poly
+from collage.backends.tvm.lanes import Kind, reduce_axes
 
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Scalar = Callable[[tirx.Expr], tirx.Expr]
@@ -24,28 +24,35 @@ def legalizers() -> dict[str, Legalizer]:
         "relax.nn.softmax": _softmax,
         "relax.nn.layer_norm": _layer_norm,
         "relax.power": _power,
-        "relax.max": _max,
+        "relax.nn.log_softmax": _log_softmax,
+        "relax.max": _reduction(Kind.MAX, "max"),
+        "relax.sum": _reduction(Kind.SUM, "sum"),
+        "relax.mean": _reduction(Kind.SUM, "mean"),
     }
     return table
 
 
+def f32(value: float) -> tirx.Expr:
+    return tirx.const(value, "float32")
+
+
 def _gelu(x: tirx.Expr) -> tirx.Expr:
-    return x * poly.f32(0.5) * (poly.f32(1.0) + poly.erf(x * poly.f32(sqrt(0.5))))
+    return x * f32(0.5) * (f32(1.0) + tirx.erf(x * f32(sqrt(0.5))))
 
 
 def _gelu_tanh(x: tirx.Expr) -> tirx.Expr:
-    inner = poly.f32(sqrt(2 / 3.141592653589793)) * (x + poly.f32(0.044715) * x * x * x)
-    return x * poly.f32(0.5) * (poly.f32(1.0) + poly.tanh(inner))
+    inner = f32(sqrt(2 / pi)) * (x + f32(0.044715) * x * x * x)
+    return x * f32(0.5) * (f32(1.0) + tirx.tanh(inner))
 
 
 UNARY: dict[str, Scalar] = {
-    "exp": poly.exp,
-    "erf": poly.erf,
-    "tanh": poly.tanh,
-    "sigmoid": poly.sigmoid,
+    "exp": tirx.exp,
+    "erf": tirx.erf,
+    "tanh": tirx.tanh,
+    "sigmoid": tirx.sigmoid,
     "nn.gelu": _gelu,
     "nn.gelu_tanh": _gelu_tanh,
-    "nn.silu": lambda x: x * poly.sigmoid(x),
+    "nn.silu": lambda x: x * tirx.sigmoid(x),
 }
 
 
@@ -82,30 +89,6 @@ def _power(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return _default(builder, call) if form is None else _unary("power", form)(builder, call)
 
 
-def _maximum(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
-    return tirx.call_llvm_pure_intrin("float32", "llvm.maximum", a, b)
-
-
-def _reducer(name: str) -> Callable[..., tirx.Expr]:
-    """Return a maximum that LLVM may evaluate in any order."""
-    return te.comm_reducer(_maximum, lambda dtype: tirx.min_value(dtype), name=name)
-
-
-def _rows(
-    x: te.Tensor, axes: Sequence[int], keep: Callable[..., tirx.Expr], name: str
-) -> te.Tensor:
-    """Reduce `axes`; `keep(index)` reads what is reduced at a full index."""
-    shape = [size for axis, size in enumerate(x.shape) if axis not in axes]
-
-    def element(*index: tirx.Expr) -> tirx.Expr:
-        reduced = {axis: te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes}
-        rest = iter(index)
-        full = [reduced[axis] if axis in reduced else next(rest) for axis in range(len(x.shape))]
-        return keep(full, list(reduced.values()))
-
-    return te.compute(shape, element, name=name)
-
-
 def _outside(index: Sequence[tirx.Expr], axes: Sequence[int]) -> list[tirx.Expr]:
     return [value for axis, value in enumerate(index) if axis not in axes]
 
@@ -114,19 +97,22 @@ def _normalised(axes: Sequence[int], rank: int) -> list[int]:
     return sorted(int(axis) % rank for axis in axes)
 
 
+def _shape(x: te.Tensor) -> list[int]:
+    return [int(size) for size in x.shape]
+
+
 def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if not _is_float32(call):
         return _default(builder, call)
     axes = _normalised([call.attrs.axis], len(call.args[0].ty.shape.values))
-    largest = _reducer("largest")
 
     def compute(x: te.Tensor) -> te.Tensor:
-        top = _rows(x, axes, lambda i, r: largest(x(*i), axis=r), "softmax_max")
+        top = reduce_axes(_shape(x), axes, lambda i: x(*i), Kind.MAX, "softmax_max")
         powers = te.compute(
-            x.shape, lambda *i: poly.exp(x(*i) - top(*_outside(i, axes))), name="softmax_exp"
+            x.shape, lambda *i: tirx.exp(x(*i) - top(*_outside(i, axes))), name="softmax_exp"
         )
-        total = _rows(x, axes, lambda i, r: te.sum(powers(*i), axis=r), "softmax_sum")
-        inverse = te.compute(total.shape, lambda *i: poly.f32(1.0) / total(*i), name="softmax_inv")
+        total = reduce_axes(_shape(x), axes, lambda i: powers(*i), Kind.SUM, "softmax_sum")
+        inverse = te.compute(total.shape, lambda *i: f32(1.0) / total(*i), name="softmax_inv")
         return te.compute(
             x.shape, lambda *i: powers(*i) * inverse(*_outside(i, axes)), name="softmax"
         )
@@ -134,21 +120,46 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(compute, call.args[0], primfunc_name_hint="softmax")
 
 
-def _max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def _log_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if not _is_float32(call):
         return _default(builder, call)
-    rank = len(call.args[0].ty.shape.values)
-    axes = _normalised(range(rank) if call.attrs.axis is None else call.attrs.axis, rank)
-    largest = _reducer("largest")
+    axes = _normalised([call.attrs.axis], len(call.args[0].ty.shape.values))
 
     def compute(x: te.Tensor) -> te.Tensor:
-        result = _rows(x, axes, lambda i, r: largest(x(*i), axis=r), "max")
-        if not call.attrs.keepdims:
-            return result
-        shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
-        return te.compute(shape, lambda *i: result(*_outside(i, axes)), name="max_kept")
+        top = reduce_axes(_shape(x), axes, lambda i: x(*i), Kind.MAX, "softmax_max")
+        powers = te.compute(
+            x.shape, lambda *i: tirx.exp(x(*i) - top(*_outside(i, axes))), name="softmax_exp"
+        )
+        total = reduce_axes(_shape(x), axes, lambda i: powers(*i), Kind.SUM, "softmax_sum")
+        shift = te.compute(total.shape, lambda *i: top(*i) + tirx.log(total(*i)), name="shift")
+        return te.compute(x.shape, lambda *i: x(*i) - shift(*_outside(i, axes)), name="log_softmax")
 
-    return builder.call_te(compute, call.args[0], primfunc_name_hint="max")
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="log_softmax")
+
+
+def _reduction(kind: Kind, name: str) -> Legalizer:
+    """Return the legalizer of a maximum, a sum or (under the name "mean") an average."""
+
+    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        rank = len(call.args[0].ty.shape.values)
+        axes = _normalised(range(rank) if call.attrs.axis is None else call.attrs.axis, rank)
+        if not _is_float32(call) or not axes:
+            return _default(builder, call)
+
+        def compute(x: te.Tensor) -> te.Tensor:
+            result = reduce_axes(_shape(x), axes, lambda i: x(*i), kind, name)
+            count = f32(prod(int(x.shape[axis]) for axis in axes))
+            if name == "mean":
+                total = result
+                result = te.compute(total.shape, lambda *i: total(*i) / count, name="mean_of")
+            if not call.attrs.keepdims:
+                return result
+            shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+            return te.compute(shape, lambda *i: result(*_outside(i, axes)), name=f"{name}_kept")
+
+        return builder.call_te(compute, call.args[0], primfunc_name_hint=name)
+
+    return legalize
 
 
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -159,19 +170,17 @@ def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     axes = _normalised(attrs.axes, rank)
 
     def compute(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
-        inverse = poly.f32(1.0 / prod(int(x.shape[axis]) for axis in axes))
-        total = _rows(x, axes, lambda i, r: te.sum(x(*i), axis=r), "norm_sum")
+        inverse = f32(1.0 / prod(int(x.shape[axis]) for axis in axes))
+        total = reduce_axes(_shape(x), axes, lambda i: x(*i), Kind.SUM, "norm_sum")
         centred = te.compute(
             x.shape, lambda *i: x(*i) - total(*_outside(i, axes)) * inverse, name="norm_centred"
         )
-        squares = _rows(
-            x, axes, lambda i, r: te.sum(centred(*i) * centred(*i), axis=r), "norm_squares"
+        squares = reduce_axes(
+            _shape(x), axes, lambda i: centred(*i) * centred(*i), Kind.SUM, "norm_squares"
         )
         scale = te.compute(
             squares.shape,
-            lambda *i: (
-                poly.f32(1.0) / tirx.sqrt(squares(*i) * inverse + poly.f32(float(attrs.epsilon)))
-            ),
+            lambda *i: f32(1.0) / tirx.sqrt(squares(*i) * inverse + f32(float(attrs.epsilon))),
             name="norm_scale",
         )
 

@@ -1,17 +1,23 @@
 """exp, erf, tanh and sigmoid of float32 as plain arithmetic, so that LLVM vectorises them.
 
-TVM lowers these to scalar calls of the C library. The forms here are within 4e-7 relative of the exact
+TVM lowers these to scalar calls of the C library. The forms here are within 1e-6 relative of the exact
 value: exp by range reduction and a polynomial of degree six; erf by N. Juffa's two polynomials
 (CUDA's, also MLAS's); tanh by Eigen's rational function. exp is 0 below -87.7 and infinite above 88.4
 (the exact limits are -103.3 and 88.7); NaN is not propagated.
+
+They replace TVM's lowering of the operators in the last pass before LLVM, so that schedules see small
+expressions; scalars and vectors alike. float64 keeps the C library.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 from tvm import tirx
+from tvm.tirx.op import register_intrin_lowering
 
 LOG2_E = 1.4426950408889634
-LN_2 = 0.6931471805599453
+LN_2_HIGH, LN_2_LOW = 0.693359375, -2.12194440e-4
+EXP_HIGHEST, EXP_LOWEST = 88.7, -88.0
 EXP_COEFFICIENTS = (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0)
 ERF_SMALL = (
     -5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1,
@@ -27,41 +33,93 @@ TANH_P = (
     1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
 )  # fmt: skip
 TANH_Q = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+HIGHEST_LEVEL = 99
+
+Form = Callable[[tirx.Expr], tirx.Expr]
 
 
-def f32(value: float) -> tirx.Expr:
-    return tirx.const(value, "float32")
+@cache
+def use_polynomials() -> None:
+    """Replace TVM's lowering of these operators for LLVM targets, in this process."""
+    for name, form in FORMS.items():
+        register_intrin_lowering(
+            f"tirx.{name}", "llvm", f=_lowering(name, form), level=HIGHEST_LEVEL
+        )
+
+
+def bound(value: tirx.Expr, body: Form) -> tirx.Expr:
+    """Evaluate `value` once and use it in `body`."""
+    name = tirx.Var("t", str(value.ty.dtype))
+    return tirx.Let(name, value, body(name))
+
+
+def like(x: tirx.Expr, value: float) -> tirx.Expr:
+    """Return the constant with the dtype and lanes of `x`."""
+    return tirx.const(value, str(x.ty.dtype))
 
 
 def horner(x: tirx.Expr, coefficients: Sequence[float]) -> tirx.Expr:
     """Evaluate the polynomial, highest power first."""
-    result = f32(coefficients[0])
+    result = like(x, coefficients[0])
     for coefficient in coefficients[1:]:
-        result = result * x + f32(coefficient)
+        result = result * x + like(x, coefficient)
     return result
 
 
 def exp(x: tirx.Expr) -> tirx.Expr:
-    x = tirx.max(tirx.min(x, f32(88.7)), f32(-88.0))
-    power = tirx.floor(x * f32(LOG2_E) + f32(0.5))
-    rest = x - power * f32(LN_2)
-    scale = (tirx.Cast("int32", power) + tirx.const(127, "int32")) << tirx.const(23, "int32")
-    return horner(rest, EXP_COEFFICIENTS) * tirx.reinterpret("float32", scale)
+    integer = str(x.ty.dtype).replace("float", "int")
+
+    def scaled(x: tirx.Expr, power: tirx.Expr) -> tirx.Expr:
+        exponent = tirx.Cast(integer, power) + tirx.const(127, integer)
+        scale = tirx.reinterpret(str(x.ty.dtype), exponent << tirx.const(23, integer))
+        rest = x - power * like(x, LN_2_HIGH) - power * like(x, LN_2_LOW)
+        return bound(rest, lambda rest: horner(rest, EXP_COEFFICIENTS)) * scale
+
+    def of(x: tirx.Expr) -> tirx.Expr:
+        power = tirx.floor(x * like(x, LOG2_E) + like(x, 0.5))
+        return bound(power, lambda power: scaled(x, power))
+
+    return bound(tirx.max(tirx.min(x, like(x, EXP_HIGHEST)), like(x, EXP_LOWEST)), of)
 
 
 def erf(x: tirx.Expr) -> tirx.Expr:
-    size = tirx.max(x, -x)
-    small = horner(x * x, ERF_SMALL) * x + x
-    large = f32(1.0) - exp(horner(size, ERF_LARGE) * size - size)
-    signed = tirx.Select(x < f32(0.0), -large, large)
-    return tirx.Select(size > f32(ERF_SPLIT), signed, small)
+    def of(x: tirx.Expr, size: tirx.Expr) -> tirx.Expr:
+        small = bound(x * x, lambda square: horner(square, ERF_SMALL)) * x + x
+        large = like(x, 1.0) - exp(horner(size, ERF_LARGE) * size - size)
+        signed = bound(large, lambda large: tirx.Select(x < like(x, 0.0), -large, large))
+        return tirx.Select(size > like(x, ERF_SPLIT), signed, small)
+
+    return bound(x, lambda x: bound(tirx.max(x, -x), lambda size: of(x, size)))
 
 
 def tanh(x: tirx.Expr) -> tirx.Expr:
-    x = tirx.max(tirx.min(x, f32(TANH_CLAMP)), f32(-TANH_CLAMP))
-    square = x * x
-    return x * horner(square, TANH_P) / horner(square, TANH_Q)
+    def of(x: tirx.Expr, square: tirx.Expr) -> tirx.Expr:
+        return x * horner(square, TANH_P) / horner(square, TANH_Q)
+
+    clamped = tirx.max(tirx.min(x, like(x, TANH_CLAMP)), like(x, -TANH_CLAMP))
+    return bound(clamped, lambda x: bound(x * x, lambda square: of(x, square)))
 
 
 def sigmoid(x: tirx.Expr) -> tirx.Expr:
-    return f32(1.0) / (f32(1.0) + exp(-x))
+    return like(x, 1.0) / (like(x, 1.0) + exp(-x))
+
+
+FORMS: dict[str, Form] = {"exp": exp, "erf": erf, "tanh": tanh, "sigmoid": sigmoid}
+
+
+def _lowering(name: str, form: Form) -> Form:
+    def lowered(call: tirx.Expr) -> tirx.Expr:
+        operand = call.args[0]
+        dtype = str(operand.ty.dtype)
+        kind, _, lanes = dtype.partition("x")
+        if kind == "float32":
+            return form(operand)
+        if kind in ("float16", "bfloat16"):
+            wide = f"float32x{lanes}" if lanes else "float32"
+            return tirx.Cast(dtype, form(tirx.Cast(wide, operand)))
+        if name == "sigmoid":
+            one = tirx.const(1.0, dtype)
+            return one / (one + tirx.call_pure_extern(dtype, "exp", -operand))
+        return tirx.call_pure_extern(dtype, name, operand)
+
+    return lowered

@@ -10,6 +10,8 @@ from functools import cache
 import tvm
 import tvm_ffi
 
+from collage.backends.tvm.polynomials import use_polynomials
+
 
 @cache
 def host_cpu() -> str:
@@ -19,7 +21,11 @@ def host_cpu() -> str:
 
 @cache
 def host_target(threads: int) -> tvm.target.Target:
-    """Return the target of native kernels, and of assembled executables, with `threads` cores."""
+    """Return the target of native kernels, and of assembled executables, with `threads` cores.
+
+    Kernels for this target are to be lowered with the polynomials, so they are registered here.
+    """
+    use_polynomials()
     return tvm.target.Target(
         {
             "kind": "llvm",

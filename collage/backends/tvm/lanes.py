@@ -1,0 +1,122 @@
+"""Reductions along rows as tensor expressions that are vectors from the start.
+
+LLVM's own vectors of a sum pay for a scalar remainder and a slow horizontal step in each row: a row of 49
+costs eight times what it must. Here each row is first reduced to `LANES` partial results, one store of a
+stage whose innermost dimension is the lane, and then to one by a balanced tree. What is left of a row
+that is no whole number of vectors is read as one more vector, which ends with the row and overlaps the one
+before: a maximum may see an element twice, a sum takes those that it has had as zero.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import reduce
+
+from tvm import te, tirx
+
+Index = list[tirx.Expr]
+Element = Callable[[Index], tirx.Expr]
+LANES = 16
+WIDE_LANES = 32
+"""Partial results of long rows: two vectors, so that additions need not wait for the one before."""
+LONG = 256
+
+
+class Kind(Enum):
+    """What is reduced to."""
+
+    SUM = "sum"
+    MAX = "max"
+
+
+def reduce_axes(
+    shape: Sequence[int], axes: Sequence[int], element: Element, kind: Kind, name: str
+) -> te.Tensor:
+    """Reduce `element` over `axes` (sorted, not negative); the others are the result's dimensions.
+
+    Args:
+        shape: the extents of all dimensions.
+        element: what is reduced, at a full index.
+    """
+    length, others = shape[-1], axes[:-1]
+    rest = length % LANES
+    in_rows = axes[-1] == len(shape) - 1 and length >= LANES
+    if not in_rows or (rest and others):
+        return _plain(shape, axes, element, kind, name)
+    lanes = WIDE_LANES if length >= LONG and length % WIDE_LANES == 0 else LANES
+    partial = _partial(shape, axes, element, kind, lanes, name)
+    if rest and kind is Kind.SUM:
+        partial = _with_rest(shape, axes, element, partial, name)
+    return te.compute(partial.shape[:-1], lambda *i: _tree(partial, i, lanes, kind), name=name)
+
+
+def _plain(
+    shape: Sequence[int], axes: Sequence[int], element: Element, kind: Kind, name: str
+) -> te.Tensor:
+    def value(*index: tirx.Expr) -> tirx.Expr:
+        reduced = {axis: te.reduce_axis((0, shape[axis]), name=f"k{axis}") for axis in axes}
+        combine = te.sum if kind is Kind.SUM else _any_order_maximum()
+        return combine(element(_full(shape, index, reduced)), axis=list(reduced.values()))
+
+    return te.compute([n for axis, n in enumerate(shape) if axis not in axes], value, name=name)
+
+
+def _full(shape: Sequence[int], index: Sequence[tirx.Expr], at: dict[int, tirx.Expr]) -> Index:
+    rest = iter(index)
+    return [at[axis] if axis in at else next(rest) for axis in range(len(shape))]
+
+
+def _partial(
+    shape: Sequence[int],
+    axes: Sequence[int],
+    element: Element,
+    kind: Kind,
+    lanes: int,
+    name: str,
+) -> te.Tensor:
+    length, last = shape[-1], len(shape) - 1
+    overlapping = kind is Kind.MAX and length % lanes != 0
+
+    def value(*index: tirx.Expr) -> tirx.Expr:
+        at = {axis: te.reduce_axis((0, shape[axis]), name=f"k{axis}") for axis in axes[:-1]}
+        step = te.reduce_axis((0, length // lanes + overlapping), name="step")
+        over = [*at.values(), step]
+        start = step * lanes
+        if overlapping:
+            start = tirx.min(start, tirx.const(length - lanes, str(start.ty.dtype)))
+        at[last] = start + index[-1]
+        combine = te.sum if kind is Kind.SUM else te.max
+        return combine(element(_full(shape, index[:-1], at)), axis=over)
+
+    outer = [n for axis, n in enumerate(shape) if axis not in axes]
+    return te.compute([*outer, lanes], value, name=f"{name}_lanes")
+
+
+def _with_rest(
+    shape: Sequence[int], axes: Sequence[int], element: Element, partial: te.Tensor, name: str
+) -> te.Tensor:
+    length, last = shape[-1], len(shape) - 1
+
+    def value(*index: tirx.Expr) -> tirx.Expr:
+        found = element(_full(shape, index[:-1], {last: length - LANES + index[-1]}))
+        fresh = index[-1] >= LANES - length % LANES
+        return partial(*index) + tirx.Select(fresh, found, tirx.const(0.0, "float32"))
+
+    return te.compute(partial.shape, value, name=f"{name}_rest")
+
+
+def _tree(partial: te.Tensor, index: Sequence[tirx.Expr], lanes: int, kind: Kind) -> tirx.Expr:
+    values = [partial(*index, lane) for lane in range(lanes)]
+    combine = tirx.max if kind is Kind.MAX else lambda a, b: a + b
+    while len(values) > 1:
+        half = len(values) // 2
+        values = [combine(values[n], values[n + half]) for n in range(half)]
+    return reduce(combine, values)
+
+
+def _any_order_maximum() -> Callable[..., tirx.Expr]:
+    """Return the maximum that LLVM may reorder, for the loops that are left to it."""
+
+    def larger(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+        return tirx.call_llvm_pure_intrin("float32", "llvm.maximum", a, b)
+
+    return te.comm_reducer(larger, lambda dtype: tirx.min_value(dtype), name="largest")

@@ -1,0 +1,240 @@
+"""What the schedule asks about one stage (TIR block) of a kernel: its loops, and how it walks memory.
+
+Every rule is decided by strides: how many elements a step of a loop moves in each tensor that the
+stage reads or writes. Loops that walk all tensors as one may be fused; a loop of stride 0 or 1
+everywhere may be vectorised; a read whose contiguous loop is not the innermost one is a transposition.
+Strides come from TVM's analysis of the flat offset, so that reshapes fused into a stage (divisions and
+remainders by constants) vanish where they can. A stride is None where the offset is no linear
+function of the loop.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+from tvm import ir, s_tir, sym, tirx
+
+Block: TypeAlias = s_tir.schedule.SBlockRV
+Loop: TypeAlias = s_tir.schedule.LoopRV
+
+SLOW_CALLS = frozenset({
+    "tirx.exp", "tirx.erf", "tirx.tanh", "tirx.sigmoid", "tirx.log", "tirx.pow", "tirx.sqrt",
+    "tirx.rsqrt", "tirx.sin", "tirx.cos", "tirx.call_pure_extern",
+})  # fmt: skip
+_OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value", "args", "indices", "body")
+
+
+@dataclass(frozen=True)
+class Access:
+    """One read or write; `strides` are in elements, one a loop of the nest."""
+
+    buffer: tirx.Buffer
+    strides: tuple[int | None, ...]
+    writes: bool
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A stage with all loops around it.
+
+    `shared` counts the leading loops that other stages are under too; `guarded` tells which loops decide
+    a condition of the stage (a padding, a concatenation).
+    """
+
+    block: Block
+    loops: tuple[Loop, ...]
+    extents: tuple[int, ...]
+    reducing: tuple[bool, ...]
+    accesses: tuple[Access, ...]
+    guarded: tuple[bool, ...]
+    shared: int
+    expressions: tuple[tirx.Expr, ...]
+
+    @property
+    def spatial(self) -> tuple[int, ...]:
+        """The stage's own loops that do not reduce."""
+        return tuple(n for n in range(self.shared, len(self.loops)) if not self.reducing[n])
+
+    @property
+    def reduced(self) -> tuple[int, ...]:
+        return tuple(n for n, reduces in enumerate(self.reducing) if reduces)
+
+    @property
+    def reads(self) -> tuple[Access, ...]:
+        """What is read; the accumulator of a reduction is left out."""
+        written = self.written.buffer
+        return tuple(a for a in self.accesses if not a.writes and not a.buffer.same_as(written))
+
+    @property
+    def written(self) -> Access:
+        return next(access for access in self.accesses if access.writes)
+
+    @property
+    def conditional(self) -> bool:
+        return any(_is_call(part, {"prim.if_then_else"}) for part in self._parts())
+
+    @property
+    def expensive(self) -> bool:
+        return any(_is_call(part, SLOW_CALLS) for part in self._parts())
+
+    def _parts(self) -> Iterator[tirx.Expr]:
+        for expression in self.expressions:
+            yield from walk(expression)
+
+
+def stages(plan: s_tir.Schedule) -> list[Block]:
+    """Return all stages, whatever loops they are under, in order."""
+    return list(plan.get_child_blocks(plan.get_sblock("root")))
+
+
+def walk(expression: object) -> Iterator[tirx.Expr]:
+    """Yield every expression within `expression`, itself included."""
+    stack = [expression]
+    while stack:
+        found = stack.pop()
+        yield found
+        for name in _OPERANDS:
+            inner = getattr(found, name, None)
+            if isinstance(inner, tirx.Expr):
+                stack.append(inner)
+            elif name in ("args", "indices") and inner is not None:
+                stack.extend(one for one in inner if isinstance(one, tirx.Expr))
+
+
+def _is_call(expression: object, names: set[str] | frozenset[str]) -> bool:
+    op = getattr(expression, "op", None)
+    return isinstance(op, ir.Op) and op.name in names
+
+
+def nest(plan: s_tir.Schedule, block: Block) -> Nest:
+    """Describe the stage as it stands in the schedule now.
+
+    Raises:
+        ValueError: the stage is more than one store under plain loops.
+    """
+    loops = tuple(plan.get_loops(block))
+    found, realized = plan.get(block), _realization(plan, block, loops)
+    if not isinstance(found.body, tirx.BufferStore):
+        raise ValueError("the stage is not one store")
+    extents = tuple(int(plan.get(loop).extent) for loop in loops)
+    variables = [plan.get(loop).loop_var for loop in loops]
+    reducing = _reducing(found, realized, variables)
+    expressions = (found.body.value, *found.body.indices)
+    accesses = _accesses(found, realized, variables, extents)
+    shared = sum(len(plan.get_child_blocks(loop)) > 1 for loop in loops)
+    guarded = _guarded(found, realized, variables, expressions)
+    return Nest(block, loops, extents, reducing, accesses, guarded, shared, expressions)
+
+
+def _realization(plan: s_tir.Schedule, block: Block, loops: tuple[Loop, ...]) -> object:
+    wanted = plan.get(block)
+    if not loops:
+        raise ValueError("the stage has no loop")
+    stack = [plan.get(loops[-1]).body]
+    while stack:
+        found = stack.pop()
+        if hasattr(found, "iter_values"):
+            if found.block.same_as(wanted):
+                return found
+        else:
+            stack.extend(getattr(found, "seq", None) or [getattr(found, "body", None)])
+    raise ValueError("the stage is not under its loops")
+
+
+def _reducing(found: object, realized: object, variables: list[tirx.Var]) -> tuple[bool, ...]:
+    bound = [
+        value
+        for one, value in zip(found.iter_vars, realized.iter_values, strict=True)  # type: ignore[attr-defined]
+        if one.iter_type != tirx.IterVar.DataPar
+    ]
+    used = [part for value in bound for part in walk(value)]
+    return tuple(any(variable.same_as(part) for part in used) for variable in variables)
+
+
+def _guarded(
+    found: object,
+    realized: object,
+    variables: list[tirx.Var],
+    expressions: tuple[tirx.Expr, ...],
+) -> tuple[bool, ...]:
+    conditions = [
+        part.args[0]
+        for expression in expressions
+        for part in walk(expression)
+        if _is_call(part, {"prim.if_then_else"})
+    ]
+    used = [part for condition in conditions for part in walk(condition)]
+    bound = [
+        inner
+        for one, value in zip(found.iter_vars, realized.iter_values, strict=True)  # type: ignore[attr-defined]
+        if any(one.var.same_as(part) for part in used)
+        for inner in walk(value)
+    ]
+    return tuple(any(variable.same_as(part) for part in bound) for variable in variables)
+
+
+def _accesses(
+    found: object, realized: object, variables: list[tirx.Var], extents: tuple[int, ...]
+) -> tuple[Access, ...]:
+    names = [one.var for one in found.iter_vars]  # type: ignore[attr-defined]
+    analyzer = sym.Analyzer()
+    for one in found.iter_vars:  # type: ignore[attr-defined]
+        analyzer.bind(one.var, one.dom)
+    per_loop = [
+        _strides(value, variables, None)
+        for value in realized.iter_values  # type: ignore[attr-defined]
+    ]
+    store = found.body  # type: ignore[attr-defined]
+    places = [(store.buffer, store.indices, True)]
+    for expression in (store.value, *store.indices):
+        for part in walk(expression):
+            if isinstance(part, ir.TensorLoad):
+                places.append((part.source, part.indices, False))
+    result = []
+    for buffer, indices, writes in places:
+        by_name = _strides(_offset(buffer, indices), names, analyzer)
+        strides = tuple(
+            _combined(by_name, [row[position] for row in per_loop], extents[position])
+            for position in range(len(variables))
+        )
+        result.append(Access(buffer, strides, writes))
+    return tuple(result)
+
+
+def _combined(outer: list[int | None], inner: list[int | None], extent: int) -> int | None:
+    """Chain rule: offset by block variable, times block variable by loop."""
+    if extent == 1:
+        return 0
+    total = 0
+    for one, two in zip(outer, inner, strict=True):
+        if one == 0 or two == 0:
+            continue
+        if one is None or two is None:
+            return None
+        total += one * two
+    return total
+
+
+def _offset(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> tirx.Expr:
+    shape = [int(size) for size in buffer.shape]
+    offset: tirx.Expr = tirx.const(0, "int64")
+    for position, index in enumerate(indices):
+        wide = index if str(index.ty.dtype) == "int64" else tirx.Cast("int64", index)
+        offset = offset + wide * tirx.const(prod(shape[position + 1 :]), "int64")
+    return offset
+
+
+def _strides(
+    offset: tirx.Expr, variables: list[tirx.Var], analyzer: "sym.Analyzer | None"
+) -> list[int | None]:
+    simple = analyzer.simplify(offset) if analyzer else offset
+    result: list[int | None] = []
+    for variable in variables:
+        if not any(variable.same_as(part) for part in walk(simple)):
+            result.append(0)
+            continue
+        linear = sym.detect_linear_equation(simple, [variable])
+        step = linear[0] if len(linear) == 2 else None
+        result.append(int(step) if isinstance(step, tirx.IntImm) else None)
+    return result

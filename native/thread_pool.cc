@@ -1,0 +1,95 @@
+#include "thread_pool.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace collage {
+namespace {
+
+using Task = std::function<void(std::int64_t, int)>;
+
+class ThreadPool {
+ public:
+  void Run(int threads, std::int64_t count, const Task& task) {
+    std::unique_lock<std::mutex> only(busy_, std::try_to_lock);
+    if (!only.owns_lock() || threads < 2 || count < 2) {
+      for (std::int64_t index = 0; index < count; ++index) task(index, 0);
+      return;
+    }
+    Start(threads, count, task);
+    Work(0);
+    std::unique_lock<std::mutex> lock(mutex_);
+    done_.wait(lock, [this] { return working_ == 0; });
+    task_ = nullptr;
+  }
+
+ private:
+  void Start(int threads, std::int64_t count, const Task& task) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    while (static_cast<int>(threads_.size()) < threads - 1) {
+      int worker = static_cast<int>(threads_.size()) + 1;
+      threads_.emplace_back([this, worker, seen = round_] { Wait(worker, seen); });
+    }
+    task_ = &task;
+    count_ = count;
+    next_ = 0;
+    wanted_ = threads - 1;
+    working_ = wanted_;
+    ++round_;
+    start_.notify_all();
+  }
+
+  void Wait(int worker, std::uint64_t seen) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      start_.wait(lock, [&] { return round_ != seen; });
+      seen = round_;
+      if (worker > wanted_) continue;
+      lock.unlock();
+      Work(worker);
+      lock.lock();
+      if (--working_ == 0) done_.notify_one();
+    }
+  }
+
+  void Work(int worker) {
+    for (std::int64_t index; (index = next_.fetch_add(1)) < count_;) (*task_)(index, worker);
+  }
+
+  std::mutex busy_;   // held by the caller of Run
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable start_, done_;
+  std::vector<std::thread> threads_;
+  std::uint64_t round_ = 0;
+  int wanted_ = 0, working_ = 0;
+  const Task* task_ = nullptr;
+  std::int64_t count_ = 0;
+  std::atomic<std::int64_t> next_{0};
+};
+
+// Never destroyed: its threads sleep until the process ends. A forked process has none of them, so it
+// begins with a new pool.
+ThreadPool* NewPool();
+
+ThreadPool*& Pool() {
+  static ThreadPool* pool = NewPool();
+  return pool;
+}
+
+ThreadPool* NewPool() {
+  pthread_atfork(nullptr, nullptr, [] { Pool() = new ThreadPool; });
+  return new ThreadPool;
+}
+
+}  // namespace
+
+void ParallelFor(int threads, std::int64_t count, const Task& task) {
+  Pool()->Run(threads, count, task);
+}
+
+}  // namespace collage

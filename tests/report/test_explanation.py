@@ -1,0 +1,136 @@
+"""Explaining a node and comparing plans: ranks, refusals, gaps, and the text and JSON of the commands."""
+
+import json
+
+import pytest
+
+from collage.cli import main
+from collage.errors import BundleError, InputError, OptionError
+from collage.report.data import ReportData
+from collage.report.explain_text import diff_text, node_text, overview_text
+from collage.report.explanation import diff, explain_node, overview, read_report
+from tests.report.sample import sample_report
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "report.json").write_text(sample_report(blocks=2).to_json())
+    return tmp_path / "a"
+
+
+def changed(data: ReportData, backend: str) -> ReportData:
+    """The same report with its second region on another backend."""
+    function = data.functions[0]
+    regions = list(function.regions)
+    regions[1] = regions[1].model_copy(update={"backend": backend})
+    other = function.model_copy(update={"regions": tuple(regions)})
+    return data.model_copy(update={"functions": (other,)})
+
+
+def test_a_node_is_found_by_number_and_by_name():
+    data = sample_report(blocks=2)
+    assert explain_node(data, "4").node.index == 4
+    assert explain_node(data, "block.1/Relu").node.index == 16
+    assert explain_node(data, "16").region.nodes == (14, 15, 16, 17, 18, 19)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("nothing", "numbers go from 0"), ("99", "numbers go"), ("block.1/rel", "block.1/Relu"),
+     ("block.0/Conv", "give a number")],
+)  # fmt: skip
+def test_an_unknown_node_is_refused_with_a_hint(name, message):
+    with pytest.raises(OptionError, match=message):
+        explain_node(sample_report(blocks=2), name)
+
+
+def test_alternatives_are_ranked_by_regret_and_refusals_keep_their_reasons():
+    found = explain_node(sample_report(blocks=2), "0")
+    regrets = [one.regret_s for one in found.ranked]
+    assert found.ranked[0].chosen
+    assert regrets == sorted(regrets)
+    assert all(0 in one.nodes for one in (*found.ranked, *found.refused, *found.unmeasured))
+    assert "wrong numbers" in found.refused[0].reason
+    assert "lower bound" in found.unmeasured[0].reason
+    assert [one.count for one in found.rest] == [7]
+
+
+def test_a_backend_without_any_candidate_is_named():
+    data = sample_report(blocks=2)
+    summary = data.summary.model_copy(update={"backends": (*data.summary.backends, "cublas")})
+    found = explain_node(data.model_copy(update={"summary": summary}), "0")
+    assert found.absent == ("cublas",)
+    assert "cublas: no candidate with this node" in node_text(found)
+
+
+def test_the_same_plan_differs_nowhere():
+    found = diff(sample_report(blocks=2), sample_report(blocks=2))
+    assert (found.same, found.changes) == (6, ())
+
+
+def test_a_changed_region_is_one_change():
+    data = sample_report(blocks=2)
+    found = diff(data, changed(data, "onednn"))
+    assert found.same == 5
+    [change] = found.changes
+    assert change.nodes == data.functions[0].regions[1].nodes
+    assert [one.backend for one in (*change.first, *change.second)] == ["tvm", "onednn"]
+    assert "onednn" in diff_text(found)
+
+
+def test_overlapping_regions_become_one_change():
+    data = sample_report(blocks=2)
+    function = data.functions[0]
+    first, second, *others = function.regions
+    merged = first.model_copy(
+        update={"nodes": (*first.nodes, *second.nodes), "backend": "openvino"}
+    )
+    other = function.model_copy(update={"regions": (merged, *others)})
+    [change] = diff(data, data.model_copy(update={"functions": (other,)})).changes
+    assert (len(change.first), len(change.second)) == (2, 1)
+    assert change.nodes == merged.nodes
+
+
+def test_plans_of_different_models_are_not_compared():
+    with pytest.raises(OptionError, match="one model"):
+        diff(sample_report(blocks=2), sample_report(blocks=3))
+
+
+def test_totals_are_the_sums_of_the_regions():
+    data = sample_report(blocks=2)
+    [totals] = overview(data).totals
+    assert totals.kernels_s == pytest.approx(sum(r.measured_s for r in data.functions[0].regions))
+    assert (totals.regions, totals.nodes) == (6, 22)
+
+
+def test_hostile_names_steer_no_terminal():
+    data = sample_report(blocks=1, hostile="\x1b[31m")
+    texts = (overview_text(overview(data)), node_text(explain_node(data, "0")),
+             diff_text(diff(data, changed(data, "onednn"))))  # fmt: skip
+    assert not any("\x1b" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["explain", "A"], ["explain", "A", "--node", "3"], ["diff", "A", "A"]]
+)
+def test_json_is_exactly_one_document(bundle, arguments, capsys):
+    command = [str(bundle) if word == "A" else word for word in arguments]
+    assert main([*command, "--json"]) == 0
+    assert isinstance(json.loads(capsys.readouterr().out), dict)
+    assert main(command) == 0
+    assert "tvm" in capsys.readouterr().out or arguments[0] == "diff"
+
+
+def test_what_is_no_report_is_refused(bundle, tmp_path):
+    with pytest.raises(InputError):
+        read_report(tmp_path)
+    text = (bundle / "report.json").read_text()
+    (bundle / "report.json").write_text(text[: len(text) // 2])
+    with pytest.raises(BundleError, match="damaged"):
+        read_report(bundle)
+    (bundle / "report.json").write_text(
+        text.replace('"schema_version":1', '"schema_version":99', 1)
+    )
+    with pytest.raises(BundleError, match="schema 99"):
+        read_report(bundle)
