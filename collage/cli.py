@@ -11,11 +11,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from collage.cli_base import command, duration, say, size
+from collage.cli_store import add_store_commands
 from collage.errors import CollageError, DimensionError, InputError, OptionError
 from collage.options import Options
 
@@ -50,41 +52,32 @@ def _parser() -> argparse.ArgumentParser:
     _compile_command(commands)
     _run_command(commands)
     _bench_command(commands)
-    report = _command(
+    report = command(
         commands, "report", _report, "print the path of a bundle's report, or its facts"
     )
     report.add_argument("bundle", type=Path)
     report.add_argument("--json", action="store_true", help="the summary as one JSON document")
-    explained = _command(commands, "explain", _explain, "say why a bundle's plan is what it is")
+    explained = command(commands, "explain", _explain, "say why a bundle's plan is what it is")
     explained.add_argument("bundle", type=Path)
     explained.add_argument("--node", metavar="N", help="a node's name or number")
     explained.add_argument("--function", help="where the node is (default: the first that has it)")
     explained.add_argument("--json", action="store_true")
-    compared = _command(commands, "diff", _diff, "compare the plans of two bundles")
+    compared = command(commands, "diff", _diff, "compare the plans of two bundles")
     compared.add_argument("first", type=Path, metavar="A")
     compared.add_argument("second", type=Path, metavar="B")
     compared.add_argument("--json", action="store_true")
-    backends = _command(commands, "backends", _backends, "list backends, versions, and why not")
+    backends = command(commands, "backends", _backends, "list backends, versions, and why not")
     backends.add_argument("--json", action="store_true")
-    doctor = _command(commands, "doctor", _doctor, "check this machine and the store")
+    doctor = command(commands, "doctor", _doctor, "check this machine and the store")
     doctor.add_argument("--cache-dir", type=Path)
+    doctor.add_argument("--store", metavar="STORE", help="check this shared store too")
     doctor.add_argument("--json", action="store_true")
-    return parser
-
-
-def _command(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    summary: str,
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=summary, description=summary)
-    parser.set_defaults(run=run)
+    add_store_commands(commands)
     return parser
 
 
 def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _command(commands, "compile", _compile, "compile an ONNX model into a bundle")
+    parser = command(commands, "compile", _compile, "compile an ONNX model into a bundle")
     defaults = Options()
     parser.add_argument("model", type=Path, help="the ONNX file")
     parser.add_argument("-o", "--output", type=Path, help="bundle folder (default: MODEL.collage)")
@@ -105,24 +98,25 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     )  # fmt: skip
     parser.add_argument("--threads", type=int, help="default: one a physical core")
     parser.add_argument(
-        "--budget", type=_duration, default=defaults.measure_budget_s, metavar="120s|2m",
+        "--budget", type=duration, default=defaults.measure_budget_s, metavar="120s|2m",
         help="time for measuring candidates (default 120s)",
     )  # fmt: skip
     parser.add_argument("--workers", type=int, default=defaults.workers)
-    parser.add_argument("--timeout", type=_duration, default=defaults.timeout_s, metavar="30s",
+    parser.add_argument("--timeout", type=duration, default=defaults.timeout_s, metavar="30s",
                         help="hard limit of one candidate")  # fmt: skip
-    parser.add_argument("--memory", type=_size, default=defaults.memory_bytes, metavar="4GiB",
+    parser.add_argument("--memory", type=size, default=defaults.memory_bytes, metavar="4GiB",
                         help="hard limit of one worker")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
     parser.add_argument("--cache-dir", type=Path, help="the local store")
+    parser.add_argument(
+        "--store", metavar="STORE", help="share costs through this folder or s3://bucket/prefix"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def _run_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _command(
-        commands, "run", _run, "run a bundle on .npy inputs, or check its golden data"
-    )
+    parser = command(commands, "run", _run, "run a bundle on .npy inputs, or check its golden data")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy")
     parser.add_argument("--save", type=Path, metavar="FILE.npz", help="write the outputs there")
@@ -130,7 +124,7 @@ def _run_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _bench_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = _command(commands, "bench", _bench, "time a bundle")
+    parser = command(commands, "bench", _bench, "time a bundle")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--model", type=Path, help="the original ONNX file: compare interleaved")
@@ -152,6 +146,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         memory_bytes=arguments.memory,
         seed=arguments.seed,
         cache_dir=arguments.cache_dir,
+        store=arguments.store,
     )
     output = arguments.output or Path(arguments.model.stem + ".collage")
     progress = Progress(quiet=arguments.quiet)
@@ -169,7 +164,7 @@ def _run(arguments: argparse.Namespace) -> int:
     bundle = load(arguments.bundle)
     if not arguments.input:
         bundle.check()
-        _say(arguments.json, {"golden": "equal"}, "golden data: equal")
+        say(arguments.json, {"golden": "equal"}, "golden data: equal")
         return 0
     feeds = {}
     for text in arguments.input:
@@ -185,7 +180,7 @@ def _run(arguments: argparse.Namespace) -> int:
         np.savez(arguments.save, **outputs)  # type: ignore[arg-type]
     shapes = {name: [str(value.dtype), list(value.shape)] for name, value in outputs.items()}
     lines = [f"{name}  {value.dtype}{list(value.shape)}" for name, value in outputs.items()]
-    _say(arguments.json, {"outputs": shapes}, "\n".join(lines))
+    say(arguments.json, {"outputs": shapes}, "\n".join(lines))
     return 0
 
 
@@ -194,7 +189,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         from collage.runtime.loader import load
 
         seconds = load(arguments.bundle).benchmark(arguments.seconds)
-        _say(arguments.json, {"seconds": seconds}, f"{seconds * 1e3:.3f} ms")
+        say(arguments.json, {"seconds": seconds}, f"{seconds * 1e3:.3f} ms")
         return 0
     from collage.pipeline import compare_bundle
 
@@ -208,7 +203,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         name: {"seconds": None if latency.reason else latency.seconds, "reason": latency.reason}
         for name, latency in found.items()
     }
-    _say(arguments.json, facts, "\n".join(rows))
+    say(arguments.json, facts, "\n".join(rows))
     return 0
 
 
@@ -265,16 +260,12 @@ def _backends(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from collage.pipeline import doctor
 
-    checks = doctor(Options(cache_dir=arguments.cache_dir))
+    checks = doctor(Options(cache_dir=arguments.cache_dir, store=arguments.store))
     failed = [check for check in checks if not check.passed]
     facts = [{"check": c.name, "passed": c.passed, "detail": c.detail} for c in checks]
     lines = [f"{'ok' if c.passed else 'NO':<4}{c.name:<22}{c.detail}" for c in checks]
-    _say(arguments.json, {"checks": facts}, "\n".join(lines))
+    say(arguments.json, {"checks": facts}, "\n".join(lines))
     return 1 if failed else 0
-
-
-def _say(as_json: bool, facts: object, text: str) -> None:
-    print(json.dumps(facts) if as_json else text)
 
 
 def parse_dims(texts: Sequence[str]) -> dict[str, int]:
@@ -302,22 +293,6 @@ def parse_shapes(texts: Sequence[str]) -> tuple[dict[str, tuple[int, ...]], ...]
             sets.append({})
         sets[-1][name] = tuple(int(size) for size in sizes)
     return tuple(sets)
-
-
-def _duration(text: str) -> float:
-    unit = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    try:
-        return float(text[:-1]) * unit[text[-1]] if text[-1] in unit else float(text)
-    except (ValueError, IndexError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 3m or 1h") from None
-
-
-def _size(text: str) -> int:
-    units = {"GiB": 1 << 30, "MiB": 1 << 20, "G": 10**9, "M": 10**6}
-    for suffix, factor in units.items():
-        if text.endswith(suffix):
-            return int(float(text.removesuffix(suffix)) * factor)
-    raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4GiB or 512MiB")
 
 
 if __name__ == "__main__":

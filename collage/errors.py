@@ -11,6 +11,7 @@
     ├── GateError             the executable is wrong: nothing is published  exit code 4
     ├── BundleError           a bundle cannot be written, is changed or unfit  exit code 5
     └── StoreError            the store cannot be read or written            exit code 6
+        └── DamagedError      what is stored is not what was stored
 
 A candidate that does not compile, crashes or computes other numbers is not an exception: it is an
 invalid `Cost` with its reason.
@@ -61,3 +62,7 @@ class BundleError(CollageError):
 
 class StoreError(CollageError):
     exit_code = 6
+
+
+class DamagedError(StoreError):
+    pass

@@ -30,6 +30,7 @@ class Options:
         verify_s: seconds of the final interleaved comparison, per contender.
         seed: of the random inputs.
         cache_dir: the local store.
+        store: address of a store that shares costs between machines; None shares nothing.
     """
 
     backends: "tuple[str | Backend, ...] | None" = None
@@ -44,6 +45,7 @@ class Options:
     verify_s: float = 3.0
     seed: int = 0
     cache_dir: Path | None = None
+    store: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("measure_budget_s", "workers", "timeout_s", "memory_bytes", "verify_s"):

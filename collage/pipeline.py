@@ -23,9 +23,23 @@ from collage.assemble import FunctionPlan, PlannedKernel, assemble, kernel_symbo
 from collage.backends.base import Backend, Kernel, PluginKernel
 from collage.backends.registry import available_backends
 from collage.bundle.publish import Facts, Published, publish
-from collage.bundle.save import check_output
-from collage.cost import Cost, CostKey, CostTable, Environment, cost_key
-from collage.errors import BackendError, InputError, MeasureError, OptionError, StoreError
+from collage.cost import (
+    Cost,
+    CostKey,
+    Costs,
+    CostTable,
+    Environment,
+    SharedCostTable,
+    cost_key,
+)
+from collage.errors import (
+    BackendError,
+    CollageError,
+    InputError,
+    MeasureError,
+    OptionError,
+    StoreError,
+)
 from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.region import region_digest, region_values
@@ -49,6 +63,8 @@ from collage.search.function import (
     search_function,
 )
 from collage.search.problem import Plan
+from collage.store import open_store
+from collage.store.folder import check_output
 from collage.store.scratch import scratch_folder
 from collage.verify import Contender, Latency, compare_latency, profile_kernels
 from collage.verify.gate import Decision, Gate, PlanExecutable, original_outputs
@@ -106,7 +122,7 @@ class Session:
     options: Options
     backends: Sequence[Backend]
     environment: Environment
-    table: CostTable
+    table: Costs
     progress: Progress
     work_dir: Path
     seconds: Seconds = field(default_factory=Seconds)
@@ -135,11 +151,31 @@ def compile_model(
             options,
             backends,
             environment,
-            CostTable(options.store_dir),
+            open_costs(options),
             progress or Progress(quiet=True),
             work_dir,
         )
-        return _compile(path, output, session)
+        try:
+            summary = _compile(path, output, session)
+        except BaseException as error:
+            if not isinstance(error, StoreError):  # else the store would be waited for once more
+                session.table.flush()
+            raise
+        session.table.flush()
+        return summary
+
+
+def open_costs(options: Options) -> Costs:
+    """Open the table of costs: the local one, or the one that machines share through a store.
+
+    Raises:
+        OptionError: the store's address makes no sense.
+        StoreError: the store does not answer.
+    """
+    local = CostTable(options.store_dir)
+    if options.store is None:
+        return local
+    return SharedCostTable(open_store(options.store), local, time.monotonic)
 
 
 @contextmanager
@@ -512,4 +548,13 @@ def doctor(options: Options) -> list[Check]:
         checks.append(Check("store", free > 1 << 30, f"{options.store_dir}, {free >> 30} GiB free"))
     except StoreError as error:
         checks.append(Check("store", False, str(error)))
+    if options.store is not None:
+        checks.append(_check_shared(options.store))
     return checks
+
+
+def _check_shared(address: str) -> Check:
+    try:
+        return Check("shared store", True, f"{open_store(address).url} keeps writers apart")
+    except CollageError as error:
+        return Check("shared store", False, str(error))

@@ -321,7 +321,7 @@ def test_a_full_disk_under_the_bundle_publishes_nothing_and_loses_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("collage.bundle.save._write_durably", full)
+        patch.setattr("collage.bundle.save.write_durably", full)
         assert main(command) == 5
     assert "--output" in capsys.readouterr().err
     assert not (tmp_path / "bundle").exists()

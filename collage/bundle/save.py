@@ -4,8 +4,6 @@ Everything goes into a hidden sibling folder first, the manifest last; then the 
 place of the old bundle in one rename. Whoever reads finds the old bundle, the new one, or none.
 """
 
-import hashlib
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +12,8 @@ import numpy as np
 
 from collage.bundle.manifest import Manifest
 from collage.errors import BundleError
+from collage.store.blobs import digest_of
+from collage.store.folder import check_output, replace_folder, write_durably
 from collage.store.scratch import scratch_folder
 
 ISA_PREFIXES = (
@@ -59,37 +59,18 @@ def save_bundle(
             np.savez(partial / "golden.npz", **golden)  # type: ignore[arg-type]
             for name, text in texts.items():
                 (partial / name).write_text(text)
-            digests = {file.name: sha256_of(file) for file in sorted(partial.iterdir())}
+            digests: dict[str, str] = {
+                file.name: digest_of(file) for file in sorted(partial.iterdir())
+            }
             made = manifest(digests)
-            _write_durably(partial / "manifest.json", made.model_dump_json(indent=1))
-            if output.exists():
-                output.rename(scratch / "old")
-            partial.rename(output)
+            write_durably(partial / "manifest.json", made.model_dump_json(indent=1).encode())
+            replace_folder(partial, output, scratch)
     except OSError as error:
         raise BundleError(
             f"the bundle could not be written to {output}: {error.strerror}. Free space or choose "
             "another folder with --output; what was measured is kept, so a second run is fast."
         ) from error
     return made
-
-
-def check_output(output: Path) -> None:
-    """Raise BundleError unless `output` is free, empty or an older bundle."""
-    if not output.exists():
-        return
-    if not output.is_dir():
-        raise BundleError(f"{output} is a file; name a folder for the bundle with --output")
-    names = {entry.name for entry in output.iterdir()}
-    if names and "manifest.json" not in names:
-        raise BundleError(
-            f"{output} holds files but no bundle; it is not overwritten. Name another folder."
-        )
-
-
-def sha256_of(file: Path) -> str:
-    """SHA-256 of a file's content, as hex."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def cpu_features() -> tuple[str, tuple[str, ...]]:
@@ -103,10 +84,3 @@ def cpu_features() -> tuple[str, tuple[str, ...]]:
             flags = {flag for flag in value.split() if flag.startswith(ISA_PREFIXES)}
             break
     return model, tuple(sorted(flags))
-
-
-def _write_durably(file: Path, text: str) -> None:
-    with file.open("w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())

@@ -1,6 +1,7 @@
 """What a kernel costs: measured seconds, or why it cannot be used, or nothing known yet."""
 
 from collage.cost.cost import Cost, CostKey, Environment, cost_key
-from collage.cost.table import CostTable
+from collage.cost.shared import SharedCostTable
+from collage.cost.table import Costs, CostTable
 
-__all__ = ["Cost", "CostKey", "CostTable", "Environment", "cost_key"]
+__all__ = ["Cost", "CostKey", "CostTable", "Costs", "Environment", "SharedCostTable", "cost_key"]

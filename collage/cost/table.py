@@ -17,15 +17,40 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Protocol
 
 from collage.cost.cost import Cost, CostKey, Environment
 from collage.errors import StoreError
 
 Line = dict[str, str | float | list[float]]
+
+
+class Costs(Protocol):
+    """What stages ask of a table of costs; `CostTable` and `SharedCostTable` are the two."""
+
+    corrupt: int
+
+    def within(self, environment: Environment) -> "Costs":
+        """Return the table of `environment` in the same store."""
+        ...
+
+    def get(self, key: CostKey) -> Cost | None:
+        """Return the cost of `key`, or None. Raises StoreError when the table cannot be read."""
+        ...
+
+    def put(self, key: CostKey, cost: Cost) -> None:
+        """Keep one cost; it is on this machine's disk when this returns."""
+        ...
+
+    def flush(self) -> None:
+        """Let others see every cost that was put; they do when this returns."""
+        ...
+
+    def __len__(self) -> int: ...
 
 
 class CostTable:
@@ -70,7 +95,7 @@ class CostTable:
             raise ValueError("an unknown cost says nothing: do not store it")
         try:
             with self._locked(os.O_RDWR | os.O_CREAT | os.O_APPEND, fcntl.LOCK_EX) as file:
-                self._append(file, _encode(key, cost))
+                self._append(file, encode_line(key, cost))
         except OSError as error:
             raise StoreError(
                 f"the costs {self.path} cannot be written: {error.strerror}; free space there or "
@@ -78,14 +103,21 @@ class CostTable:
             ) from error
         self._costs[key] = cost
 
+    def flush(self) -> None:
+        """Do nothing: every cost is on disk already."""
+
     def __len__(self) -> int:
+        return len(self.keys())
+
+    def keys(self) -> KeysView[CostKey]:
+        """The keys of all costs."""
         self._refresh()
-        return len(self._costs)
+        return self._costs.keys()
 
     def _append(self, file: int, line: bytes) -> None:
         size = os.fstat(file).st_size
         if size == 0 and self.environment:
-            line = _line({"environment": json.dumps(asdict(self.environment))}) + line
+            line = environment_line(self.environment) + line
         if size and os.pread(file, 1, size - 1) != b"\n":
             line = b"\n" + line
         try:
@@ -112,18 +144,11 @@ class CostTable:
                 "or choose another folder with --cache-dir"
             ) from error
         self._read += len(data)
-        for line in data.splitlines():
-            self._learn(line)
-
-    def _learn(self, line: bytes) -> None:
-        if not line or line.isspace():
-            return
-        entry = _decode(line)
-        if entry is None:
-            self.corrupt += 1
-        elif entry is not _NO_COST:
-            key, cost = entry
-            self._costs[key] = cost
+        for entry in decode_lines(data):
+            if entry is None:
+                self.corrupt += 1
+            else:
+                self._costs[entry[0]] = entry[1]
 
     @contextmanager
     def _locked(self, flags: int, lock: int) -> Iterator[int]:
@@ -137,9 +162,6 @@ class CostTable:
             os.close(file)
 
 
-_NO_COST = (CostKey(""), Cost.unknown())
-
-
 def _read_range(file: int, start: int, end: int) -> bytes:
     parts = []
     while start < end:
@@ -151,7 +173,8 @@ def _read_range(file: int, start: int, end: int) -> bytes:
     return b"".join(parts)
 
 
-def _encode(key: CostKey, cost: Cost) -> bytes:
+def encode_line(key: CostKey, cost: Cost) -> bytes:
+    """Return the line of one cost, with its check and its end."""
     entry: Line = {"key": key, "build_s": cost.build_s}
     if cost.is_invalid:
         entry["reason"] = cost.reason
@@ -162,26 +185,38 @@ def _encode(key: CostKey, cost: Cost) -> bytes:
     return _line(entry)
 
 
+def environment_line(environment: Environment) -> bytes:
+    """Return the line that says, for people, what the costs below it are true for."""
+    return _line({"environment": json.dumps(asdict(environment))})
+
+
+def decode_lines(data: bytes) -> Iterator[tuple[CostKey, Cost] | None]:
+    """Iterate over the costs in whole lines; None stands for a line that does not check."""
+    for line in data.splitlines():
+        if line and not line.isspace():
+            yield from _decode(line)
+
+
 def _line(entry: Line) -> bytes:
     text = json.dumps(entry, sort_keys=True, allow_nan=False).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def _decode(line: bytes) -> tuple[CostKey, Cost] | None:
-    """Return the entry of `line`, `_NO_COST` for a line about something else, None if corrupt."""
+def _decode(line: bytes) -> list[tuple[CostKey, Cost] | None]:
+    """Return the cost of `line`, nothing for a line about something else, [None] if corrupt."""
     try:
         crc, text = line[:8], line[9:]
         if line[8:9] != b" " or int(crc, 16) != zlib.crc32(text):
-            return None
+            return [None]
         entry = json.loads(text)
         if not isinstance(entry, dict):
-            return None
+            return [None]
         if "key" not in entry:
-            return _NO_COST
+            return []
         cost = _cost(entry)
-        return None if cost.is_unknown else (CostKey(entry["key"]), cost)
+        return [None if cost.is_unknown else (CostKey(entry["key"]), cost)]
     except (ValueError, KeyError, TypeError):
-        return None
+        return [None]
 
 
 def _cost(entry: dict[str, float]) -> Cost:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from collage.backends.base import Backend
 from collage.backends.registry import class_path
-from collage.cost import Cost, CostKey, CostTable, Environment
+from collage.cost import Cost, CostKey, Costs, Environment
 from collage.cost.cost import cost_key
 from collage.errors import MeasureError
 from collage.frontend.model import Function
@@ -54,7 +54,7 @@ class LocalMeasurer:
         self,
         functions: Sequence[Function],
         backends: Sequence[Backend],
-        table: CostTable,
+        table: Costs,
         environment: Environment,
         *,
         reference_dir: Path,
@@ -144,6 +144,7 @@ class LocalMeasurer:
         except BaseException:
             self.close()  # workers are in the middle of something
             raise
+        self._table.flush()
         return run.costs
 
     def _recalled(self, key: CostKey, work: Work) -> Cost | None:

@@ -1,13 +1,6 @@
-"""Where blobs live: a local folder now; any object store that implements `Store` can follow."""
+"""Where blobs, costs and bundles live: a local folder, or S3."""
 
-from pathlib import Path
+from collage.store.base import BlobDigest, Entry, Found, Source, Store, Version
+from collage.store.open import open_store
 
-from collage.store.base import BlobDigest, Store
-from collage.store.directory import DirectoryStore
-
-__all__ = ["BlobDigest", "DirectoryStore", "Store", "open_store"]
-
-
-def open_store(root: Path) -> Store:
-    """Open the store in the folder `root`; it is created when first written."""
-    return DirectoryStore(root)
+__all__ = ["BlobDigest", "Entry", "Found", "Source", "Store", "Version", "open_store"]

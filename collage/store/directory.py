@@ -1,138 +1,193 @@
-"""The store in a local folder: `blobs/ab/<digest>` and `names/<name>`.
+"""The store in a local folder: a key is a path.
 
 Every file is written beside its place, flushed to disk, and renamed: a killed process or a full disk
-leaves at most a file under `tmp/`, which the next store that opens the folder may delete after a day.
+leaves at most a file under `tmp/`, which the next store that opens the folder deletes after a day.
+Swaps exclude each other by a lock on the file `lock` (the kernel drops it when its holder dies); the
+version of a pointer is the digest of its content.
 """
 
+import fcntl
 import hashlib
 import os
-import re
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from collage.errors import StoreError
-from collage.store.base import BlobDigest
+from collage.store.base import Entry, Found, Source, Version, check_key
+from collage.store.folder import file_explained, flush_folder
 
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _STALE_S = 24 * 3600.0
+_PARTIAL = "object-"
 
 
 class DirectoryStore:
-    """Implements `Store` in the folder `root`, which may be shared by processes.
+    """Implements `Store` in the folder `root`, which processes may share.
 
     >>> store = DirectoryStore(Path(tempfile.mkdtemp()))
-    >>> store.get(store.put(b"kernel"))
+    >>> store.create("probe/a", b"kernel")
+    >>> store.read("probe/a").data
     b'kernel'
     """
 
     def __init__(self, root: Path) -> None:
+        """Open the store; nothing is created before the first write."""
         self.root = root
-        self._remove_stale()
+        self.remove_partial(_STALE_S, dry_run=False)
 
-    def put(self, data: bytes) -> BlobDigest:
-        digest = BlobDigest(hashlib.sha256(data).hexdigest())
-        path = self._blob(digest)
-        if not self._is_whole(path, data):
-            self._write(path, data)
-        return digest
+    @property
+    def url(self) -> str:
+        return str(self.root)
 
-    def get(self, digest: BlobDigest) -> bytes:
-        path = self._blob(digest)
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            raise StoreError(
-                f"the store {self.root} has no blob {digest}; run the stage that makes it again"
-            ) from None
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error.strerror}") from error
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise StoreError(
-                f"{path} was changed or damaged: its content has another digest; delete it and "
-                "run the stage that makes it again"
-            )
-        return data
-
-    def has(self, digest: BlobDigest) -> bool:
-        return self._blob(digest).is_file()
-
-    def bind(self, name: str, digest: BlobDigest) -> None:
-        self._blob(digest)
-        self._write(self._named(name), digest.encode())
-
-    def resolve(self, name: str) -> BlobDigest | None:
-        path = self._named(name)
-        try:
-            text = path.read_text()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error.strerror}") from error
-        if not _DIGEST.fullmatch(text):
-            raise StoreError(f"{path} was damaged: it holds no digest; delete it")
-        return BlobDigest(text)
-
-    def _blob(self, digest: BlobDigest) -> Path:
-        if not _DIGEST.fullmatch(digest):
-            raise StoreError(f"{digest!r} is no blob's digest")
-        return self.root / "blobs" / digest[:2] / digest
-
-    def _named(self, name: str) -> Path:
-        if not _NAME.fullmatch(name):
-            raise StoreError(f"{name!r} cannot be a name: use words, digits, '-', '_', '.' and '/'")
-        return self.root / "names" / f"{name}.name"
-
-    def _is_whole(self, path: Path, data: bytes) -> bool:
-        """A damaged blob is written anew: whoever holds the right content repairs the store."""
-        try:
-            return path.stat().st_size == len(data) and path.read_bytes() == data
-        except OSError:
-            return False
-
-    def _write(self, path: Path, data: bytes) -> None:
-        with self._explained():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            (self.root / "tmp").mkdir(exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix="blob-", dir=self.root / "tmp")
-            temporary = Path(name)
+    def read(self, key: str) -> Found | None:
+        path = self._path(key)
+        with self._explained("read", path):
             try:
-                with os.fdopen(handle, "wb") as stream:
-                    stream.write(data)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            _flush_folder(path.parent)
+                data = path.read_bytes()
+            except FileNotFoundError:
+                return None
+        return Found(data, _version(data))
+
+    def download(self, key: str, file: Path) -> bool:
+        path = self._path(key)
+        with self._explained("read", path):
+            try:
+                stream = path.open("rb")
+            except FileNotFoundError:
+                return False
+        with stream, file_explained(file), file.open("wb") as copy:
+            shutil.copyfileobj(stream, copy, 1 << 20)
+        return True
+
+    def create(self, key: str, source: Source) -> None:
+        path = self._path(key)
+        with self._explained("write", path):
+            if _is_same(path, source):
+                os.utime(path)
+            else:  # also where it is damaged: whoever holds the right content repairs the store
+                self._write(path, source)
+
+    def swap(self, key: str, data: bytes, version: Version | None) -> bool:
+        path = self._path(key)
+        with self._explained("write", path), self._locked():
+            try:
+                found = _version(path.read_bytes())
+            except FileNotFoundError:
+                found = None
+            if found != version:
+                return False
+            self._write(path, data)
+            return True
+
+    def stat(self, key: str) -> Entry | None:
+        path = self._path(key)
+        with self._explained("read", path):
+            return self._entry(path)
+
+    def entries(self, prefix: str) -> Iterator[Entry]:
+        folder = self.root / prefix.rpartition("/")[0]
+        for path in sorted(folder.rglob("*")):
+            with self._explained("read", path):
+                entry = self._entry(path)
+            if entry and entry.key.startswith(prefix):
+                yield entry
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with self._explained("delete", path):
+            path.unlink(missing_ok=True)
+
+    def remove_partial(self, older_s: float, dry_run: bool) -> list[str]:
+        limit = time.time() - older_s
+        removed = []
+        for file in sorted((self.root / "tmp").glob(f"{_PARTIAL}*")):
+            try:
+                if file.stat().st_mtime <= limit:
+                    if not dry_run:
+                        file.unlink()
+                    removed.append(f"unfinished file {file}")
+            except OSError:
+                continue  # another process was faster, or it is not ours to delete
+        return removed
+
+    def _path(self, key: str) -> Path:
+        return self.root / check_key(key)
+
+    def _entry(self, path: Path) -> Entry | None:
+        try:
+            found = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not path.is_file():
+            return None
+        age_s = max(0.0, time.time() - found.st_mtime)
+        return Entry(path.relative_to(self.root).as_posix(), found.st_size, age_s)
+
+    def _write(self, path: Path, source: Source) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (self.root / "tmp").mkdir(exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=_PARTIAL, dir=self.root / "tmp")
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                _copy(source, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        flush_folder(path.parent)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
+        self.root.mkdir(parents=True, exist_ok=True)
+        file = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)
+
+    @contextmanager
+    def _explained(self, action: str, path: Path) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise StoreError(
-                f"the store {self.root} cannot be written: {error.strerror}; free space there or "
-                "choose another folder with --cache-dir. What it held before is unchanged"
-            ) from error
-
-    def _remove_stale(self) -> None:
-        limit = time.time() - _STALE_S
-        for file in (self.root / "tmp").glob("blob-*"):
-            try:
-                if file.stat().st_mtime < limit:
-                    file.unlink()
-            except OSError:
-                continue  # another process was faster, or it is not ours to delete
+            advice = "give permission, or repair the disk"
+            if action == "write":
+                advice = (
+                    "free space there, give permission, or choose another folder. "
+                    "What the store held before is unchanged"
+                )
+            what = f"the store {self.root} cannot {action} {path.relative_to(self.root)}"
+            raise StoreError(f"{what}: {error.strerror or error}; {advice}") from error
 
 
-def _flush_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _version(data: bytes) -> Version:
+    return Version(hashlib.sha256(data).hexdigest())
+
+
+def _is_same(path: Path, source: Source) -> bool:
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        if isinstance(source, bytes):
+            return path.stat().st_size == len(source) and path.read_bytes() == source
+        if path.stat().st_size != source.stat().st_size:
+            return False
+        with path.open("rb") as one, source.open("rb") as other:
+            digests = [hashlib.file_digest(stream, "sha256").digest() for stream in (one, other)]
+        return digests[0] == digests[1]
+    except FileNotFoundError:
+        return False
+
+
+def _copy(source: Source, stream: BinaryIO) -> None:
+    if isinstance(source, bytes):
+        stream.write(source)
+    else:
+        with source.open("rb") as content:
+            shutil.copyfileobj(content, stream, 1 << 20)

@@ -6,6 +6,7 @@ import pytest
 from collage.bundle import save
 from collage.bundle.manifest import Cpu, Manifest, Provenance
 from collage.errors import BundleError
+from collage.store.blobs import digest_of
 
 
 def manifest(files):
@@ -34,7 +35,7 @@ def test_every_file_has_its_digest(tmp_path, executable):
     made = publish(tmp_path / "bundle", executable)
     assert set(made.files) == {"model.so", "golden.npz", "plan.json"}
     for name, digest in made.files.items():
-        assert save.sha256_of(tmp_path / "bundle" / name) == digest
+        assert digest_of(tmp_path / "bundle" / name) == digest
     read = Manifest.model_validate_json((tmp_path / "bundle" / "manifest.json").read_text())
     assert read == made
 

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from collage.cost import CostTable, Environment
+from collage.cost import Costs, CostTable, Environment, SharedCostTable
 from collage.errors import MeasureError, StoreError
 from collage.measure.local import LocalMeasurer
 from collage.measure.work import Work
+from collage.store import open_store
 
 ENVIRONMENT = Environment("cpu", "features", 2, 1, "", "test")
 FAULTS = {
@@ -32,7 +33,7 @@ FAULTS = {
 UNSTORED = {"killed": "worker died twice: SIGKILL", "full_disk": "No space left on device"}
 
 
-def make_measurer(folder: Path, **options) -> LocalMeasurer:
+def make_measurer(folder: Path, table: Costs | None = None, **options) -> LocalMeasurer:
     reference = folder / "reference"
     reference.mkdir(exist_ok=True)
     names = ["good", "noisy", "killed_once", *FAULTS, *UNSTORED]
@@ -40,7 +41,7 @@ def make_measurer(folder: Path, **options) -> LocalMeasurer:
     return LocalMeasurer(
         [SimpleNamespace(name="f", simplified=Path("f.onnx"))],
         [SimpleNamespace(name=name, identity=name) for name in names],
-        CostTable(folder),
+        CostTable(folder) if table is None else table,
         ENVIRONMENT,
         reference_dir=reference,
         **{
@@ -164,9 +165,24 @@ import sys
 from pathlib import Path
 from tests.measure.test_local import make_measurer
 from collage.measure.work import Work
+from collage.store import open_store
 measurer = make_measurer(Path(sys.argv[1]), workers=2)
 measurer.measure([Work("f", n, "good", "5") for n in range(1, 200)])
 """
+
+
+def test_a_second_machine_measures_nothing(tmp_path):
+    batch = [Work("f", 1, "good"), Work("f", 2, "good"), Work("f", 4, "refusing")]
+    found = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        store = open_store(tmp_path / "store")
+        table = SharedCostTable(store, CostTable(tmp_path / name), time.monotonic)
+        measurer = make_measurer(tmp_path / name, table)
+        found.append(measurer.measure(batch))
+        measurer.close()
+    assert (measurer.measured, measurer.cached, measurer.invalid) == (0, 3, 1)
+    assert [cost.seconds for cost in found[0]] == [cost.seconds for cost in found[1]]
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])

@@ -1,0 +1,42 @@
+"""What every command line of Collage is made of."""
+
+import argparse
+import json
+from collections.abc import Callable
+
+
+def command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+) -> argparse.ArgumentParser:
+    """Add a subcommand that `run` carries out."""
+    parser = commands.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def say(as_json: bool, facts: object, text: str) -> None:
+    """Print the facts as one JSON document, or the text."""
+    print(json.dumps(facts) if as_json else text)
+
+
+def duration(text: str) -> float:
+    """Parse seconds, or a number with the unit s, m, h or d."""
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    try:
+        return float(text[:-1]) * unit[text[-1]] if text[-1] in unit else float(text)
+    except (ValueError, IndexError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no duration; write 90s, 3m, 1h or 7d"
+        ) from None
+
+
+def size(text: str) -> int:
+    """Parse a size in bytes with its unit."""
+    units = {"GiB": 1 << 30, "MiB": 1 << 20, "G": 10**9, "M": 10**6}
+    for suffix, factor in units.items():
+        if text.endswith(suffix):
+            return int(float(text.removesuffix(suffix)) * factor)
+    raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4GiB or 512MiB")

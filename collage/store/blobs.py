@@ -1,0 +1,134 @@
+"""Content under its digest, and the check that every read passes.
+
+No byte that comes out of a store is believed: content is hashed and compared with the digest that its
+key, or the record that named it, promises. A mismatch is read again before it is an error, because a
+bad network is more frequent than a bad disk.
+"""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from collage.errors import DamagedError, StoreError
+from collage.store.base import BlobDigest, Source, Store
+from collage.store.folder import file_explained
+
+READS = 3
+"""How often content is read before a wrong digest is believed to be what is stored."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(text: str) -> bool:
+    """Tell whether `text` looks like a SHA-256 in hex."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def digest_of(source: Source) -> BlobDigest:
+    """SHA-256 of the content, as hex."""
+    if isinstance(source, bytes):
+        return BlobDigest(hashlib.sha256(source).hexdigest())
+    with source.open("rb") as stream:
+        return BlobDigest(hashlib.file_digest(stream, "sha256").hexdigest())
+
+
+def blob_key(digest: BlobDigest) -> str:
+    """Where the blob lies. Raises StoreError for text that is no digest."""
+    if not is_digest(digest):
+        raise StoreError(f"{digest!r} is no blob's digest")
+    return f"blobs/{digest[:2]}/{digest}"
+
+
+def put_blob(store: Store, source: Source) -> BlobDigest:
+    """Store the content and return its digest; what is there already is not sent again.
+
+    Raises:
+        StoreError: the file cannot be read or changed meanwhile (nothing wrong stays), or the store fails.
+    """
+    if isinstance(source, Path):
+        return _put_file(store, source)
+    digest = digest_of(source)
+    store.create(blob_key(digest), source)
+    return digest
+
+
+def get_blob(store: Store, digest: BlobDigest) -> bytes:
+    """Return the blob. Raises StoreError when it is absent or is not what was stored."""
+    key = blob_key(digest)
+    return found if (found := read_checked(store, key, digest)) is not None else _absent(store, key)
+
+
+def fetch_blob(store: Store, digest: BlobDigest, file: Path) -> None:
+    """Write the blob to `file`. Raises StoreError, and leaves no file, when it is not right."""
+    key = blob_key(digest)
+    try:
+        for _ in range(READS):
+            if not store.download(key, file):
+                _absent(store, key)
+            with file_explained(file):
+                found = digest_of(file)
+            if found == digest:
+                return
+        raise _wrong(store, key, digest, found)
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+
+
+def read_checked(store: Store, key: str, digest: str) -> bytes | None:
+    """Return the object `key`, None where there is none; DamagedError unless it has the digest."""
+    for _ in range(READS):
+        found = store.read(key)
+        if found is None:
+            return None
+        actual = digest_of(found.data)
+        if actual == digest:
+            return found.data
+    raise _wrong(store, key, digest, actual)
+
+
+def seal(fields: dict[str, str | None]) -> bytes:
+    """Make a small record that carries its own digest: `<sha256> <JSON>`."""
+    text = json.dumps(fields, sort_keys=True).encode()
+    return f"{digest_of(text)} ".encode() + text + b"\n"
+
+
+def unseal(data: bytes) -> dict[str, str | None] | None:
+    """Return the fields of a sealed record, or None when it was changed or damaged."""
+    digest, _, text = data.removesuffix(b"\n").partition(b" ")
+    if digest_of(text).encode() != digest:
+        return None
+    fields = json.loads(text)
+    return fields if isinstance(fields, dict) else None
+
+
+def _put_file(store: Store, file: Path) -> BlobDigest:
+    try:
+        before = _state(file)
+        digest = digest_of(file)
+        store.create(blob_key(digest), file)
+        changed = _state(file) != before
+    except OSError as error:
+        raise StoreError(f"{file} cannot be read: {error.strerror or error}") from error
+    if changed:
+        store.delete(blob_key(digest))
+        raise StoreError(f"{file} changed while it was being stored; do it again")
+    return digest
+
+
+def _state(file: Path) -> tuple[int, int]:
+    found = file.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _absent(store: Store, key: str) -> bytes:
+    raise StoreError(f"the store {store.url} has no {key}; run the stage that makes it again")
+
+
+def _wrong(store: Store, key: str, expected: str, found: str) -> DamagedError:
+    return DamagedError(
+        f"{key} in the store {store.url} was changed or damaged: its content has SHA-256 "
+        f"{found[:12]}..., not {expected[:12]}... in {READS} reads. Nothing of it was used. Delete it "
+        "there and publish (or measure) again"
+    )

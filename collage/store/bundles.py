@@ -1,0 +1,154 @@
+"""Bundles in a store: files first, then the manifest, then the alias.
+
+The manifest is the bundle: it lies under the digest of its own bytes and names every file by its
+digest, so that what is fetched is, bit by bit, what was published, and the same bundle published by
+many is there once. A bundle without its manifest does not exist, whatever blobs a killed publisher
+left (`collage gc` takes those after a day).
+
+Only the runtime's reader of manifests is used here: fetching needs no compiler and no pydantic.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from collage.errors import BundleError, StoreError
+from collage.runtime.manifest import read_manifest, verify_files
+from collage.store.aliases import move_alias, read_alias
+from collage.store.base import BlobDigest, Store
+from collage.store.blobs import blob_key, digest_of, fetch_blob, is_digest, put_blob, read_checked
+from collage.store.folder import check_output, replace_folder, write_durably
+from collage.store.scratch import scratch_folder
+
+MANIFEST = "manifest.json"
+AT_ONCE = 4
+_FOLDER = "bundles/"
+_FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedBundle:
+    """A bundle in a store; `moved` names the aliases that this call moved to it."""
+
+    digest: BlobDigest
+    moved: tuple[str, ...]
+
+
+def publish_bundle(store: Store, folder: Path, aliases: Sequence[str] = ()) -> PublishedBundle:
+    """Copy the bundle in `folder` to the store, then let the aliases stand for it.
+
+    Publishing again sends nothing and moves nothing. Interrupted anywhere, the store holds the whole
+    bundle or none, and every alias stands for a whole one.
+
+    Raises:
+        BundleError: the folder holds no whole bundle.
+        StoreError: the store fails.
+    """
+    verify_files(folder, read_manifest(folder))
+    data = (folder / MANIFEST).read_bytes()
+    files = bundle_files(data)
+    _each(lambda name, digest: _send(store, folder / name, digest), files)
+    digest = digest_of(data)
+    store.create(_key(digest), data)
+    _send_swept(store, folder, files)
+    moved = [name for name in aliases if move_alias(store, name, digest)]
+    return PublishedBundle(digest, tuple(moved))
+
+
+def fetch_bundle(store: Store, name: str, output: Path) -> BlobDigest:
+    """Make `output` the bundle that `name`, an alias or a digest, stands for; return its digest.
+
+    Raises:
+        BundleError: `output` holds something else.
+        StoreError: there is no such bundle, or a file is missing or not what was published.
+    """
+    check_output(output)
+    digest = find_bundle(store, name)
+    data = read_bundle(store, digest)
+    try:
+        with scratch_folder(output.parent, f".{output.name}.partial-") as scratch:
+            partial = scratch / "new"
+            partial.mkdir()
+            _each(lambda name, one: fetch_blob(store, one, partial / name), bundle_files(data))
+            write_durably(partial / MANIFEST, data)
+            replace_folder(partial, output, scratch)
+    except OSError as error:
+        raise BundleError(
+            f"the bundle cannot be written to {output}: {error.strerror or error}. Free space, or "
+            "choose another folder with --output"
+        ) from error
+    return digest
+
+
+def find_bundle(store: Store, name: str) -> BlobDigest:
+    """Return the digest that `name`, an alias or a digest, stands for. StoreError where unknown."""
+    if is_digest(name):
+        return BlobDigest(name)
+    found = read_alias(store, name)
+    if found is None:
+        raise StoreError(
+            f"the store {store.url} has no alias {name!r}; `collage aliases` lists what there is"
+        )
+    return found.bundle
+
+
+def read_bundle(store: Store, digest: BlobDigest) -> bytes:
+    """Return the manifest with this digest. Raises StoreError when it is absent or damaged."""
+    blob_key(digest)
+    data = read_checked(store, _key(digest), digest)
+    if data is None:
+        raise StoreError(f"the store {store.url} has no bundle {digest}; publish it there")
+    return data
+
+
+def list_bundles(store: Store) -> Iterator[BlobDigest]:
+    """Iterate over the digests of all manifests.
+
+    Raises:
+        StoreError: something else lies among them: better no answer than one that misses a bundle.
+    """
+    for entry in store.entries(_FOLDER):
+        name = entry.key.removeprefix(_FOLDER).removesuffix(".json")
+        if not is_digest(name):
+            raise StoreError(
+                f"{entry.key} in the store {store.url} is no manifest; move it elsewhere"
+            )
+        yield BlobDigest(name)
+
+
+def bundle_files(manifest: bytes) -> dict[str, BlobDigest]:
+    """Return name and digest of every file. Raises BundleError for a manifest that is none."""
+    try:
+        files = json.loads(manifest)["files"]
+        for name, digest in files.items():
+            if not _FILE.fullmatch(name) or name == MANIFEST or not is_digest(digest):
+                raise ValueError(f"the file {name!r}")
+        return {name: BlobDigest(digest) for name, digest in sorted(files.items())}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BundleError(
+            f"a bundle's manifest lacks or garbles {error}; publish it again"
+        ) from error
+
+
+def _send_swept(store: Store, folder: Path, files: dict[str, BlobDigest]) -> None:
+    """A sweep that marked before the manifest was there may have taken a file since."""
+    for name, digest in files.items():
+        if store.stat(blob_key(digest)) is None:
+            _send(store, folder / name, digest)
+
+
+def _send(store: Store, file: Path, digest: BlobDigest) -> None:
+    if put_blob(store, file) != digest:
+        raise BundleError(f"{file} changed while it was being published; publish it again")
+
+
+def _key(digest: BlobDigest) -> str:
+    return f"{_FOLDER}{digest}.json"
+
+
+def _each(act: Callable[[str, BlobDigest], None], files: dict[str, BlobDigest]) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(act, files.keys(), files.values()))  # the first error cancels what waits

@@ -1,0 +1,216 @@
+"""Costs that machines share through a store: here "machines" are tables with local folders of their own."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
+
+import pytest
+
+from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
+from collage.cost.shared import LOOK_EVERY_S, SEND_AT, SEND_EVERY_S, compact, costs_prefix
+from collage.errors import StoreError
+from collage.store import open_store
+
+ENVIRONMENT = Environment("cpu", "avx2", 4, 1, "", "1")
+OTHER = Environment("cpu", "avx512", 4, 1, "", "1")
+K = CostKey("k")
+
+
+def cost(seconds, width=0.1, **more):
+    return Cost(seconds, seconds * (1 - width / 2), seconds * (1 + width / 2), (seconds,), **more)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(tmp_path / "store")
+
+
+@pytest.fixture
+def machine(store, tmp_path, clock):
+    def make(name, environment=ENVIRONMENT):
+        return SharedCostTable(store, CostTable(tmp_path / name, environment), clock)
+
+    return make
+
+
+def batches(store, environment=ENVIRONMENT):
+    return sorted(entry.key for entry in store.entries(costs_prefix(environment)))
+
+
+@pytest.mark.parametrize(
+    "put", [cost(2e-3), cost(2e-3, build_s=1.5), Cost.invalid("wrong numbers: 1e3"), Cost(1e-3)]
+)
+def test_another_machine_sees_what_was_flushed(machine, put):
+    one, two = machine("one"), machine("two")
+    one.put(K, put)
+    one.flush()
+    found = two.get(K)
+    assert repr(found) == repr(put)  # NaN bounds are equal as text
+    assert len(two) == 1
+
+
+def test_an_environment_sees_its_own_costs(machine):
+    one = machine("one")
+    one.put(K, cost(1.0))
+    one.within(OTHER).put(K, cost(2.0))
+    one.flush()
+    two = machine("two")
+    assert two.get(K).seconds == 1.0
+    assert two.within(OTHER).get(K).seconds == 2.0
+    assert two.within(ENVIRONMENT) is two
+
+
+def test_a_cost_is_on_the_local_disk_before_it_is_shared(machine, store, tmp_path):
+    machine("one").put(K, cost(1.0))
+    assert batches(store) == []
+    assert CostTable(tmp_path / "one", ENVIRONMENT).get(K).seconds == 1.0
+    assert machine("one").get(K).seconds == 1.0
+
+
+def test_costs_go_in_batches(machine, store, clock):
+    table = machine("one")
+    for number in range(SEND_AT + 1):
+        table.put(CostKey(f"{number}"), cost(1.0))
+    assert len(batches(store)) == 1
+    clock.now += SEND_EVERY_S
+    table.put(CostKey("late"), cost(1.0))
+    assert len(batches(store)) == 2
+    table.flush()
+    assert len(batches(store)) == 2
+    assert len(machine("two")) == SEND_AT + 2
+
+
+def test_misses_are_looked_up_now_and_then(machine, store, clock, monkeypatch):
+    listings = []
+    entries = type(store).entries
+    monkeypatch.setattr(
+        type(store), "entries", lambda *args: (listings.append(1), entries(*args))[1]
+    )
+    one, two = machine("one"), machine("two")
+    for number in range(100):
+        assert two.get(CostKey(f"{number}")) is None
+    assert len(listings) == 1
+    one.put(K, cost(1.0))
+    one.flush()
+    assert two.get(K) is None
+    clock.now += LOOK_EVERY_S
+    assert two.get(K).seconds == 1.0
+    assert len(listings) == 2
+
+
+def test_the_better_measurement_holds_in_any_order(store, tmp_path, clock):
+    kept = [cost(1.0, 0.5), cost(2.0, 0.1), cost(1.9, 0.1), Cost(0.5), Cost.invalid("timeout")]
+    found = set()
+    for number, order in enumerate(permutations(kept)):
+        fresh = open_store(tmp_path / f"store-{number}")
+        for position, one in enumerate(order):
+            local = CostTable(tmp_path / f"local-{number}-{position}", ENVIRONMENT)
+            table = SharedCostTable(fresh, local, clock)
+            table.put(K, one)
+            table.flush()
+        reader = CostTable(tmp_path / "reader", ENVIRONMENT)
+        found.add(SharedCostTable(fresh, reader, clock).get(K).seconds)
+    assert found == {1.9}
+
+
+def test_sixteen_machines_lose_nothing(machine, store):
+    def work(number):
+        table = machine(f"machine-{number}")
+        for position in range(20):
+            table.put(CostKey(f"{number}-{position}"), cost(1.0 + number))
+            if position % 5 == 4:
+                table.flush()
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(16)))
+    reader = machine("reader")
+    assert len(reader) == 320
+    assert reader.get(CostKey("7-19")).seconds == 8.0
+
+
+def test_a_damaged_batch_is_a_miss_and_counted(machine, store, tmp_path):
+    one = machine("one")
+    one.put(K, cost(1.0))
+    one.flush()
+    one.put(CostKey("good"), cost(2.0))
+    one.flush()
+    damaged = next(
+        path
+        for path in (tmp_path / "store" / "costs").rglob("*.jsonl")
+        if b'"k"' in path.read_bytes()
+    )
+    damaged.write_bytes(damaged.read_bytes()[:-5])
+    two = machine("two")
+    assert two.get(K) is None
+    assert two.get(CostKey("good")).seconds == 2.0
+    assert two.corrupt == 1
+
+
+def test_a_store_that_fails_keeps_the_costs_for_the_next_flush(machine, store, monkeypatch):
+    table = machine("one")
+    table.put(K, cost(1.0))
+
+    def fail(*_):
+        raise StoreError("503 SlowDown")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store), "create", fail)
+        with pytest.raises(StoreError, match="SlowDown"):
+            table.flush()
+    table.flush()
+    assert machine("two").get(K).seconds == 1.0
+
+
+def test_an_unknown_cost_is_refused(machine):
+    with pytest.raises(ValueError, match="unknown"):
+        machine("one").put(K, Cost.unknown())
+
+
+def test_compaction_loses_nothing(machine, store):
+    for number in range(10):
+        table = machine(f"{number}")
+        table.put(CostKey(f"{number}"), cost(1.0 + number))
+        table.put(K, cost(1.0, 0.1 + number))
+        table.flush()
+    lagging = machine("lagging")
+    assert len(lagging) == 11
+    assert compact(store, 0.0, at_least=11) == 0
+    assert compact(store, 3600.0, at_least=2) == 0
+    assert compact(store, 0.0, at_least=2) == 9
+    assert len(batches(store)) == 1
+    for reader in (machine("reader"), lagging):
+        assert len(reader) == 11
+        assert reader.get(CostKey("9")).seconds == 10.0
+        assert math.isclose(reader.get(K).high - reader.get(K).low, 0.1)
+    assert compact(store, 0.0, at_least=1) == 0
+    assert len(batches(store)) == 1
+
+
+def test_compaction_between_listing_and_reading(machine, store, monkeypatch):
+    for number in range(4):
+        table = machine(f"{number}")
+        table.put(CostKey(f"{number}"), cost(1.0))
+        table.flush()
+    read = type(store).read
+    compacted = []
+
+    def compact_first(self, key):
+        if not compacted:
+            compacted.append(True)
+            compact(store, 0.0, at_least=2)
+        return read(self, key)
+
+    monkeypatch.setattr(type(store), "read", compact_first)
+    assert len(machine("reader")) == 4

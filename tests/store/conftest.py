@@ -1,0 +1,112 @@
+import importlib.util
+import itertools
+import json
+
+import pytest
+
+from collage.store import open_store
+from tests.store import versitygw
+from tests.store.proxy import Proxy
+
+_buckets = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory):
+    if importlib.util.find_spec("boto3") is None:
+        pytest.skip("boto3 is not installed: pip install 'collage[s3]'")
+    try:
+        server = versitygw.Server(tmp_path_factory.mktemp("s3"))
+    except versitygw.Unavailable as reason:
+        pytest.skip(str(reason))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def credentials(monkeypatch, tmp_path):
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", versitygw.ACCESS)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", versitygw.SECRET)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture
+def bucket(s3_server, credentials):
+    """A bucket of its own for the test, with a client that goes to the server directly."""
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=s3_server.url, region_name="us-east-1")
+    name = f"bucket-{next(_buckets)}"
+    client.create_bucket(Bucket=name)
+    yield Bucket(name, client)
+    client.close()
+
+
+class Bucket:
+    def __init__(self, name, client):
+        self.name = name
+        self.client = client
+
+    def objects(self):
+        found = self.client.list_objects_v2(Bucket=self.name)
+        return sorted(item["Key"] for item in found.get("Contents", ()))
+
+    def address(self, endpoint, **settings):
+        settings = {
+            "endpoint": endpoint, "region": "us-east-1", "addressing": "path", "retries": "standard",
+            "attempts": 3, "timeout_s": 1, "part_bytes": 5 << 20, **settings,
+        }  # fmt: skip
+        return f"s3://{self.name}/team/collage?" + "&".join(f"{k}={v}" for k, v in settings.items())
+
+
+@pytest.fixture
+def s3_address(bucket, s3_server):
+    return bucket.address(s3_server.url, timeout_s=20)
+
+
+@pytest.fixture
+def proxy(s3_server, bucket):
+    made = Proxy(s3_server.url, hang_s=3.0, client=bucket.client)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["directory", "s3"])
+def address(request, tmp_path):
+    """The address of an empty store: every test of the protocol runs against both."""
+    if request.param == "directory":
+        return str(tmp_path / "store")
+    return request.getfixturevalue("s3_address")
+
+
+@pytest.fixture
+def store(address):
+    return open_store(address)
+
+
+@pytest.fixture
+def make_bundle(tmp_path):
+    """Make a folder with the files, and a manifest that the runtime reads."""
+    from collage.store.blobs import digest_of
+
+    def make(name="bundle", **files):
+        folder = tmp_path / name
+        folder.mkdir()
+        contents = {"model.so": b"code", "plan.json": b"[]"} | {
+            file.replace("_", "."): data for file, data in files.items()
+        }
+        for file, data in contents.items():
+            (folder / file).write_bytes(data)
+        manifest = {
+            "schema_version": 1, "executable": "model.so", "functions": [], "threads": 1,
+            "cpu": {"model": "cpu", "features": []}, "libraries": {},
+            "files": {file: digest_of(data) for file, data in contents.items()},
+        }  # fmt: skip
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        return folder
+
+    return make

@@ -1,0 +1,76 @@
+import json
+
+import pytest
+
+from collage.cli import main
+from collage.store import open_store
+from collage.store.blobs import blob_key, digest_of, put_blob
+
+
+def run(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
+    return code, capsys.readouterr()
+
+
+def test_publish_alias_fetch(address, make_bundle, tmp_path, capsys):
+    one, two = make_bundle("one"), make_bundle("two", plan_json=b"[2]")
+    code, said = run(capsys, "publish", one, address, "--alias", "ocr/production")
+    first = digest_of(one / "manifest.json")
+    assert (code, said.out) == (0, f"{first}\nocr/production now stands for it\n")
+    _, said = run(capsys, "publish", one, address, "--alias", "ocr/production")
+    assert said.out == f"{first}\nocr/production stood already for it\n"
+    _, said = run(capsys, "publish", two, address, "--json")
+    second = json.loads(said.out)["bundle"]
+    code, said = run(capsys, "alias", address, "ocr/production", second, "--expect", second)
+    assert code == 6
+    assert "somebody moved it" in said.err
+    code, said = run(capsys, "alias", address, "ocr/production", second, "--expect", first)
+    assert (code, said.out) == (0, f"ocr/production  {second}\n")
+    _, said = run(capsys, "aliases", address, "--json")
+    assert json.loads(said.out) == {
+        "aliases": [{"alias": "ocr/production", "bundle": second, "previous": first}]
+    }
+    code, said = run(capsys, "fetch", address, "ocr/production", "-o", tmp_path / "out")
+    assert (code, said.out) == (0, f"{tmp_path / 'out'}\n")
+    assert (tmp_path / "out" / "plan.json").read_bytes() == b"[2]"
+
+
+def test_an_alias_cannot_stand_for_nothing(address, capsys):
+    code, said = run(capsys, "alias", address, "a", "0" * 64)
+    assert code == 6
+    assert "has no bundle" in said.err
+
+
+def test_gc_deletes_when_told(address, make_bundle, capsys):
+    run(capsys, "publish", make_bundle(), address)
+    garbage = blob_key(put_blob(open_store(address), b"garbage"))
+    code, said = run(capsys, "gc", address)
+    assert code == 0
+    assert "would delete 0 objects" in said.out
+    _, said = run(capsys, "gc", address, "--older-than", "0s")
+    assert said.out.splitlines()[0] == f"would delete {garbage}  7 bytes"
+    assert "add --delete" in said.out
+    assert open_store(address).stat(garbage)
+    _, said = run(capsys, "gc", address, "--older-than", "0s", "--delete", "--json")
+    facts = json.loads(said.out)
+    assert (facts["dry_run"], facts["deleted"], facts["bundles"]) == (False, [garbage], 1)
+    assert open_store(address).stat(garbage) is None
+
+
+@pytest.mark.parametrize("command", [["aliases"], ["gc"], ["publish", "{bundle}"]])
+def test_a_bad_address_is_a_bad_option(command, make_bundle, capsys):
+    bundle = make_bundle()
+    words = [word.format(bundle=bundle) for word in command]
+    code, said = run(capsys, *words, "s3://bucket/prefix?colour=red")
+    assert code == 2
+    assert "unknown setting 'colour'" in said.err
+
+
+def test_doctor_checks_a_shared_store(address, tmp_path, capsys):
+    _, said = run(capsys, "doctor", "--cache-dir", tmp_path / "cache", "--store", address, "--json")
+    found = {one["check"]: one["passed"] for one in json.loads(said.out)["checks"]}
+    assert found["shared store"]
+    _, said = run(capsys, "doctor", "--cache-dir", tmp_path, "--store", "s3://b?x=1", "--json")
+    found = {one["check"]: one for one in json.loads(said.out)["checks"]}
+    assert not found["shared store"]["passed"]
+    assert "unknown setting" in found["shared store"]["detail"]
