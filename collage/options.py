@@ -42,7 +42,7 @@ class Options:
     timeout_s: float = 30.0
     memory_bytes: int = 4 << 30
     end_to_end_plans: int = 4
-    verify_s: float = 3.0
+    verify_s: float = 2.0
     seed: int = 0
     cache_dir: Path | None = None
     store: str | None = None

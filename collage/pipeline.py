@@ -69,8 +69,8 @@ from collage.store.scratch import scratch_folder
 from collage.verify import Contender, Latency, compare_latency, profile_kernels
 from collage.verify.gate import Decision, Gate, PlanExecutable, original_outputs
 
-HOPELESS_PLAN = 1.1
-"""A plan this many times slower than the best one is not assembled again."""
+KNOWN_PLANS = 2
+"""Plans that are assembled and compared again although an earlier run measured them whole."""
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -381,16 +381,16 @@ class _TimedMeasurer:
 
 
 def _still_hopeful(plans: Sequence[NamedPlan], session: Session) -> tuple[NamedPlan, ...]:
-    """Leave out the plans that an earlier run found to be clearly slower than another one.
+    """Of the plans that an earlier run measured whole, keep the best; new ones all stay.
 
-    The best plan of one toolchain stays: it ships when the gate refuses the mix.
+    The best plan of one toolchain stays too: it ships when the gate refuses the mix.
     """
     found = {plan.name: session.table.get(_plan_key(plan, session)) for plan in plans}
     known = {name: cost.seconds for name, cost in found.items() if cost is not None}
-    limit = HOPELESS_PLAN * min(known.values(), default=math.inf)
+    best = set(sorted(known, key=lambda name: known[name])[:KNOWN_PLANS])
     singles = [plan.name for plan in plans if plan.single]
-    spare = min(singles, key=lambda name: known.get(name, math.inf), default="")
-    return tuple(p for p in plans if known.get(p.name, 0.0) <= limit or p.name == spare)
+    best.add(min(singles, key=lambda name: known.get(name, math.inf), default=""))
+    return tuple(plan for plan in plans if plan.name in best or plan.name not in known)
 
 
 def _remember(plans: Sequence[NamedPlan], decision: Decision, session: Session) -> None:
