@@ -27,6 +27,7 @@ class Options:
         timeout_s: hard limit of one candidate's build and measurement.
         memory_bytes: hard limit of one worker's resident memory.
         end_to_end_plans: additive-best plans that are assembled and measured whole.
+        refine_s: seconds for assembling and measuring neighbours of the best plan.
         verify_s: seconds of the final interleaved comparison, per contender.
         seed: of the random inputs.
         cache_dir: the local store.
@@ -42,6 +43,7 @@ class Options:
     timeout_s: float = 30.0
     memory_bytes: int = 4 << 30
     end_to_end_plans: int = 4
+    refine_s: float = 20.0
     verify_s: float = 2.0
     seed: int = 0
     cache_dir: Path | None = None
@@ -51,6 +53,8 @@ class Options:
         for name in ("measure_budget_s", "workers", "timeout_s", "memory_bytes", "verify_s"):
             if getattr(self, name) <= 0:
                 raise OptionError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.refine_s < 0:
+            raise OptionError(f"refine_s must not be negative, it is {self.refine_s}")
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads must be at least 1, not {self.threads}")
         if self.end_to_end_plans < 1:

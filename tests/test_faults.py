@@ -173,7 +173,7 @@ def stage(self, name, *rest):
     print(name, flush=True)
     return real(self, name, *rest)
 terminal.Progress.stage = stage
-import collage.pipeline as pipeline
+import collage.pipeline.searching as pipeline
 search = pipeline.search_function
 def search_and_tell(*given, **named):
     found = search(*given, **named)

@@ -12,11 +12,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import collage
-from collage import pipeline
 from collage.backends.registry import available_backends, with_rule
 from collage.cli import main
 from collage.errors import BundleError, OptionError
 from collage.frontend import import_model
+from collage.pipeline import compile as pipeline
 from collage.rules import DFPattern, find_candidates, op
 from tests.backends.faulty import FaultyBackend
 from tests.documents import ROOT, shown_files

@@ -40,7 +40,12 @@ def find_plan(problem: Problem, costs: Costs) -> Plan:
 
 def valid_space(problem: Problem, costs: Costs) -> StateSpace:
     """Build the state space of the options whose cost is known and valid."""
-    return build_state_space(problem, lambda option: costs.get(option.key, UNKNOWN).is_valid)
+    return build_state_space(problem, lambda option: is_measured(option, costs))
+
+
+def is_measured(option: Option, costs: Costs) -> bool:
+    """Tell whether the option's cost is known and valid."""
+    return costs.get(option.key, UNKNOWN).is_valid
 
 
 def least_plan(space: StateSpace, seconds: Callable[[Option], float | None]) -> Plan | None:

@@ -7,7 +7,7 @@ whose interval reaches 1, is not "slower".
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,9 @@ SCREEN_S = 0.6
 FINALISTS = 2
 AT_ONCE = 6
 """Executables that are loaded at the same time: each holds the model's weights."""
+
+
+NextHeat = Callable[[str], "Sequence[PlanExecutable]"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class Gate:
         plans: Sequence[PlanExecutable],
         inputs: dict[str, np.ndarray],
         expected: Mapping[str, np.ndarray],
+        next_heat: NextHeat = lambda leader: (),
     ) -> Decision:
         """Choose the executable that ships.
 
@@ -86,6 +90,7 @@ class Gate:
             plans: the assembled plans, single-toolchain ones included.
             inputs: input arrays in the function's order.
             expected: the original model's outputs.
+            next_heat: more plans, given the name of the one that leads; none ends the heats.
 
         Raises:
             GateError: no plan computes the model's numbers; says for each what differs.
@@ -95,11 +100,11 @@ class Gate:
             Contender("openvino", "openvino", self.model),
         ]
         with Arena(inputs, self.threads, self.work_dir) as arena:
-            heats, rejected = self._heats(arena, function, plans, expected)
+            met, heats, rejected = self._heats(arena, function, plans, expected, next_heat)
             if not arena.names:
                 reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
                 raise GateError(f"no executable computes the original model's numbers: {reasons}")
-            best = [plan for plan in plans if plan.name in arena.names]
+            best = [plan for plan in met if plan.name in arena.names]
             refused = arena.enter(baselines)
             running = [b.name for b in baselines if b.name not in refused]
             names = [*(plan.name for plan in best), *running]
@@ -122,34 +127,45 @@ class Gate:
         function: Function,
         plans: Sequence[PlanExecutable],
         expected: Mapping[str, np.ndarray],
-    ) -> tuple[dict[str, Latency], dict[str, str]]:
+        next_heat: NextHeat,
+    ) -> tuple[list[PlanExecutable], dict[str, Latency], dict[str, str]]:
         """Race the plans, a few at a time with the leaders so far; the best `FINALISTS` stay.
 
-        So does the best single-toolchain plan, which ships when the gate refuses the mix.
+        So does the best single-toolchain plan, which ships when the gate refuses the mix. Returns all
+        plans that entered, their latencies, and the reasons of those that were rejected.
         """
         latencies: dict[str, Latency] = {}
         rejected: dict[str, str] = {}
+        met: list[PlanExecutable] = []
         waiting = list(plans)
         while waiting:
             room = AT_ONCE - len(arena.names)
             heat, waiting = waiting[:room], waiting[room:]
-            started = [Contender(plan.name, "executable", plan.path) for plan in heat]
-            rejected |= arena.enter(started)
+            met += heat
+            rejected |= arena.enter([Contender(p.name, "executable", p.path) for p in heat])
             for plan in heat:
                 if plan.name in arena.names and (why := _wrong(arena, plan, function, expected)):
                     rejected[plan.name] = why
                     arena.leave(plan.name)
-            if not arena.names or len(plans) <= FINALISTS + 1:
-                continue  # nobody, or so few that all of them meet the baselines
-            found = arena.race(arena.names, SCREEN_S, self.on_round)
-            latencies |= found
-            order = sorted(found, key=lambda name: (-len(found[name].rounds), found[name].seconds))
-            singles = {plan.name for plan in plans if plan.single}
-            spare = next((name for name in order if name in singles), "")
-            for name in order[FINALISTS:]:
-                if name != spare:
-                    arena.leave(name)
-        return latencies, rejected
+            if arena.names:
+                found = arena.race(arena.names, SCREEN_S, self.on_round)
+                latencies |= found
+                order = _by_speed(found)
+                _dismiss(arena, order, {plan.name for plan in met if plan.single})
+                waiting = waiting or list(next_heat(order[0]))
+        return met, latencies, rejected
+
+
+def _by_speed(found: Mapping[str, Latency]) -> list[str]:
+    """Order who raced: those that ran more rounds before those that were sent home early."""
+    return sorted(found, key=lambda name: (-len(found[name].rounds), found[name].seconds))
+
+
+def _dismiss(arena: Arena, order: Sequence[str], singles: Set[str]) -> None:
+    spare = next((name for name in order if name in singles), "")
+    for name in order[FINALISTS:]:
+        if name != spare:
+            arena.leave(name)
 
 
 def _wrong(

@@ -1,0 +1,255 @@
+"""The stages in order, as plain functions: what the command line, a flow or a test calls.
+
+import, enumerate, measure and search (in rounds), assemble and compare whole, gate, bundle.
+Every stage is idempotent: costs live in the store under content keys, so whatever interrupts a
+compile, the next one repeats no measurement.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from collage.assemble import FunctionPlan, assemble, kernel_symbol
+from collage.backends.base import PluginKernel
+from collage.backends.registry import available_backends
+from collage.bundle.publish import Facts, Published, publish
+from collage.errors import InputError, MeasureError, OptionError, StoreError
+from collage.frontend import Function, Model, import_model
+from collage.frontend.inputs import random_inputs, reference_values, save_reference
+from collage.measure.environment import this_environment
+from collage.measure.peaks import machine_peaks
+from collage.options import Options
+from collage.pipeline.plans import Refinement, WholePlans, recall_plans, remember_plans
+from collage.pipeline.searching import measured_search
+from collage.pipeline.session import Session, open_costs, work_folder
+from collage.report.build import FunctionResult, Run, build_report
+from collage.report.data import CandidateCounts, Summary
+from collage.report.html import render_html
+from collage.report.terminal import Progress
+from collage.runtime.blob import unpack
+from collage.runtime.plugin import library_names
+from collage.search.function import FunctionSearch, NamedPlan, enumerate_function
+from collage.store.folder import check_output
+from collage.verify import Contender, Latency, compare_latency, profile_kernels
+from collage.verify.gate import Gate, PlanExecutable, original_outputs
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One function after all stages."""
+
+    search: FunctionSearch
+    chosen: NamedPlan
+    kernels: FunctionPlan
+    published: Published
+    measured_s: Mapping[int, float]
+    """Seconds of the kernels inside the executable, by their position in the plan."""
+
+
+def compile_model(
+    path: Path, options: Options, output: Path, progress: Progress | None = None
+) -> Summary:
+    """Compile the model at `path` into the bundle folder `output`.
+
+    Raises:
+        CollageError: see `collage.errors`; nothing is published then.
+    """
+    check_output(output)
+    backends = available_backends(options.backends)
+    if not backends:
+        raise OptionError("no backend is available; `collage backends` says why")
+    environment = this_environment(options.thread_count)
+    with work_folder(options.store_dir) as work_dir:
+        session = Session(
+            options,
+            backends,
+            environment,
+            open_costs(options),
+            progress or Progress(quiet=True),
+            work_dir,
+        )
+        try:
+            summary = _compile(path, output, session)
+        except BaseException as error:
+            if not isinstance(error, StoreError):  # else the store would be waited for once more
+                session.table.flush()
+            raise
+        session.table.flush()
+        return summary
+
+
+def _compile(path: Path, output: Path, session: Session) -> Summary:
+    with session.progress.stage("import"), session.seconds.of("import"):
+        model = import_model(
+            path,
+            dims=session.options.dims,
+            shapes=session.options.shapes,
+            work_dir=session.work_dir,
+        )
+    compiled = [_compile_function(model, function, session) for function in model.functions]
+    executable = _final_executable(compiled, session)
+    published = [one.published for one in compiled]
+    facts = Facts(
+        model,
+        session.threads,
+        session.environment.digest,
+        session.options.seed,
+        _libraries(one.kernels for one in compiled),
+    )
+    run = Run(
+        model,
+        [backend.name for backend in session.backends],
+        session.environment,
+        CandidateCounts(**asdict(session.counts)),
+        session.seconds.stages,
+        output,
+        machine_peaks(
+            session.environment, session.options.store_dir, again=session.counts.measured > 0
+        ),
+    )
+    results = [
+        FunctionResult(one.search, one.chosen, one.published.decision, one.measured_s)
+        for one in compiled
+    ]
+    report = build_report(run, results)
+    texts = {
+        "plan.json": json.dumps([region.model_dump() for region in report.summary.plan], indent=1),
+        "summary.json": report.summary.to_json(),
+        "report.json": report.to_json(),
+        "report.html": render_html(report),
+    }
+    publish(output, executable, published, facts, texts)
+    return report.summary
+
+
+def _compile_function(model: Model, function: Function, session: Session) -> Compiled:
+    with session.seconds.of("import"):
+        samples = _samples(model, function, session)
+    with session.progress.stage("enumerate"), session.seconds.of("enumerate"):
+        enumerated = enumerate_function(function, session.backends)
+    session.counts.enumerated += len(enumerated.candidates)
+    session.counts.unique += len(enumerated.work)
+    search, mark = measured_search(function, enumerated, samples.reference_dir, session)
+    plans = WholePlans(search, session)
+    remembered = recall_plans(mark, search)
+    executables = _assemble_all(plans, remembered or search.plans)
+    refinement = Refinement(plans, 0.0 if remembered else session.options.refine_s)
+    with session.progress.stage("verify") as stage, session.seconds.of("verify"):
+
+        def on_round(done: int, total: int) -> None:
+            stage.total = stage.done + total - done + 1
+            stage.advance(1)
+
+        gate = Gate(
+            model.path, session.threads, session.options.verify_s, session.work_dir, on_round
+        )
+        decision = gate.decide(
+            function, executables, samples.inputs, samples.expected, refinement.next_heat
+        )
+        remember_plans(mark, plans.named, decision.latencies)
+        kernels = plans.kernels[decision.chosen.name]
+        measured_s = _kernel_seconds(kernels, decision.chosen, samples.inputs, session)
+    return Compiled(
+        replace(search, plans=tuple(plans.named.values())),
+        plans.named[decision.chosen.name],
+        kernels,
+        Published(function, decision, samples.inputs, samples.expected),
+        measured_s,
+    )
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """One set of inputs with the original model's outputs, and all values between on disk."""
+
+    inputs: dict[str, np.ndarray]
+    expected: dict[str, np.ndarray]
+    reference_dir: Path
+
+
+def _samples(model: Model, function: Function, session: Session) -> _Samples:
+    inputs = random_inputs(function, session.options.seed)
+    folder = session.work_dir / f"reference-{function.name}"
+    save_reference(reference_values(function, inputs), folder)
+    return _Samples(inputs, original_outputs(model.path, function, inputs), folder)
+
+
+def _assemble_all(plans: WholePlans, wanted: Sequence[NamedPlan]) -> list[PlanExecutable]:
+    session, executables = plans.session, []
+    with session.seconds.of("assemble"), session.progress.stage("assemble", len(wanted)) as stage:
+        for plan in wanted:
+            executables.append(plans.assemble(plan))
+            stage.advance(1)
+    return executables
+
+
+def _kernel_seconds(
+    plan: FunctionPlan,
+    executable: PlanExecutable,
+    inputs: dict[str, np.ndarray],
+    session: Session,
+) -> dict[int, float]:
+    """Time the kernels inside the executable that ships; views have no kernel."""
+    contender = Contender(executable.name, "executable", executable.path, plan.function.name)
+    try:
+        found = profile_kernels(contender, inputs, session.threads, session.work_dir)
+    except MeasureError:
+        return {}  # facts for the report alone: the executable has passed its gate without them
+    symbols = {
+        position: kernel_symbol(plan.function.name, position, planned.backend)
+        for position, planned in enumerate(plan.kernels)
+    }
+    return {position: found[symbol] for position, symbol in symbols.items() if symbol in found}
+
+
+def _final_executable(compiled: Sequence[Compiled], session: Session) -> Path:
+    """The very file that was measured; several functions are assembled once more into one."""
+    if len(compiled) == 1:
+        return compiled[0].published.decision.chosen.path
+    file = session.work_dir / "all.so"
+    assemble([one.kernels for one in compiled], session.threads, file)
+    return file
+
+
+def _libraries(plans: Iterator[FunctionPlan]) -> frozenset[str]:
+    found: set[str] = set()
+    for plan in plans:
+        for planned in plan.kernels:
+            if isinstance(planned.kernel, PluginKernel):
+                kind = planned.kernel.kind
+                if kind == "shared_library":
+                    header, _ = unpack(planned.kernel.blob)
+                    libraries = header.get("libraries", ())
+                    found.update(map(str, libraries if isinstance(libraries, list) else ()))
+                elif kind in library_names():  # the plug-in's own kernels need no library
+                    found.add(kind)
+    return frozenset(found)
+
+
+def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Latency]:
+    """Compare a saved bundle with the original frameworks, interleaved, in fresh processes.
+
+    Raises:
+        InputError: no bundle, or no model, at the path.
+    """
+    from collage.runtime.loader import load
+
+    if not model.is_file():
+        raise InputError(f"{model}: no such file; give the original ONNX model")
+    manifest = load(bundle).manifest
+    function = manifest.functions[0].function
+    with np.load(bundle / "golden.npz") as golden:
+        inputs = {
+            one.name: golden[f"{function}/input/{one.name}"] for one in manifest.functions[0].inputs
+        }
+    contenders = [
+        Contender("collage", "executable", bundle / manifest.executable, function),
+        Contender("onnxruntime", "onnxruntime", model),
+        Contender("openvino", "openvino", model),
+    ]
+    with tempfile.TemporaryDirectory() as work_dir:
+        return compare_latency(contenders, inputs, manifest.threads, seconds, Path(work_dir))

@@ -1,0 +1,54 @@
+"""`collage doctor`: is everything here that a compile needs?"""
+
+import shutil
+from dataclasses import dataclass
+
+from collage.errors import BackendError, CollageError, StoreError
+from collage.options import Options
+from collage.pipeline.session import work_folder
+from collage.store import open_store
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `collage doctor`."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+def doctor(options: Options) -> list[Check]:
+    """Check what a compile needs: backends, the plug-in, a linker, the store, memory."""
+    from collage.backends.registry import all_backends
+    from collage.runtime.plugin import load_plugin
+
+    checks = []
+    for backend in all_backends():
+        found = backend.availability()
+        versions = ", ".join(f"{name} {version}" for name, version in found.libraries.items())
+        checks.append(Check(f"backend {backend.name}", found.available, found.reason or versions))
+    try:
+        load_plugin()
+        checks.append(Check("runtime plug-in", True, "loads"))
+    except BackendError as error:
+        checks.append(Check("runtime plug-in", False, str(error)))
+    linker = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+    checks.append(Check("linker", linker is not None, linker or "install g++ or clang"))
+    try:
+        with work_folder(options.store_dir):
+            pass
+        free = shutil.disk_usage(options.store_dir).free
+        checks.append(Check("store", free > 1 << 30, f"{options.store_dir}, {free >> 30} GiB free"))
+    except StoreError as error:
+        checks.append(Check("store", False, str(error)))
+    if options.store is not None:
+        checks.append(_check_shared(options.store))
+    return checks
+
+
+def _check_shared(address: str) -> Check:
+    try:
+        return Check("shared store", True, f"{open_store(address).url} keeps writers apart")
+    except CollageError as error:
+        return Check("shared store", False, str(error))
