@@ -143,7 +143,7 @@ def document(found: list[dict], threads: int) -> str:  # type: ignore[type-arg]
     off = sorted(abs(ratio - 1) for ratio in ratios)
     mean = math.exp(sum(map(math.log, speedups)) / len(speedups))
     return (
-        f"# Benchmark\n\n`python -m benchmarks.models --threads {threads}` on {_machine()}.\n"
+        f"# Benchmark\n\n`python -m benchmarks.models --threads {threads}` on {machine()}.\n"
         "Latencies are medians of interleaved rounds in fresh processes; ratios are within one run.\n\n"
         + "\n".join([HEADER, *rows])
         + f"\n\nGeometric mean of the speedup over the best framework: **{mean:.3f}** "
@@ -152,7 +152,8 @@ def document(found: list[dict], threads: int) -> str:  # type: ignore[type-arg]
     )
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Name the processor, its cores, the system and the versions that matter."""
     names = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp")
     versions = ", ".join(f"{name} {version(name)}" for name in names)
     cpu = "unknown"
