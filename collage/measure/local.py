@@ -34,6 +34,8 @@ WATCH_EVERY_S = 0.02
 MAX_FAILED_STARTS = 2
 HOPELESS = 3.0
 """A kernel this many times slower than another of the same region needs no precise cost."""
+RESOLUTION = 1e-3
+"""Width of an interval, relative to one run of the function, that needs no improvement."""
 
 
 def _region_digest(function: Function, nodes: IndexSet) -> str:
@@ -90,6 +92,8 @@ class LocalMeasurer:
         self._parallel_timing = parallel_timing
         self._kept: dict[CostKey, Cost] = {}
         self._best_s: dict[tuple[str, IndexSet], float] = {}
+        self._sizes = {function.name: len(function.graph) for function in functions}
+        self._run_s: dict[str, float] = {}
         self._failed_starts = 0
         self._boundary_key = cost_key("boundary", "virtual machine", environment)
         known = self._table.get(self._boundary_key)
@@ -199,7 +203,8 @@ class LocalMeasurer:
 
     def _task(self, work: Work) -> Task:
         best_s = self._best_s.get((work.function, work.nodes), math.inf)
-        return Task(work, HOPELESS * best_s, self._boundary_s or 0.0)
+        resolution_s = RESOLUTION * self._run_s.get(work.function, 0.0)
+        return Task(work, HOPELESS * best_s, self._boundary_s or 0.0, resolution_s)
 
     def _hear(self, run: "_Batch", slot: Slot) -> None:
         assert slot.worker is not None
@@ -280,6 +285,9 @@ class LocalMeasurer:
         region = (work.function, work.nodes)
         if cost.is_valid:
             self._best_s[region] = min(cost.seconds, self._best_s.get(region, math.inf))
+            if 2 * work.nodes.bit_count() >= self._sizes[work.function]:
+                run_s = self._run_s.get(work.function, math.inf)
+                self._run_s[work.function] = min(cost.seconds, run_s)
 
     def _learn_boundary(self, boundary_s: float | None) -> None:
         if boundary_s is not None and self._boundary_s is None:

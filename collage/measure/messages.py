@@ -59,11 +59,12 @@ class Refused:
 
 @dataclass(frozen=True)
 class Task:
-    """Build and time `work`; `boundary_s` is added to its cost (see `timing` for `give_up_s`)."""
+    """Build and time `work`; `boundary_s` is added to its cost (see `timing` for the others)."""
 
     work: Work
     give_up_s: float
     boundary_s: float
+    resolution_s: float = 0.0
 
 
 @dataclass(frozen=True)

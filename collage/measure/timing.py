@@ -7,9 +7,10 @@ them, and sums of hot timings came out 30 % too low. So before every timed call
   2. the inputs are rewritten in place, as their producer in the model has just done;
   3. an empty call takes the same way from Python to a native function with the same arguments,
      first to warm that way up, then to be timed and subtracted.
-Calls repeat until the median is known to `relative_width`, or the time is up: then the interval is
-wider, which is an answer too. A control kernel with fixed work runs before and after: when the
-machine itself changed pace, the kernel is measured once more, and then the interval is widened.
+Calls repeat until the median is known to `relative_width`, or to a thousandth of what one run of the
+model takes, or the time is up: then the interval is wider, which is an answer too. A control kernel
+with fixed work runs before and after: when the machine itself changed pace, the kernel is measured
+once more, and then the interval is widened.
 
 What the executable adds to each call (the virtual machine's dispatch) is `boundary_s`, measured by
 `boundary`. Samples are in seconds, monotonic clock, garbage collector off.
@@ -43,7 +44,7 @@ class Limits:
         slow_repeats: samples of a kernel whose calls take longer than `slow_s`.
         time_s: seconds after which an imprecise median is accepted.
         relative_width: of the interval, at which the median is precise enough.
-        resolution_s: width that needs no improvement however short the kernel.
+        resolution_s: width that needs no improvement in any model.
         drift: relative change of the control kernel that is not tolerated.
     """
 
@@ -83,6 +84,7 @@ class _Run:
     arguments: Sequence[object]
     inputs: Sequence[np.ndarray]
     give_up_s: float
+    resolution_s: float
 
 
 class Timer:
@@ -105,8 +107,10 @@ class Timer:
         call: Call,
         arguments: Sequence[object],
         inputs: Sequence[np.ndarray],
+        *,
         give_up_s: float = math.inf,
         boundary_s: float = 0.0,
+        resolution_s: float = 0.0,
     ) -> Timing:
         """Time `call(*arguments)`.
 
@@ -114,8 +118,9 @@ class Timer:
             inputs: contiguous arrays that alias the tensors which the kernel reads.
             give_up_s: a kernel slower than this needs no precision.
             boundary_s: seconds to add to every sample.
+            resolution_s: width of the interval that needs no improvement here.
         """
-        run = _Run(call, arguments, [_words(array) for array in inputs], give_up_s)
+        run = _Run(call, arguments, [_words(array) for array in inputs], give_up_s, resolution_s)
         gc.collect(0)
         was_enabled = gc.isenabled()
         gc.disable()
@@ -139,7 +144,7 @@ class Timer:
         start = time.perf_counter()
         samples: list[float] = []
         empties: list[float] = []
-        while not self._enough(samples, time.perf_counter() - start, run.give_up_s):
+        while not self._enough(samples, time.perf_counter() - start, run):
             empty_s, call_s = self._once(run)
             samples.append(call_s)
             empties.append(empty_s)
@@ -159,13 +164,13 @@ class Timer:
         third = clock()
         return (second - first) * 1e-9, (third - second) * 1e-9
 
-    def _enough(self, samples: list[float], elapsed_s: float, give_up_s: float) -> bool:
+    def _enough(self, samples: list[float], elapsed_s: float, run: _Run) -> bool:
         limits = self._limits
         fewest, most = limits.repeats
         count = len(samples)
         if count < 2:
             return False
-        if min(samples) > give_up_s:
+        if min(samples) > run.give_up_s:
             return True
         if count < fewest:
             slow = min(samples) > limits.slow_s
@@ -173,7 +178,8 @@ class Timer:
         if count >= most or elapsed_s > limits.time_s:
             return True
         low, high = median_interval(samples)
-        tolerance = max(limits.relative_width * statistics.median(samples), limits.resolution_s)
+        relative_s = limits.relative_width * statistics.median(samples)
+        tolerance = max(relative_s, limits.resolution_s, run.resolution_s)
         return high - low < tolerance
 
 

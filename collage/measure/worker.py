@@ -81,7 +81,12 @@ class Worker:
         if read_request(self._requests) is None:
             raise SystemExit("the parent has gone")
         timing = timer.time(
-            prepared.call, prepared.arguments, prepared.inputs, task.give_up_s, task.boundary_s
+            prepared.call,
+            prepared.arguments,
+            prepared.inputs,
+            give_up_s=task.give_up_s,
+            boundary_s=task.boundary_s,
+            resolution_s=task.resolution_s,
         )
         last = prepared.call(*prepared.arguments) if prepared.allocates else None
         found = prepared.results(last)

@@ -29,7 +29,7 @@ def overview_text(found: Overview) -> str:
         peaks = found.peaks
         parts.append(
             f"bounds: {peaks.flops_per_s / 1e9:.0f} GFLOP/s and {peaks.bytes_per_s / 1e9:.0f} GB/s, the "
-            f"best measured here from any cache (memory: {peaks.memory_bytes_per_s / 1e9:.0f} GB/s); "
+            f"highest rates reached here (memory: {peaks.memory_bytes_per_s / 1e9:.0f} GB/s); "
             "they hold for direct algorithms"
         )
     return "\n\n".join(parts)

@@ -20,6 +20,9 @@ from collage.search.problem import Option, Problem
 ENOUGH_RATIOS = 5
 """Ratios after which they replace the initial optimism."""
 
+_Family = tuple[str, str]
+"""(backend, variant): each is a toolchain of its own as far as speed goes."""
+
 
 class Estimator(Protocol):
     """Guesses the seconds of unmeasured options and learns from measured ones."""
@@ -44,13 +47,13 @@ class LowerBound:
 
 
 class AdditiveEstimator:
-    """estimate = max(lower_s, optimism x (call + sum of the nodes' units)), per backend.
+    """estimate = max(lower_s, optimism x (call + sum of the nodes' units)), per backend and variant.
 
     Nodes in the same place of regions with equal keys share a unit, so what was learnt in one block
     of a model holds in all of them. Units are fitted by non-negative ridge least squares on
-    relative errors. A node that no measured region of the backend contains has unit 0.
+    relative errors. A node that no measured region of the variant contains has unit 0.
 
-    Optimism is a low quantile of measured / predicted over the backend's regions of several nodes,
+    Optimism is a low quantile of measured / predicted over the variant's regions of several nodes,
     each predicted before it was measured, and never above 1; until there are five of them it is
     the smaller of that and `initial_optimism`.
     """
@@ -65,50 +68,49 @@ class AdditiveEstimator:
     ) -> None:
         self.initial_optimism = initial_optimism
         self.quantile = quantile
-        names = sorted({option.backend for option in problem.ordered})
-        self._ratios: dict[str, list[float]] = {name: [] for name in names}
-        self._optimism = dict.fromkeys(names, initial_optimism)
+        families: dict[_Family, list[Option]] = {}
+        for option in problem.ordered:
+            families.setdefault(_family(option), []).append(option)
+        self._ratios: dict[_Family, list[float]] = {family: [] for family in families}
+        self._optimism = dict.fromkeys(families, initial_optimism)
         self._units = {
-            name: _BackendUnits(
-                [option for option in problem.ordered if option.backend == name],
-                len(problem.graph),
-                ridge,
-            )
-            for name in names
+            family: _FamilyUnits(options, len(problem.graph), ridge)
+            for family, options in families.items()
         }
 
-    def optimism(self, backend: str) -> float:
-        """Return the factor in force for a backend."""
-        return self._optimism[backend]
+    def optimism(self, backend: str, variant: str = "") -> float:
+        """Return the factor in force for a backend's variant."""
+        return self._optimism[backend, variant]
 
     def estimate(self, option: Option) -> float:
-        units = self._units[option.backend]
+        family = _family(option)
+        units = self._units[family]
         units.fit()
-        return max(option.lower_s, self.optimism(option.backend) * units.predict(option))
+        return max(option.lower_s, self._optimism[family] * units.predict(option))
 
     def observe(self, option: Option, cost: Cost) -> None:
         if not cost.is_valid:
             return
-        units = self._units[option.backend]
+        units = self._units[_family(option)]
         predicted = units.predict(option)
         if option.size > 1 and predicted > 0 and units.knows(option):
-            self._learn_optimism(option.backend, cost.seconds / predicted)
+            self._learn_optimism(_family(option), cost.seconds / predicted)
         units.add(option, cost.seconds)
 
-    def _learn_optimism(self, backend: str, ratio: float) -> None:
-        ratios = self._ratios[backend]
+    def _learn_optimism(self, family: _Family, ratio: float) -> None:
+        ratios = self._ratios[family]
         insort(ratios, ratio)
         limit = 1.0 if len(ratios) >= ENOUGH_RATIOS else self.initial_optimism
-        self._optimism[backend] = min(limit, ratios[int(self.quantile * (len(ratios) - 1))])
+        self._optimism[family] = min(limit, ratios[int(self.quantile * (len(ratios) - 1))])
 
 
-class _BackendUnits:
-    """The seconds of a call and of every class of nodes on one backend."""
+class _FamilyUnits:
+    """The seconds of a call and of every class of nodes on one variant of a backend."""
 
     def __init__(self, options: Sequence[Option], nodes: int, ridge: float) -> None:
         self.ridge = ridge
         self.classes = _node_classes(options, nodes)
-        """Per node: its unit's number; unit 0 is the call, -1 a node that the backend never takes."""
+        """Per node: its unit's number; unit 0 is the call, -1 a node that it never takes."""
         self.units = np.zeros(int(self.classes.max(initial=0)) + 1)
         self.known = np.zeros(len(self.units), dtype=bool)
         self.rows: list[tuple[np.ndarray, np.ndarray, float]] = []
@@ -170,6 +172,10 @@ def _node_classes(options: Sequence[Option], nodes: int) -> np.ndarray:
             place = (option.nodes & ((1 << node) - 1)).bit_count()
             found[node] = numbers.setdefault((option.key, place), len(numbers) + 1)
     return found
+
+
+def _family(option: Option) -> _Family:
+    return option.backend, option.variant
 
 
 def _node_array(option: Option) -> np.ndarray:

@@ -87,7 +87,7 @@ def enumerate_function(function: Function, backends: Sequence[Backend]) -> Enume
                 digests[inside] = region_digest(function, inside)
             key = (digests[inside], identity[backend], variant)
             work.setdefault(key, Work(function.name, inside, backend, variant))
-        options.append(Option(inside, key, backend, priority[backend]))
+        options.append(Option(inside, key, backend, priority[backend], variant=variant))
     return Enumerated(function, tuple(candidates), Problem(function.graph, options), work)
 
 

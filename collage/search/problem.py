@@ -30,6 +30,7 @@ class Option:
         backend: the toolchain's name; a plan's boundary cost goes by it.
         priority: lower is preferred where costs are equal; at least 0.
         lower_s: a bound or optimistic estimate of the cost, used while the cost is unknown.
+        variant: which of the backend's implementations; estimates are learnt for each.
     """
 
     nodes: IndexSet
@@ -37,6 +38,7 @@ class Option:
     backend: str
     priority: int = 0
     lower_s: float = 0.0
+    variant: str = ""
 
     @property
     def size(self) -> int:

@@ -23,8 +23,11 @@ from collage.verify.numerics import compare_outputs
 NOISE = 0.02
 SCREEN_S = 0.6
 FINALISTS = 2
-AT_ONCE = 6
-"""Executables that are loaded at the same time: each holds the model's weights."""
+AT_ONCE = (FINALISTS + 2, 6)
+"""Fewest and most executables that are loaded at the same time: each holds the model's weights."""
+LOADED_BYTES = 5 << 29
+COPIES = 4
+"""Times that a loaded executable holds its weights: the file, the blob, and what a library packs."""
 
 
 NextHeat = Callable[[str], "Sequence[PlanExecutable]"]
@@ -139,7 +142,7 @@ class Gate:
         met: list[PlanExecutable] = []
         waiting = list(plans)
         while waiting:
-            room = AT_ONCE - len(arena.names)
+            room = _most_at_once(waiting) - len(arena.names)
             heat, waiting = waiting[:room], waiting[room:]
             met += heat
             rejected |= arena.enter([Contender(p.name, "executable", p.path) for p in heat])
@@ -154,6 +157,12 @@ class Gate:
                 _dismiss(arena, order, {plan.name for plan in met if plan.single})
                 waiting = waiting or list(next_heat(order[0]))
         return met, latencies, rejected
+
+
+def _most_at_once(plans: Sequence[PlanExecutable]) -> int:
+    fewest, most = AT_ONCE
+    size_bytes = max(plan.path.stat().st_size for plan in plans)
+    return max(fewest, min(most, LOADED_BYTES // (COPIES * size_bytes + 1)))
 
 
 def _by_speed(found: Mapping[str, Latency]) -> list[str]:
