@@ -23,7 +23,8 @@ from collage.frontend.inputs import random_inputs, reference_values, save_refere
 from collage.measure.environment import this_environment
 from collage.measure.peaks import machine_peaks
 from collage.options import Options
-from collage.pipeline.plans import Refinement, WholePlans, recall_plans, remember_plans
+from collage.pipeline.mark import worth_remembering
+from collage.pipeline.plans import Refinement, WholePlans
 from collage.pipeline.searching import measured_search
 from collage.pipeline.session import Session, open_costs, work_folder
 from collage.report.build import FunctionResult, Run, build_report
@@ -135,7 +136,7 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     session.counts.unique += len(enumerated.work)
     search, mark = measured_search(function, enumerated, samples.reference_dir, session)
     plans = WholePlans(search, session)
-    remembered = recall_plans(mark, search)
+    remembered = mark.plans(search)
     executables = _assemble_all(plans, remembered or search.plans)
     refinement = Refinement(plans, 0.0 if remembered else session.options.refine_s)
     with session.progress.stage("verify") as stage, session.seconds.of("verify"):
@@ -150,7 +151,8 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
         decision = gate.decide(
             function, executables, samples.inputs, samples.expected, refinement.next_heat
         )
-        remember_plans(mark, plans.named, decision.latencies)
+        best = worth_remembering(plans.named, decision.latencies)
+        mark.write(search.lazy.gap_s, best)
         kernels = plans.kernels[decision.chosen.name]
         measured_s = _kernel_seconds(kernels, decision.chosen, samples.inputs, session)
     return Compiled(

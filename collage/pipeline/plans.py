@@ -1,27 +1,19 @@
-"""Whole plans: assembled, improved by their neighbours, and remembered."""
+"""Whole plans: assembled, and improved by their neighbours."""
 
-import json
-import math
 import time
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import Kernel
-from collage.errors import StoreError
 from collage.frontend.region import region_values
 from collage.pipeline.session import Session
 from collage.rules.rule import HOST
 from collage.search.function import FunctionSearch, NamedPlan
 from collage.search.neighbours import neighbours
-from collage.search.problem import Option, Plan, Problem
+from collage.search.problem import Option, Plan
 from collage.verify.gate import PlanExecutable
-from collage.verify.latency import Latency
 
-KNOWN_PLANS = 2
-"""Plans that the next run assembles and compares again, besides the best one of one toolchain."""
 HEAT = 4
 """Neighbours that are measured together."""
 PATIENCE = 2
@@ -112,53 +104,3 @@ class Refinement:
 def _named(name: str, plan: Plan) -> NamedPlan:
     used = [backend for backend in plan.backends if backend != HOST]
     return NamedPlan(name, plan, used[0] if len(used) == 1 else "")
-
-
-def remember_plans(
-    mark: Path, plans: Mapping[str, NamedPlan], latencies: Mapping[str, Latency]
-) -> None:
-    """Write the best plans that were measured whole into the search's mark, for the next run.
-
-    Raises:
-        StoreError: the store cannot be written.
-    """
-    order = sorted(
-        (name for name in plans if name in latencies and math.isfinite(latencies[name].seconds)),
-        key=lambda name: latencies[name].seconds,
-    )
-    best = [*order[:KNOWN_PLANS], *[name for name in order if plans[name].single][:1]]
-    text = json.dumps([_as_json(plans[name]) for name in dict.fromkeys(best)])
-    partial = mark.with_suffix(".partial")
-    try:
-        partial.write_text(text)
-        partial.replace(mark)
-    except OSError as error:
-        raise StoreError(f"the store cannot be written: {error.strerror}: {mark}") from error
-
-
-def recall_plans(mark: Path, search: FunctionSearch) -> Sequence[NamedPlan]:
-    """Return the plans in a search's mark; none when it is absent, damaged or out of date."""
-    problem, costs = search.enumerated.problem, search.costs
-    known = {_option_key(option): option for option in problem.ordered}
-    plans = []
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        for entry in json.loads(mark.read_text()):
-            options = tuple(known[json.dumps(option)] for option in entry["options"])
-            predicted_s = sum(
-                _seconds(problem, option, costs[option.key].seconds) for option in options
-            )
-            plans.append(NamedPlan(entry["name"], Plan(options, predicted_s), entry["single"]))
-    return plans
-
-
-def _as_json(plan: NamedPlan) -> dict[str, object]:
-    options = [json.loads(_option_key(option)) for option in plan.plan.options]
-    return {"name": plan.name, "single": plan.single, "options": options}
-
-
-def _option_key(option: Option) -> str:
-    return json.dumps([hex(option.nodes), option.backend, option.key])
-
-
-def _seconds(problem: Problem, option: Option, kernel_s: float) -> float:
-    return kernel_s + problem.boundary_s.get(option.backend, 0.0)

@@ -1,28 +1,25 @@
 """The search of one function with real measurements: costs from the table first, then new ones."""
 
-import hashlib
-import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from collage.cost import Cost
-from collage.errors import StoreError
 from collage.frontend import Function
-from collage.frontend.region import region_digest
 from collage.measure.local import LocalMeasurer
 from collage.measure.work import OnCost, Work
+from collage.pipeline.mark import SearchMark
 from collage.pipeline.session import Session
 from collage.search.function import Enumerated, FunctionSearch, search_function
 
 
 def measured_search(
     function: Function, enumerated: Enumerated, reference_dir: Path, session: Session
-) -> tuple[FunctionSearch, Path]:
+) -> tuple[FunctionSearch, SearchMark]:
     """Search with what the table knows and what is measured now; also return the search's mark.
 
-    The mark is a file that says: this search ended with this budget, and its costs are in the table.
-    Where it exists, only what it takes to have one plan is measured.
+    Where the mark says that the search has ended, only what it takes to have one plan is measured.
     """
     options = session.options
     start = time.monotonic()
@@ -44,7 +41,8 @@ def measured_search(
             footprint_bytes=_footprint_bytes(function),
         )
         try:
-            mark = _mark(function, enumerated, session)
+            mark = SearchMark.of(enumerated, session)
+            gap_s = mark.gap_s()
             works = list(enumerated.work.values())
             known = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
             timed = _TimedMeasurer(measurer)
@@ -53,12 +51,15 @@ def measured_search(
                 timed,
                 {key: cost for key, cost in known.items() if not cost.is_unknown},
                 plans=options.end_to_end_plans,
-                budget_s=0.0 if mark.exists() else options.measure_budget_s,
+                budget_s=options.measure_budget_s if gap_s is None else 0.0,
                 clock=time.monotonic,
                 on_cost=on_cost,
             )
             measuring_s = timed.seconds
-            _make_mark(mark)
+            if gap_s is None:
+                mark.write(search.lazy.gap_s)
+            else:
+                search = replace(search, lazy=replace(search.lazy, gap_s=gap_s))
         finally:
             measurer.close()
     session.seconds.stages["measure"] += measuring_s
@@ -67,32 +68,6 @@ def measured_search(
     session.counts.cached += measurer.cached
     session.counts.invalid += measurer.invalid
     return search, mark
-
-
-def _mark(function: Function, enumerated: Enumerated, session: Session) -> Path:
-    """Name the mark.
-
-    A search under a time budget could go on a little in every run; what is finished stays so, until
-    the function, a backend, the candidates that its rule lists, the environment or the budget changes.
-    """
-    whole = (1 << len(function.graph)) - 1
-    facts = [
-        region_digest(function, whole),
-        *(backend.identity for backend in session.backends),
-        *sorted(map(str, enumerated.work)),
-        session.environment.digest,
-        str(float(session.options.measure_budget_s)),
-    ]
-    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    return session.options.store_dir / "searches" / name
-
-
-def _make_mark(file: Path) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    except OSError as error:
-        raise StoreError(f"the store cannot be written: {error.strerror}: {file}") from error
 
 
 class _TimedMeasurer:

@@ -1,0 +1,111 @@
+"""The mark of a finished search: what the next run of the same compile starts from.
+
+A search under a time budget could go on a little in every run. What is finished stays so, until the
+function, a backend, the candidates that its rule lists, the environment or the budget changes: all
+of these are in the mark's name. Its content is what the table of costs does not hold: how much a
+better plan could still save, and the best plans that were measured whole. A mark that is damaged or
+names what is no longer there counts as absent.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collage.errors import StoreError
+from collage.frontend.region import region_digest
+from collage.pipeline.session import Session
+from collage.search.function import Enumerated, FunctionSearch, NamedPlan
+from collage.search.problem import Option, Plan
+from collage.verify.latency import Latency
+
+KNOWN_PLANS = 2
+"""Plans that the next run assembles and compares again, besides the best one of one toolchain."""
+
+
+@dataclass(frozen=True)
+class SearchMark:
+    """Where the mark of one search lies."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, enumerated: Enumerated, session: Session) -> "SearchMark":
+        """Name the mark of a search."""
+        function = enumerated.function
+        facts = [
+            region_digest(function, function.graph.everything),
+            *(backend.identity for backend in session.backends),
+            *sorted(map(str, enumerated.work)),
+            session.environment.digest,
+            str(float(session.options.measure_budget_s)),
+        ]
+        name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        return cls(session.options.store_dir / "searches" / name)
+
+    def gap_s(self) -> float | None:
+        """Return how much a better plan could save, None when the search has not ended yet."""
+        try:
+            return float(json.loads(self.path.read_text())["gap_s"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def plans(self, search: FunctionSearch) -> Sequence[NamedPlan]:
+        """Return the remembered plans, predicted with the costs of now; maybe none."""
+        known = {_option_key(option): option for option in search.enumerated.problem.ordered}
+        try:
+            entries = json.loads(self.path.read_text())["plans"]
+            return [_read(entry, known, search) for entry in entries]
+        except (OSError, ValueError, KeyError, TypeError):
+            return ()
+
+    def write(self, gap_s: float, plans: Sequence[NamedPlan] = ()) -> None:
+        """Say that the search has ended. Raises StoreError when the store cannot be written."""
+        text = json.dumps({"gap_s": gap_s, "plans": [_written(plan) for plan in plans]})
+        partial = self.path.with_suffix(f".{os.getpid()}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(text)
+            partial.replace(self.path)
+        except OSError as error:
+            reason = f"the store cannot be written: {error.strerror}: {self.path}"
+            raise StoreError(reason) from error
+
+
+def worth_remembering(
+    plans: Mapping[str, NamedPlan], latencies: Mapping[str, Latency]
+) -> list[NamedPlan]:
+    """Return the plans that measured fastest whole, and the fastest of one toolchain."""
+    measured = [name for name in plans if name in latencies]
+    order = sorted(
+        (name for name in measured if math.isfinite(latencies[name].seconds)),
+        key=lambda name: latencies[name].seconds,
+    )
+    best = [*order[:KNOWN_PLANS], *[name for name in order if plans[name].single][:1]]
+    return [plans[name] for name in dict.fromkeys(best)]
+
+
+def _written(plan: NamedPlan) -> dict[str, object]:
+    options = [json.loads(_option_key(option)) for option in plan.plan.options]
+    return {"name": plan.name, "single": plan.single, "options": options}
+
+
+def _read(
+    entry: Mapping[str, object], known: Mapping[str, Option], search: FunctionSearch
+) -> NamedPlan:
+    listed = entry["options"]
+    if not isinstance(listed, list):
+        raise TypeError("a plan is a list of options")
+    options = tuple(known[json.dumps(option)] for option in listed)
+    boundary_s = search.enumerated.problem.boundary_s
+    predicted_s = sum(
+        search.costs[option.key].seconds + boundary_s.get(option.backend, 0.0) for option in options
+    )
+    return NamedPlan(str(entry["name"]), Plan(options, predicted_s), str(entry["single"]))
+
+
+def _option_key(option: Option) -> str:
+    return json.dumps([hex(option.nodes), option.backend, option.key])
