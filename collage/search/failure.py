@@ -26,10 +26,7 @@ def describe_failure(space: StateSpace, costs: Costs) -> str:
     found = [option for option in problem.ordered if option.nodes >> index & 1]
     lines = [f"no plan covers node {index} '{node.name}' ({node.op})"]
     if not found:
-        lines[0] += (
-            ": no backend offers a candidate with it; add onnxruntime to --backends, which runs every"
-            " operator"
-        )
+        lines[0] += ": no backend offers a candidate with it"
     elif dead_end:
         lines[0] += ": its usable candidates overlap others or depend on each other in a cycle"
     else:

@@ -36,6 +36,10 @@ SEED_SHARE = 0.5
 """Share of the budget that tilings may take; the rest goes where the estimates point."""
 
 
+EVERYTHING = "onnxruntime"
+_ADD_EVERYTHING = f"; add {EVERYTHING} to --backends, which runs every operator"
+
+
 @dataclass(frozen=True)
 class Enumerated:
     """A function's candidates as a search problem; `work` is one representative of every key."""
@@ -101,7 +105,8 @@ def _require_cover(
         if not taken >> node.index & 1:
             what = f"no plan covers node {node.index} '{node.name}' ({node.op})"
             reasons = [f"  {one.name}: {one.unsupported(function, node.index)}" for one in backends]
-            raise SearchError("\n".join((f"{what}: no backend takes it", *reasons)))
+            hint = "" if any(one.name == EVERYTHING for one in backends) else _ADD_EVERYTHING
+            raise SearchError("\n".join((f"{what}: no backend takes it{hint}", *reasons)))
 
 
 def search_function(
