@@ -19,7 +19,7 @@ import numpy as np
 from collage.cli_base import command, duration, say, size
 from collage.cli_store import add_store_commands
 from collage.errors import CollageError, DimensionError, InputError, OptionError
-from collage.options import Options
+from collage.options import EFFORTS, Options
 
 EPILOG = __doc__ or ""
 
@@ -98,9 +98,12 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     )  # fmt: skip
     parser.add_argument("--threads", type=int, help="default: one a physical core")
     parser.add_argument(
-        "--budget", type=duration, default=defaults.measure_budget_s, metavar="120s|2m",
-        help="time for measuring candidates (default 120s)",
-    )  # fmt: skip
+        "--effort", choices=EFFORTS, default="normal", help="how long to search (default normal)"
+    )
+    parser.add_argument("--budget", type=duration, metavar="120s|2m",
+                        help="time for measuring candidates (default: the effort's)")  # fmt: skip
+    parser.add_argument("--refine", type=duration, metavar="20s",
+                        help="time for improving whole plans (default: the effort's)")  # fmt: skip
     parser.add_argument("--workers", type=int, default=defaults.workers)
     parser.add_argument("--timeout", type=duration, default=defaults.timeout_s, metavar="30s",
                         help="hard limit of one candidate")  # fmt: skip
@@ -135,12 +138,14 @@ def _compile(arguments: argparse.Namespace) -> int:
     from collage.pipeline import compile_model
     from collage.report.terminal import Progress, print_summary
 
+    budget_s, refine_s = EFFORTS[arguments.effort]
     options = Options(
         backends=tuple(arguments.backends.split(",")) if arguments.backends else None,
         threads=arguments.threads,
         dims=parse_dims(arguments.dim),
         shapes=parse_shapes(arguments.shape),
-        measure_budget_s=arguments.budget,
+        measure_budget_s=budget_s if arguments.budget is None else arguments.budget,
+        refine_s=refine_s if arguments.refine is None else arguments.refine,
         workers=arguments.workers,
         timeout_s=arguments.timeout,
         memory_bytes=arguments.memory,

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from collage.backends.base import Backend
 
 
+EFFORTS = {"quick": (20.0, 0.0), "normal": (120.0, 20.0), "thorough": (900.0, 180.0)}
+"""Seconds for measuring candidates and for refining plans (`measure_budget_s`, `refine_s`)."""
+
+_NORMAL = EFFORTS["normal"]
+
+
 @dataclass(frozen=True)
 class Options:
     """Options of one compile.
@@ -38,12 +44,12 @@ class Options:
     threads: int | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
-    measure_budget_s: float = 120.0
+    measure_budget_s: float = _NORMAL[0]
     workers: int = 2
     timeout_s: float = 30.0
     memory_bytes: int = 4 << 30
     end_to_end_plans: int = 4
-    refine_s: float = 20.0
+    refine_s: float = _NORMAL[1]
     verify_s: float = 2.0
     seed: int = 0
     cache_dir: Path | None = None
