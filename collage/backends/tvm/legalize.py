@@ -101,17 +101,23 @@ def _shape(x: te.Tensor) -> list[int]:
     return [int(size) for size in x.shape]
 
 
+def _exponentials(x: te.Tensor, axes: list[int]) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
+    """Return the maximum over `axes`, exp(x - maximum), and its sum over `axes`."""
+    top = reduce_axes(_shape(x), axes, lambda i: x(*i), Kind.MAX, "softmax_max")
+    powers = te.compute(
+        x.shape, lambda *i: tirx.exp(x(*i) - top(*_outside(i, axes))), name="softmax_exp"
+    )
+    total = reduce_axes(_shape(x), axes, lambda i: powers(*i), Kind.SUM, "softmax_sum")
+    return top, powers, total
+
+
 def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if not _is_float32(call):
         return _default(builder, call)
     axes = _normalised([call.attrs.axis], len(call.args[0].ty.shape.values))
 
     def compute(x: te.Tensor) -> te.Tensor:
-        top = reduce_axes(_shape(x), axes, lambda i: x(*i), Kind.MAX, "softmax_max")
-        powers = te.compute(
-            x.shape, lambda *i: tirx.exp(x(*i) - top(*_outside(i, axes))), name="softmax_exp"
-        )
-        total = reduce_axes(_shape(x), axes, lambda i: powers(*i), Kind.SUM, "softmax_sum")
+        _, powers, total = _exponentials(x, axes)
         inverse = te.compute(total.shape, lambda *i: f32(1.0) / total(*i), name="softmax_inv")
         return te.compute(
             x.shape, lambda *i: powers(*i) * inverse(*_outside(i, axes)), name="softmax"
@@ -126,11 +132,7 @@ def _log_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     axes = _normalised([call.attrs.axis], len(call.args[0].ty.shape.values))
 
     def compute(x: te.Tensor) -> te.Tensor:
-        top = reduce_axes(_shape(x), axes, lambda i: x(*i), Kind.MAX, "softmax_max")
-        powers = te.compute(
-            x.shape, lambda *i: tirx.exp(x(*i) - top(*_outside(i, axes))), name="softmax_exp"
-        )
-        total = reduce_axes(_shape(x), axes, lambda i: powers(*i), Kind.SUM, "softmax_sum")
+        top, _, total = _exponentials(x, axes)
         shift = te.compute(total.shape, lambda *i: top(*i) + tirx.log(total(*i)), name="shift")
         return te.compute(x.shape, lambda *i: x(*i) - shift(*_outside(i, axes)), name="log_softmax")
 
