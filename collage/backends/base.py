@@ -77,6 +77,8 @@ class Backend(abc.ABC):
     name: str
     style: BackendStyle = BackendStyle.LIBRARY
     conflicts: frozenset[str] = frozenset()
+    fewer_flops: bool = False
+    """Its algorithms need fewer FLOP than direct ones: its speed says nothing of the machine's peak."""
     variants: tuple[str, ...] = ("",)
     """Implementations offered for one region; each is measured as a candidate of its own."""
 

@@ -111,6 +111,7 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         machine_peaks(
             session.environment, session.options.store_dir, again=session.counts.measured > 0
         ),
+        frozenset(backend.name for backend in session.backends if backend.fewer_flops),
     )
     results = [
         FunctionResult(one.search, one.chosen, one.published.decision, one.measured_s)
