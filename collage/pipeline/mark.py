@@ -3,7 +3,7 @@
 A search under a time budget could go on a little in every run. What is finished stays so, until the
 function, a backend, the candidates that its rule lists, the environment or the budget changes: all
 of these are in the mark's name. Its content is what the table of costs does not hold: how much a
-better plan could still save, and the best plans that were measured whole. A mark that is damaged or
+better plan could still save, and the best plan that was measured whole. A mark that is damaged or
 names what is no longer there counts as absent.
 """
 
@@ -22,7 +22,7 @@ from collage.search.function import Enumerated, FunctionSearch, NamedPlan
 from collage.search.problem import Option, Plan
 from collage.verify.latency import Latency
 
-KNOWN_PLANS = 2
+KNOWN_PLANS = 1
 """Plans that the next run assembles and compares again, besides the best one of one toolchain."""
 
 
@@ -78,7 +78,7 @@ class SearchMark:
 def worth_remembering(
     plans: Mapping[str, NamedPlan], latencies: Mapping[str, Latency]
 ) -> list[NamedPlan]:
-    """Return the plans that measured fastest whole, and the fastest of one toolchain."""
+    """Return the plan that measured fastest whole, and the fastest of one toolchain."""
     measured = [name for name in plans if name in latencies]
     order = sorted(
         (name for name in measured if math.isfinite(latencies[name].seconds)),
