@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SERVICES := $(VENV)/.services
 PLUGIN := collage/runtime/lib/libcollage_runtime.so
 PIP := $(BIN)/pip install -q -c constraints.txt
 
@@ -17,6 +18,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) --no-deps rapidocr rapidocr-onnxruntime
 	touch $@
 
+# Prefect, MLflow and the like: the demo needs none of it.
+$(SERVICES): $(STAMP)
+	$(PIP) --no-build-isolation -C wheel.cmake=false -e ".[dev,services]"
+	touch $@
+
 $(PLUGIN): $(STAMP) $(wildcard native/*)
 	$(BIN)/cmake -S native -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
@@ -27,15 +33,15 @@ $(PLUGIN): $(STAMP) $(wildcard native/*)
 demo: setup
 	$(BIN)/python examples/ocr_demo.py
 
-test: setup
+test: setup $(SERVICES)
 	$(BIN)/python -m pytest
 
-lint: setup
+lint: setup $(SERVICES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-types: setup
+types: setup $(SERVICES)
 	$(BIN)/mypy
 
 bench: setup
