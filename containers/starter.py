@@ -6,8 +6,10 @@ What is given up after the last attempt is found by the scheduled reconcile.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote
@@ -16,6 +18,7 @@ import httpx
 
 from containers.journal import Journal, Start
 
+Facts = dict[str, str | int]
 StartRun = Callable[[Start], Awaitable[None]]
 """Starts the run of a `Start` once. Raises StartError where it did not."""
 
@@ -49,17 +52,17 @@ class PrefectStarter:
             },
         )  # fmt: skip
 
-    async def _ask(self, method: str, path: str, body: dict | None = None) -> dict:
+    async def _ask(self, method: str, path: str, body: dict | None = None) -> dict[str, str]:
         try:
             answer = await self._client.request(method, self._api + path, json=body)
             answer.raise_for_status()
-            return answer.json()
+            return {"id": answer.json()["id"]}
         except httpx.HTTPStatusError as error:
             raise StartError(
                 f"Prefect answered {error.response.status_code} to {method} {path}"
             ) from error
-        except (httpx.HTTPError, ValueError) as error:
-            raise StartError(f"Prefect did not answer {path}: {type(error).__name__}") from error
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            raise StartError(f"Prefect gave no answer to {path}: {type(error).__name__}") from error
 
 
 class Starter:
@@ -82,17 +85,18 @@ class Starter:
         """Work until cancelled; what is under way then is in the journal still."""
         while True:
             self._wake.clear()
-            start = await asyncio.to_thread(self._journal.due, time.time())
-            if start is not None:
-                await self._try(start)
-                continue
             try:
+                start = await asyncio.to_thread(self._journal.due, time.time())
+                if start is not None:
+                    await self._try(start)
+                    continue
+            except sqlite3.Error as error:
+                logger.error("the journal fails", extra={"facts": {"reason": str(error)}})
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), IDLE_S)
-            except TimeoutError:
-                continue
 
     async def _try(self, start: Start) -> None:
-        what = {"model": start.name, "version": start.version, "attempt": start.attempts + 1}
+        what: Facts = {"model": start.name, "version": start.version, "attempt": start.attempts + 1}
         try:
             await self._start(start)
         except StartError as error:
@@ -102,7 +106,7 @@ class Starter:
         self._count("started")
         logger.info("run started", extra={"facts": what})
 
-    async def _failed(self, start: Start, what: dict[str, str | int]) -> None:
+    async def _failed(self, start: Start, what: Facts) -> None:
         if start.attempts + 1 >= self._attempts:
             await asyncio.to_thread(self._journal.done, start)
             self._count("given_up")
