@@ -62,12 +62,12 @@ class FileRegistry:
         if not found:
             raise RegistryError(
                 f"{self.url} has no model {name!r} with the alias {self._alias!r}; add it with "
-                f"`collage register`, or name the version"
+                f"`FileRegistry.add`, or name the version"
             )
         if self._record(name, _check(found)) is None:
             raise RegistryError(
                 f"{self.url} has no whole version {found!r} of {name!r}: there is no "
-                f"{name}/{found}/{_VERSION}, which is written last. Add it with `collage register`"
+                f"{name}/{found}/{_VERSION}, which is written last. Add it with `FileRegistry.add`"
             )
         return self._version(name, found)
 
