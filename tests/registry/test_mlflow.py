@@ -25,7 +25,7 @@ def test_what_the_client_logs_by_itself(mlflow_user, name, tmp_path):
 
 
 DESCRIPTIONS = {
-    "another flavour": ("flavors: {python_function: {}, sklearn: {}}", "flavours are python_function, sklearn"),
+    "another flavour": ("flavors: {python_function: {}, sklearn: {}}", "flavours are python_f"),
     "no YAML": ("{", "damaged"),
     "no flavours": ("a: 1", "damaged"),
     "leads out": ("flavors: {onnx: {data: ../../x}}", "lacks its file"),
