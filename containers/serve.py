@@ -84,7 +84,7 @@ def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
 
         fetch_bundle(open_store(parsed.bundle, writes=False), parsed.alias, scratch)
         folder = scratch
-    if parsed.verify_key:
+    if parsed.verify_key is not None:
         from collage.runtime.signature import verify_folder
 
         verify_folder(folder, parsed.verify_key)
