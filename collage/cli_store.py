@@ -33,7 +33,13 @@ def add_store_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     fetch.add_argument("store", help=STORE_HELP)
     fetch.add_argument("words", nargs="*", metavar="NAME|DIR",
                        help="the name unless --alias is there, the folder unless -o is")  # fmt: skip
-    fetch.add_argument("--alias", metavar="NAME", help="an alias, or a bundle's digest")
+    fetch.add_argument(  # argparse gives the folder that follows a name to the option
+        "--alias",
+        nargs="+",
+        default=[],
+        metavar=("NAME", "DIR"),
+        help="an alias, or a bundle's digest",
+    )
     fetch.add_argument("-o", "--output", type=Path, metavar="DIR")
     fetch.add_argument(
         "--cache-dir", type=Path, help="where fetched files are kept (default: the user's cache)"
@@ -118,8 +124,8 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
 
 def _fetch_words(arguments: argparse.Namespace) -> tuple[str, Path]:
-    words = list(arguments.words)
-    name = arguments.alias or (words.pop(0) if words else None)
+    words = [*arguments.alias, *arguments.words]
+    name = words.pop(0) if words else None
     output = arguments.output or (Path(words.pop(0)) if words else None)
     if name is None or output is None or words:
         raise OptionError(

@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         "--bundle", required=True, help="a bundle's folder, or with --alias a store"
     )
     parser.add_argument("--alias", help="name or digest of the bundle in the store --bundle")
-    parser.add_argument("--name", required=True, help="of the model in URLs")
+    parser.add_argument("--name", default="model", help="of the model in URLs (default: model)")
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument(

@@ -264,7 +264,7 @@ def test_a_full_disk_under_the_store_is_exit_code_6(tmp_path, model):
 LINKER = """
 import resource, signal, sys
 import collage.assemble.executable as executable
-real = executable.tvm.compile
+compile_module = executable.tvm.compile
 class Small:
     \"\"\"A disk on which only small files fit, from the linker's first byte on.\"\"\"
     def __init__(self, made):
@@ -277,7 +277,7 @@ class Small:
             return linking(*given, **named)
         cc._linux_compile = limited
         return self.made.export_library(*given, **named)
-executable.tvm.compile = lambda *given, **named: Small(real(*given, **named))
+executable.tvm.compile = lambda *given, **named: Small(compile_module(*given, **named))
 """
 
 

@@ -6,11 +6,12 @@ written costs speed and no fetch, and its folder may be deleted at any time.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from collage.errors import StoreError
 from collage.store.base import BlobDigest, Store
-from collage.store.blobs import blob_key, digest_of, fetch_blob, put_blob, read_checked
+from collage.store.blobs import blob_key, fetch_blob, put_blob, read_checked
 from collage.store.directory import DirectoryStore
 
 
@@ -47,8 +48,5 @@ class BundleCache:
         return fetch
 
     def _keep(self, source: bytes | Path) -> None:
-        try:
-            if self._store.stat(blob_key(digest_of(source))) is None or isinstance(source, Path):
-                put_blob(self._store, source)
-        except StoreError:
-            pass  # a full or read-only disk under the cache
+        with suppress(StoreError):  # a full or read-only disk under the cache
+            put_blob(self._store, source)

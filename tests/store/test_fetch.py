@@ -219,9 +219,9 @@ def main_run(folder, public):
 def test_bad_keys_say_how_to_make_one(make_bundle, key, tmp_path):
     private, public = key("ours")
     folder = make_bundle()
-    with pytest.raises(OptionError, match="no private Ed25519 key.*openssl"):
+    with pytest.raises(OptionError, match=r"no private Ed25519 key.*openssl"):
         sign_folder(folder, public)
-    with pytest.raises(OptionError, match="no public Ed25519 key.*openssl"):
+    with pytest.raises(OptionError, match=r"no public Ed25519 key.*openssl"):
         verify_folder(folder, private)
     with pytest.raises(OptionError, match="cannot be read"):
         verify_folder(folder, tmp_path / "absent")
