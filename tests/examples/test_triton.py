@@ -112,6 +112,6 @@ def test_a_wrong_request_fails_alone(model, bundle):
 
 
 def test_an_unfit_bundle_fails_the_load(model, tmp_path):
-    with pytest.raises(Exception, match="manifest.json is missing") as raised:
+    with pytest.raises(Exception, match=r"manifest\.json is missing") as raised:
         model.TritonPythonModel().initialize(arguments(tmp_path))
     assert type(raised.value).__name__ == "TritonModelException"
