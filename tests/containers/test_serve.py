@@ -12,6 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
+from collage.store import open_store
+from collage.store.bundles import publish_bundle
 from tests.store.versitygw import free_port
 
 INFER = "/v2/models/relu/infer"
@@ -247,3 +249,28 @@ def test_an_unfit_bundle_ends_with_its_exit_code(tmp_path):
     )
     assert done.returncode == 5
     assert "manifest.json is missing" in json.loads(done.stderr)["message"]
+
+
+def test_a_bundle_from_a_store_by_its_alias(bundle, tmp_path):
+    publish_bundle(open_store(tmp_path), bundle, ["relu/optimized"])
+    server = Process(tmp_path, "--alias", "relu/optimized")
+    assert server.client.post(INFER, json=request(sample(1))).status_code == 200
+    server.stop()
+    assert server.process.returncode == 0
+
+
+AUDIT = """
+import sys
+import containers.serve
+from pathlib import Path
+engine = containers.serve._engine(Path(sys.argv[1]), containers.serve._parser().parse_args(["--bundle", "x"]))
+unwanted = {"tvm", "onnx", "onnxruntime", "openvino", "pydantic", "rich", "prefect", "boto3"}
+print(sorted(unwanted & set(sys.modules)))
+"""
+
+
+def test_the_server_imports_no_compiler(bundle):
+    done = subprocess.run(
+        [sys.executable, "-c", AUDIT, str(bundle)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
