@@ -12,6 +12,7 @@ from collage.bundle.manifest import (
     Library,
     Manifest,
     MeasuredLatency,
+    Precision,
     Provenance,
     Signature,
     Tensor,
@@ -43,6 +44,7 @@ class Facts:
     seed: int
     libraries: frozenset[str]
     """Vendor libraries (plug-in names) that the chosen kernels call."""
+    precision: Precision | None = None
 
 
 def publish(
@@ -92,6 +94,7 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
             environment_digest=facts.environment_digest,
             seed=facts.seed,
         ),
+        precision=facts.precision,
         files=files,
     )
 

@@ -17,6 +17,7 @@ import numpy as np
 from collage.errors import BundleError, InputError
 from collage.runtime.manifest import (
     Manifest,
+    Precision,
     Signature,
     Tensor,
     declare_libraries,
@@ -25,6 +26,7 @@ from collage.runtime.manifest import (
     verify_machine,
 )
 from collage.runtime.plugin import load_plugin
+from collage.runtime.precision import output_error
 
 ALIGNMENT = 64
 CPU, POOLED_ALLOCATOR = 1, 2
@@ -75,7 +77,12 @@ class LoadedBundle:
         for function in self._functions:
             inputs, expected = self._golden(function.signature.function)
             for name, value in function.run(inputs).items():
-                _compare(f"{function.signature.function}, output {name}", value, expected[name])
+                what = function.signature.function, name
+                precision = self.manifest.precision
+                if precision is not None and precision.reduced:
+                    _compare_within(what, value, expected[name], precision)
+                else:
+                    _compare(f"{what[0]}, output {name}", value, expected[name])
 
     def benchmark(self, seconds: float = 3.0) -> float:
         """Median seconds of one call of the first function on the golden inputs."""
@@ -197,4 +204,17 @@ def _compare(what: str, value: np.ndarray, expected: np.ndarray) -> None:
         raise BundleError(
             f"self check: {what} differs from the golden data by up to {worst:.3g}. The machine or "
             "a library computes other numbers: do not serve this bundle here."
+        )
+
+
+def _compare_within(
+    what: tuple[str, str], value: np.ndarray, expected: np.ndarray, precision: Precision
+) -> None:
+    function, name = what
+    error = output_error(expected, value, probability=name in precision.probabilities)
+    if error > precision.tolerance:
+        raise BundleError(
+            f"self check: {function}, output {name} has an error of {error:.3g}, above the tolerance of "
+            f"{precision.tolerance:g}. The machine or a library computes other numbers: do not serve "
+            "this bundle here."
         )
