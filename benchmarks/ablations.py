@@ -9,14 +9,13 @@ interleaved by the gate of that compile.
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.model_set import BenchmarkModel, skeletons, trained
-from benchmarks.models import machine
+from benchmarks.model_set import BenchmarkModel, chosen_models
+from benchmarks.models import geometric_mean, machine
 
 ALL = ("onnxruntime", "openvino", "onednn", "tvm", "winograd")
 WITHOUT = ("winograd", "onednn", "tvm", "onnxruntime", "openvino")
@@ -48,10 +47,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "collage-bench")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    wanted = arguments.models.split(",") if arguments.models else None
-    models = [m for m in (*skeletons(arguments.work), *trained()) if not wanted or m.name in wanted]
     table: dict[str, list[float]] = {}
-    for model in models:
+    for model in chosen_models(arguments.work, arguments.models):
         table[model.name] = [
             speedup(model, arguments.work, arguments.threads, left_out)
             for left_out in CASES.values()
@@ -62,7 +59,7 @@ def main() -> None:
 
 def _document(table: dict[str, list[float]], threads: int) -> str:
     columns = list(zip(*table.values(), strict=True))
-    means = [math.exp(sum(map(math.log, column)) / len(column)) for column in columns]
+    means = [geometric_mean(column) for column in columns]
     rows = [*table.items(), ("geometric mean", means)]
     lines = [
         f"| {name} | " + " | ".join(f"{value:.3f}" for value in row) + " |" for name, row in rows
