@@ -5,9 +5,9 @@
 Every model is compiled with the permission to compute in bfloat16 and the saved bundle is measured,
 interleaved with the original frameworks at the same permission: onnxruntime and openvino in float32, and
 openvino in bfloat16. The error of an output is max |actual - fp32| / max |fp32|, probabilities with a
-scale of 1, the largest over the gate's inputs and ten more seeds. A framework beyond the tolerance is shown in
-brackets: "over best" counts it all the same, "over allowed" does not. Compiles use the cost tables under
-`--work`, so float32 costs that `benchmarks.models` measured there are not measured again.
+scale of 1, the largest over the gate's inputs and ten more seeds. A framework beyond the tolerance is
+shown in brackets: "over best" counts it all the same, "over allowed" does not. Compiles use the cost
+tables under `--work`, so float32 costs that `benchmarks.models` measured there are not measured again.
 """
 
 import argparse

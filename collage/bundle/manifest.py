@@ -108,4 +108,6 @@ class Manifest(_Frozen):
     gate_reason: str
     provenance: Provenance
     precision: Precision | None = None
+    quantised: bool = False
+    """The model rounds to small integers, so two right answers may differ by one step."""
     files: dict[str, str]

@@ -20,7 +20,7 @@ from collage.bundle.manifest import (
 from collage.bundle.save import cpu_features, save_bundle
 from collage.frontend import Function, Model
 from collage.runtime.plugin import library_distribution, library_file, library_version
-from collage.verify.gate import Decision
+from collage.verify.gate import Decision, is_quantised
 from collage.verify.latency import Latency
 
 
@@ -95,6 +95,7 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
             seed=facts.seed,
         ),
         precision=facts.precision,
+        quantised=any(is_quantised(one.function) for one in functions),
         files=files,
     )
 

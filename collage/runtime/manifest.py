@@ -84,6 +84,8 @@ class Manifest:
     files: Mapping[str, str]
     precision: Precision | None = None
     """None where nothing but float32 was allowed."""
+    quantised: bool = False
+    """The model rounds to small integers, so two right answers may differ by one step."""
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -169,6 +171,7 @@ def _parse(raw: dict) -> Manifest:
         },
         files=dict(raw["files"]),
         precision=_precision(raw.get("precision")),
+        quantised=bool(raw.get("quantised", False)),
     )
 
 
