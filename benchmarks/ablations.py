@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.known_costs import KnownCosts, known_costs
-from benchmarks.model_set import BenchmarkModel, skeletons, trained
-from benchmarks.models import machine
+from benchmarks.model_set import BenchmarkModel, chosen_models
+from benchmarks.models import geometric_mean, machine
 from collage.errors import SearchError
 from collage.rules.rule import HOST
 from collage.search.problem import Option
@@ -89,13 +89,11 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "collage-bench")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    wanted = arguments.models.split(",") if arguments.models else None
-    models = [m for m in (*skeletons(arguments.work), *trained()) if not wanted or m.name in wanted]
     table: dict[str, list[float]] = {}
     output = arguments.output or Path(
         "benchmarks/ABLATIONS.md" if arguments.compile else "benchmarks/LEVERS.md"
     )
-    for model in models:
+    for model in chosen_models(arguments.work, arguments.models):
         if arguments.compile:
             table[model.name] = [
                 speedup(model, arguments.work, arguments.threads, left_out)
@@ -115,7 +113,7 @@ def _document(table: dict[str, list[float]], arguments: argparse.Namespace) -> s
         columns, option = [*LEVERS, "mixing"], ""
         what = "How many times slower the best plan is predicted to be without a lever."
     values = zip(*table.values(), strict=True)
-    means = [math.exp(sum(map(math.log, column)) / len(column)) for column in values]
+    means = [geometric_mean(column) for column in values]
     rows = [*table.items(), ("geometric mean", means)]
     lines = [
         f"| {name} | " + " | ".join(f"{value:.3f}" for value in row) + " |" for name, row in rows

@@ -48,3 +48,10 @@ def trained() -> list[BenchmarkModel]:
         for file in sorted((Path(spec.origin).parent / "models").glob(pattern))[:1]:
             found.append(BenchmarkModel(name, file, ("--shape", f"x={shape}")))
     return found
+
+
+def chosen_models(work: Path, names: str | None) -> list[BenchmarkModel]:
+    """Return the models whose names are listed, separated by commas; all of them by default."""
+    wanted = names.split(",") if names else None
+    found = [*skeletons(work), *trained()]
+    return [model for model in found if wanted is None or model.name in wanted]

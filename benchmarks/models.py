@@ -18,12 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 
-from benchmarks.model_set import BenchmarkModel, skeletons, trained
+from benchmarks.model_set import BenchmarkModel, chosen_models
 
 HEADER = (
     "| model | collage ms | onnxruntime ms | openvino ms | speedup over best | predicted / measured "
@@ -89,10 +90,6 @@ def row(facts: dict) -> tuple[str, float]:  # type: ignore[type-arg]
     seconds = {name: found["seconds"] for name, found in bench.items()}
     best = min(s for name, s in seconds.items() if name != "collage" and s)
     speedup = best / seconds["collage"]
-    counts: dict[str, int] = {}
-    for region in facts["plan"]:
-        counts[region["backend"]] = counts.get(region["backend"], 0) + 1
-    plan = ", ".join(f"{backend} {count}" for backend, count in sorted(counts.items()))
     cells = [
         facts["model"],
         *(_ms(seconds.get(name)) for name in ("collage", "onnxruntime", "openvino")),
@@ -100,9 +97,29 @@ def row(facts: dict) -> tuple[str, float]:  # type: ignore[type-arg]
         f"{cold['predicted_s'] / cold['latency']['collage_s']:.3f}",
         f"{cold['candidates']['measured']} / {cold['candidates']['unique']}",
         f"{facts['cold_s']:.0f}", f"{facts['warm_s']:.0f} ({facts['warm_measured']} measured)",
-        f"{facts['peak_bytes'] / 1e9:.1f}", str(len(facts["plan"])), plan,
+        f"{facts['peak_bytes'] / 1e9:.1f}", str(len(facts["plan"])),
+        backend_counts(facts["plan"]),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |", speedup
+
+
+def backend_counts(plan: list[dict]) -> str:  # type: ignore[type-arg]
+    """Write how many regions each backend has, those in less than float32 apart."""
+    counts: dict[str, int] = {}
+    for region in plan:
+        name = f"{region['backend']} {region.get('precision', '')}".rstrip()
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def kept_facts(file: Path) -> dict[str, dict]:  # type: ignore[type-arg]
+    """Read the facts of earlier rows by model; none where there is no file."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return {facts["model"]: facts for facts in map(json.loads, lines)}
 
 
 def _ms(seconds: float | None) -> str:
@@ -120,14 +137,9 @@ def main() -> None:
     parser.add_argument("extra", nargs="*", help="further options of `collage compile`, after --")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    chosen = [*skeletons(arguments.work), *trained()]
-    if arguments.models:
-        names = arguments.models.split(",")
-        chosen = [model for model in chosen if model.name in names]
     facts_file = arguments.output.with_suffix(".jsonl")
-    kept = facts_file.read_text().splitlines() if arguments.models and facts_file.exists() else []
-    found = {facts["model"]: facts for facts in map(json.loads, kept)}
-    for model in chosen:
+    found = kept_facts(facts_file) if arguments.models else {}
+    for model in chosen_models(arguments.work, arguments.models):
         found[model.name] = measure(model, arguments.work, arguments.threads, arguments.extra)
         print(row(found[model.name])[0], flush=True)
         facts_file.write_text("".join(json.dumps(facts) + "\n" for facts in found.values()))
@@ -141,7 +153,7 @@ def document(found: list[dict], threads: int) -> str:  # type: ignore[type-arg]
         one["compile"]["predicted_s"] / one["compile"]["latency"]["collage_s"] for one in found
     ]
     off = sorted(abs(ratio - 1) for ratio in ratios)
-    mean = math.exp(sum(map(math.log, speedups)) / len(speedups))
+    mean = geometric_mean(speedups)
     return (
         f"# Benchmark\n\n`python -m benchmarks.models --threads {threads}` on {machine()}.\n"
         "Latencies are medians of interleaved rounds in fresh processes; ratios are within one run.\n\n"

@@ -19,7 +19,7 @@ import numpy as np
 from collage.cli_base import command, duration, say, size
 from collage.cli_store import add_store_commands
 from collage.errors import CollageError, DimensionError, InputError, OptionError
-from collage.options import EFFORTS, Options
+from collage.options import DEFAULT_TOLERANCE, EFFORTS, Options, Precision
 
 EPILOG = __doc__ or ""
 
@@ -110,6 +110,11 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     parser.add_argument("--memory", type=size, default=defaults.memory_bytes, metavar="4GiB",
                         help="hard limit of one worker")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
+    parser.add_argument("--precision", choices=[*Precision], default=Precision.FP32,
+                        help="auto: allow bfloat16 within --tolerance (default fp32)")  # fmt: skip
+    parser.add_argument("--tolerance", type=float, metavar="0.01",
+                        help="with auto: largest error of an output, as a share of its scale "
+                        f"(default {DEFAULT_TOLERANCE})")  # fmt: skip
     parser.add_argument("--cache-dir", type=Path, help="the local store")
     parser.add_argument(
         "--store", metavar="STORE", help="share costs through this folder or s3://bucket/prefix"
@@ -141,6 +146,8 @@ def _compile(arguments: argparse.Namespace) -> int:
     from collage.pipeline import compile_model
     from collage.report.terminal import Progress, print_summary
 
+    if arguments.tolerance is not None and arguments.precision == Precision.FP32:
+        raise OptionError("--tolerance has no meaning with --precision fp32: add --precision auto")
     budget_s, refine_s = EFFORTS[arguments.effort]
     options = Options(
         backends=tuple(arguments.backends.split(",")) if arguments.backends else None,
@@ -153,6 +160,8 @@ def _compile(arguments: argparse.Namespace) -> int:
         timeout_s=arguments.timeout,
         memory_bytes=arguments.memory,
         seed=arguments.seed,
+        precision=arguments.precision,
+        tolerance=DEFAULT_TOLERANCE if arguments.tolerance is None else arguments.tolerance,
         cache_dir=arguments.cache_dir,
         store=arguments.store,
     )

@@ -1,8 +1,10 @@
 """What a compile can be told; every field has a default that needs no configuration."""
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,20 @@ EFFORTS = {"quick": (20.0, 0.0), "normal": (120.0, 20.0), "thorough": (900.0, 18
 """Seconds for measuring candidates and for refining plans (`measure_budget_s`, `refine_s`)."""
 
 _NORMAL = EFFORTS["normal"]
+
+DEFAULT_TOLERANCE = 1e-2
+"""A hundredth of the output's scale; whole models in bfloat16 err by 0.2-0.9 % (benchmarks)."""
+
+
+class Precision(StrEnum):
+    """What kernels may compute in.
+
+    `fp32`: as the model says, nothing less. `auto`: also in less precision, where it measures faster
+    and the whole plan stays within the tolerance.
+    """
+
+    FP32 = "fp32"
+    AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -36,6 +52,10 @@ class Options:
         refine_s: seconds for assembling and measuring neighbours of the best plan.
         verify_s: seconds of the final interleaved comparison, per contender.
         seed: of the random inputs.
+        precision: `fp32`, or `auto` to allow bfloat16 where the processor has it.
+        tolerance: error budget of `auto`: max |actual - fp32| / max |fp32| of every output, where
+            probabilities count with a scale of 1 and integers must be equal
+            (`collage.runtime.precision`); held on the gate's inputs and on ten more seeds.
         cache_dir: the local store.
         store: address of a store that shares costs between machines; None shares nothing.
     """
@@ -52,6 +72,8 @@ class Options:
     refine_s: float = _NORMAL[1]
     verify_s: float = 2.0
     seed: int = 0
+    precision: Precision | str = Precision.FP32
+    tolerance: float = DEFAULT_TOLERANCE
     cache_dir: Path | None = None
     store: str | None = None
 
@@ -65,6 +87,11 @@ class Options:
             raise OptionError(f"threads must be at least 1, not {self.threads}")
         if self.end_to_end_plans < 1:
             raise OptionError("end_to_end_plans must be at least 1")
+        if self.precision not in set(Precision):
+            known = " or ".join(Precision)
+            raise OptionError(f"precision must be {known}, not {self.precision!r}")
+        if not 0 < self.tolerance < math.inf:
+            raise OptionError(f"tolerance must be above 0 and finite, not {self.tolerance}")
 
     @property
     def store_dir(self) -> Path:
@@ -73,6 +100,11 @@ class Options:
             return self.cache_dir
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return Path(base) / "collage"
+
+    @property
+    def may_reduce(self) -> bool:
+        """Tell whether kernels may compute in less than float32."""
+        return self.precision == Precision.AUTO
 
     @property
     def thread_count(self) -> int:

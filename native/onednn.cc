@@ -1,6 +1,7 @@
 // Regions that oneDNN runs on the CPU. Blob: a program (onednn_program.h) and its weights; header
 // entry "layout" says how convolutions lay out activations: "any" (the default: oneDNN's choice),
-// "blocked" or "plain".
+// "blocked" or "plain"; "products" what convolutions and matrix products multiply: "f32" (the
+// default) or "bf16".
 //
 // Everything is done once, at construction: primitives, packed weights, the arena, the arguments of
 // every call. A call sets the memories whose pointer changed and executes the list. The environment
@@ -19,7 +20,8 @@ class OneDnnKernel : public Kernel {
   explicit OneDnnKernel(const KernelSpec& spec)
       : api_(OneDnn::Get()), program_(Program::Parse(*spec.blob)), threads_(spec.threads) {
     ThreadScope scope(api_, threads_);
-    schedule_ = Build(program_, *spec.blob, ParseLayout(spec.blob->GetString("layout", "any")));
+    schedule_ = Build(program_, *spec.blob, ParseLayout(spec.blob->GetString("layout", "any")),
+                      ParseType(spec.blob->GetString("products", "f32")));
     dnnl_stream_t stream = nullptr;
     api_.Check(api_.dnnl_stream_create(&stream, api_.engine(), dnnl_stream_default_flags),
                "a stream");

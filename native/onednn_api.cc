@@ -31,42 +31,42 @@ void OneDnn::Check(dnnl_status_t status, const std::string& what) const {
   TVM_FFI_THROW(RuntimeError) << "onednn: " << what << ": " << dnnl_status2str(status);
 }
 
-Desc OneDnn::RowMajor(const Dims& dims) const {
+Desc OneDnn::RowMajor(const Dims& dims, Type type) const {
   Dims strides(dims.size(), 1);
   for (std::size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
-  return Strided(dims, strides);
+  return Strided(dims, strides, type);
 }
 
-Desc OneDnn::Strided(const Dims& dims, const Dims& strides) const {
+Desc OneDnn::Strided(const Dims& dims, const Dims& strides, Type type) const {
   dnnl_memory_desc_t desc = nullptr;
   Check(dnnl_memory_desc_create_with_strides(&desc, static_cast<int>(dims.size()), dims.data(),
-                                             dnnl_f32, strides.data()),
+                                             type, strides.data()),
         "a layout with strides");
   return Own(desc);
 }
 
-Desc OneDnn::Any(const Dims& dims) const {
+Desc OneDnn::Any(const Dims& dims, Type type) const {
   dnnl_memory_desc_t desc = nullptr;
   Check(dnnl_memory_desc_create_with_tag(&desc, static_cast<int>(dims.size()), dims.data(),
-                                         dnnl_f32, dnnl_format_tag_any),
+                                         type, dnnl_format_tag_any),
         "an open layout");
   return Own(desc);
 }
 
-Desc OneDnn::ChannelsLast(const Dims& dims) const {
+Desc OneDnn::ChannelsLast(const Dims& dims, Type type) const {
   Dims strides(dims.size(), 1);
   dnnl_dim_t step = dims[1];
   for (std::size_t i = dims.size(); i-- > 2; step *= dims[i]) strides[i] = step;
   strides[0] = step;
-  return Strided(dims, strides);
+  return Strided(dims, strides, type);
 }
 
-Desc OneDnn::Blocked(const Dims& dims) const {
+Desc OneDnn::Blocked(const Dims& dims, Type type) const {
   static constexpr dnnl_format_tag_t kNarrow[] = {dnnl_aBc8b, dnnl_aBcd8b, dnnl_aBcde8b};
   static constexpr dnnl_format_tag_t kWide[] = {dnnl_aBc16b, dnnl_aBcd16b, dnnl_aBcde16b};
   dnnl_memory_desc_t desc = nullptr;
   Check(
-      dnnl_memory_desc_create_with_tag(&desc, static_cast<int>(dims.size()), dims.data(), dnnl_f32,
+      dnnl_memory_desc_create_with_tag(&desc, static_cast<int>(dims.size()), dims.data(), type,
                                        (block_ == 16 ? kWide : kNarrow)[dims.size() - 3]),
       "a blocked layout");
   return Own(desc);
@@ -85,6 +85,12 @@ Desc OneDnn::Permuted(const Desc& desc, const std::vector<int>& permutation) con
   dnnl_memory_desc_t made = nullptr;
   Check(dnnl_memory_desc_permute_axes(&made, desc.get(), target.data()), "a permuted layout");
   return Own(made);
+}
+
+Type OneDnn::TypeOf(const Desc& desc) const {
+  Type type = dnnl_data_type_undef;
+  Check(dnnl_memory_desc_query(desc.get(), dnnl_query_data_type, &type), "a layout's type");
+  return type;
 }
 
 Dims OneDnn::DimsOf(const Desc& desc) const {
@@ -109,6 +115,7 @@ Dims OneDnn::StridesOf(const Desc& desc) const {
 
 bool OneDnn::Same(const Desc& one, const Desc& other) const {
   if (dnnl_memory_desc_equal(one.get(), other.get())) return true;
+  if (TypeOf(one) != TypeOf(other)) return false;
   Dims dims = DimsOf(one), left = StridesOf(one), right = StridesOf(other);
   if (dims != DimsOf(other) || left.empty() || right.empty()) return false;
   for (std::size_t i = 0; i < dims.size(); ++i) {

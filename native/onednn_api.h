@@ -58,6 +58,7 @@ namespace collage::onednn {
   F(dnnl_resampling_forward_primitive_desc_create)          \
   F(dnnl_softmax_forward_primitive_desc_create)
 
+using Type = dnnl_data_type_t;
 using Dims = std::vector<dnnl_dim_t>;
 using Desc = std::shared_ptr<dnnl_memory_desc>;
 using Memory = std::shared_ptr<dnnl_memory>;
@@ -82,12 +83,12 @@ class OneDnn {
   // Throws a ffi RuntimeError with oneDNN's word for `status` unless it is success.
   void Check(dnnl_status_t status, const std::string& what) const;
 
-  // float32 descriptors: row-major, with given strides, or of a layout that oneDNN may choose.
-  Desc RowMajor(const Dims& dims) const;
-  Desc Strided(const Dims& dims, const Dims& strides) const;
-  Desc Any(const Dims& dims) const;
-  Desc ChannelsLast(const Dims& dims) const;
-  Desc Blocked(const Dims& dims) const;  // channels in blocks of `block()`
+  // Descriptors: row-major, with given strides, or of a layout that oneDNN may choose.
+  Desc RowMajor(const Dims& dims, Type type = dnnl_f32) const;
+  Desc Strided(const Dims& dims, const Dims& strides, Type type = dnnl_f32) const;
+  Desc Any(const Dims& dims, Type type = dnnl_f32) const;
+  Desc ChannelsLast(const Dims& dims, Type type = dnnl_f32) const;
+  Desc Blocked(const Dims& dims, Type type = dnnl_f32) const;  // channels in blocks of `block()`
   int block() const { return block_; }
 
   // Null where the layout does not allow it without a copy.
@@ -95,11 +96,12 @@ class OneDnn {
   // Axis i of the result is axis permutation[i] of `desc`.
   Desc Permuted(const Desc& desc, const std::vector<int>& permutation) const;
 
+  Type TypeOf(const Desc& desc) const;
   Dims DimsOf(const Desc& desc) const;
   // Empty when the layout is blocked.
   Dims StridesOf(const Desc& desc) const;
   std::size_t SizeOf(const Desc& desc) const { return dnnl_memory_desc_get_size(desc.get()); }
-  // Whether the same bytes mean the same: strides of dimensions of one element do not count.
+  // Whether the same bytes mean the same numbers: strides of dimensions of one element do not count.
   bool Same(const Desc& one, const Desc& other) const;
 
   // The layout that a primitive wants for an argument; null when it has no such argument.

@@ -27,7 +27,7 @@ struct Planned {
 
 class Builder {
  public:
-  Builder(const Program& program, const Blob& blob, Layout layout)
+  Builder(const Program& program, const Blob& blob, Layout layout, Type products)
       : api_(OneDnn::Get()), program_(program), blob_(blob), facts_(Analyse(program)) {
     std::size_t count = program.values.size();
     tensors_.resize(count);
@@ -36,6 +36,8 @@ class Builder {
     around_.wishes = facts_.wishes;
     around_.fixed.assign(count, true);
     around_.layout = layout;
+    around_.products = products;
+    for (std::size_t i = 0; products != dnnl_f32 && i < count; ++i) WishIn(products, i);
   }
 
   Schedule Build() {
@@ -52,6 +54,19 @@ class Builder {
   }
 
  private:
+  // Arguments of the kernel hold float32; values that stay inside what products multiply.
+  void WishIn(Type type, std::size_t value) {
+    Desc wish = around_.wishes[value];
+    if (wish == nullptr || facts_.targets[value] >= 0) return;
+    Dims strides = api_.StridesOf(wish);
+    around_.wishes[value] =
+        strides.empty() ? nullptr : api_.Strided(api_.DimsOf(wish), strides, type);
+  }
+
+  Desc Plain(int value) const {
+    return api_.RowMajor(program_.values[value], api_.TypeOf(tensors_[value].desc));
+  }
+
   void DefineInputs() {
     for (std::size_t i = 0; i < program_.inputs.size(); ++i) {
       int value = program_.inputs[i];
@@ -84,8 +99,8 @@ class Builder {
     } else if (step.op == "reshape") {
       Desc reshaped = api_.Reshaped(tensor.desc, dims);
       if (reshaped == nullptr) {
-        tensor = Read(source, api_.RowMajor(program_.values[source]), step.name);
-        reshaped = api_.RowMajor(dims);
+        tensor = Read(source, Plain(source), step.name);
+        reshaped = api_.RowMajor(dims, api_.TypeOf(tensor.desc));
       }
       tensor.desc = reshaped;
     } else {
@@ -97,13 +112,15 @@ class Builder {
   Tensor Slice(const Step& step, int source) {
     Tensor tensor = tensors_[source];
     if (api_.StridesOf(tensor.desc).empty()) {
-      tensor = Read(source, api_.RowMajor(program_.values[source]), step.name);
+      tensor = Read(source, Plain(source), step.name);
     }
+    Type type = api_.TypeOf(tensor.desc);
+    std::size_t bytes = type == dnnl_f32 ? 4 : 2;
     Dims strides = api_.StridesOf(tensor.desc), starts = step.dims("starts");
     for (std::size_t i = 0; i < starts.size(); ++i) {
-      tensor.offset += static_cast<std::size_t>(starts[i] * strides[i]) * sizeof(float);
+      tensor.offset += static_cast<std::size_t>(starts[i] * strides[i]) * bytes;
     }
-    tensor.desc = api_.Strided(program_.values[step.output], strides);
+    tensor.desc = api_.Strided(program_.values[step.output], strides, type);
     return tensor;
   }
 
@@ -345,8 +362,8 @@ class Builder {
 
 }  // namespace
 
-Schedule Build(const Program& program, const Blob& blob, Layout layout) {
-  return Builder(program, blob, layout).Build();
+Schedule Build(const Program& program, const Blob& blob, Layout layout, Type products) {
+  return Builder(program, blob, layout, products).Build();
 }
 
 }  // namespace collage::onednn

@@ -5,6 +5,10 @@
 // reader wants another one, once per layout; weights are reordered here, never in a call. A step
 // whose best implementation would be oneDNN's reference one is tried with plain operands, then with
 // fewer post-operations; those left over become steps of their own.
+//
+// Products may multiply bfloat16 (and sum in float32). What they read is reordered to it where it is
+// not already, and results stay in it until they leave the kernel; other steps compute in what they
+// are given.
 #ifndef COLLAGE_ONEDNN_BUILDER_H_
 #define COLLAGE_ONEDNN_BUILDER_H_
 
@@ -38,7 +42,7 @@ struct Schedule {
 };
 
 // Throws a ffi RuntimeError that names the step when oneDNN refuses one.
-Schedule Build(const Program& program, const Blob& blob, Layout layout);
+Schedule Build(const Program& program, const Blob& blob, Layout layout, Type products);
 
 }  // namespace collage::onednn
 

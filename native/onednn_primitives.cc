@@ -20,7 +20,25 @@ struct Making {
   bool has(std::size_t position) const { return position < step.inputs.size(); }
   bool last() const { return attempt + 1 == Attempts(step); }
 
-  Desc Plain(int value) const { return api.RowMajor(dims(value)); }
+  // What a value holds: as it was made; a product's result what others wish for, else what products
+  // multiply; any other result what the first operand holds.
+  Type type(int value) const {
+    if (around.layouts[value] != nullptr) return api.TypeOf(around.layouts[value]);
+    if (!is_product()) return type(in(0));
+    return around.wishes[value] == nullptr ? around.products : api.TypeOf(around.wishes[value]);
+  }
+  bool is_product() const {
+    return step.op == "convolution" || step.op == "deconvolution" || step.op == "matmul";
+  }
+
+  Desc Plain(int value) const { return api.RowMajor(dims(value), type(value)); }
+  Desc Any(int value) const { return api.Any(dims(value), type(value)); }
+
+  // An operand that a product multiplies.
+  Desc Factor(int value) const {
+    if (type(value) == around.products) return AsItLies(value);
+    return api.RowMajor(dims(value), around.products);
+  }
 
   // As it lies, or plain in the last attempt.
   Desc AsItLies(int value) const { return last() ? Plain(value) : around.layouts[value]; }
@@ -28,11 +46,11 @@ struct Making {
   // oneDNN's choice for what is packed once, else as it lies.
   Desc Packed(int value) const {
     if (last()) return Plain(value);
-    return around.fixed[value] ? around.layouts[value] : api.Any(dims(value));
+    return around.fixed[value] ? around.layouts[value] : Any(value);
   }
 
   // The result in oneDNN's choice, or plain in the last attempt.
-  Desc Result() const { return last() ? Plain(step.output) : api.Any(dims(step.output)); }
+  Desc Result() const { return last() ? Plain(step.output) : Any(step.output); }
 
   Recipe Finish(dnnl_status_t status, dnnl_primitive_desc_t made,
                 std::vector<std::pair<int, int>> reads) const {
@@ -44,28 +62,29 @@ bool PrefersChannelsLast(const Making& making) {
   const OneDnn& api = making.api;
   auto is_channels_last = [&](int value, const Desc& desc) {
     if (desc == nullptr || making.dims(value).size() < 3) return false;
-    return api.Same(desc, api.ChannelsLast(making.dims(value))) &&
-           !api.Same(desc, making.Plain(value));
+    Type type = api.TypeOf(desc);
+    return api.Same(desc, api.ChannelsLast(making.dims(value), type)) &&
+           !api.Same(desc, api.RowMajor(making.dims(value), type));
   };
   return is_channels_last(making.in(0), making.around.layouts[making.in(0)]) ||
          is_channels_last(making.step.output, making.around.wishes[making.step.output]);
 }
 
 // How a convolution's activations should lie; oneDNN's choice where the layout does not fit.
-Desc InLayout(const Making& making, Layout layout, int value) {
+Desc InLayout(const Making& making, Layout layout, int value, Type type) {
   const OneDnn& api = making.api;
   const Dims& dims = making.dims(value);
   switch (layout) {
     case Layout::kPlain:
-      return making.Plain(value);
+      return api.RowMajor(dims, type);
     case Layout::kChannelsLast:
-      return api.ChannelsLast(dims);
+      return api.ChannelsLast(dims, type);
     case Layout::kBlocked:
-      return dims[1] % api.block() == 0 ? api.Blocked(dims) : api.Any(dims);
+      return dims[1] % api.block() == 0 ? api.Blocked(dims, type) : api.Any(dims, type);
     case Layout::kAny:
       break;
   }
-  return api.Any(dims);
+  return api.Any(dims, type);
 }
 
 Recipe Convolution(const Making& making) {
@@ -73,11 +92,13 @@ Recipe Convolution(const Making& making) {
   const Step& step = making.step;
   int x = making.in(0), w = making.in(1), y = step.output;
   Layout first = PrefersChannelsLast(making) ? Layout::kChannelsLast : making.around.layout;
-  auto layout = [&](int value) {
-    if (making.last()) return making.Plain(value);
-    return making.attempt == 0 ? InLayout(making, first, value) : api.Any(making.dims(value));
+  Type factors = making.around.products;
+  auto layout = [&](int value, Type type) {
+    Layout chosen = making.attempt == 0 ? first : Layout::kAny;
+    return InLayout(making, making.last() ? Layout::kPlain : chosen, value, type);
   };
-  Desc source = layout(x), weights = api.Any(making.dims(w)), result = layout(y);
+  Desc source = layout(x, factors), weights = api.Any(making.dims(w), factors);
+  Desc result = layout(y, making.type(y));
   Desc bias = making.has(2) ? making.Plain(making.in(2)) : nullptr;
   auto create = step.op == "convolution" ? api.dnnl_convolution_forward_primitive_desc_create
                                          : api.dnnl_deconvolution_forward_primitive_desc_create;
@@ -97,8 +118,8 @@ Recipe MatMul(const Making& making) {
   int a = making.in(0), b = making.in(1), y = making.step.output;
   Desc wish = making.attempt == 0 ? making.around.wishes[y] : nullptr;
   bool packed = !making.around.fixed[b];
-  Desc left = making.AsItLies(a);
-  Desc right = packed ? api.Any(making.dims(b)) : making.AsItLies(b);
+  Desc left = making.Factor(a);
+  Desc right = packed ? api.Any(making.dims(b), making.around.products) : making.Factor(b);
   Desc result = wish == nullptr ? making.Plain(y) : wish;
   Desc bias = making.has(2) ? making.Plain(making.in(2)) : nullptr;
   dnnl_primitive_desc_t made = nullptr;
@@ -124,7 +145,7 @@ Recipe Binary(const Making& making) {
   int a = making.in(0), b = making.in(1);
   bool equal = making.dims(a) == making.dims(b);
   Desc left = making.AsItLies(a);
-  Desc right = equal ? left : making.Packed(b);
+  Desc right = equal && making.type(a) == making.type(b) ? left : making.Packed(b);
   Desc result = making.Result();
   dnnl_primitive_desc_t made = nullptr;
   dnnl_status_t status = making.api.dnnl_binary_primitive_desc_create(
@@ -197,12 +218,19 @@ Recipe Resampling(const Making& making) {
   return making.Finish(status, made, {{DNNL_ARG_SRC, making.in(0)}});
 }
 
+// As it lies, unless the first operand holds another type.
+Desc InOneType(const Making& making, int value) {
+  Type type = making.type(making.in(0));
+  return making.type(value) == type ? making.AsItLies(value)
+                                    : making.api.RowMajor(making.dims(value), type);
+}
+
 Recipe Concat(const Making& making) {
   std::vector<Desc> held;
   std::vector<const_dnnl_memory_desc_t> sources;
   std::vector<std::pair<int, int>> reads;
   for (std::size_t i = 0; i < making.step.inputs.size(); ++i) {
-    held.push_back(making.AsItLies(making.in(i)));
+    held.push_back(InOneType(making, making.in(i)));
     sources.push_back(held.back().get());
     reads.emplace_back(DNNL_ARG_MULTIPLE_SRC + static_cast<int>(i), making.in(i));
   }
@@ -239,7 +267,7 @@ Maker FindMaker(const Step& step) {
 // oneDNN picks the layout of an operand of the result's shape; a smaller one stays plain.
 Desc OperandOfPost(const Making& making, int value) {
   bool whole = making.dims(value) == making.dims(making.step.output);
-  return whole && !making.last() ? making.api.Any(making.dims(value)) : making.Plain(value);
+  return whole && !making.last() ? making.Any(value) : making.Plain(value);
 }
 
 Attributes MakeAttributes(const Making& making, std::size_t posts) {

@@ -148,6 +148,13 @@ dnnl_dim_t Step::integer(const char* key) const {
 
 float Step::number(const char* key) const { return Number(attributes, key); }
 
+Type ParseType(const std::string& name) {
+  if (name == "f32") return dnnl_f32;
+  if (name == "bf16") return dnnl_bf16;
+  TVM_FFI_THROW(ValueError) << "onednn: products cannot multiply " << name;
+  TVM_FFI_UNREACHABLE();
+}
+
 Layout ParseLayout(const std::string& name) {
   if (name == "any") return Layout::kAny;
   if (name == "blocked") return Layout::kBlocked;

@@ -62,6 +62,9 @@ struct Recipe {
 // How convolutions lay out activations.
 enum class Layout { kAny, kBlocked, kChannelsLast, kPlain };
 
+// Throws a ffi ValueError for another name than "f32" and "bf16".
+Type ParseType(const std::string& name);
+
 // Throws a ffi ValueError for another name than "any", "blocked" and "plain".
 Layout ParseLayout(const std::string& name);
 
@@ -71,6 +74,7 @@ struct Surroundings {
   std::vector<bool> fixed;    // per value: not a weight, so a reorder is paid at every call
   std::vector<Desc> wishes;   // per value: the layout that its only reader likes best, or null
   Layout layout = Layout::kAny;
+  Type products = dnnl_f32;  // what convolutions and matrix products multiply, and hand on
 };
 
 // Number of ways to lay out the operands of `step`, best first, the last always plain.

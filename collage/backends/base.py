@@ -8,11 +8,13 @@ import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from collage.graph.index_set import IndexSet
+from collage.runtime.cpu import bf16_reason
 
 if TYPE_CHECKING:
     import tvm
@@ -81,6 +83,10 @@ class Backend(abc.ABC):
     """Its algorithms need fewer FLOP than direct ones: its speed says nothing of the machine's peak."""
     variants: tuple[str, ...] = ("",)
     """Implementations offered for one region; each is measured as a candidate of its own."""
+    reduced: Mapping[str, str] = MappingProxyType({})
+    """Further variants that compute products in less than float32, each with what it computes in
+    ("bf16"). They are candidates only where the user allows it, on regions that hold a product, and
+    are judged by the error budget."""
 
     @abc.abstractmethod
     def availability(self) -> Availability:
@@ -95,6 +101,10 @@ class Backend(abc.ABC):
         self, function: "Function", nodes: IndexSet, threads: int, variant: str = ""
     ) -> Kernel:
         """Compile the region. Raises BackendError with the toolchain's own words on refusal."""
+
+    def reduced_reason(self) -> str:
+        """Return why the reduced variants are not offered on this machine, "" when they are."""
+        return bf16_reason() if self.reduced else ""
 
     def rule(self, function: "Function") -> "PartitionRule | None":
         """Return the rule that lists this backend's candidates; None means the style's default."""

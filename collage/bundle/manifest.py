@@ -60,6 +60,30 @@ class MeasuredLatency(_Frozen):
     reason: str = ""
 
 
+class ReducedRegion(_Frozen):
+    """A region of the plan that computes in less than the model says; `error` is its own."""
+
+    function: str
+    nodes: tuple[int, ...]
+    backend: str
+    precision: str
+    error: float
+
+
+class Precision(_Frozen):
+    """What less than float32 was allowed, and what came of it.
+
+    The error of an output is max |actual - fp32| / max |fp32|, `probabilities` with a scale of 1, the
+    largest over all trials (`collage.runtime.precision`).
+    """
+
+    reduced: bool
+    tolerance: float
+    probabilities: tuple[str, ...]
+    errors: dict[str, float | None]
+    regions: tuple[ReducedRegion, ...] = ()
+
+
 class Provenance(_Frozen):
     """Where the bundle comes from."""
 
@@ -83,4 +107,7 @@ class Manifest(_Frozen):
     gate_passed: bool
     gate_reason: str
     provenance: Provenance
+    precision: Precision | None = None
+    quantised: bool = False
+    """The model rounds to small integers, so two right answers may differ by one step."""
     files: dict[str, str]

@@ -12,6 +12,7 @@ from collage.bundle.manifest import (
     Library,
     Manifest,
     MeasuredLatency,
+    Precision,
     Provenance,
     Signature,
     Tensor,
@@ -19,7 +20,7 @@ from collage.bundle.manifest import (
 from collage.bundle.save import cpu_features, save_bundle
 from collage.frontend import Function, Model
 from collage.runtime.plugin import library_distribution, library_file, library_version
-from collage.verify.gate import Decision
+from collage.verify.gate import Decision, is_quantised
 from collage.verify.latency import Latency
 
 
@@ -43,6 +44,7 @@ class Facts:
     seed: int
     libraries: frozenset[str]
     """Vendor libraries (plug-in names) that the chosen kernels call."""
+    precision: Precision | None = None
 
 
 def publish(
@@ -92,6 +94,8 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
             environment_digest=facts.environment_digest,
             seed=facts.seed,
         ),
+        precision=facts.precision,
+        quantised=any(is_quantised(one.function) for one in functions),
         files=files,
     )
 

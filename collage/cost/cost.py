@@ -19,7 +19,9 @@ class Cost:
     """Latency of one call inside the model, in seconds.
 
     `seconds` is +inf for an invalid candidate and NaN for an unknown one; `low` and `high` bound the
-    median at 95 % confidence; `reason` says why a candidate is invalid ("" otherwise).
+    median at 95 % confidence; `reason` says why a candidate is invalid ("" otherwise). `error` is that
+    of a kernel in reduced precision (`collage.runtime.precision`), 0 for all others, which must compute
+    the reference's numbers.
     """
 
     seconds: float
@@ -28,6 +30,7 @@ class Cost:
     samples: tuple[float, ...] = ()
     reason: str = ""
     build_s: float = 0.0
+    error: float = 0.0
 
     @classmethod
     def invalid(cls, reason: str) -> "Cost":

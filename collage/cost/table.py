@@ -182,6 +182,7 @@ def encode_line(key: CostKey, cost: Cost) -> bytes:
         entry |= {"seconds": cost.seconds, "samples": list(cost.samples)}
         bounds = {"low": cost.low, "high": cost.high}
         entry |= {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
+        entry |= {"error": cost.error} if cost.error else {}
     return _line(entry)
 
 
@@ -230,4 +231,5 @@ def _cost(entry: dict[str, float]) -> Cost:
         tuple(float(sample) for sample in entry["samples"]),  # type: ignore[attr-defined]
         "",
         float(entry["build_s"]),
+        float(entry.get("error", 0.0)),
     )

@@ -5,6 +5,7 @@ of plain operators, with composite operators replaced by their bodies.
 """
 
 import math
+from collections.abc import Set
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tvm import relax
 
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+_KEEP_VALUES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose"})
 _PARTIAL_READS = frozenset({
     "Gather", "GatherElements", "GatherND", "Slice", "Split", "Shape", "Size", "Compress",
 })  # fmt: skip
@@ -47,6 +49,34 @@ def region_values(function: Function, nodes: IndexSet) -> tuple[tuple[str, ...],
     for index in indices(users & ~nodes):
         outside.update(graph.nodes[index].inputs)
     return tuple(inputs), tuple(value for value in made if value in outside)
+
+
+def probability_outputs(function: Function) -> frozenset[str]:
+    """Name the function's outputs that a Softmax or a Sigmoid makes, directly or through views."""
+    return function_outputs_of(function, frozenset({"Softmax", "Sigmoid"}))
+
+
+def function_outputs_of(function: Function, ops: Set[str]) -> frozenset[str]:
+    """Name the function's outputs that one of `ops` makes, directly or through views."""
+    graph, found = function.graph, set()
+    for output in graph.outputs:
+        value = output
+        while value in graph.producer and graph.nodes[graph.producer[value]].op in _KEEP_VALUES:
+            value = graph.nodes[graph.producer[value]].inputs[0]
+        if value in graph.producer and graph.nodes[graph.producer[value]].op in ops:
+            found.add(output)
+    return frozenset(found)
+
+
+def computes_int8(function: Function, nodes: IndexSet) -> bool:
+    """Tell whether a region of a quantised model holds a product of small integers.
+
+    That is an operator on integers (QLinearConv, MatMulInteger), or a product of dequantised operands.
+    """
+    ops = {function.graph.nodes[index].op for index in indices(nodes)}
+    if any(op.startswith("QLinear") or op.endswith("Integer") for op in ops):
+        return True
+    return "DequantizeLinear" in ops and bool(ops & {"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 
 def region_weights(function: Function, nodes: IndexSet) -> tuple[str, ...]:

@@ -4,11 +4,18 @@ A float output passes when |error| <= rtol * |expected| + atol * max|expected|: 
 the magnitude of the values that were summed. NaN and infinities must be where the reference has
 them. Integers and booleans must be equal; where a region quantises, two correct roundings of one
 value may differ by one step, so quantised integers may be off by one and floats by a step of 8 bits.
+
+A kernel in reduced precision computes other numbers by design. How far off they are is its error
+(`collage.runtime.precision`), which the search weighs against the budget; here it is only refused when it
+cannot be compared, or is so far off that rounding cannot be the cause.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
+
+from collage.runtime.precision import output_error
 
 TOLERANCE: Mapping[str, tuple[float, float]] = {
     "float64": (1e-3, 1e-4),
@@ -17,6 +24,31 @@ TOLERANCE: Mapping[str, tuple[float, float]] = {
     "bfloat16": (5e-2, 2e-2),
 }
 QUANTISED_TOLERANCE = (1e-2, 2e-2)
+
+
+HIGHEST_ERROR = 0.5
+"""A reduced kernel that is further off than half its output's scale is wrong, not rounded."""
+
+
+def reduced_difference(
+    expected: Sequence[np.ndarray],
+    actual: Sequence[np.ndarray],
+    probabilities: Set[int] = frozenset(),
+) -> tuple[str, float]:
+    """Return in words how a reduced kernel's outputs are wrong, "" when not, and the largest error.
+
+    Args:
+        probabilities: positions of outputs with a scale of 1.
+    """
+    largest = 0.0
+    for position, (reference, found) in enumerate(zip(expected, actual, strict=True)):
+        error = output_error(reference, found, probability=position in probabilities)
+        if math.isinf(error):
+            return f"output {position} has other integers, NaN, infinities or another shape", 0.0
+        largest = max(largest, error)
+    if largest > HIGHEST_ERROR:
+        return f"wrong numbers: the error is {largest:.3g} of the output's scale", 0.0
+    return "", largest
 
 
 def difference(

@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import time
+from dataclasses import replace
 from typing import BinaryIO
 
 import numpy as np
@@ -29,7 +30,6 @@ from collage.measure.messages import (
     pack_frame,
     read_request,
 )
-from collage.measure.numerics import difference
 from collage.measure.timing import Timer
 from collage.measure.workshop import Prepared, Workshop, open_workshop
 
@@ -73,7 +73,7 @@ class Worker:
     def _measure(self, workshop: Workshop, timer: Timer, task: Task) -> Outcome:
         start = time.monotonic()
         prepared = workshop.prepare(task.work)
-        wrong = first_run(prepared)
+        wrong, error = first_run(prepared)
         build_s = time.monotonic() - start
         if wrong:
             return Outcome(with_build_time(Cost.invalid(wrong), build_s))
@@ -90,8 +90,9 @@ class Worker:
         )
         last = prepared.call(*prepared.arguments) if prepared.allocates else None
         found = prepared.results(last)
-        wrong = difference(prepared.expected, found, quantised=prepared.quantised)
+        wrong, again = prepared.judge(found)
         cost = Cost.invalid(f"{wrong}, when called repeatedly") if wrong else timing.cost
+        cost = replace(cost, error=max(error, again))
         return Outcome(with_build_time(cost, build_s), drifted=timing.drifted)
 
     def _send(self, answer: Answer) -> None:
@@ -99,15 +100,14 @@ class Worker:
         self._answers.flush()
 
 
-def first_run(prepared: Prepared) -> str:
-    """Call the kernel once; return what is wrong with it, or ""."""
+def first_run(prepared: Prepared) -> tuple[str, float]:
+    """Call the kernel once; return what is wrong with it, or "", and its error."""
     before = [array.copy() for array in prepared.inputs]
     returned = prepared.call(*prepared.arguments)
     for position, (old, new) in enumerate(zip(before, prepared.inputs, strict=True)):
         if not np.array_equal(old.reshape(-1).view(np.uint8), new.reshape(-1).view(np.uint8)):
-            return f"it overwrites its input {position}"
-    found = prepared.results(returned)
-    return difference(prepared.expected, found, quantised=prepared.quantised)
+            return f"it overwrites its input {position}", 0.0
+    return prepared.judge(prepared.results(returned))
 
 
 def reason_of(error: BaseException) -> str:
@@ -129,7 +129,7 @@ def is_infrastructure(error: BaseException) -> bool:
 
 
 def with_build_time(cost: Cost, build_s: float) -> Cost:
-    return Cost(cost.seconds, cost.low, cost.high, cost.samples, cost.reason, build_s)
+    return replace(cost, build_s=build_s)
 
 
 def die_with_parent(parent: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from collage.errors import BackendError, MeasureError
 from collage.measure.messages import Setup
+from collage.measure.numerics import difference, reduced_difference
 from collage.measure.timing import Call
 from collage.measure.work import Work
 
@@ -21,7 +22,8 @@ class Prepared:
     """A kernel with its buffers: `call(*arguments)` reads `inputs` and writes `outputs`.
 
     The arrays alias the tensors in `arguments`. `expected` are the reference outputs. A kernel that
-    `allocates` has no `outputs`: it returns them.
+    `allocates` has no `outputs`: it returns them. One that is `reduced` computes in less than float32;
+    `probabilities` are the positions of outputs with a scale of 1.
     """
 
     call: Call
@@ -31,6 +33,14 @@ class Prepared:
     expected: tuple[np.ndarray, ...]
     quantised: bool = False
     allocates: bool = False
+    reduced: bool = False
+    probabilities: frozenset[int] = frozenset()
+
+    def judge(self, found: Sequence[np.ndarray]) -> tuple[str, float]:
+        """Return what is wrong with the outputs, or "", and the error of a reduced kernel, else 0."""
+        if self.reduced:
+            return reduced_difference(self.expected, found, self.probabilities)
+        return difference(self.expected, found, quantised=self.quantised), 0.0
 
     def results(self, returned: object) -> tuple[np.ndarray, ...]:
         """Return the outputs of a call that gave `returned`."""
@@ -83,7 +93,7 @@ class FunctionWorkshop:
 
     def prepare(self, work: Work) -> Prepared:
         from collage.backends.base import PluginKernel
-        from collage.frontend.region import region_values
+        from collage.frontend.region import probability_outputs, region_values
         from collage.graph.index_set import indices
 
         function = self._functions[work.function]
@@ -100,7 +110,18 @@ class FunctionWorkshop:
         arguments = as_tensors([*inputs, *constants, *outputs])
         ops = (function.graph.nodes[node].op for node in indices(work.nodes))
         quantised = any("Quant" in op or "QLinear" in op for op in ops)
-        return Prepared(call, arguments, inputs, outputs, expected, quantised, allocates)
+        certain = probability_outputs(function)
+        return Prepared(
+            call,
+            arguments,
+            inputs,
+            outputs,
+            expected,
+            quantised,
+            allocates,
+            work.variant in backend.reduced,
+            frozenset(place for place, name in enumerate(output_names) if name in certain),
+        )
 
     def boundary_s(self) -> float:
         from collage.measure.boundary import vm_call_s

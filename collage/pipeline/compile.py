@@ -18,11 +18,13 @@ from collage.backends.base import PluginKernel
 from collage.bundle.publish import Facts, Published, publish
 from collage.errors import InputError, MeasureError
 from collage.frontend import Function, Model
+from collage.frontend.inputs import random_inputs
 from collage.measure.peaks import machine_peaks
 from collage.options import Options
 from collage.pipeline.mark import worth_remembering
 from collage.pipeline.plans import Refinement, WholePlans
 from collage.pipeline.searching import (
+    Samples,
     enumerated_function,
     imported,
     local_measurer,
@@ -30,16 +32,18 @@ from collage.pipeline.searching import (
     sampled,
 )
 from collage.pipeline.session import Session, open_session
-from collage.report.build import FunctionResult, Run, build_report
+from collage.report.build import Run, build_report
 from collage.report.data import CandidateCounts, Summary
 from collage.report.html import render_html
+from collage.report.precision import Allowed, FunctionResult, manifest_precision
 from collage.report.terminal import Progress
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import library_names
 from collage.search.function import FunctionSearch, NamedPlan
 from collage.store.folder import check_output
 from collage.verify import Contender, Latency, compare_latency, profile_kernels
-from collage.verify.gate import Gate, PlanExecutable
+from collage.verify.gate import Budget, Gate, PlanExecutable, original_frameworks
+from collage.verify.trials import MORE_SEEDS, write_trials
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,18 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
     compiled = [_compile_function(model, function, session) for function in model.functions]
     executable = _final_executable(compiled, session)
     published = [one.published for one in compiled]
+    results = [
+        FunctionResult(one.search, one.chosen, one.published.decision, one.measured_s)
+        for one in compiled
+    ]
+    allowed = _allowed(session)
     facts = Facts(
         model,
         session.threads,
         session.environment.digest,
         session.options.seed,
         _libraries(one.kernels for one in compiled),
+        manifest_precision(allowed, results) if allowed else None,
     )
     run = Run(
         model,
@@ -89,12 +99,9 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         machine_peaks(
             session.environment, session.options.store_dir, again=session.counts.measured > 0
         ),
+        allowed,
         frozenset(backend.name for backend in session.backends if backend.fewer_flops),
     )
-    results = [
-        FunctionResult(one.search, one.chosen, one.published.decision, one.measured_s)
-        for one in compiled
-    ]
     report = build_report(run, results)
     texts = {
         "plan.json": json.dumps([region.model_dump() for region in report.summary.plan], indent=1),
@@ -122,7 +129,12 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
             stage.advance(1)
 
         gate = Gate(
-            model.path, session.threads, session.options.verify_s, session.work_dir, on_round
+            model.path,
+            session.threads,
+            session.options.verify_s,
+            session.work_dir,
+            on_round,
+            _budget(function, samples, session),
         )
         decision = gate.decide(
             function, executables, samples.inputs, samples.expected, refinement.next_heat
@@ -138,6 +150,25 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
         Published(function, decision, samples.inputs, samples.expected),
         measured_s,
     )
+
+
+def _allowed(session: Session) -> Allowed | None:
+    if not session.options.may_reduce:
+        return None
+    reasons = {b.name: b.reduced_reason() for b in session.backends if b.reduced_reason()}
+    return Allowed(session.options.tolerance, reasons)
+
+
+def _budget(function: Function, samples: Samples, session: Session) -> Budget | None:
+    """Write the trials of plans in less than float32: the gate's inputs, and those of more seeds."""
+    options = session.options
+    if not options.may_reduce:
+        return None
+    seeds = range(options.seed + 1, options.seed + 1 + MORE_SEEDS)
+    sets = [samples.inputs, *(random_inputs(function, seed) for seed in seeds)]
+    folder = session.work_dir / f"trials-{function.name}"
+    write_trials(function, sets, folder)
+    return Budget(options.tolerance, folder)
 
 
 def _assemble_all(plans: WholePlans, wanted: Sequence[NamedPlan]) -> list[PlanExecutable]:
@@ -195,6 +226,8 @@ def _libraries(plans: Iterator[FunctionPlan]) -> frozenset[str]:
 def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Latency]:
     """Compare a saved bundle with the original frameworks, interleaved, in fresh processes.
 
+    Where less than float32 was allowed to the bundle, it is to OpenVINO too.
+
     Raises:
         InputError: no bundle, or no model, at the path.
     """
@@ -210,8 +243,7 @@ def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Laten
         }
     contenders = [
         Contender("collage", "executable", bundle / manifest.executable, function),
-        Contender("onnxruntime", "onnxruntime", model),
-        Contender("openvino", "openvino", model),
+        *original_frameworks(model, may_reduce=manifest.precision is not None),
     ]
     with tempfile.TemporaryDirectory() as work_dir:
         return compare_latency(contenders, inputs, manifest.threads, seconds, Path(work_dir))

@@ -50,6 +50,8 @@ class SearchMark:
             session.environment.digest,
             str(float(session.options.measure_budget_s)),
         ]
+        if session.options.may_reduce:
+            facts.append(f"tolerance={session.options.tolerance}")
         name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
         return cls(session.options.store_dir / "searches" / name, session.store)
 
@@ -105,13 +107,15 @@ class SearchMark:
 def worth_remembering(
     plans: Mapping[str, NamedPlan], latencies: Mapping[str, Latency]
 ) -> list[NamedPlan]:
-    """Return the plan that measured fastest whole, and the fastest of one toolchain."""
+    """Return the plan that measured fastest whole, the fastest of one toolchain, and in float32."""
     measured = [name for name in plans if name in latencies]
     order = sorted(
         (name for name in measured if math.isfinite(latencies[name].seconds)),
         key=lambda name: latencies[name].seconds,
     )
     best = [*order[:KNOWN_PLANS], *[name for name in order if plans[name].single][:1]]
+    if any(plans[name].plan.reduced for name in best):
+        best += [name for name in order if not plans[name].plan.reduced][:1]
     return [plans[name] for name in dict.fromkeys(best)]
 
 

@@ -39,7 +39,9 @@ class WholePlans:
         self.named[plan.name] = plan
         self.kernels[plan.name] = self._kernels(plan.plan)
         assemble([self.kernels[plan.name]], self.session.threads, file)
-        return PlanExecutable(plan.name, file, plan.plan.predicted_s, plan.single)
+        return PlanExecutable(
+            plan.name, file, plan.plan.predicted_s, plan.single, plan.plan.reduced
+        )
 
     def _kernels(self, plan: Plan) -> FunctionPlan:
         function = self.search.enumerated.function

@@ -37,6 +37,8 @@ class RequestOptions(_Document):
     measure_budget_s: float = _BUDGET_S
     refine_s: float = _REFINE_S
     verify_s: float = 2.0
+    precision: str = "fp32"
+    tolerance: float = Options().tolerance
     workers: int = 2
     timeout_s: float = 30.0
     memory_bytes: int = 4 << 30

@@ -24,7 +24,8 @@ from collage.search.function import (
     enumerate_function,
     search_function,
 )
-from collage.verify.gate import original_outputs
+from collage.search.reduced import within_budget
+from collage.verify.original import original_outputs
 
 
 def imported(path: Path, session: Session) -> Model:
@@ -57,7 +58,9 @@ def sampled(model: Model, function: Function, session: Session) -> Samples:
 def enumerated_function(function: Function, session: Session) -> Enumerated:
     """List the candidates of a function and count them."""
     with session.progress.stage("enumerate"), session.seconds.of("enumerate"):
-        enumerated = enumerate_function(function, session.backends)
+        enumerated = enumerate_function(
+            function, session.backends, may_reduce=session.options.may_reduce
+        )
     session.counts.enumerated += len(enumerated.candidates)
     session.counts.unique += len(enumerated.work)
     return enumerated
@@ -99,11 +102,15 @@ def measured_search(
             gap_s = mark.gap_s()
             works = list(enumerated.work.values())
             known = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
-            timed = _TimedMeasurer(measurer)
+            timed = _TimedMeasurer(measurer, options.tolerance)
             search = search_function(
                 enumerated,
                 timed,
-                {key: cost for key, cost in known.items() if not cost.is_unknown},
+                {
+                    key: within_budget(cost, options.tolerance)
+                    for key, cost in known.items()
+                    if not cost.is_unknown
+                },
                 plans=options.end_to_end_plans,
                 budget_s=options.measure_budget_s if gap_s is None else 0.0,
                 clock=time.monotonic,
@@ -126,16 +133,21 @@ def measured_search(
 
 
 class _TimedMeasurer:
-    """Passes batches on and adds up the wall seconds."""
+    """Passes batches on, adds up the wall seconds, and refuses errors that are beyond all hope.
 
-    def __init__(self, inner: SearchMeasurer) -> None:
+    The table keeps a cost with its error, so another tolerance measures nothing again.
+    """
+
+    def __init__(self, inner: SearchMeasurer, tolerance: float) -> None:
         self.inner = inner
+        self.tolerance = tolerance
         self.seconds = 0.0
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         start = time.monotonic()
         try:
-            return self.inner.measure(batch, on_cost)
+            costs = self.inner.measure(batch, on_cost)
+            return [within_budget(cost, self.tolerance) for cost in costs]
         finally:
             self.seconds += time.monotonic() - start
 

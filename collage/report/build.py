@@ -9,7 +9,7 @@ from pathlib import Path
 
 from collage.cost import Cost, Environment
 from collage.frontend import Function, Model
-from collage.frontend.region import region_bytes_and_flops
+from collage.frontend.region import computes_int8, region_bytes_and_flops
 from collage.graph.dataflow import DataflowGraph, OpenType, TensorType
 from collage.graph.index_set import indices
 from collage.measure.peaks import Peaks, highest
@@ -33,11 +33,10 @@ from collage.report.data import (
     TensorInfo,
     UnmeasuredCandidate,
 )
+from collage.report.precision import Allowed, FunctionResult, precision_result
 from collage.rules.rule import HOST
 from collage.search.explain import explain
-from collage.search.function import FunctionSearch, NamedPlan
 from collage.search.problem import UNKNOWN, Option
-from collage.verify.gate import Decision
 
 LIBRARIES = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp", "numpy", "onnx")
 MAX_ALTERNATIVES = 25
@@ -53,17 +52,6 @@ MAX_LISTED = 400
 
 
 @dataclass(frozen=True)
-class FunctionResult:
-    """One function after the gate."""
-
-    search: FunctionSearch
-    chosen: NamedPlan
-    decision: Decision
-    measured_s: Mapping[int, float]
-    """Seconds of the kernels inside the executable, by their position in the chosen plan."""
-
-
-@dataclass(frozen=True)
 class Run:
     """What the whole compile is about."""
 
@@ -74,6 +62,8 @@ class Run:
     seconds: Mapping[str, float]
     output: Path
     peaks: Peaks
+    allowed: Allowed | None = None
+    """None where nothing but float32 was allowed."""
     fewer_flops: frozenset[str] = frozenset()
     """Backends whose algorithms need fewer FLOP than direct ones."""
 
@@ -102,7 +92,8 @@ def _raised(run: Run, results: Sequence[FunctionResult]) -> Peaks:
                 continue
             fastest_s = min(seconds, costs[option.key].seconds or seconds)
             moved, flops = region_bytes_and_flops(function, option.nodes)
-            flops = 0 if option.backend in run.fewer_flops else flops
+            other = option.reduced or option.backend in run.fewer_flops
+            flops = 0 if other else flops
             peaks = highest(peaks, Peaks(flops / fastest_s, moved / fastest_s, 0.0))
     return peaks
 
@@ -112,7 +103,8 @@ def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
     baselines = {
         name: None if found.reason else found.seconds for name, found in first.baselines.items()
     }
-    best = min((seconds for seconds in baselines.values() if seconds), default=None)
+    counted = [seconds for name, seconds in baselines.items() if name not in first.excused]
+    best = min((seconds for seconds in counted if seconds), default=None)
     failed = [one.decision.reason for one in results if not one.decision.passed]
     return Summary(
         model_sha256=run.model.sha256,
@@ -131,6 +123,7 @@ def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
         gate=GateResult(passed=not failed, reason="; ".join(failed) or first.reason),
         bundle=str(run.output),
         notes=run.model.notes,
+        precision=precision_result(run.allowed, results) if run.allowed else None,
     )
 
 
@@ -144,9 +137,16 @@ def _plan(result: FunctionResult) -> list[PlannedRegion]:
             backend=option.backend,
             label=_label(_ops(function.graph, option)),
             cost_s=costs[option.key].seconds,
+            precision=_precision(function, option),
+            error=costs[option.key].error,
         )
         for option in result.chosen.plan.options
     ]
+
+
+def _precision(function: Function, option: Option) -> str:
+    quantised = option.backend != HOST and computes_int8(function, option.nodes)
+    return "int8" if quantised else option.precision
 
 
 def _ops(graph: DataflowGraph, option: Option) -> tuple[str, ...]:
@@ -233,13 +233,15 @@ class _Considered:
             ops=_ops(self.graph, option),
             backend=option.backend,
             variant=self.variants.get(option.key, ""),
+            precision=_precision(self.function, option),
+            error=cost.error,
             label=_label(_ops(self.graph, option)),
             predicted_s=cost.seconds,
             low_s=_finite(cost.low),
             high_s=_finite(cost.high),
             measured_s=measured_s,
-            bound_s=self.peaks.bound_s(moved, flops),
-            limit=self.peaks.limit(moved, flops) if moved or flops else "",
+            bound_s=None if option.reduced else self.peaks.bound_s(moved, flops),
+            limit=self.peaks.limit(moved, flops) if (moved or flops) and not option.reduced else "",
             moved_bytes=moved,
             flops=flops,
             alternatives=tuple(self._alternative(other) for other in known[:MAX_ALTERNATIVES]),

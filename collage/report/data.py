@@ -16,7 +16,11 @@ class _Frozen(BaseModel):
 
 
 class PlannedRegion(_Frozen):
-    """One chosen candidate; `label` names its rule, `cost_s` is predicted (0 for host regions)."""
+    """One chosen candidate; `label` names its rule, `cost_s` is predicted (0 for host regions).
+
+    `precision` is what it computes in: "" as the model says, "int8" where the model is quantised, "bf16"
+    where less was allowed; `error` is then its own (0 otherwise).
+    """
 
     function: str
     nodes: tuple[int, ...]
@@ -24,6 +28,8 @@ class PlannedRegion(_Frozen):
     backend: str
     label: str
     cost_s: float | None
+    precision: str = ""
+    error: float = 0.0
 
 
 class Latencies(_Frozen):
@@ -60,6 +66,30 @@ class GateResult(_Frozen):
     reason: str = ""
 
 
+class PrecisionResult(_Frozen):
+    """What came of the permission to compute in less than float32.
+
+    Attributes:
+        tolerance: largest error of an output that is allowed (`collage.runtime.precision`).
+        trials: sets of inputs on which whole plans were tried.
+        errors: largest error of every output of what ships; None where it cannot be compared.
+        reduced_regions: regions of what ships that compute in less than float32.
+        rejected: plans that were beyond the tolerance, with what was.
+        baselines: largest error of frameworks that ran in less than float32.
+        excused: those of them that do not count, because they are beyond the tolerance.
+        notes: why it came so, in plain words.
+    """
+
+    tolerance: float
+    trials: int
+    errors: dict[str, float | None]
+    reduced_regions: int
+    rejected: dict[str, str] = Field(default_factory=dict)
+    baselines: dict[str, float | None] = Field(default_factory=dict)
+    excused: dict[str, str] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
 class Summary(_Frozen):
     """The one document of `collage compile --json`."""
 
@@ -76,6 +106,8 @@ class Summary(_Frozen):
     bundle: str
     notes: tuple[str, ...] = ()
     """What kept the model from finer regions, in plain words."""
+    precision: PrecisionResult | None = None
+    """None where nothing but float32 was allowed."""
 
     def to_json(self) -> str:
         """Return the document on one line, keys in the documented order."""
@@ -130,13 +162,16 @@ class RegionReport(_Frozen):
 
     `measured_s` is the time of the kernel inside the assembled executable, None for views; `bound_s`
     is what no direct algorithm can beat at the machine's peaks, `limit` ("bytes" or "flops") where it
-    comes from; an algorithm that needs fewer FLOP, like Winograd's, may be faster.
+    comes from; an algorithm that needs fewer FLOP, like Winograd's, may be faster. Nothing bounds a
+    region in less than float32: the peaks are those of float32.
     """
 
     nodes: tuple[int, ...]
     ops: tuple[str, ...]
     backend: str
     variant: str = ""
+    precision: str = ""
+    error: float = 0.0
     label: str = ""
     predicted_s: float | None = None
     low_s: float | None = None

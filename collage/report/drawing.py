@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from collage.report.data import Alternative, CandidateState, FunctionReport, GraphNode, RegionReport
 from collage.report.layout import BOX_HEIGHT, BOX_WIDTH, lay_out
-from collage.report.words import duration, node_ranges, op_counts
+from collage.report.words import duration, node_ranges, op_counts, precision_text
 
 Mark = tuple[str, str]
 """Colour class and letter of a backend: colour is never the only sign."""
@@ -181,6 +181,7 @@ def _details(region: RegionReport, marks: Mapping[str, Mark]) -> Details:
         ("nodes", node_ranges(region.nodes)),
         ("operators", op_counts(region.ops, 40)),
         ("label", ", ".join(filter(None, (region.label, region.variant)))),
+        ("precision", precision_text(region.precision, region.error)),
         ("predicted", duration(region.predicted_s)),
         ("95 % interval", interval(region.low_s, region.high_s)),
         ("in the executable", duration(region.measured_s) if region.measured_s is not None else ""),

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from collage.report.data import Alternative, RegionReport
 from collage.report.explanation import Difference, NodeExplanation, Overview, Totals, sum_s
-from collage.report.words import duration, node_ranges, op_counts, printable
+from collage.report.words import duration, node_ranges, op_counts, precision_text, printable
 
 REGION_HEADER = (
     "region",
@@ -61,6 +61,7 @@ def node_text(found: NodeExplanation) -> str:
         f"node {node.index} {node.op} {node.name} -> {', '.join(node.types)}\n"
         f"region {found.region_number} of {found.function}: nodes {node_ranges(region.nodes)} on "
         f"{region.backend} {region.variant}".rstrip()
+        + "".join(f", {text}" for text in [precision_text(region.precision, region.error)] if text)
         + f"\npredicted {duration(region.predicted_s)} ({_interval(region.low_s, region.high_s)}), "
         f"measured in place {duration(region.measured_s)}, lower bound {duration(region.bound_s)}"
     ]

@@ -18,6 +18,7 @@ from collage.report.data import (
     InvalidCandidate,
     MeasuredPlan,
     PeakRates,
+    PrecisionResult,
     RegionReport,
     ReportData,
     Summary,
@@ -25,7 +26,7 @@ from collage.report.data import (
 )
 from collage.report.drawing import Mark, backend_marks, draw_function, interval
 from collage.report.roofline import draw_roofline, reached
-from collage.report.words import duration, node_ranges, op_counts
+from collage.report.words import duration, node_ranges, op_counts, precision_text
 
 ROWS_SHOWN = 50
 TIMELINE_WIDTH, TIMELINE_ROW = 1000.0, 34.0
@@ -41,6 +42,7 @@ def render_html(data: ReportData) -> str:
         (
             _heading(data),
             _latencies(data.summary),
+            _precision(data.summary.precision),
             *(
                 _function(function, number, marks, data)
                 for number, function in enumerate(data.functions)
@@ -139,6 +141,34 @@ def _heading(data: ReportData) -> str:
 def _share(summary: Summary) -> str:
     counts = summary.candidates
     return f"{counts.measured + counts.cached} of {counts.unique}"
+
+
+def _precision(found: PrecisionResult | None) -> str:
+    """Show the errors of what ships and of frameworks in less than float32, and why it came so."""
+    if found is None:
+        return ""
+    errors = [(f"output {name}", error, "") for name, error in found.errors.items()]
+    errors += [
+        (name, error, f"does not count: {found.excused[name]}" if name in found.excused else "")
+        for name, error in found.baselines.items()
+    ]
+    rows = [
+        f'<tr><td class=long>{_text(name)}</td><td class="n">{_error(error)}</td>'
+        f"<td class=long>{_text(note)}</td></tr>"
+        for name, error, note in errors
+    ]
+    notes = "".join(f"<li>{_text(note)}</li>" for note in found.notes)
+    listed = f"<ul>{notes}</ul>\n" if notes else ""
+    return (
+        f"<h3>Precision</h3>\n<p>{found.reduced_regions} regions compute in less than float32. Errors are "
+        "the largest deviation as a share of the output's scale (1 for probabilities), over "
+        f"{found.trials} sets of inputs; {found.tolerance:g} is allowed, and {len(found.rejected)} plans "
+        f"were beyond it.</p>\n{_table(('what', 'error', ''), rows, (1,))}{listed}"
+    )
+
+
+def _error(value: float | None) -> str:
+    return "cannot be compared" if value is None else f"{value:.2g}"
 
 
 def _latencies(summary: Summary) -> str:
@@ -341,6 +371,9 @@ def _region_table(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) ->
             ("measured in place", [duration(region.measured_s) for region in regions]),
             ("off by", [_difference(region.predicted_s, region.measured_s) for region in regions]),
         ]
+    if any(region.precision for region in regions):
+        texts = [precision_text(region.precision, region.error) for region in regions]
+        columns.append(("precision", [_text(text) for text in texts]))
     if any(region.bound_s is not None for region in regions):
         columns += [
             ("lower bound", [duration(region.bound_s) for region in regions]),

@@ -154,11 +154,26 @@ def format_summary(summary: Summary) -> str:
         ("gate", f"{gate}: {printable(summary.gate.reason)}" if summary.gate.reason else gate),
         ("candidates", f"{counts.enumerated} found, {counts.unique} different, "
          f"{counts.measured} measured, {counts.cached} cached, {counts.invalid} invalid"),
+        *_precision_facts(summary),
         ("bundle", printable(summary.bundle)),
         *(("note", printable(note)) for note in summary.notes),
     ]  # fmt: skip
     parts.append("\n".join(f"{name:<12}{text}" for name, text in facts))
     return "\n\n".join(parts)
+
+
+def _precision_facts(summary: Summary) -> list[tuple[str, str]]:
+    found = summary.precision
+    if found is None:
+        return []
+    worst = max((error for error in found.errors.values() if error), default=0.0)
+    text = (
+        f"{found.reduced_regions} regions in less than fp32, error {worst:.2g} of {found.tolerance:g} "
+        f"allowed, on {found.trials} inputs; {len(found.rejected)} plans beyond it"
+    )
+    beyond = [f"{printable(name)}: {printable(why)}" for name, why in found.excused.items()]
+    notes = [*(printable(note) for note in found.notes), *(f"does not count: {b}" for b in beyond)]
+    return [("precision", text), *(("", note) for note in notes)]
 
 
 def print_summary(summary: Summary, file: TextIO | None = None) -> None:

@@ -54,6 +54,15 @@ def op_counts(ops: Iterable[str], most: int = 4) -> str:
     return ", ".join(texts[:most]) + (f", {rest} more" if rest > 0 else "")
 
 
+def precision_text(precision: str, error: float | None = None) -> str:
+    """Write what a region computes in, with its error where that is less than the model says.
+
+    >>> precision_text("bf16", 0.00312), precision_text("int8"), precision_text("")
+    ('bf16, error 0.0031', 'int8', '')
+    """
+    return f"{precision}, error {error:.2g}" if error else precision
+
+
 def printable(text: str) -> str:
     """Replace control characters: names of a model must not steer a terminal."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

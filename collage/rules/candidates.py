@@ -1,5 +1,8 @@
 """All candidates of a function: every backend's rule, in all its variants, and the host's.
 
+Where the user allows less precision, the backends' reduced variants follow: what their rules list, as
+far as it holds a product, for nothing else gains from them.
+
 The list always contains, for each backend: every single node it supports (in its first variant),
 and its single-backend partition (what it would do alone, the bar that a plan must not miss). Only what
 the host does for nothing (views) is no backend's: a kernel of views alone would be a view again.
@@ -29,14 +32,18 @@ if TYPE_CHECKING:
     from collage.frontend.model import Function
 
 
-def find_candidates(function: "Function", backends: "Sequence[Backend]") -> list[Candidate]:
+def find_candidates(
+    function: "Function", backends: "Sequence[Backend]", *, may_reduce: bool = False
+) -> list[Candidate]:
     """List the candidates of `function`, each once, in the order of `Candidate.order`.
 
     Args:
         function: an imported function.
         backends: available backends; the host's candidates come in addition.
+        may_reduce: list the reduced variants of backends too, where this machine has what they need.
     """
     graph = function.graph
+    products = product_nodes(function) if may_reduce else 0
     host = Host().candidates(graph, PartitionSpec(HOST, rule=Host()))
     views = index_set(candidate.inside.bit_length() - 1 for candidate in host)
     found: list[Candidate] = []
@@ -44,16 +51,19 @@ def find_candidates(function: "Function", backends: "Sequence[Backend]") -> list
         supported = supported_nodes(function, backend)
         own = backend.rule(function)
         rule = own or style_rule(backend.style, supported)
-        for variant in backend.variants:
+        offered = may_reduce and not backend.reduced_reason()
+        for variant in (*backend.variants, *(backend.reduced if offered else ())):
             spec = PartitionSpec(backend.name, variant, rule)
             listed = list(rule.candidates(graph, spec))
             if own is None or variant == backend.variants[0]:
                 listed += Singles(supported).candidates(graph, spec)
-            found += listed
             if own is not None:
-                found += greedy_partition(listed)
+                listed += greedy_partition(listed)
             else:
-                found += style_partition(graph, backend.style, supported, spec)
+                listed += style_partition(graph, backend.style, supported, spec)
+            if variant in backend.reduced:
+                listed = [one for one in listed if one.inside & products]
+            found += listed
     kernels = [candidate for candidate in found if not is_subset(candidate.inside, views)]
     return sorted(unique([*host, *kernels]), key=lambda c: c.order)
 
@@ -78,6 +88,14 @@ def single_backend_partition(
         return style_partition(graph, backend.style, supported, spec)
     singles = Singles(supported).candidates(graph, spec)
     return greedy_partition([*rule.candidates(graph, spec), *singles])
+
+
+def product_nodes(function: "Function") -> IndexSet:
+    """Return the convolutions and matrix products."""
+    from collage.frontend.region import region_bytes_and_flops
+
+    count = len(function.graph)
+    return index_set(i for i in range(count) if region_bytes_and_flops(function, 1 << i)[1])
 
 
 def supported_nodes(function: "Function", backend: "Backend") -> IndexSet:

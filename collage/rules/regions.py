@@ -12,6 +12,7 @@ the rest (long ones let the backend keep its layouts and fuse), the arms of a br
   the arms; subsets of three or more arms are left out because their number doubles with each arm
   and they win nothing that one arm, or all, does not;
 * connected intervals of the topological order of at most `short` nodes;
+* the islands of a quantised model (`rules.islands`);
 * the maximal regions of supported nodes, and so the whole function when all are supported.
 
 Nodes joined by values whose shape depends on data count as one node throughout (`graph.units`).
@@ -29,6 +30,7 @@ from collage.graph.sub_graph import SubGraph, components
 from collage.graph.units import contract_units, expanded
 from collage.rules.base import Singles
 from collage.rules.coalesce import coalesce
+from collage.rules.islands import islands
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
 
 MAX_NESTING = 4
@@ -69,6 +71,7 @@ class Regions(PartitionRule):
         for piece in parts:
             yield "branch", branch_regions(graph, piece)
         yield "short", short_intervals(graph, self.short)
+        yield "island", islands(graph)
         yield "maximal", maximal_regions(graph, supported)
 
 

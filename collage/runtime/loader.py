@@ -17,6 +17,7 @@ import numpy as np
 from collage.errors import BundleError, InputError
 from collage.runtime.manifest import (
     Manifest,
+    Precision,
     Signature,
     Tensor,
     declare_libraries,
@@ -25,6 +26,7 @@ from collage.runtime.manifest import (
     verify_machine,
 )
 from collage.runtime.plugin import load_plugin
+from collage.runtime.precision import output_error
 
 ALIGNMENT = 64
 CPU, POOLED_ALLOCATOR = 1, 2
@@ -32,6 +34,7 @@ Outputs = dict[str, np.ndarray]
 
 TOLERANCE = {"float16": (1e-2, 5e-3), "float32": (1e-3, 1e-4), "float64": (1e-3, 1e-4)}
 """Relative and absolute (of the largest expected magnitude) tolerance: those of the gate."""
+QUANTISED_TOLERANCE = (1e-2, 2e-2)
 
 
 def load(folder: Path | str) -> "LoadedBundle":
@@ -75,7 +78,13 @@ class LoadedBundle:
         for function in self._functions:
             inputs, expected = self._golden(function.signature.function)
             for name, value in function.run(inputs).items():
-                _compare(f"{function.signature.function}, output {name}", value, expected[name])
+                what = function.signature.function, name
+                precision = self.manifest.precision
+                if precision is not None and precision.reduced:
+                    _compare_within(what, value, expected[name], precision)
+                else:
+                    quantised = self.manifest.quantised
+                    _compare(f"{what[0]}, output {name}", value, expected[name], quantised)
 
     def benchmark(self, seconds: float = 3.0) -> float:
         """Median seconds of one call of the first function on the golden inputs."""
@@ -184,17 +193,32 @@ def _inputs_text(signature: Signature) -> str:
     return ", ".join(str(tensor) for tensor in signature.inputs)
 
 
-def _compare(what: str, value: np.ndarray, expected: np.ndarray) -> None:
+def _compare(what: str, value: np.ndarray, expected: np.ndarray, quantised: bool) -> None:
     if value.shape != expected.shape or value.dtype != expected.dtype:
         raise BundleError(
             f"self check: {what} is {value.dtype}{list(value.shape)}, "
             f"expected {expected.dtype}{list(expected.shape)}"
         )
-    relative, absolute = TOLERANCE.get(expected.dtype.name, (0.0, 0.0))
+    tolerance = TOLERANCE.get(expected.dtype.name, (0.0, 0.0))
+    step = int(quantised and expected.dtype.itemsize == 1 and expected.dtype.kind in "iu")
+    relative, absolute = QUANTISED_TOLERANCE if quantised and any(tolerance) else tolerance
     scale = float(np.abs(expected).max(initial=0.0)) if relative else 0.0
-    if not np.allclose(value, expected, relative, absolute * scale, equal_nan=True):
+    if not np.allclose(value, expected, relative, absolute * scale + step, equal_nan=True):
         worst = np.abs(value.astype("float64") - expected.astype("float64")).max()
         raise BundleError(
             f"self check: {what} differs from the golden data by up to {worst:.3g}. The machine or "
             "a library computes other numbers: do not serve this bundle here."
+        )
+
+
+def _compare_within(
+    what: tuple[str, str], value: np.ndarray, expected: np.ndarray, precision: Precision
+) -> None:
+    function, name = what
+    error = output_error(expected, value, probability=name in precision.probabilities)
+    if error > precision.tolerance:
+        raise BundleError(
+            f"self check: {function}, output {name} has an error of {error:.3g}, above the tolerance of "
+            f"{precision.tolerance:g}. The machine or a library computes other numbers: do not serve "
+            "this bundle here."
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collage.errors import BackendError, BundleError
+from collage.runtime.cpu import cpu_flags
 from collage.runtime.plugin import (
     library_distribution,
     library_names,
@@ -59,6 +60,18 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
+class Precision:
+    """What less than float32 was allowed: `reduced` tells whether the executable makes use of it.
+
+    Outputs may then be off by `tolerance`; `probabilities` are those with a scale of 1.
+    """
+
+    reduced: bool
+    tolerance: float
+    probabilities: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What running a bundle needs to know."""
 
@@ -69,6 +82,10 @@ class Manifest:
     cpu_features: tuple[str, ...]
     libraries: Mapping[str, Library]
     files: Mapping[str, str]
+    precision: Precision | None = None
+    """None where nothing but float32 was allowed."""
+    quantised: bool = False
+    """The model rounds to small integers, so two right answers may differ by one step."""
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -123,7 +140,7 @@ def declare_libraries(manifest: Manifest) -> None:
 def verify_machine(manifest: Manifest) -> None:
     """Raise BundleError, naming everything that is missing, unless the bundle fits this machine."""
     problems = []
-    missing = sorted(set(manifest.cpu_features) - _cpu_flags())
+    missing = sorted(set(manifest.cpu_features) - cpu_flags())
     if missing:
         problems.append(
             f"this processor lacks {', '.join(missing)}; the bundle was made for a machine like "
@@ -153,7 +170,16 @@ def _parse(raw: dict) -> Manifest:
             for name, library in raw["libraries"].items()
         },
         files=dict(raw["files"]),
+        precision=_precision(raw.get("precision")),
+        quantised=bool(raw.get("quantised", False)),
     )
+
+
+def _precision(raw: dict | None) -> Precision | None:
+    if raw is None:
+        return None
+    certain = frozenset(map(str, raw["probabilities"]))
+    return Precision(bool(raw["reduced"]), float(raw["tolerance"]), certain)
 
 
 def _tensors(raw: list[dict]) -> tuple[Tensor, ...]:
@@ -177,11 +203,3 @@ def _library_problem(name: str, library: Library) -> str:
     if found == library.version:
         return ""
     return f"the library {name!r} has version {found}, but {library.version} was measured: {advice}"
-
-
-def _cpu_flags() -> set[str]:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "flags":
-            return set(value.split())
-    return set()

@@ -2,7 +2,8 @@
 
 The plans that are worth assembling are the whole function on one backend, the additive best ones, the
 best ones when every call is dearer than measured (fewer borders: what a sum of isolated kernels gets
-wrong grows with them), and for each backend the best plan that uses it alone.
+wrong grows with them), and for each backend the best plan that uses it alone. Where regions may compute
+in less than float32, the same again without them, and plans with less and less error.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,9 @@ from collage.search.estimate import AdditiveEstimator
 from collage.search.k_best import least_plans
 from collage.search.lazy import Budget, LazyResult, search_lazily
 from collage.search.problem import Option, Plan, Problem
-from collage.search.shortest_path import least_plan, valid_space
+from collage.search.reduced import gentler_plans
+from collage.search.shortest_path import is_measured, least_plan, valid_space
+from collage.search.state_space import StateSpace, build_state_space
 
 VIEW_S = 2e-7
 """What the virtual machine takes for a view (measured: 0.2 us a call)."""
@@ -71,15 +74,23 @@ class FunctionSearch:
     lazy: LazyResult
 
 
-def enumerate_function(function: Function, backends: Sequence[Backend]) -> Enumerated:
+def enumerate_function(
+    function: Function, backends: Sequence[Backend], *, may_reduce: bool = False
+) -> Enumerated:
     """List the candidates of `function` on `backends` (in order of priority).
+
+    Args:
+        function: an imported function.
+        backends: available backends.
+        may_reduce: candidates may compute in less than float32.
 
     Raises:
         SearchError: no backend takes a node; says why for each.
     """
-    candidates = find_candidates(function, backends)
+    candidates = find_candidates(function, backends, may_reduce=may_reduce)
     _require_cover(function, backends, candidates)
     identity = {backend.name: backend.identity for backend in backends} | {HOST: ""}
+    reduced = {backend.name: backend.reduced for backend in backends} | {HOST: {}}
     priority = {name: position for position, name in enumerate((HOST, *identity))}
     digests: dict[IndexSet, str] = {}
     options: list[Option] = []
@@ -93,7 +104,9 @@ def enumerate_function(function: Function, backends: Sequence[Backend]) -> Enume
                 digests[inside] = region_digest(function, inside)
             key = (digests[inside], identity[backend], variant)
             work.setdefault(key, Work(function.name, inside, backend, variant))
-        options.append(Option(inside, key, backend, priority[backend], variant=variant))
+        less = reduced[backend].get(variant, "")
+        rank = priority[backend]
+        options.append(Option(inside, key, backend, rank, variant=variant, precision=less))
     return Enumerated(function, tuple(candidates), Problem(function.graph, options), work)
 
 
@@ -205,30 +218,45 @@ def worth_assembling(
     problem: Problem, costs: Mapping[Hashable, Cost], count: int
 ) -> list[NamedPlan]:
     """Name the plans to assemble, each once, whole-function ones first."""
-    named: dict[tuple[Option, ...], NamedPlan] = {}
-
-    def add(name: str, plan: Plan, single: str = "") -> None:
-        used = [backend for backend in plan.backends if backend != HOST]
-        single = single or (used[0] if len(used) == 1 else "")
-        named.setdefault(plan.options, NamedPlan(name, plan, single))
-
     space = valid_space(problem, costs)
-    for option in space.options:
-        if option.size == len(problem.graph):
-            name = f"whole-{option.backend}-{len(named)}"
-            add(name, Plan((option,), costs[option.key].seconds), option.backend)
+    found = list(_plans_of(space, costs, count))
+    if any(option.reduced for option in space.options):
+        gentler = enumerate(gentler_plans(space, costs), start=1)
+        found += [NamedPlan(f"gentler-{rank}", plan, _single(plan)) for rank, plan in gentler]
+        exact = build_state_space(
+            problem, lambda option: not option.reduced and is_measured(option, costs)
+        )
+        found += [replace(one, name=f"fp32-{one.name}") for one in _plans_of(exact, costs, 1)]
+    named: dict[tuple[Option, ...], NamedPlan] = {}
+    for one in found:
+        named.setdefault(one.plan.options, one)
+    return list(named.values())
+
+
+def _plans_of(space: StateSpace, costs: Mapping[Hashable, Cost], count: int) -> Iterator[NamedPlan]:
+    """Yield the plans of one space that are worth assembling; some may be the same."""
+    size = len(space.problem.graph)
+    whole = [option for option in space.options if option.size == size]
+    for rank, option in enumerate(whole):
+        plan = Plan((option,), costs[option.key].seconds)
+        yield NamedPlan(f"whole-{option.backend}-{rank}", plan, option.backend)
     for rank, plan in enumerate(least_plans(space, costs, count), start=1):
-        add(f"best-{rank}", plan)
+        yield NamedPlan(f"best-{rank}", plan, _single(plan))
     for penalty_s in BORDER_PENALTIES_S:
         dearer = least_plan(space, partial(_dearer, costs, penalty_s))
         if dearer is not None:
             real_s = dearer.predicted_s - penalty_s * len(dearer.options)
-            add(f"fewer-borders-{penalty_s * 1e6:.0f}us", replace(dearer, predicted_s=real_s))
-    for backend in sorted({option.backend for option in problem.options} - {HOST}):
+            plan = replace(dearer, predicted_s=real_s)
+            yield NamedPlan(f"fewer-borders-{penalty_s * 1e6:.0f}us", plan, _single(plan))
+    for backend in sorted({option.backend for option in space.options} - {HOST}):
         alone = least_plan(space, partial(_only, costs, backend))
         if alone is not None:
-            add(f"{backend}-only", alone, backend)
-    return list(named.values())
+            yield NamedPlan(f"{backend}-only", alone, backend)
+
+
+def _single(plan: Plan) -> str:
+    used = [backend for backend in plan.backends if backend != HOST]
+    return used[0] if len(used) == 1 else ""
 
 
 def _dearer(costs: Mapping[Hashable, Cost], penalty_s: float, option: Option) -> float:

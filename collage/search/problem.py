@@ -31,6 +31,7 @@ class Option:
         priority: lower is preferred where costs are equal; at least 0.
         lower_s: a bound or optimistic estimate of the cost, used while the cost is unknown.
         variant: which of the backend's implementations; estimates are learnt for each.
+        precision: what it computes in when that is less than the model says ("bf16"), else "".
     """
 
     nodes: IndexSet
@@ -39,6 +40,12 @@ class Option:
     priority: int = 0
     lower_s: float = 0.0
     variant: str = ""
+    precision: str = ""
+
+    @property
+    def reduced(self) -> bool:
+        """Tell whether it computes in less than the model says."""
+        return bool(self.precision)
 
     @property
     def size(self) -> int:
@@ -100,6 +107,11 @@ class Plan:
 
     options: tuple[Option, ...]
     predicted_s: float
+
+    @property
+    def reduced(self) -> bool:
+        """Tell whether a region computes in less than float32."""
+        return any(option.reduced for option in self.options)
 
     @property
     def backends(self) -> tuple[str, ...]:

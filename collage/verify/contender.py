@@ -4,51 +4,84 @@ Contenders are separate processes so that no thread pool, allocator or cache of 
 other; each sleeps on its pipe while another runs. Started with one JSON line (kind, path, function,
 inputs, threads); then each line `N` makes N timed calls and answers with a JSON list of seconds, and
 a line `save FILE` writes the outputs of one call of an executable, in order, as .npz; a line
-`profile N` makes N calls of an executable with its kernels timed one by one.
+`profile N` makes N calls of an executable with its kernels timed one by one; `answer FOLDER` and
+`check FOLDER` run the trials in it (`verify.trials`).
 
 The profile hooks into the virtual machine (`set_instrument`), so it times the very file that ships.
 The hook's own time falls partly between its two readings of the clock: the cheapest of the machine's
 built-ins, which do nearly nothing, shows how much, and that much is taken off every kernel.
 """
 
+import abc
 import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 
 from collage.measure.worker import die_with_parent
-
-Run = Callable[[], object]
-
-
-def _executable(path: str, function: str, inputs: dict[str, np.ndarray], threads: int) -> Run:
-    import tvm_ffi
-
-    from collage.runtime.plugin import load_plugin
-
-    load_plugin()
-    tvm_ffi.get_global_func("collage.set_threads")(threads)
-    machine = tvm_ffi.load_module(path)["vm_load_executable"]()
-    machine["vm_initialization"](1, 0, 2)
-    call = machine[function]
-    tensors = [tvm_ffi.from_dlpack(_aligned(value)) for value in inputs.values()]
-    return _Executable(lambda: call(*tensors), machine["set_instrument"])
+from collage.verify.original import open_original
+from collage.verify.trials import answer_trials, check_trials
 
 
-class _Executable:
-    """An executable's function on its inputs."""
+class Runner(abc.ABC):
+    """A contender on inputs that stay at one place in memory."""
 
-    def __init__(self, run: Run, set_instrument: Callable[[object], object]) -> None:
-        self._run = run
-        self._set_instrument = set_instrument
+    def __init__(self, inputs: dict[str, np.ndarray]) -> None:
+        self.inputs = inputs
+
+    @abc.abstractmethod
+    def __call__(self) -> object:
+        """Run once."""
+
+    @abc.abstractmethod
+    def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
+        """Run once and return the outputs called `names`, in the function's order."""
+
+    def run_on(self, values: Sequence[np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
+        """Run on other inputs, in the function's order; the next call finds the old ones again."""
+        before = [array.copy() for array in self.inputs.values()]
+        try:
+            self._feed(values)
+            return [output.copy() for output in self.outputs(names)]
+        finally:
+            self._feed(before)
+
+    def _feed(self, values: Sequence[np.ndarray]) -> None:
+        for array, value in zip(self.inputs.values(), values, strict=True):
+            np.copyto(array, value)
+
+
+class _Executable(Runner):
+    """An executable's function."""
+
+    def __init__(
+        self, path: str, function: str, inputs: dict[str, np.ndarray], threads: int
+    ) -> None:
+        import tvm_ffi
+
+        from collage.runtime.plugin import load_plugin
+
+        super().__init__({name: _aligned(value) for name, value in inputs.items()})
+        load_plugin()
+        tvm_ffi.get_global_func("collage.set_threads")(threads)
+        self._machine = tvm_ffi.load_module(path)["vm_load_executable"]()
+        self._machine["vm_initialization"](1, 0, 2)
+        self._function = self._machine[function]
+        self._tensors = [tvm_ffi.from_dlpack(value) for value in self.inputs.values()]
 
     def __call__(self) -> object:
-        return self._run()
+        return self._function(*self._tensors)
+
+    def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
+        result = self()
+        found = [result] if hasattr(result, "shape") else list(result)  # type: ignore[call-overload]
+        return [np.from_dlpack(output) for output in found]  # type: ignore[arg-type]
 
     def profile(self, calls: int) -> dict[str, float]:
         """Return the median seconds of every kernel by symbol; the hook stays for good."""
@@ -65,11 +98,11 @@ class _Executable:
             started = time.perf_counter_ns()
             return 0
 
-        self._set_instrument(tvm_ffi.convert(instrument))
-        self._run()
+        self._machine["set_instrument"](tvm_ffi.convert(instrument))
+        self()
         samples.clear()
         for _ in range(calls):
-            self._run()
+            self()
         return without_hook({name: statistics.median(all_) for name, all_ in samples.items()})
 
 
@@ -93,43 +126,91 @@ def _aligned(value: np.ndarray) -> np.ndarray:
     return copy
 
 
-def _onnxruntime(path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> Run:
-    import onnxruntime
+class _OnnxRuntime(Runner):
+    def __init__(self, path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> None:
+        import onnxruntime
 
-    onnxruntime.disable_telemetry_events()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    binding = session.io_binding()
-    for name, value in inputs.items():
-        binding.bind_cpu_input(name, value)
-    for output in session.get_outputs():
-        binding.bind_output(output.name)
-    return lambda: session.run_with_iobinding(binding)
+        super().__init__(inputs)
+        onnxruntime.disable_telemetry_events()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(
+            path, options, providers=["CPUExecutionProvider"]
+        )
+        self._binding = self._session.io_binding()
+        for name, value in inputs.items():
+            self._binding.bind_cpu_input(name, value)
+        for output in self._session.get_outputs():
+            self._binding.bind_output(output.name)
 
+    def __call__(self) -> object:
+        return self._session.run_with_iobinding(self._binding)
 
-def _openvino(path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> Run:
-    import openvino
-
-    core = openvino.Core()
-    model = core.read_model(path)
-    model.reshape({name: list(value.shape) for name, value in inputs.items()})
-    settings = {
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
-    }
-    request = core.compile_model(model, "CPU", settings).create_infer_request()
-    tensors = {name: openvino.Tensor(value, shared_memory=True) for name, value in inputs.items()}
-    for name, tensor in tensors.items():
-        request.set_tensor(name, tensor)
-    return lambda: request.infer()
+    def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
+        return list(self._session.run(list(names), self.inputs))
 
 
-KINDS = {"executable": _executable, "onnxruntime": _onnxruntime, "openvino": _openvino}
+class _Original(Runner):
+    """What `verify.original` says is right."""
+
+    def __init__(self, path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> None:
+        super().__init__(inputs)
+        self._session = open_original(path)
+
+    def __call__(self) -> object:
+        return self._session.run(None, self.inputs)
+
+    def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
+        return list(self._session.run(list(names), self.inputs))
+
+
+class _OpenVino(Runner):
+    precision = "f32"
+
+    def __init__(self, path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> None:
+        import openvino
+
+        super().__init__(inputs)
+        core = openvino.Core()
+        self._model = core.read_model(path)
+        self._model.reshape({name: list(value.shape) for name, value in inputs.items()})
+        settings = {
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": self.precision,
+        }
+        compiled = core.compile_model(self._model, "CPU", settings)
+        self._request = compiled.create_infer_request()
+        for name, value in inputs.items():
+            self._request.set_tensor(name, openvino.Tensor(value, shared_memory=True))
+
+    def __call__(self) -> object:
+        return self._request.infer()
+
+    def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
+        """OpenVINO may rename an output that another one equals: those are found by position."""
+        self()
+        places = {name: n for n, out in enumerate(self._model.outputs) for name in out.get_names()}
+        return [
+            self._request.get_output_tensor(places.get(name, place)).data
+            for place, name in enumerate(names)
+        ]
+
+
+class _OpenVinoBf16(_OpenVino):
+    precision = "bf16"
+
+
+KINDS: dict[str, Callable[[str, str, dict[str, np.ndarray], int], Runner]] = {
+    "executable": _Executable,
+    "onnxruntime": _OnnxRuntime,
+    "openvino": _OpenVino,
+    "openvino-bf16": _OpenVinoBf16,
+    "original": _Original,
+}
 
 
 def main() -> None:
@@ -148,14 +229,27 @@ def main() -> None:
         return
     _answer(answers, {"ready": True})
     for line in sys.stdin:
-        word, _, file = line.strip().partition(" ")
-        if word == "profile" and isinstance(run, _Executable):
-            _answer(answers, run.profile(int(file)))
-        else:
-            _answer(answers, _save(run, file) if word == "save" else _timed(run, int(word)))
+        try:
+            _answer(answers, _obey(run, *line.strip().partition(" ")[::2]))
+        except (RuntimeError, ValueError, OSError) as error:
+            _answer(answers, {"error": f"{type(error).__name__}: {_first_line(error)}"})
 
 
-def _timed(run: Run, calls: int) -> list[float]:
+def _obey(run: Runner, word: str, operand: str) -> object:
+    match word:
+        case "profile" if isinstance(run, _Executable):
+            return run.profile(int(operand))
+        case "save":
+            return _save(run, operand)
+        case "answer" | "check":
+            folder = Path(operand)
+            names = json.loads((folder / "outputs.json").read_text())["names"]
+            work = answer_trials if word == "answer" else check_trials
+            return work(folder, lambda values: run.run_on(values, names))
+    return _timed(run, int(word))
+
+
+def _timed(run: Runner, calls: int) -> list[float]:
     samples = []
     for _ in range(calls):
         start = time.perf_counter_ns()
@@ -164,10 +258,9 @@ def _timed(run: Run, calls: int) -> list[float]:
     return samples
 
 
-def _save(run: Run, file: str) -> int:
-    result = run()
-    outputs = [result] if hasattr(result, "shape") else list(result)  # type: ignore[call-overload]
-    np.savez(file, *(np.from_dlpack(output) for output in outputs))  # type: ignore[arg-type]
+def _save(run: Runner, file: str) -> int:
+    outputs = run.outputs(())
+    np.savez(file, *outputs)
     return len(outputs)
 
 

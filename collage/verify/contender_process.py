@@ -21,7 +21,7 @@ PATIENCE_S = 120.0
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to run: `kind` is executable, onnxruntime or openvino; `path` its file."""
+    """Something to run: `kind` is a key of `contender.KINDS`; `path` its file."""
 
     name: str
     kind: str
@@ -94,6 +94,21 @@ class ContenderProcess:
         answer = self._hear()
         if not isinstance(answer, dict) or "error" in answer:
             raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
+        return answer
+
+    def answer(self, trials: Path) -> None:
+        """Write what it makes of every trial in the folder."""
+        self._tell(f"answer {trials.resolve()}")
+        answer = self._hear()
+        if not isinstance(answer, int):
+            raise MeasureError(f"{self.contender.name} cannot be asked: {_error_of(answer)}")
+
+    def check(self, trials: Path) -> dict[str, float]:
+        """Return the largest error of every output over the trials in the folder."""
+        self._tell(f"check {trials.resolve()}")
+        answer = self._hear()
+        if not isinstance(answer, dict) or "error" in answer:
+            raise MeasureError(f"{self.contender.name} cannot be checked: {_error_of(answer)}")
         return answer
 
     def outputs(self, file: Path) -> list[np.ndarray]:

@@ -1,24 +1,31 @@
 """The gate: only an executable with the right numbers that is not slower than a single toolchain ships.
 
 Plans are first compared with each other, then the best one meets the original frameworks, all
-interleaved. Single-toolchain plans are among the plans, so where mixing does not pay, the best of
-them is what ships. Speed is judged on ratios taken round by round; a ratio within `NOISE` of 1, or
-whose interval reaches 1, is not "slower".
+interleaved. A plan with regions in less than float32 is held to the error budget on every trial
+(`verify.trials`), all others to the tolerances of every candidate; one that is beyond is rejected, and
+the others go on: plans in float32 are always among them. The original frameworks get the same
+permission: OpenVINO runs in bfloat16 too, and counts where it keeps the budget.
+
+Single-toolchain plans are among the plans, so where mixing does not pay, the best of them is what
+ships. Speed is judged on ratios taken round by round; a ratio within `NOISE` of 1, or whose interval
+reaches 1, is not "slower".
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 
 from collage.errors import GateError, MeasureError
 from collage.frontend import Function
+from collage.frontend.region import function_outputs_of
+from collage.runtime.cpu import bf16_reason
 from collage.verify.contender_process import Contender
 from collage.verify.latency import Arena, Latency, OnRound, interval_of_ratio, ratio
 from collage.verify.numerics import compare_outputs
+from collage.verify.trials import Errors, beyond
 
 NOISE = 0.02
 SCREEN_S = 0.6
@@ -26,6 +33,8 @@ FINALISTS = 2
 AT_ONCE = (FINALISTS + 2, 6)
 """Fewest and most executables that are loaded at the same time: each holds the model's weights."""
 LOADED_BYTES = 5 << 29
+REDUCED = frozenset({"openvino-bf16"})
+"""Baselines that compute in less than float32."""
 COPIES = 4
 """Times that a loaded executable holds its weights: the file, the blob, and what a library packs."""
 
@@ -41,11 +50,24 @@ class PlanExecutable:
     path: Path
     predicted_s: float
     single: str = ""
+    reduced: bool = False
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What plans in less than float32 may be off by, and the trials (`verify.trials`) that show it."""
+
+    tolerance: float
+    trials: Path
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What ships and why; `latencies` hold every contender that was compared whole."""
+    """What ships and why; `latencies` hold every contender that was compared whole.
+
+    Under a budget, `errors` are those of all contenders that were tried, and `excused` says of a
+    baseline why it is faster than it may be.
+    """
 
     chosen: PlanExecutable
     latency: Latency
@@ -54,18 +76,8 @@ class Decision:
     rejected: Mapping[str, str]
     passed: bool
     reason: str
-
-
-def original_outputs(
-    model: Path, function: Function, inputs: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Run the original file in ONNX Runtime, fp32, with its basic optimisations only."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    names = list(function.graph.outputs)
-    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    errors: Mapping[str, Errors] = field(default_factory=dict)
+    excused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,7 @@ class Gate:
     seconds_each: float
     work_dir: Path
     on_round: OnRound | None = None
+    budget: Budget | None = None
 
     def decide(
         self,
@@ -98,22 +111,25 @@ class Gate:
         Raises:
             GateError: no plan computes the model's numbers; says for each what differs.
         """
-        baselines = [
-            Contender("onnxruntime", "onnxruntime", self.model),
-            Contender("openvino", "openvino", self.model),
-        ]
+        baselines = original_frameworks(self.model, may_reduce=self.budget is not None)
+        errors: dict[str, Errors] = {}
         with Arena(inputs, self.threads, self.work_dir) as arena:
-            met, heats, rejected = self._heats(arena, function, plans, expected, next_heat)
+            examiner = Examiner(arena, function, expected, self.budget, errors)
+            if self.budget:
+                arena.ask(Contender("original", "original", self.model), self.budget.trials)
+            met, heats, rejected = self._heats(arena, examiner, plans, next_heat)
             if not arena.names:
                 reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
                 raise GateError(f"no executable computes the original model's numbers: {reasons}")
             best = [plan for plan in met if plan.name in arena.names]
             refused = arena.enter(baselines)
             running = [b.name for b in baselines if b.name not in refused]
+            excused = examiner.excuse(set(running) & REDUCED)
             names = [*(plan.name for plan in best), *running]
             final = arena.compare(names, self.seconds_each, self.on_round)
         final |= {name: Latency(math.nan, reason=why) for name, why in refused.items()}
-        chosen, passed, reason = choose(best, final, [contender.name for contender in baselines])
+        judging = [contender.name for contender in baselines if contender.name not in excused]
+        chosen, passed, reason = choose(best, final, judging)
         return Decision(
             chosen,
             final[chosen.name],
@@ -122,14 +138,15 @@ class Gate:
             rejected,
             passed,
             reason,
+            errors,
+            excused,
         )
 
     def _heats(
         self,
         arena: Arena,
-        function: Function,
+        examiner: "Examiner",
         plans: Sequence[PlanExecutable],
-        expected: Mapping[str, np.ndarray],
         next_heat: NextHeat,
     ) -> tuple[list[PlanExecutable], dict[str, Latency], dict[str, str]]:
         """Race the plans, a few at a time with the leaders so far; the best `FINALISTS` stay.
@@ -147,7 +164,7 @@ class Gate:
             met += heat
             rejected |= arena.enter([Contender(p.name, "executable", p.path) for p in heat])
             for plan in heat:
-                if plan.name in arena.names and (why := _wrong(arena, plan, function, expected)):
+                if plan.name in arena.names and (why := examiner.wrong(plan)):
                     rejected[plan.name] = why
                     arena.leave(plan.name)
             if arena.names:
@@ -177,36 +194,64 @@ def _dismiss(arena: Arena, order: Sequence[str], singles: Set[str]) -> None:
             arena.leave(name)
 
 
-def _wrong(
-    arena: Arena, plan: PlanExecutable, function: Function, expected: Mapping[str, np.ndarray]
-) -> str:
-    """Say how the plan's outputs differ from the original's, "" when they do not."""
-    try:
-        results = arena.outputs(plan.name)
-    except MeasureError as error:
-        return str(error)
-    actual = dict(zip(function.graph.outputs, results, strict=True))
-    softmax = softmax_outputs(function)
-    checks = compare_outputs(expected, actual, softmax, quantised=is_quantised(function))
-    return ", ".join(f"{check.name}: {check.reason}" for check in checks if not check.passed)
+@dataclass(frozen=True)
+class Examiner:
+    """Holds the numbers of contenders in the arena against the original's; keeps their `errors`."""
+
+    arena: Arena
+    function: Function
+    expected: Mapping[str, np.ndarray]
+    budget: Budget | None
+    errors: dict[str, Errors]
+
+    def wrong(self, plan: PlanExecutable) -> str:
+        """Say how the plan's outputs differ from the original's, "" when they do not."""
+        try:
+            if self.budget:
+                self.errors[plan.name] = self.arena.check(plan.name, self.budget.trials)
+                if plan.reduced:
+                    return beyond(self.errors[plan.name], self.budget.tolerance)
+            results = self.arena.outputs(plan.name)
+        except MeasureError as error:
+            return str(error)
+        actual = dict(zip(self.function.graph.outputs, results, strict=True))
+        softmax = function_outputs_of(self.function, frozenset({"Softmax"}))
+        quantised = is_quantised(self.function)
+        checks = compare_outputs(self.expected, actual, softmax, quantised=quantised)
+        return ", ".join(f"{check.name}: {check.reason}" for check in checks if not check.passed)
+
+    def excuse(self, names: Set[str]) -> dict[str, str]:
+        """Say of baselines in less than float32 why they do not count; those that do are left out."""
+        found: dict[str, str] = {}
+        if self.budget is None:
+            return found
+        for name in sorted(names):
+            try:
+                self.errors[name] = self.arena.check(name, self.budget.trials)
+            except MeasureError as error:
+                found[name] = str(error)
+                continue
+            if why := beyond(self.errors[name], self.budget.tolerance):
+                found[name] = why
+        return found
+
+
+def original_frameworks(model: Path, *, may_reduce: bool) -> list[Contender]:
+    """Return the frameworks on the original file that a plan is compared with.
+
+    Args:
+        model: the original file.
+        may_reduce: plans may compute in less than float32, so the frameworks may too.
+    """
+    kinds = ["onnxruntime", "openvino"]
+    if may_reduce and not bf16_reason():
+        kinds += sorted(REDUCED)
+    return [Contender(kind, kind, model) for kind in kinds]
 
 
 def is_quantised(function: Function) -> bool:
     """Tell whether the function converts between floats and small integers."""
     return any("Quantize" in node.op or "Integer" in node.op for node in function.graph.nodes)
-
-
-def softmax_outputs(function: Function) -> frozenset[str]:
-    """Name the outputs that a softmax makes, directly or through views."""
-    views = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose"}
-    graph, found = function.graph, set()
-    for output in graph.outputs:
-        value = output
-        while value in graph.producer and graph.nodes[graph.producer[value]].op in views:
-            value = graph.nodes[graph.producer[value]].inputs[0]
-        if value in graph.producer and graph.nodes[graph.producer[value]].op == "Softmax":
-            found.add(output)
-    return frozenset(found)
 
 
 def choose(
@@ -239,4 +284,5 @@ def judge(
         if times > 1 + NOISE and low > 1:
             return False, f"{(times - 1) * 100:.1f} % slower than {name} on the original file"
     what = f"{chosen.single} alone is the fastest" if chosen.single else "the mix is the fastest"
-    return True, f"outputs equal to the original model's; {what}"
+    how = "within the tolerance of" if chosen.reduced else "equal to"
+    return True, f"outputs {how} the original model's; {what}"

@@ -93,6 +93,24 @@ class Arena:
         """Run a contender once and return its outputs in order. Raises MeasureError if it dies."""
         return self._processes[name].outputs(self._outputs)
 
+    def ask(self, original: Contender, trials: Path) -> None:
+        """Have the original answer the trials, in a process that ends then.
+
+        Raises:
+            MeasureError: it does not run, or dies.
+        """
+        process = ContenderProcess(original, self._feed, self._order, self._threads)
+        try:
+            if process.reason:
+                raise MeasureError(f"{original.name} does not run: {process.reason}")
+            process.answer(trials)
+        finally:
+            process.close()
+
+    def check(self, name: str, trials: Path) -> dict[str, float]:
+        """Return a contender's largest error of every output. Raises MeasureError if it dies."""
+        return self._processes[name].check(trials)
+
     def profile(self, name: str) -> dict[str, float]:
         """Return the median seconds of every kernel of an executable by its symbol."""
         process = self._processes[name]

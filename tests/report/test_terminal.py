@@ -13,7 +13,7 @@ from tests.report.sample import sample_report
 
 KEYS = {
     "": ["model_sha256", "backends", "threads", "latency", "speedup_over_best", "predicted_s", "plan",
-         "candidates", "seconds", "gate", "bundle", "notes"],
+         "candidates", "seconds", "gate", "bundle", "notes", "precision"],
     "latency": ["collage_s", "baselines", "baseline_reasons"],
     "candidates": ["enumerated", "unique", "measured", "cached", "invalid"],
     "seconds": ["import", "enumerate", "measure", "search", "assemble", "verify"],
@@ -33,7 +33,9 @@ class Clock:
 def test_the_keys_of_the_json_document(part):
     document = json.loads(sample_report().summary.to_json())
     assert list(document[part] if part else document) == KEYS[part]
-    assert list(document["plan"][0]) == ["function", "nodes", "ops", "backend", "label", "cost_s"]
+    assert list(document["plan"][0]) == [
+        "function", "nodes", "ops", "backend", "label", "cost_s", "precision", "error"
+    ]  # fmt: skip
     assert document["latency"]["baselines"]["openvino"] is None
 
 

@@ -1,12 +1,17 @@
 """What ships when speed fails: the best plan of one toolchain, and the gate says so."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import helper
 
-from collage.verify.gate import PlanExecutable, choose
+from collage.errors import MeasureError
+from collage.verify.gate import Budget, Examiner, PlanExecutable, choose
 from collage.verify.latency import Latency
+from tests.frontend.build import imported, model
 
 MIX = PlanExecutable("best-1", Path("best-1.so"), 1.0)
 ALONE = PlanExecutable("ort-only", Path("ort.so"), 1.0, "onnxruntime")
@@ -52,3 +57,53 @@ def test_the_single_plan_that_ships_is_judged_itself():
 def test_a_baseline_that_did_not_run_refuses_nothing():
     final = {"best-1": latency(1.0), "openvino": Latency(math.nan, reason="no such operator")}
     assert choose([MIX], final, ["openvino"])[1]
+
+
+class Tried:
+    """An arena whose contenders have known errors; outputs are the reference's, times a factor."""
+
+    def __init__(self, errors):
+        self._errors = errors
+
+    def check(self, name, trials):
+        if name not in self._errors:
+            raise MeasureError(f"{name} cannot be checked: the process ended with code -11")
+        return self._errors[name]
+
+    def outputs(self, name):
+        return [np.float32([1.0, 2.0]) * np.float32(1.005 if name == "sloppy" else 1.0)]
+
+
+def examiner(tmp_path, errors):
+    node = helper.make_node("Relu", ["x"], ["y"])
+    function = imported(model([node], {"x": ("float32", (2,))}, ["y"]), tmp_path)
+    expected = {"y": np.float32([1.0, 2.0])}
+    return Examiner(Tried(errors), function, expected, Budget(0.01, tmp_path), {})
+
+
+def test_reduced_plans_are_held_to_the_budget_and_others_to_the_numbers(tmp_path):
+    errors = {"near": {"y": 0.009}, "far": {"y": 0.011}, "exact": {"y": 0.5}, "sloppy": {"y": 1e-3}}
+    found = examiner(tmp_path, errors)
+
+    def wrong(name, reduced):
+        return found.wrong(PlanExecutable(name, Path(f"{name}.so"), 1.0, reduced=reduced))
+
+    assert wrong("near", True) == ""
+    assert wrong("far", True) == "y: error 0.011, tolerance 0.01"
+    assert wrong("exact", False) == ""  # the budget is not for plans in float32: their numbers are
+    assert "times what is allowed" in wrong("sloppy", False)
+    assert "code -11" in wrong("crashing", True)
+    assert found.errors == errors
+
+
+def test_a_reduced_baseline_beyond_the_budget_does_not_count(tmp_path):
+    found = examiner(tmp_path, {"openvino-bf16": {"y": 0.02}})
+    assert found.excuse({"openvino-bf16"}) == {"openvino-bf16": "y: error 0.02, tolerance 0.01"}
+    assert examiner(tmp_path, {"openvino-bf16": {"y": 0.005}}).excuse({"openvino-bf16"}) == {}
+    assert "code -11" in examiner(tmp_path, {}).excuse({"openvino-bf16"})["openvino-bf16"]
+
+
+def test_what_ships_says_whether_it_is_equal_or_within_the_tolerance():
+    final = {"best-1": latency(1.0)}
+    assert "equal to" in choose([MIX], final, [])[2]
+    assert "within the tolerance of" in choose([replace(MIX, reduced=True)], final, [])[2]

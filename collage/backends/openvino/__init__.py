@@ -2,10 +2,12 @@
 
 A fixed table refuses what OpenVINO never converts. Whether it converts a node as it stands (its
 opset, attributes and types) is asked of OpenVINO itself with a model of that one node; equal nodes
-are asked once. Matrix products compute in f32, as in every other backend.
+are asked once. Products compute in f32; in the variant "bf16" they, and what OpenVINO then finds better
+to do in bf16 too, compute in that.
 """
 
 import functools
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,6 +47,7 @@ class OpenVinoBackend(Backend):
 
     name = "openvino"
     style = BackendStyle.GRAPH
+    reduced = MappingProxyType({"bf16": "bf16"})
 
     def __init__(self) -> None:
         self._answers: dict[str, str | None] = {}
@@ -75,9 +78,10 @@ class OpenVinoBackend(Backend):
     ) -> PluginKernel:
         from collage.frontend.region import region_onnx
 
-        if variant not in self.variants:
+        if variant not in (*self.variants, *self.reduced):
             raise BackendError(f"openvino has no variant {variant!r}")
-        header: Header = {"inference_precision": "f32", "threads": threads}
+        precision = self.reduced.get(variant, "f32")
+        header: Header = {"inference_precision": precision, "threads": threads}
         model = region_onnx(function, nodes).SerializeToString()
         return PluginKernel("openvino", pack(header, [np.frombuffer(model, np.uint8)]))
 

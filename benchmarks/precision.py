@@ -1,0 +1,101 @@
+"""What less than float32 gives within a tolerance: compile with `--precision auto` and compare.
+
+    python -m benchmarks.precision [--output benchmarks/PRECISION.md] [--models resnet18] [--tolerance 0.01]
+
+Every model is compiled with the permission to compute in bfloat16 and the saved bundle is measured,
+interleaved with the original frameworks at the same permission: onnxruntime and openvino in float32, and
+openvino in bfloat16. The error of an output is max |actual - fp32| / max |fp32|, probabilities with a
+scale of 1, the largest over the gate's inputs and ten more seeds. A framework beyond the tolerance is
+shown in brackets: "over best" counts it all the same, "over allowed" does not. Compiles use the cost
+tables under `--work`, so float32 costs that `benchmarks.models` measured there are not measured again.
+"""
+
+import argparse
+import json
+import math
+import tempfile
+from pathlib import Path
+
+from benchmarks.model_set import chosen_models
+from benchmarks.models import backend_counts, geometric_mean, kept_facts, machine, measure
+
+FRAMEWORKS = ("onnxruntime", "openvino", "openvino-bf16")
+HEADER = (
+    "| model | collage ms | onnxruntime ms | openvino ms | openvino bf16 ms | over best | over allowed "
+    "| error | error of openvino bf16 | regions in bf16 | plans beyond | plan |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def row(facts: dict) -> tuple[str, float, float, float]:  # type: ignore[type-arg]
+    """Format one table row; also returns the speedups over all and allowed frameworks, and the error."""
+    result = facts["compile"]["precision"]
+    seconds = {name: found["seconds"] for name, found in facts["bench"].items()}
+    ran = {name: s for name, s in seconds.items() if name != "collage" and s}
+    allowed = {name: s for name, s in ran.items() if name not in result["excused"]}
+    over_best = min(ran.values()) / seconds["collage"]
+    over_allowed = min(allowed.values()) / seconds["collage"]
+    error = max(error if error is not None else math.inf for error in result["errors"].values())
+    cells = [
+        facts["model"], _ms(seconds["collage"]),
+        *(_shown(name, seconds.get(name), result["excused"]) for name in FRAMEWORKS),
+        f"{over_best:.3f}", f"{over_allowed:.3f}", f"{error:.2g}",
+        _error(result["baselines"].get("openvino-bf16")),
+        f"{result['reduced_regions']} of {len(facts['plan'])}", str(len(result["rejected"])),
+        backend_counts(facts["plan"]),
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |", over_best, over_allowed, error
+
+
+def _shown(name: str, seconds: float | None, excused: dict[str, str]) -> str:
+    return f"({_ms(seconds)})" if name in excused else _ms(seconds)
+
+
+def _ms(seconds: float | None) -> str:
+    return f"{seconds * 1e3:.2f}" if seconds else "refused"
+
+
+def _error(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2g}"
+
+
+def document(found: list[dict], threads: int, tolerance: float) -> str:  # type: ignore[type-arg]
+    """Write the table of all models with the machine and the means."""
+    rows, over_best, over_allowed, errors = zip(*map(row, found), strict=True)
+    return (
+        f"# Precision\n\n`python -m benchmarks.precision --threads {threads} --tolerance {tolerance:g}` on "
+        f"{machine()}.\n\n"
+        + "\n".join([HEADER, *rows])
+        + f"\n\nGeometric mean over the best of openvino bf16 and the fp32 toolchains: "
+        f"**{geometric_mean(over_best):.3f}** (lowest {min(over_best):.3f}); over those within the "
+        f"tolerance: **{geometric_mean(over_allowed):.3f}** (lowest {min(over_allowed):.3f}); "
+        f"{len(rows)} models. Largest error of an output: {max(errors):.2g} of {tolerance:g} allowed.\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/PRECISION.md"))
+    parser.add_argument("--models", help="comma-separated names; default all")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tolerance", type=float, default=0.01)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "collage-bench")
+    parser.add_argument("extra", nargs="*", help="further options of `collage compile`, after --")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    permission = ["--precision", "auto", "--tolerance", str(arguments.tolerance)]
+    facts_file = arguments.output.with_suffix(".jsonl")
+    found = kept_facts(facts_file) if arguments.models else {}
+    for model in chosen_models(arguments.work, arguments.models):
+        extra = [*permission, *arguments.extra]
+        found[model.name] = measure(model, arguments.work, arguments.threads, extra)
+        print(row(found[model.name])[0], flush=True)
+        facts_file.write_text("".join(json.dumps(facts) + "\n" for facts in found.values()))
+        table = document(list(found.values()), arguments.threads, arguments.tolerance)
+        arguments.output.write_text(table)
+
+
+if __name__ == "__main__":
+    main()
