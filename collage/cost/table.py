@@ -19,7 +19,10 @@ from collage.cost.lines import LineFile, decode_entries, encode_entry
 class Costs(Protocol):
     """What stages ask of a table of costs; `CostTable` and `SharedCostTable` are the two."""
 
-    corrupt: int
+    @property
+    def corrupt(self) -> int:
+        """How many lines, and batches of them, did not check."""
+        ...
 
     def within(self, environment: Environment) -> "Costs":
         """Return the table of `environment` in the same store."""

@@ -9,6 +9,7 @@ wins and the others are told. Hence this protocol, which a folder and S3 both im
     blobs/<2 digits>/<digest>          content                            create
     bundles/<digest>.json              a bundle's manifest, written last  create
     costs/<environment>/<digest>.jsonl a batch of costs                   create
+    tuning/<environment>/<digest>.jsonl a batch of tuning records         create
     aliases/<name>.json                which bundle a name stands for     swap
     probe/<token>                      of the check at start-up           both
 
