@@ -8,6 +8,7 @@ import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,6 +82,8 @@ class Backend(abc.ABC):
     """Its algorithms need fewer FLOP than direct ones: its speed says nothing of the machine's peak."""
     variants: tuple[str, ...] = ("",)
     """Implementations offered for one region; each is measured as a candidate of its own."""
+    recipes: Path | None = None
+    """Where whoever compiles keeps what a variant needs beyond its name (a tuned schedule)."""
 
     @abc.abstractmethod
     def availability(self) -> Availability:
