@@ -21,16 +21,7 @@ Shapes = Mapping[str, Sequence[int]]
 
 def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
     """Load `path` with its external data; return it with the SHA-256 of all those files."""
-    if not path.is_file():
-        raise ModelError(f"{path}: no such file; give the path of an ONNX model")
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except (DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise ModelError(
-            f"{path}: not an ONNX model, or truncated ({error}); export or download it again"
-        ) from error
-    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        raise ModelError(f"{path}: not an ONNX model (no graph); export or download it again")
+    model = _read_proto(path)
     digest = _digest([path, *_external_files(model, path)])
     try:
         onnx.load_external_data_for_model(model, str(path.parent))
@@ -43,6 +34,25 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         model = inliner.inline_local_functions(model)
     _normalise(model)
     return model, digest
+
+
+def _read_proto(path: Path) -> onnx.ModelProto:
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file; give the path of an ONNX model")
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise ModelError(
+            f"{path}: not an ONNX model, or truncated ({error}); export or download it again"
+        ) from error
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise ModelError(f"{path}: not an ONNX model (no graph); export or download it again")
+    return model
+
+
+def external_files(path: Path) -> list[Path]:
+    """Name the files that hold weights of the model at `path`. Raises ModelError."""
+    return _external_files(_read_proto(path), path)
 
 
 def _external_files(model: onnx.ModelProto, path: Path) -> list[Path]:

@@ -20,7 +20,6 @@ from pathlib import Path
 from collage.backends.base import Backend
 from collage.backends.registry import class_path
 from collage.cost import Cost, CostKey, Costs, Environment
-from collage.cost.cost import cost_key
 from collage.errors import MeasureError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
@@ -28,6 +27,7 @@ from collage.measure.messages import Answer, Built, Outcome, Ready, Refused, Set
 from collage.measure.slot import Job, Slot, State
 from collage.measure.timing import sweep_bytes
 from collage.measure.work import OnCost, Work
+from collage.measure.work_key import WorkKeys, region_structure
 
 LOADER = "collage.measure.workshop:FunctionWorkshop"
 WATCH_EVERY_S = 0.02
@@ -38,19 +38,16 @@ RESOLUTION = 1e-3
 """Width of an interval, relative to one run of the function, that needs no improvement."""
 
 
-def _region_digest(function: Function, nodes: IndexSet) -> str:
-    from collage.frontend.region import region_digest
-
-    return region_digest(function, nodes)
-
-
 class LocalMeasurer:
-    """Implements `Measurer` with worker processes; call `close` when done.
+    """Implements `SearchMeasurer` with worker processes; call `close` when done.
 
     Counts of all batches: `measured` works were built here, `cached` came from the table or from an
     equal work of the batch, `invalid` of both are unusable, and `drifted` were measured while the
     machine changed its pace.
     """
+
+    batch = 16
+    """Works that keep two workers busy for some seconds."""
 
     def __init__(
         self,
@@ -66,7 +63,7 @@ class LocalMeasurer:
         footprint_bytes: int = 64 << 20,
         parallel_timing: bool = False,
         loader: str = LOADER,
-        digest: Callable[[Function, IndexSet], str] = _region_digest,
+        digest: Callable[[Function, IndexSet], str] = region_structure,
     ) -> None:
         """Make a measurer; workers start when first needed.
 
@@ -84,21 +81,17 @@ class LocalMeasurer:
             digest: of a region's structure.
         """
         self.measured = self.cached = self.invalid = self.drifted = 0
-        self._functions = {function.name: function for function in functions}
-        self._identities = {backend.name: backend.identity for backend in backends}
         self._table = table.within(environment)
-        self._environment = environment
-        self._digest = digest
         self._parallel_timing = parallel_timing
         self._kept: dict[CostKey, Cost] = {}
         self._best_s: dict[tuple[str, IndexSet], float] = {}
         self._sizes = {function.name: len(function.graph) for function in functions}
         self._run_s: dict[str, float] = {}
         self._failed_starts = 0
-        self._boundary_key = cost_key("boundary", "virtual machine", environment)
-        known = self._table.get(self._boundary_key)
+        sweep = sweep_bytes(footprint_bytes)
+        self.key = WorkKeys(functions, backends, environment, sweep, digest)
+        known = self._table.get(self.key.boundary)
         self._boundary_s = known.seconds if known else None
-        self._sweep = sweep_bytes(footprint_bytes)
         self._setup = Setup(
             loader,
             tuple((function.name, function.simplified) for function in functions),
@@ -106,17 +99,11 @@ class LocalMeasurer:
             environment.threads,
             reference_dir,
             memory_bytes,
-            self._sweep,
+            sweep,
             measure_boundary=known is None,
         )
         count = _worker_count(workers, environment, parallel_timing)
         self._slots = [Slot(self._setup, timeout_s) for _ in range(count)]
-
-    def key(self, work: Work) -> CostKey:
-        """Return the key of the work's cost in the table."""
-        digest = self._digest(self._functions[work.function], work.nodes)
-        identity = f"{self._identities[work.backend]} {work.variant} sweep={self._sweep}"
-        return cost_key(digest, identity, self._environment)
 
     def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         """Return what the table knows of each work, in order; unknown where it knows nothing."""
@@ -292,7 +279,7 @@ class LocalMeasurer:
     def _learn_boundary(self, boundary_s: float | None) -> None:
         if boundary_s is not None and self._boundary_s is None:
             self._boundary_s = boundary_s
-            self._table.put(self._boundary_key, Cost(boundary_s, boundary_s, boundary_s))
+            self._table.put(self.key.boundary, Cost(boundary_s, boundary_s, boundary_s))
 
 
 class _Batch:

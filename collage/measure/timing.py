@@ -65,13 +65,17 @@ class Timing:
     drifted: bool = False
 
 
-def sweep_bytes(footprint_bytes: int) -> int:
+def sweep_bytes(footprint_bytes: int, cache_bytes: int | None = None) -> int:
     """Return how much to sweep for a model that touches `footprint_bytes` in one run.
+
+    Args:
+        footprint_bytes: weights and activations.
+        cache_bytes: last-level cache of the machine that measures; None is this one.
 
     >>> sweep_bytes(5 << 20) >> 20
     8
     """
-    whole = last_level_cache_bytes() * 3 // 2
+    whole = (cache_bytes or last_level_cache_bytes()) * 3 // 2
     power = 1 << max(0, footprint_bytes - 1).bit_length()
     return max(MIN_SWEEP_BYTES, min(whole, power))
 

@@ -28,3 +28,24 @@ class Measurer(Protocol):
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         """Return the cost of each work, in order; never raises for a bad candidate."""
         ...
+
+
+class SearchMeasurer(Measurer, Protocol):
+    """A measurer with a memory: what a search needs.
+
+    Works are counted once each: `measured` now, `cached` known before or equal to another one;
+    `invalid` of both are unusable. Fewer works than `batch` leave some of its workers idle.
+    """
+
+    measured: int
+    cached: int
+    invalid: int
+    batch: int
+
+    def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
+        """Return what is known of each work, in order; unknown where nothing is."""
+        ...
+
+    def close(self) -> None:
+        """Release what measuring holds."""
+        ...

@@ -2,6 +2,18 @@
 
 from collage.pipeline.compile import compare_bundle, compile_model
 from collage.pipeline.doctor import Check, doctor
-from collage.pipeline.session import open_costs
+from collage.pipeline.request import CompileRequest, CompileResult, RequestOptions, submit
+from collage.pipeline.site import LocalSite, Site
 
-__all__ = ["Check", "compare_bundle", "compile_model", "doctor", "open_costs"]
+__all__ = [
+    "Check",
+    "CompileRequest",
+    "CompileResult",
+    "LocalSite",
+    "RequestOptions",
+    "Site",
+    "compare_bundle",
+    "compile_model",
+    "doctor",
+    "submit",
+]

@@ -15,28 +15,31 @@ import numpy as np
 
 from collage.assemble import FunctionPlan, assemble, kernel_symbol
 from collage.backends.base import PluginKernel
-from collage.backends.registry import available_backends
 from collage.bundle.publish import Facts, Published, publish
-from collage.errors import InputError, MeasureError, OptionError, StoreError
-from collage.frontend import Function, Model, import_model
-from collage.frontend.inputs import random_inputs, reference_values, save_reference
-from collage.measure.environment import this_environment
+from collage.errors import InputError, MeasureError
+from collage.frontend import Function, Model
 from collage.measure.peaks import machine_peaks
 from collage.options import Options
 from collage.pipeline.mark import worth_remembering
 from collage.pipeline.plans import Refinement, WholePlans
-from collage.pipeline.searching import measured_search
-from collage.pipeline.session import Session, open_costs, work_folder
+from collage.pipeline.searching import (
+    enumerated_function,
+    imported,
+    local_measurer,
+    measured_search,
+    sampled,
+)
+from collage.pipeline.session import Session, open_session
 from collage.report.build import FunctionResult, Run, build_report
 from collage.report.data import CandidateCounts, Summary
 from collage.report.html import render_html
 from collage.report.terminal import Progress
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import library_names
-from collage.search.function import FunctionSearch, NamedPlan, enumerate_function
+from collage.search.function import FunctionSearch, NamedPlan
 from collage.store.folder import check_output
 from collage.verify import Contender, Latency, compare_latency, profile_kernels
-from collage.verify.gate import Gate, PlanExecutable, original_outputs
+from collage.verify.gate import Gate, PlanExecutable
 
 
 @dataclass(frozen=True)
@@ -60,37 +63,12 @@ def compile_model(
         CollageError: see `collage.errors`; nothing is published then.
     """
     check_output(output)
-    backends = available_backends(options.backends)
-    if not backends:
-        raise OptionError("no backend is available; `collage backends` says why")
-    environment = this_environment(options.thread_count)
-    with work_folder(options.store_dir) as work_dir:
-        session = Session(
-            options,
-            backends,
-            environment,
-            open_costs(options),
-            progress or Progress(quiet=True),
-            work_dir,
-        )
-        try:
-            summary = _compile(path, output, session)
-        except BaseException as error:
-            if not isinstance(error, StoreError):  # else the store would be waited for once more
-                session.table.flush()
-            raise
-        session.table.flush()
-        return summary
+    with open_session(options, progress) as session:
+        return _compile(path, output, session)
 
 
 def _compile(path: Path, output: Path, session: Session) -> Summary:
-    with session.progress.stage("import"), session.seconds.of("import"):
-        model = import_model(
-            path,
-            dims=session.options.dims,
-            shapes=session.options.shapes,
-            work_dir=session.work_dir,
-        )
+    model = imported(path, session)
     compiled = [_compile_function(model, function, session) for function in model.functions]
     executable = _final_executable(compiled, session)
     published = [one.published for one in compiled]
@@ -129,13 +107,10 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
 
 
 def _compile_function(model: Model, function: Function, session: Session) -> Compiled:
-    with session.seconds.of("import"):
-        samples = _samples(model, function, session)
-    with session.progress.stage("enumerate"), session.seconds.of("enumerate"):
-        enumerated = enumerate_function(function, session.backends)
-    session.counts.enumerated += len(enumerated.candidates)
-    session.counts.unique += len(enumerated.work)
-    search, mark = measured_search(function, enumerated, samples.reference_dir, session)
+    samples = sampled(model, function, session)
+    enumerated = enumerated_function(function, session)
+    measurer = local_measurer(function, samples.reference_dir, session)
+    search, mark = measured_search(enumerated, measurer, session)
     plans = WholePlans(search, session)
     remembered = mark.plans(search)
     executables = _assemble_all(plans, remembered or search.plans)
@@ -163,22 +138,6 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
         Published(function, decision, samples.inputs, samples.expected),
         measured_s,
     )
-
-
-@dataclass(frozen=True)
-class _Samples:
-    """One set of inputs with the original model's outputs, and all values between on disk."""
-
-    inputs: dict[str, np.ndarray]
-    expected: dict[str, np.ndarray]
-    reference_dir: Path
-
-
-def _samples(model: Model, function: Function, session: Session) -> _Samples:
-    inputs = random_inputs(function, session.options.seed)
-    folder = session.work_dir / f"reference-{function.name}"
-    save_reference(reference_values(function, inputs), folder)
-    return _Samples(inputs, original_outputs(model.path, function, inputs), folder)
 
 
 def _assemble_all(plans: WholePlans, wanted: Sequence[NamedPlan]) -> list[PlanExecutable]:

@@ -14,13 +14,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 from collage.errors import StoreError
 from collage.frontend.region import region_digest
 from collage.pipeline.session import Session
 from collage.search.function import Enumerated, FunctionSearch, NamedPlan
 from collage.search.problem import Option, Plan
+from collage.store.base import Store
 from collage.verify.latency import Latency
+
+ATTEMPTS = 10
+"""Of writing a shared mark; whoever is overtaken that often leaves the others' mark as it is."""
 
 KNOWN_PLANS = 1
 """Plans that the next run assembles and compares again, besides the best one of one toolchain."""
@@ -28,9 +34,10 @@ KNOWN_PLANS = 1
 
 @dataclass(frozen=True)
 class SearchMark:
-    """Where the mark of one search lies."""
+    """Where the mark of one search lies: a local file and, where costs are shared, an object too."""
 
     path: Path
+    store: Store | None = None
 
     @classmethod
     def of(cls, enumerated: Enumerated, session: Session) -> "SearchMark":
@@ -44,22 +51,21 @@ class SearchMark:
             str(float(session.options.measure_budget_s)),
         ]
         name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-        return cls(session.options.store_dir / "searches" / name)
+        return cls(session.options.store_dir / "searches" / name, session.store)
 
     def gap_s(self) -> float | None:
         """Return how much a better plan could save, None when the search has not ended yet."""
         try:
-            return float(json.loads(self.path.read_text())["gap_s"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return float(self._read()["gap_s"])
+        except (ValueError, KeyError, TypeError):
             return None
 
     def plans(self, search: FunctionSearch) -> Sequence[NamedPlan]:
         """Return the remembered plans, predicted with the costs of now; maybe none."""
         known = {_option_key(option): option for option in search.enumerated.problem.ordered}
         try:
-            entries = json.loads(self.path.read_text())["plans"]
-            return [_read(entry, known, search) for entry in entries]
-        except (OSError, ValueError, KeyError, TypeError):
+            return [_read(entry, known, search) for entry in self._read()["plans"]]
+        except (ValueError, KeyError, TypeError):
             return ()
 
     def write(self, gap_s: float, plans: Sequence[NamedPlan] = ()) -> None:
@@ -73,6 +79,27 @@ class SearchMark:
         except OSError as error:
             reason = f"the store cannot be written: {error.strerror}: {self.path}"
             raise StoreError(reason) from error
+        if self.store is not None:
+            self._share(self.store, text)
+
+    def _read(self) -> Any:
+        """Return the content: what machines share before what this one keeps."""
+        shared = self.store.read(self._key) if self.store is not None else None
+        try:
+            return json.loads(self.path.read_bytes() if shared is None else shared.data)
+        except OSError:
+            return None
+
+    def _share(self, store: Store, text: str) -> None:
+        content = json.dumps({**json.loads(text), "token": uuid4().hex}).encode()
+        for _ in range(ATTEMPTS):
+            found = store.read(self._key)
+            if store.swap(self._key, content, found.version if found else None):
+                return
+
+    @property
+    def _key(self) -> str:
+        return f"searches/{self.path.name}.json"
 
 
 def worth_remembering(

@@ -1,25 +1,90 @@
-"""The search of one function with real measurements: costs from the table first, then new ones."""
+"""Up to the search: import, inputs, candidates, and the search of one function with real measurements.
+
+A search takes costs from the table first, then new ones. It does not care who measures: the worker
+processes of this machine, or the Jobs of a cluster.
+"""
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from collage.cost import Cost
-from collage.frontend import Function
+from collage.frontend import Function, Model, import_model
+from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.measure.local import LocalMeasurer
-from collage.measure.work import OnCost, Work
+from collage.measure.work import OnCost, SearchMeasurer, Work
 from collage.pipeline.mark import SearchMark
 from collage.pipeline.session import Session
-from collage.search.function import Enumerated, FunctionSearch, search_function
+from collage.search.function import (
+    Enumerated,
+    FunctionSearch,
+    enumerate_function,
+    search_function,
+)
+from collage.verify.gate import original_outputs
+
+
+def imported(path: Path, session: Session) -> Model:
+    """Import the model with the shapes that the options bind."""
+    options = session.options
+    with session.progress.stage("import"), session.seconds.of("import"):
+        return import_model(
+            path, dims=options.dims, shapes=options.shapes, work_dir=session.work_dir
+        )
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One set of inputs with the original model's outputs, and all values between on disk."""
+
+    inputs: dict[str, np.ndarray]
+    expected: dict[str, np.ndarray]
+    reference_dir: Path
+
+
+def sampled(model: Model, function: Function, session: Session) -> Samples:
+    """Make inputs, and run the original model on them."""
+    with session.seconds.of("import"):
+        inputs = random_inputs(function, session.options.seed)
+        folder = session.work_dir / f"reference-{function.name}"
+        save_reference(reference_values(function, inputs), folder)
+        return Samples(inputs, original_outputs(model.path, function, inputs), folder)
+
+
+def enumerated_function(function: Function, session: Session) -> Enumerated:
+    """List the candidates of a function and count them."""
+    with session.progress.stage("enumerate"), session.seconds.of("enumerate"):
+        enumerated = enumerate_function(function, session.backends)
+    session.counts.enumerated += len(enumerated.candidates)
+    session.counts.unique += len(enumerated.work)
+    return enumerated
+
+
+def local_measurer(function: Function, reference_dir: Path, session: Session) -> LocalMeasurer:
+    """Make a measurer with worker processes on this machine."""
+    return LocalMeasurer(
+        [function],
+        session.backends,
+        session.table,
+        session.environment,
+        reference_dir=reference_dir,
+        workers=session.options.workers,
+        timeout_s=session.options.timeout_s,
+        memory_bytes=session.options.memory_bytes,
+        footprint_bytes=footprint_bytes(function),
+    )
 
 
 def measured_search(
-    function: Function, enumerated: Enumerated, reference_dir: Path, session: Session
+    enumerated: Enumerated, measurer: SearchMeasurer, session: Session
 ) -> tuple[FunctionSearch, SearchMark]:
     """Search with what the table knows and what is measured now; also return the search's mark.
 
     Where the mark says that the search has ended, only what it takes to have one plan is measured.
+    The measurer is closed.
     """
     options = session.options
     start = time.monotonic()
@@ -29,17 +94,6 @@ def measured_search(
         def on_cost(_: Work, cost: Cost, cached: bool) -> None:
             stage.advance(1, cached=int(cached), invalid=int(cost.is_invalid))
 
-        measurer = LocalMeasurer(
-            [function],
-            session.backends,
-            session.table,
-            session.environment,
-            reference_dir=reference_dir,
-            workers=options.workers,
-            timeout_s=options.timeout_s,
-            memory_bytes=options.memory_bytes,
-            footprint_bytes=_footprint_bytes(function),
-        )
         try:
             mark = SearchMark.of(enumerated, session)
             gap_s = mark.gap_s()
@@ -54,6 +108,7 @@ def measured_search(
                 budget_s=options.measure_budget_s if gap_s is None else 0.0,
                 clock=time.monotonic,
                 on_cost=on_cost,
+                batch=measurer.batch,
             )
             measuring_s = timed.seconds
             if gap_s is None:
@@ -73,7 +128,7 @@ def measured_search(
 class _TimedMeasurer:
     """Passes batches on and adds up the wall seconds."""
 
-    def __init__(self, inner: LocalMeasurer) -> None:
+    def __init__(self, inner: SearchMeasurer) -> None:
         self.inner = inner
         self.seconds = 0.0
 
@@ -85,7 +140,7 @@ class _TimedMeasurer:
             self.seconds += time.monotonic() - start
 
 
-def _footprint_bytes(function: Function) -> int:
+def footprint_bytes(function: Function) -> int:
     """Bytes that one run of the model touches: the weights, and the activations that live at once.
 
     Executables reuse the memory of dead activations; twice the most that one node reads and writes

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collage.backends.base import Backend
+from collage.backends.registry import available_backends
 from collage.cost import Costs, CostTable, Environment, SharedCostTable
-from collage.errors import StoreError
+from collage.errors import OptionError, StoreError
+from collage.measure.environment import this_environment
 from collage.options import Options
 from collage.report.terminal import Progress
 from collage.store import open_store
+from collage.store.base import Store
 from collage.store.scratch import scratch_folder
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -56,6 +59,7 @@ class Session:
     table: Costs
     progress: Progress
     work_dir: Path
+    store: Store | None = None
     seconds: Seconds = field(default_factory=Seconds)
     counts: Counts = field(default_factory=Counts)
 
@@ -64,17 +68,45 @@ class Session:
         return self.environment.threads
 
 
-def open_costs(options: Options) -> Costs:
-    """Open the table of costs: the local one, or the one that machines share through a store.
+@contextmanager
+def open_session(
+    options: Options, progress: Progress | None = None, environment: Environment | None = None
+) -> Iterator[Session]:
+    """Open what the stages share; what was measured is in the store when the context ends.
+
+    Args:
+        options: of the compile.
+        progress: shows the stages; None shows nothing.
+        environment: of the machine that measures; None is this one.
 
     Raises:
-        OptionError: the store's address makes no sense.
+        OptionError: a backend or the store's address makes no sense, or no backend is available.
         StoreError: the store does not answer.
     """
+    backends = available_backends(options.backends)
+    if not backends:
+        raise OptionError("no backend is available; `collage backends` says why")
+    store = None if options.store is None else open_store(options.store)
     local = CostTable(options.store_dir)
-    if options.store is None:
-        return local
-    return SharedCostTable(open_store(options.store), local, time.monotonic)
+    table = local if store is None else SharedCostTable(store, local, time.monotonic)
+    environment = environment or this_environment(options.thread_count)
+    with work_folder(options.store_dir) as work_dir:
+        session = Session(
+            options,
+            backends,
+            environment,
+            table,
+            progress or Progress(quiet=True),
+            work_dir,
+            store,
+        )
+        try:
+            yield session
+        except BaseException as error:
+            if not isinstance(error, StoreError):  # else the store would be waited for once more
+                session.table.flush()
+            raise
+        session.table.flush()
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """All candidates of a function: every backend's rule, in all its variants, and the host's.
 
 The list always contains, for each backend: every single node it supports (in its first variant),
-and its single-backend partition (what it would do alone, the bar that a plan must not miss).
+and its single-backend partition (what it would do alone, the bar that a plan must not miss). Only what
+the host does for nothing (views) is no backend's: a kernel of views alone would be a view again.
 `Backend.rule` overrides the style's default for everything else. A rule sees the variant in the spec
 that it is given, so that it can offer some variants on some nodes only.
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from collage.backends.base import BackendStyle
 from collage.graph.dataflow import DataflowGraph
-from collage.graph.index_set import IndexSet, index_set
+from collage.graph.index_set import IndexSet, index_set, is_subset
 from collage.graph.sub_graph import SubGraph
 from collage.graph.units import contract_units, expanded
 from collage.rules.base import Host, Singles
@@ -36,7 +37,9 @@ def find_candidates(function: "Function", backends: "Sequence[Backend]") -> list
         backends: available backends; the host's candidates come in addition.
     """
     graph = function.graph
-    found = Host().candidates(graph, PartitionSpec(HOST, rule=Host()))
+    host = Host().candidates(graph, PartitionSpec(HOST, rule=Host()))
+    views = index_set(candidate.inside.bit_length() - 1 for candidate in host)
+    found: list[Candidate] = []
     for backend in backends:
         supported = supported_nodes(function, backend)
         own = backend.rule(function)
@@ -51,7 +54,8 @@ def find_candidates(function: "Function", backends: "Sequence[Backend]") -> list
                 found += greedy_partition(listed)
             else:
                 found += style_partition(graph, backend.style, supported, spec)
-    return sorted(unique(found), key=lambda c: c.order)
+    kernels = [candidate for candidate in found if not is_subset(candidate.inside, views)]
+    return sorted(unique([*host, *kernels]), key=lambda c: c.order)
 
 
 def single_backend_partition(

@@ -31,7 +31,9 @@ BORDER_PENALTIES_S = (2e-6, 10e-6, 40e-6)
 TILE_SIZES = (1, 4, 16, 64)
 """Most nodes of a tile, small to large."""
 BATCH = 16
-CHUNK = 24
+"""Works measured together, at least."""
+SEEDS = 24
+"""The same while seeds are measured."""
 SEED_SHARE = 0.5
 """Share of the budget that tilings may take; the rest goes where the estimates point."""
 
@@ -118,6 +120,7 @@ def search_function(
     budget_s: float,
     clock: Callable[[], float],
     on_cost: OnCost | None = None,
+    batch: int = BATCH,
 ) -> FunctionSearch:
     """Measure what matters and return the plans worth assembling.
 
@@ -129,6 +132,7 @@ def search_function(
         budget_s: seconds for measuring, by `clock`; with 0 only what it takes to have one plan.
         clock: monotonic seconds.
         on_cost: called for every result.
+        batch: works that the measurer wants at once, at least.
 
     Raises:
         SearchError: the valid candidates cover no plan; names the node and the reasons.
@@ -136,12 +140,12 @@ def search_function(
     problem = enumerated.problem
 
     def measure(keys: Sequence[Hashable]) -> Mapping[Hashable, Cost]:
-        batch = [enumerated.work[key] for key in keys]
-        return dict(zip(keys, measurer.measure(batch, on_cost), strict=True))
+        works = [enumerated.work[key] for key in keys]
+        return dict(zip(keys, measurer.measure(works, on_cost), strict=True))
 
     start = clock()
     costs: dict[Hashable, Cost] = {HOST: Cost(VIEW_S, VIEW_S, VIEW_S), **known}
-    for chunk in seed_chunks(problem):
+    for chunk in seed_chunks(problem, max(SEEDS, batch)):
         if len(costs) > 1 and clock() - start >= SEED_SHARE * budget_s:
             break
         missing = [key for key in chunk if key not in costs]
@@ -152,7 +156,7 @@ def search_function(
         measure,
         costs=costs,
         estimator=AdditiveEstimator(problem),
-        batch_size=BATCH,
+        batch_size=batch,
         budget=Budget(seconds=max(0.0, start + budget_s - clock()), clock=clock),
     )
     return FunctionSearch(
@@ -160,7 +164,7 @@ def search_function(
     )
 
 
-def seed_chunks(problem: Problem) -> Iterator[list[Hashable]]:
+def seed_chunks(problem: Problem, at_once: int = SEEDS) -> Iterator[list[Hashable]]:
     """Yield the keys to measure first: tilings of the function by every backend's options.
 
     The largest tiles come first, all of them in one chunk, so that a plan is known at once; then
@@ -176,7 +180,7 @@ def seed_chunks(problem: Problem) -> Iterator[list[Hashable]]:
             found |= dict.fromkeys(option.key for option in tiling(own[name], limit))
         keys = [key for key in found if key not in seen]
         seen.update(keys)
-        size = len(keys) if limit == whole else CHUNK
+        size = len(keys) if limit == whole else at_once
         yield from (keys[at : at + size] for at in range(0, len(keys), max(1, size)))
 
 

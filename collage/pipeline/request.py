@@ -1,0 +1,199 @@
+"""What is asked of a pipeline and what it answers: documents that travel through the store.
+
+A request names everything by digest, so it means the same to a flow, to a pod and to whoever reads it
+a year later. It lies in the store under the digest of its own text:
+
+    requests/<digest>.json      CompileRequest      create
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from collage.cost import Environment
+from collage.errors import StoreError
+from collage.frontend.load import external_files
+from collage.options import EFFORTS, Options
+from collage.store.base import BlobDigest, Store
+from collage.store.blobs import fetch_blob, put_blob, read_checked
+
+_BUDGET_S, _REFINE_S = EFFORTS["normal"]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RequestOptions(_Document):
+    """The part of `collage.options.Options` that travels; see there."""
+
+    backends: tuple[str, ...] | None = None
+    dims: Mapping[str, int] = Field(default_factory=dict)
+    shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
+    measure_budget_s: float = _BUDGET_S
+    refine_s: float = _REFINE_S
+    verify_s: float = 2.0
+    workers: int = 2
+    timeout_s: float = 30.0
+    memory_bytes: int = 4 << 30
+    seed: int = 0
+
+
+class CompileRequest(_Document):
+    """One model for one measuring environment.
+
+    Attributes:
+        name: of the model, for people.
+        model: digest of the ONNX file's blob.
+        external: digests of its external data by file name, relative to the ONNX file.
+        environment: name of the measuring environment.
+        threads: of every kernel.
+    """
+
+    name: str
+    model: str
+    external: Mapping[str, str] = Field(default_factory=dict)
+    environment: str = "local"
+    threads: int = Field(default=1, ge=1)
+    options: RequestOptions = Field(default_factory=RequestOptions)
+
+    @property
+    def text(self) -> bytes:
+        """The canonical JSON: equal requests have equal bytes."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.text).hexdigest()
+
+    def compile_options(self, store: str, cache_dir: Path) -> Options:
+        """Return the options of a compile that shares costs through the store at this address."""
+        given: dict[str, Any] = dict(self.options)
+        return Options(**given, threads=self.threads, cache_dir=cache_dir, store=store)
+
+
+class NodeFacts(_Document):
+    """What a node that measures says of itself.
+
+    Attributes:
+        environment: what costs are true for.
+        cache_bytes: of its last-level cache.
+        backends: identity (name and versions) of each backend that is available there.
+    """
+
+    environment: Environment
+    cache_bytes: int
+    backends: Mapping[str, str]
+
+
+class PlanFacts(_Document):
+    """A plan that the search found; seconds are predicted."""
+
+    name: str
+    predicted_s: float
+    regions: int
+    backends: tuple[str, ...]
+
+
+class SearchFacts(_Document):
+    """What the search of one function found; counts as in `collage.report.data.CandidateCounts`."""
+
+    function: str
+    plans: tuple[PlanFacts, ...]
+    gap_s: float
+    enumerated: int
+    unique: int
+    measured: int
+    cached: int
+    invalid: int
+    seconds: float
+
+
+class CompileResult(_Document):
+    """What a finished compile says.
+
+    Attributes:
+        bundle: digest of the bundle in the store.
+        report: digest of its HTML page there.
+        passed: the gate's verdict on speed; a bundle with wrong numbers is never published.
+        speedup: latency of the fastest original framework divided by the bundle's; None without one.
+        latency_s: of the bundle ("collage") and of every baseline; None where it did not run.
+    """
+
+    bundle: str
+    report: str
+    passed: bool
+    reason: str
+    speedup: float | None
+    predicted_s: float | None
+    latency_s: Mapping[str, float | None]
+    plan: tuple[str, ...]
+    measured: int
+    cached: int
+    invalid: int
+    seconds: Mapping[str, float]
+
+
+def submit(
+    store: Store,
+    path: Path,
+    *,
+    name: str = "",
+    environment: str = "local",
+    threads: int = 1,
+    options: RequestOptions | None = None,
+) -> CompileRequest:
+    """Put the model's files and the request into the store; doing it again changes nothing.
+
+    Raises:
+        ModelError: the file is no ONNX model, or its external data is missing.
+        StoreError: the store fails.
+    """
+    external = {
+        file.relative_to(path.parent).as_posix(): put_blob(store, file)
+        for file in external_files(path)
+    }
+    request = CompileRequest(
+        name=name or path.stem,
+        model=put_blob(store, path),
+        external=external,
+        environment=environment,
+        threads=threads,
+        options=options or RequestOptions(),
+    )
+    store.create(_key(request.digest), request.text)
+    return request
+
+
+def read_request(store: Store, digest: str) -> CompileRequest:
+    """Return the request. Raises StoreError where it is absent or damaged."""
+    data = read_checked(store, _key(digest), digest)
+    if data is None:
+        raise StoreError(f"the store {store.url} has no request {digest}; submit the model again")
+    return CompileRequest.model_validate_json(data)
+
+
+def fetch_model(store: Store, request: CompileRequest, folder: Path) -> Path:
+    """Bring the model's files into `folder`; return the ONNX file.
+
+    Raises:
+        StoreError: a file is not in the store, is damaged, or would lie outside of `folder`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "model.onnx"
+    fetch_blob(store, BlobDigest(request.model), path)
+    for name, digest in request.external.items():
+        file = folder / name
+        if not file.resolve().is_relative_to(folder.resolve()) or file == path:
+            raise StoreError(f"the request's external data {name!r} lies outside of the model")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fetch_blob(store, BlobDigest(digest), file)
+    return path
+
+
+def _key(digest: str) -> str:
+    return f"requests/{digest}.json"
