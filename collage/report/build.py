@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from collage.report.data import (
     StageSeconds,
     Summary,
     TensorInfo,
+    TuningFacts,
     UnmeasuredCandidate,
 )
 from collage.rules.rule import HOST
@@ -74,6 +75,7 @@ class Run:
     seconds: Mapping[str, float]
     output: Path
     peaks: Peaks
+    tuning: TuningFacts = field(default_factory=TuningFacts)
     fewer_flops: frozenset[str] = frozenset()
     """Backends whose algorithms need fewer FLOP than direct ones."""
 
@@ -130,6 +132,7 @@ def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
         seconds=StageSeconds.model_validate(dict(run.seconds)),
         gate=GateResult(passed=not failed, reason="; ".join(failed) or first.reason),
         bundle=str(run.output),
+        tuning=run.tuning,
         notes=run.model.notes,
     )
 
