@@ -25,7 +25,7 @@ from collage.pipeline.session import Session
 from collage.search.function import FunctionSearch, worth_assembling
 from collage.search.problem import Problem
 from collage.search.shortest_path import find_plan
-from collage.tuning.prospects import Prospect, find_prospects, tuned_options
+from collage.tuning.prospects import Prospect, find_prospects, raised_peaks, tuned_options
 from collage.tuning.records import TuningRecord, TuningRecords, workload_digest
 from collage.tuning.tuner import Limits, Tuner, toolchain
 
@@ -37,8 +37,6 @@ HOPES = ((ROUND, 4.0), (2 * ROUND, 2.0), (4 * ROUND, 1.3), (MOST_TRIALS, 1.1))
 """After so many trials, how many times slower than its break-even a kernel may be to go on."""
 NEAR = 1.25
 """A record is measured unless the trial was so much slower than break-even: trials are rough."""
-PEAK_PROSPECTS = 64
-"""Prospects looked at, at most."""
 
 
 def tuned_search(
@@ -56,8 +54,10 @@ def tuned_search(
     before = session.counts.measured
     function = search.enumerated.function
     peaks = machine_peaks(session.environment, session.options.store_dir, again=False)
-    problem = search.enumerated.problem
-    prospects = find_prospects(function, problem, search.costs, peaks)[:PEAK_PROSPECTS]
+    problem, costs = search.enumerated.problem, search.costs
+    fewer = {one.name for one in session.backends if one.fewer_flops}
+    peaks = raised_peaks(function, problem, costs, peaks, fewer)
+    prospects = find_prospects(function, problem, costs, peaks)
     records = TuningRecords(
         session.options.store_dir, session.environment, session.store, time.monotonic
     )

@@ -11,7 +11,7 @@ some trials may be given up.
 One forward and one backward pass over the state space price all regions at once.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from collage.backends.base import Backend
@@ -19,9 +19,10 @@ from collage.backends.tvm import PRODUCTS, TunableTvm
 from collage.frontend.model import Function
 from collage.frontend.region import region_bytes_and_flops, region_digest
 from collage.graph.index_set import IndexSet, indices
-from collage.measure.peaks import Peaks
+from collage.measure.peaks import Peaks, highest
 from collage.measure.work import Work
 from collage.rules.candidates import find_candidates
+from collage.rules.rule import HOST
 from collage.search.explain import weights_through
 from collage.search.problem import UNKNOWN, Costs, Option, Problem
 from collage.search.shortest_path import gap_s, option_weights, remaining_weights
@@ -73,6 +74,22 @@ def find_prospects(
             chosen.append(prospect)
             taken |= products
     return chosen
+
+
+def raised_peaks(
+    function: Function, problem: Problem, costs: Costs, peaks: Peaks, fewer_flops: Collection[str]
+) -> Peaks:
+    """Raise the peaks to what measured candidates reach: a loaded machine hides its peaks.
+
+    Args:
+        fewer_flops: backends that need fewer FLOP than are counted; their speed says nothing.
+    """
+    for option in {option.key: option for option in problem.ordered}.values():
+        cost = costs.get(option.key, UNKNOWN)
+        if cost.is_valid and cost.seconds > 0 and option.backend not in {HOST, *fewer_flops}:
+            moved, flops = region_bytes_and_flops(function, option.nodes)
+            peaks = highest(peaks, Peaks(flops / cost.seconds, moved / cost.seconds, 0.0))
+    return peaks
 
 
 def tunable_regions(function: Function) -> list[IndexSet]:
