@@ -31,6 +31,8 @@ from collage.search.state_space import build_state_space
 LEAST_GAIN = 0.005
 """Of the plan's time: a kernel that could win no more is not worth a trial."""
 LEAST_GAIN_S = 1e-6
+REACH = 0.9
+"""Share of a bound that no search comes near: large products that must reach more are left alone."""
 
 BoundOf = Callable[[IndexSet], float]
 
@@ -137,7 +139,11 @@ def _priced(
     }
     least_s = max(LEAST_GAIN_S, LEAST_GAIN * gap_s(best, 0))
     found = [_prospect(function, group, gains, bound_s) for group in _by_structure(function, gains)]
-    return [prospect for prospect in found if prospect.gain_s >= least_s]
+    return [
+        prospect
+        for prospect in found
+        if prospect.gain_s >= least_s and prospect.bound_s <= REACH * prospect.break_even_s
+    ]
 
 
 def _by_structure(function: Function, regions: Iterable[IndexSet]) -> list[list[IndexSet]]:

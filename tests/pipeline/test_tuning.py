@@ -134,7 +134,7 @@ def test_a_negative_time_is_refused():
         ),
         (
             TuningFacts(tuned=1, saved_s=2e-6),
-            "0 trials on 0 kernels, 1 tuned candidates save 2 µs (predicted)",
+            "0 trials on 0 kernels, 1 tuned candidates save 2.00 µs (predicted)",
         ),
     ],
 )
