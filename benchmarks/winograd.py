@@ -92,9 +92,9 @@ def contenders(function: Function, backends: list[Backend], threads: int) -> Ite
     for backend in backends:
         for variant in backend.variants:
             kernel = backend.compile(function, function.graph.everything, threads, variant)
-            call, _ = callable_kernel(kernel, threads)
+            call, constants = callable_kernel(kernel, threads)
             arrays = [random.standard_normal(types[name].shape, np.float32) for name in names]
-            arrays += [np.zeros(types[name].shape, np.float32) for name in results]
+            arrays += [*constants, *(np.zeros(types[name].shape, np.float32) for name in results)]
             tensors = as_tensors([aligned_copy(array) for array in arrays])
             label = f"{backend.name} {variant}".strip()
             yield Contender(label, lambda call=call, tensors=tensors: call(*tensors), [])  # type: ignore[misc]

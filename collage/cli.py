@@ -104,6 +104,8 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
                         help="time for measuring candidates (default: the effort's)")  # fmt: skip
     parser.add_argument("--refine", type=duration, metavar="20s",
                         help="time for improving whole plans (default: the effort's)")  # fmt: skip
+    parser.add_argument("--tune", type=duration, metavar="60s",
+                        help="time for tuning kernels; 0s tries none (default: the effort's)")  # fmt: skip
     parser.add_argument("--workers", type=int, default=defaults.workers)
     parser.add_argument("--timeout", type=duration, default=defaults.timeout_s, metavar="30s",
                         help="hard limit of one candidate")  # fmt: skip
@@ -148,14 +150,15 @@ def _compile(arguments: argparse.Namespace) -> int:
 
     if arguments.tolerance is not None and arguments.precision == Precision.FP32:
         raise OptionError("--tolerance has no meaning with --precision fp32: add --precision auto")
-    budget_s, refine_s = EFFORTS[arguments.effort]
+    effort = EFFORTS[arguments.effort]
     options = Options(
         backends=tuple(arguments.backends.split(",")) if arguments.backends else None,
         threads=arguments.threads,
         dims=parse_dims(arguments.dim),
         shapes=parse_shapes(arguments.shape),
-        measure_budget_s=budget_s if arguments.budget is None else arguments.budget,
-        refine_s=refine_s if arguments.refine is None else arguments.refine,
+        measure_budget_s=effort.measure_budget_s if arguments.budget is None else arguments.budget,
+        refine_s=effort.refine_s if arguments.refine is None else arguments.refine,
+        tune_s=effort.tune_s if arguments.tune is None else arguments.tune,
         workers=arguments.workers,
         timeout_s=arguments.timeout,
         memory_bytes=arguments.memory,

@@ -171,7 +171,7 @@ def _aliases(arguments: argparse.Namespace) -> int:
 
 
 def _gc(arguments: argparse.Namespace) -> int:
-    from collage.cost.shared import compact
+    from collage.cost.batches import compact
     from collage.store import open_store
     from collage.store.gc import collect_garbage
 

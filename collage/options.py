@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from collage.errors import OptionError
 
@@ -14,8 +14,19 @@ if TYPE_CHECKING:
     from collage.backends.base import Backend
 
 
-EFFORTS = {"quick": (20.0, 0.0), "normal": (120.0, 20.0), "thorough": (900.0, 180.0)}
-"""Seconds for measuring candidates and for refining plans (`measure_budget_s`, `refine_s`)."""
+class Effort(NamedTuple):
+    """Seconds for measuring candidates, for refining plans and for tuning kernels."""
+
+    measure_budget_s: float
+    refine_s: float
+    tune_s: float
+
+
+EFFORTS = {
+    "quick": Effort(20.0, 0.0, 0.0),
+    "normal": Effort(120.0, 20.0, 30.0),
+    "thorough": Effort(900.0, 180.0, 600.0),
+}
 
 _NORMAL = EFFORTS["normal"]
 
@@ -50,6 +61,8 @@ class Options:
         memory_bytes: hard limit of one worker's resident memory.
         end_to_end_plans: additive-best plans that are assembled and measured whole.
         refine_s: seconds for assembling and measuring neighbours of the best plan.
+        tune_s: seconds for trying schedules of native kernels that could change the plan; with 0 only
+            those that the store has already are used.
         verify_s: seconds of the final interleaved comparison, per contender.
         seed: of the random inputs.
         precision: `fp32`, or `auto` to allow bfloat16 where the processor has it.
@@ -64,12 +77,13 @@ class Options:
     threads: int | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
-    measure_budget_s: float = _NORMAL[0]
+    measure_budget_s: float = _NORMAL.measure_budget_s
     workers: int = 2
     timeout_s: float = 30.0
     memory_bytes: int = 4 << 30
     end_to_end_plans: int = 4
-    refine_s: float = _NORMAL[1]
+    refine_s: float = _NORMAL.refine_s
+    tune_s: float = _NORMAL.tune_s
     verify_s: float = 2.0
     seed: int = 0
     precision: Precision | str = Precision.FP32
@@ -81,8 +95,9 @@ class Options:
         for name in ("measure_budget_s", "workers", "timeout_s", "memory_bytes", "verify_s"):
             if getattr(self, name) <= 0:
                 raise OptionError(f"{name} must be above 0, not {getattr(self, name)}")
-        if self.refine_s < 0:
-            raise OptionError(f"refine_s must not be negative, it is {self.refine_s}")
+        for name in ("refine_s", "tune_s"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name} must not be negative, it is {getattr(self, name)}")
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads must be at least 1, not {self.threads}")
         if self.end_to_end_plans < 1:

@@ -8,6 +8,7 @@ import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,8 @@ class Backend(abc.ABC):
     """Further variants that compute products in less than float32, each with what it computes in
     ("bf16"). They are candidates only where the user allows it, on regions that hold a product, and
     are judged by the error budget."""
+    recipes: Path | None = None
+    """Where whoever compiles keeps what a variant needs beyond its name (a tuned schedule)."""
 
     @abc.abstractmethod
     def availability(self) -> Availability:

@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from collage.backends.base import Availability, Backend, Kernel
 from collage.errors import BackendError, OptionError
@@ -109,6 +110,13 @@ def with_rule(backend: Backend | str, rule: Callable[[Function], PartitionRule |
     """
     (changed,) = map(copy.copy, _find([backend]))
     changed.rule = rule  # type: ignore[method-assign, assignment]
+    return changed
+
+
+def with_recipes(backend: Backend, folder: Path) -> Backend:
+    """Return a copy of `backend` that finds its recipes in `folder` (see `Backend.recipes`)."""
+    changed = copy.copy(backend)
+    changed.recipes = folder
     return changed
 
 

@@ -101,6 +101,7 @@ class LocalMeasurer:
             memory_bytes,
             sweep,
             measure_boundary=known is None,
+            recipes=next((backend.recipes for backend in backends if backend.recipes), None),
         )
         count = _worker_count(workers, environment, parallel_timing)
         self._slots = [Slot(self._setup, timeout_s) for _ in range(count)]

@@ -4,6 +4,9 @@ A frame is the length of its pickle (8 bytes, little endian) and the pickle. Bot
 program and the pipes are private to them, so unpickling is as safe as importing. The order is:
 `Setup`; `Ready` or `Refused`; then for each `Task`: `Built`, answered by `Go`, then `Outcome`, or an
 `Outcome` at once for a candidate that is invalid before it is timed. End of file ends a worker.
+
+A process that tunes (`collage.tuning.child`) gets a `Setup` too; then each `TuneTask` is answered by one
+`Trial` a schedule and, when there are no more, `TuningEnded`.
 """
 
 import pickle
@@ -31,6 +34,7 @@ class Setup:
         memory_bytes: limit of resident memory, enforced by the parent.
         sweep_bytes: swept before every timed call.
         measure_boundary: tell the virtual machine's cost of a call in `Ready`.
+        recipes: see `Backend.recipes`.
     """
 
     loader: str
@@ -41,6 +45,7 @@ class Setup:
     memory_bytes: int
     sweep_bytes: int
     measure_boundary: bool
+    recipes: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,38 @@ class Outcome:
     drifted: bool = False
 
 
-Request = Setup | Task | Go
-Answer = Ready | Refused | Built | Outcome
+@dataclass(frozen=True)
+class TuneTask:
+    """Try `trials` more schedules of the work's region.
+
+    `known` are traces with their seconds, to go on from; `seed` decides which schedules are drawn.
+    """
+
+    work: Work
+    trials: int
+    seed: int
+    known: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A schedule that was tried: its trace, its latency (+inf with the reason), the time it took."""
+
+    trace: str
+    latency_s: float
+    trial_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class TuningEnded:
+    """No more trials of this task; `reason` says why none can follow, "" where they can."""
+
+    reason: str = ""
+
+
+Request = Setup | Task | Go | TuneTask
+Answer = Ready | Refused | Built | Outcome | Trial | TuningEnded
 
 
 def pack_frame(message: Request | Answer) -> bytes:

@@ -13,6 +13,7 @@ import tempfile
 
 from collage.measure.messages import Answer, AnswerReader, Request, Setup, pack_frame
 
+WORKER = "collage.measure.worker"
 LAST_WORDS_BYTES = 4096
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -20,12 +21,12 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class WorkerProcess:
     """A worker that was started and told its setup."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, module: str = WORKER) -> None:
         self._reader = AnswerReader()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
-        command = [sys.executable, "-m", "collage.measure.worker", "--parent", str(os.getpid())]
+        command = [sys.executable, "-m", module, "--parent", str(os.getpid())]
         try:
             self._process = subprocess.Popen(
                 [*command, "--requests", str(requests), "--answers", str(answers)],

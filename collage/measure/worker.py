@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import BinaryIO
 
@@ -51,8 +52,7 @@ class Worker:
         setup = read_request(self._requests)
         if not isinstance(setup, Setup):
             return
-        limit = setup.memory_bytes * ADDRESS_SPACE_FACTOR + ADDRESS_SPACE_SPARE
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        limit_address_space(setup)
         try:
             workshop = open_workshop(setup)
             timer = Timer(setup.sweep_bytes, workshop.empty)
@@ -100,6 +100,12 @@ class Worker:
         self._answers.flush()
 
 
+def limit_address_space(setup: Setup) -> None:
+    """Let wild allocations fail here; the parent enforces the real limit, of resident memory."""
+    limit = setup.memory_bytes * ADDRESS_SPACE_FACTOR + ADDRESS_SPACE_SPARE
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
 def first_run(prepared: Prepared) -> tuple[str, float]:
     """Call the kernel once; return what is wrong with it, or "", and its error."""
     before = [array.copy() for array in prepared.inputs]
@@ -139,8 +145,9 @@ def die_with_parent(parent: int) -> None:
         sys.exit("the parent has gone")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def serve(run: Callable[[BinaryIO, BinaryIO], None], description: str | None) -> None:
+    """Be a process that its parent feeds: `run` reads requests and writes answers until they end."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--requests", type=int, required=True, help="file descriptor to read")
     parser.add_argument("--answers", type=int, required=True, help="file descriptor to write")
@@ -148,9 +155,9 @@ def main() -> None:
     die_with_parent(arguments.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with os.fdopen(arguments.requests, "rb") as requests, os.fdopen(arguments.answers, "wb") as out:
-        Worker(requests, out).run()
+        run(requests, out)
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda requests, answers: Worker(requests, answers).run(), __doc__)

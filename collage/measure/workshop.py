@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from collage.measure.messages import Setup
 from collage.measure.numerics import difference, reduced_difference
 from collage.measure.timing import Call
 from collage.measure.work import Work
+
+if TYPE_CHECKING:
+    from collage.frontend.model import Function
 
 ALIGNMENT = 64
 POISON = 0x5A
@@ -89,18 +92,30 @@ class FunctionWorkshop:
         self._threads = setup.threads
         self._functions = {name: load_function(path, name) for name, path in setup.functions}
         self._backends = {one.name: one for one in available_backends(setup.backends)}
+        for backend in self._backends.values():
+            backend.recipes = setup.recipes
         self._reference = load_reference(setup.reference_dir)
 
     def prepare(self, work: Work) -> Prepared:
+        backend = self._backends.get(work.backend)
+        if backend is None:
+            raise BackendError(f"the backend {work.backend} is not available in the worker")
+        function = self._functions[work.function]
+        return self.with_buffers(
+            work, backend.compile(function, work.nodes, self._threads, work.variant)
+        )
+
+    def function(self, name: str) -> "Function":
+        """Return the function that works call so."""
+        return self._functions[name]
+
+    def with_buffers(self, work: Work, kernel: object) -> Prepared:
+        """Return a kernel of the work's region, ready to be called."""
         from collage.backends.base import PluginKernel
         from collage.frontend.region import probability_outputs, region_values
         from collage.graph.index_set import indices
 
         function = self._functions[work.function]
-        backend = self._backends.get(work.backend)
-        if backend is None:
-            raise BackendError(f"the backend {work.backend} is not available in the worker")
-        kernel = backend.compile(function, work.nodes, self._threads, work.variant)
         input_names, output_names = region_values(function, work.nodes)
         expected = tuple(self._value(name) for name in output_names)
         inputs = tuple(aligned_copy(self._value(name)) for name in input_names)
@@ -119,7 +134,7 @@ class FunctionWorkshop:
             expected,
             quantised,
             allocates,
-            work.variant in backend.reduced,
+            work.variant in self._backends[work.backend].reduced,
             frozenset(place for place, name in enumerate(output_names) if name in certain),
         )
 

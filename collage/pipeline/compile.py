@@ -1,6 +1,6 @@
 """The stages in order, as plain functions: what the command line, a flow or a test calls.
 
-import, enumerate, measure and search (in rounds), assemble and compare whole, gate, bundle.
+import, enumerate, measure and search (in rounds), tune, assemble and compare whole, gate, bundle.
 Every stage is idempotent: costs live in the store under content keys, so whatever interrupts a
 compile, the next one repeats no measurement.
 """
@@ -32,8 +32,9 @@ from collage.pipeline.searching import (
     sampled,
 )
 from collage.pipeline.session import Session, open_session
+from collage.pipeline.tuning import tuned_search
 from collage.report.build import Run, build_report
-from collage.report.data import CandidateCounts, Summary
+from collage.report.data import CandidateCounts, Summary, TuningFacts
 from collage.report.html import render_html
 from collage.report.precision import Allowed, FunctionResult, manifest_precision
 from collage.report.terminal import Progress
@@ -99,6 +100,7 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         machine_peaks(
             session.environment, session.options.store_dir, again=session.counts.measured > 0
         ),
+        TuningFacts(**asdict(session.tuning)),
         allowed,
         frozenset(backend.name for backend in session.backends if backend.fewer_flops),
     )
@@ -118,8 +120,9 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     enumerated = enumerated_function(function, session)
     measurer = local_measurer(function, samples.reference_dir, session)
     search, mark = measured_search(enumerated, measurer, session)
+    search, is_new = tuned_search(search, mark, samples.reference_dir, session)
     plans = WholePlans(search, session)
-    remembered = mark.plans(search)
+    remembered = () if is_new else mark.plans(search)
     executables = _assemble_all(plans, remembered or search.plans)
     refinement = Refinement(plans, 0.0 if remembered else session.options.refine_s)
     with session.progress.stage("verify") as stage, session.seconds.of("verify"):

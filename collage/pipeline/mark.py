@@ -3,7 +3,8 @@
 A search under a time budget could go on a little in every run. What is finished stays so, until the
 function, a backend, the candidates that its rule lists, the environment or the budget changes: all
 of these are in the mark's name. Its content is what the table of costs does not hold: how much a
-better plan could still save, and the best plan that was measured whole. A mark that is damaged or
+better plan could still save, the best plan that was measured whole, and how long kernels were tuned
+for better ones. A mark that is damaged or
 names what is no longer there counts as absent.
 """
 
@@ -62,6 +63,13 @@ class SearchMark:
         except (ValueError, KeyError, TypeError):
             return None
 
+    def tuned_s(self) -> float:
+        """Return the time for tuning that was spent to its end, 0 when there was none."""
+        try:
+            return float(self._read()["tuned_s"])
+        except (ValueError, KeyError, TypeError):
+            return 0.0
+
     def plans(self, search: FunctionSearch) -> Sequence[NamedPlan]:
         """Return the remembered plans, predicted with the costs of now; maybe none."""
         known = {_option_key(option): option for option in search.enumerated.problem.ordered}
@@ -70,9 +78,17 @@ class SearchMark:
         except (ValueError, KeyError, TypeError):
             return ()
 
-    def write(self, gap_s: float, plans: Sequence[NamedPlan] = ()) -> None:
-        """Say that the search has ended. Raises StoreError when the store cannot be written."""
-        text = json.dumps({"gap_s": gap_s, "plans": [_written(plan) for plan in plans]})
+    def write(
+        self, gap_s: float, plans: Sequence[NamedPlan] = (), tuned_s: float | None = None
+    ) -> None:
+        """Say that the search has ended, and tuning with that budget (None: no more than before).
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        tuned_s = max(tuned_s or 0.0, self.tuned_s())
+        listed = [_written(plan) for plan in plans]
+        text = json.dumps({"gap_s": gap_s, "plans": listed, "tuned_s": tuned_s})
         partial = self.path.with_suffix(f".{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

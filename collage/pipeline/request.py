@@ -21,7 +21,7 @@ from collage.options import EFFORTS, Options
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import fetch_blob, put_blob, read_checked
 
-_BUDGET_S, _REFINE_S = EFFORTS["normal"]
+_NORMAL = EFFORTS["normal"]
 
 
 class _Document(BaseModel):
@@ -34,8 +34,10 @@ class RequestOptions(_Document):
     backends: tuple[str, ...] | None = None
     dims: Mapping[str, int] = Field(default_factory=dict)
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
-    measure_budget_s: float = _BUDGET_S
-    refine_s: float = _REFINE_S
+    measure_budget_s: float = _NORMAL.measure_budget_s
+    refine_s: float = _NORMAL.refine_s
+    tune_s: float = 0.0
+    """Of the machine that finishes: off unless asked for, since that one is to measure nothing twice."""
     verify_s: float = 2.0
     precision: str = "fp32"
     tolerance: float = Options().tolerance

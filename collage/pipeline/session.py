@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collage.backends.base import Backend
-from collage.backends.registry import available_backends
+from collage.backends.registry import available_backends, with_recipes
 from collage.cost import Costs, CostTable, Environment, SharedCostTable
 from collage.errors import OptionError, StoreError
 from collage.measure.environment import this_environment
@@ -20,7 +20,7 @@ from collage.store.scratch import scratch_folder
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
-STAGES = ("import", "enumerate", "measure", "search", "assemble", "verify")
+STAGES = ("import", "enumerate", "measure", "search", "tune", "assemble", "verify")
 
 
 @dataclass
@@ -50,6 +50,17 @@ class Counts:
 
 
 @dataclass
+class Tuning:
+    """What tuning did: trials, structurally different kernels, and what better plans save."""
+
+    trials: int = 0
+    failed: int = 0
+    kernels: int = 0
+    tuned: int = 0
+    saved_s: float = 0.0
+
+
+@dataclass
 class Session:
     """What the stages of one compile share."""
 
@@ -62,6 +73,7 @@ class Session:
     store: Store | None = None
     seconds: Seconds = field(default_factory=Seconds)
     counts: Counts = field(default_factory=Counts)
+    tuning: Tuning = field(default_factory=Tuning)
 
     @property
     def threads(self) -> int:
@@ -93,7 +105,7 @@ def open_session(
     with work_folder(options.store_dir) as work_dir:
         session = Session(
             options,
-            backends,
+            [with_recipes(backend, work_dir / "recipes") for backend in backends],
             environment,
             table,
             progress or Progress(quiet=True),

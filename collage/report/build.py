@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from collage.report.data import (
     StageSeconds,
     Summary,
     TensorInfo,
+    TuningFacts,
     UnmeasuredCandidate,
 )
 from collage.report.precision import Allowed, FunctionResult, precision_result
@@ -62,6 +63,7 @@ class Run:
     seconds: Mapping[str, float]
     output: Path
     peaks: Peaks
+    tuning: TuningFacts = field(default_factory=TuningFacts)
     allowed: Allowed | None = None
     """None where nothing but float32 was allowed."""
     fewer_flops: frozenset[str] = frozenset()
@@ -122,6 +124,7 @@ def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
         seconds=StageSeconds.model_validate(dict(run.seconds)),
         gate=GateResult(passed=not failed, reason="; ".join(failed) or first.reason),
         bundle=str(run.output),
+        tuning=run.tuning,
         notes=run.model.notes,
         precision=precision_result(run.allowed, results) if run.allowed else None,
     )

@@ -57,8 +57,22 @@ class StageSeconds(_Frozen):
     enumerate: float = 0.0
     measure: float = 0.0
     search: float = 0.0
+    tune: float = 0.0
     assemble: float = 0.0
     verify: float = 0.0
+
+
+class TuningFacts(_Frozen):
+    """Trials of schedules, on how many `kernels`; `tuned` of them became candidates.
+
+    `saved_s`: how much less the best plan with them is predicted to take.
+    """
+
+    trials: int = 0
+    failed: int = 0
+    kernels: int = 0
+    tuned: int = 0
+    saved_s: float = 0.0
 
 
 class GateResult(_Frozen):
@@ -104,6 +118,7 @@ class Summary(_Frozen):
     seconds: StageSeconds
     gate: GateResult
     bundle: str
+    tuning: TuningFacts = Field(default_factory=TuningFacts)
     notes: tuple[str, ...] = ()
     """What kept the model from finer regions, in plain words."""
     precision: PrecisionResult | None = None

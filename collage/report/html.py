@@ -26,6 +26,7 @@ from collage.report.data import (
 )
 from collage.report.drawing import Mark, backend_marks, draw_function, interval
 from collage.report.roofline import draw_roofline, reached
+from collage.report.terminal import tuning_text
 from collage.report.words import duration, node_ranges, op_counts, precision_text
 
 ROWS_SHOWN = 50
@@ -485,6 +486,7 @@ def _environment(data: ReportData) -> str:
         ("backends", ", ".join(summary.backends)),
         ("candidates", f"{counts.enumerated} found, {counts.unique} different, {counts.measured} "
          f"measured, {counts.cached} cached, {counts.invalid} invalid"),
+        ("tuning", tuning_text(summary.tuning) or "nothing that could change the plan"),
         ("time of the stages", ", ".join(f"{name} {duration(of)}" for name, of in stages.items())),
         ("bundle", summary.bundle),
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from collage.report.data import Summary
+from collage.report.data import Summary, TuningFacts
 from collage.report.words import MISSING, duration, printable
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ def format_summary(summary: Summary) -> str:
         ("candidates", f"{counts.enumerated} found, {counts.unique} different, "
          f"{counts.measured} measured, {counts.cached} cached, {counts.invalid} invalid"),
         *_precision_facts(summary),
+        *([("tuning", tuning)] if (tuning := tuning_text(summary.tuning)) else []),
         ("bundle", printable(summary.bundle)),
         *(("note", printable(note)) for note in summary.notes),
     ]  # fmt: skip
@@ -174,6 +175,17 @@ def _precision_facts(summary: Summary) -> list[tuple[str, str]]:
     beyond = [f"{printable(name)}: {printable(why)}" for name, why in found.excused.items()]
     notes = [*(printable(note) for note in found.notes), *(f"does not count: {b}" for b in beyond)]
     return [("precision", text), *(("", note) for note in notes)]
+
+
+def tuning_text(tuning: TuningFacts) -> str:
+    """Say what was tried and what it gave; "" where no kernel could be worth a trial."""
+    if not tuning.trials and not tuning.tuned:
+        return ""
+    tried = f"{tuning.trials} trials on {tuning.kernels} kernels"
+    if not tuning.tuned:
+        return f"{tried}, none fast enough to be a candidate"
+    gave = f"save {duration(tuning.saved_s)}" if tuning.saved_s else "change no plan"
+    return f"{tried}, {tuning.tuned} tuned candidates {gave} (predicted)"
 
 
 def print_summary(summary: Summary, file: TextIO | None = None) -> None:

@@ -67,8 +67,12 @@ def weights_through(
     space: StateSpace,
     weights: Sequence[Weight | None],
     remaining: Sequence[Weight | None],
+    asked: Sequence[Weight | None] | None = None,
 ) -> list[Weight | None]:
-    """Return per option the weight of the best plan that uses it; None where there is none."""
+    """Return per option the weight of the best plan that uses it; None where there is none.
+
+    With `asked` an option has that weight where the plan is about it, and `weights` where it is not.
+    """
     reached: list[Weight | None] = [None] * len(space.steps)
     reached[0] = 0
     through: list[Weight | None] = [None] * len(space.options)
@@ -78,14 +82,14 @@ def weights_through(
             continue
         for option, target in steps:
             weight, rest = weights[option], remaining[target]
-            if weight is None or rest is None:
+            if rest is None:
                 continue
-            arrived = so_far + weight
-            at_target, best = reached[target], through[option]
-            if at_target is None or arrived < at_target:
-                reached[target] = arrived
-            if best is None or arrived + rest < best:
-                through[option] = arrived + rest
+            if weight is not None:
+                arrived, at_target = so_far + weight, reached[target]
+                reached[target] = arrived if at_target is None else min(arrived, at_target)
+            price, best = weight if asked is None else asked[option], through[option]
+            if price is not None and (best is None or so_far + price + rest < best):
+                through[option] = so_far + price + rest
     return through
 
 

@@ -7,7 +7,8 @@ from itertools import permutations
 import pytest
 
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
-from collage.cost.shared import LOOK_EVERY_S, SEND_AT, SEND_EVERY_S, compact, costs_prefix
+from collage.cost.batches import LOOK_EVERY_S, SEND_AT, SEND_EVERY_S, compact
+from collage.cost.shared import costs_prefix
 from collage.errors import StoreError
 from collage.store import open_store
 

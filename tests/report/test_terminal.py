@@ -13,11 +13,12 @@ from tests.report.sample import sample_report
 
 KEYS = {
     "": ["model_sha256", "backends", "threads", "latency", "speedup_over_best", "predicted_s", "plan",
-         "candidates", "seconds", "gate", "bundle", "notes", "precision"],
+         "candidates", "seconds", "gate", "bundle", "tuning", "notes", "precision"],
     "latency": ["collage_s", "baselines", "baseline_reasons"],
     "candidates": ["enumerated", "unique", "measured", "cached", "invalid"],
-    "seconds": ["import", "enumerate", "measure", "search", "assemble", "verify"],
+    "seconds": ["import", "enumerate", "measure", "search", "tune", "assemble", "verify"],
     "gate": ["passed", "reason"],
+    "tuning": ["trials", "failed", "kernels", "tuned", "saved_s"],
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
-from collage.cost.shared import compact
+from collage.cost.batches import compact
 from collage.errors import StoreError
 from collage.store import open_store
 from tests.store.proxy import FOREVER, Fault

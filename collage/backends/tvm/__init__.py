@@ -1,7 +1,8 @@
 """TVM's own kernels: a region becomes one fused TIR function with a light schedule.
 
 Everything bound by memory traffic fuses into single passes with a schedule by rules (`schedule`). Without
-tuning, large dense products are slower than any library's, so they are refused with that reason.
+tuning, large dense products are slower than any library's, so they are refused with that reason. Where
+a schedule was searched for, the variant `tuned-...` applies it (`tuned`).
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -36,27 +37,43 @@ class TvmBackend(Backend):
             return Availability("apache-tvm is not installed: pip install 'collage[compile]'")
 
     def unsupported(self, function: Function, node: int) -> str | None:
-        found = function.graph.nodes[node]
-        for value in (*found.inputs, *found.outputs):
-            if value and value not in function.graph.types:
-                return f"the shape of {value!r} depends on data"
-        if function.relax_nodes[node] is None:
-            return f"TVM has no {found.op} with these operands"
-        return _hopeless(function, node)
+        return _no_form(function, node) or _hopeless(function, node)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> TirKernel:
         from collage.backends.tvm.lower import SYMBOL, lower
         from collage.backends.tvm.schedule import schedule
+        from collage.backends.tvm.tuned import PREFIX, apply_trace, read_recipe
         from collage.frontend.region import region_constants, region_relax
 
-        if variant not in self.variants:
+        if variant not in self.variants and not variant.startswith(PREFIX):
             raise BackendError(f"tvm has no variant {variant!r}")
         lowered = lower(region_relax(function, nodes))
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
-        module = schedule(lowered.function, threads)
+        if variant.startswith(PREFIX):
+            module = apply_trace(lowered.function, read_recipe(self.recipes, variant))
+        else:
+            module = schedule(lowered.function, threads)
         return TirKernel(module, SYMBOL, (*weights, *lowered.constants))
+
+
+class TunableTvm(TvmBackend):
+    """Says what the backend could do with a tuned schedule: large products too."""
+
+    def unsupported(self, function: Function, node: int) -> str | None:
+        return _no_form(function, node)
+
+
+def _no_form(function: Function, node: int) -> str | None:
+    """Return why TVM cannot run the node at all."""
+    found = function.graph.nodes[node]
+    for value in (*found.inputs, *found.outputs):
+        if value and value not in function.graph.types:
+            return f"the shape of {value!r} depends on data"
+    if function.relax_nodes[node] is None:
+        return f"TVM has no {found.op} with these operands"
+    return None
 
 
 def _hopeless(function: Function, node: int) -> str | None:

@@ -1,0 +1,141 @@
+"""A process that tries schedules, one after the other: `python -m collage.tuning.child`.
+
+It builds and runs what it tries in itself, which takes a tenth of what TVM's own pools of processes
+take, and is expendable like a measuring worker (`collage.measure.worker`): its parent watches its time
+and memory, and has every finished trial. A schedule that computes wrong numbers is a failed trial.
+"""
+
+import math
+import time
+from typing import BinaryIO
+
+from collage.backends.base import TirKernel
+from collage.measure.messages import (
+    Answer,
+    Ready,
+    Refused,
+    Setup,
+    Trial,
+    TuneTask,
+    TuningEnded,
+    pack_frame,
+    read_request,
+)
+from collage.measure.timing import Limits, Timer
+from collage.measure.work import Work
+from collage.measure.worker import first_run, limit_address_space, reason_of, serve
+from collage.measure.workshop import FunctionWorkshop
+
+QUICK = Limits(repeats=(3, 15), slow_repeats=2, slow_s=0.02, time_s=0.05)
+"""A trial is compared with trials that differ by more than noise; the measurer is precise."""
+HOPELESS = 2.0
+"""A schedule this many times slower than the best one needs no precision."""
+
+
+class Child:
+    """Serves requests until its pipe ends."""
+
+    def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
+        self._requests, self._answers = requests, answers
+        self._open: dict[Work, Bench] = {}
+
+    def run(self) -> None:
+        setup = read_request(self._requests)
+        if not isinstance(setup, Setup):
+            return
+        limit_address_space(setup)
+        try:
+            workshop = FunctionWorkshop(setup)
+            timer = Timer(setup.sweep_bytes, workshop.empty, QUICK)
+        except Exception as error:
+            self._send(Refused(reason_of(error)))
+            return
+        self._send(Ready())
+        while isinstance(task := read_request(self._requests), TuneTask):
+            self._send(self._tune(workshop, timer, setup.threads, task))
+
+    def _tune(
+        self, workshop: FunctionWorkshop, timer: Timer, threads: int, task: TuneTask
+    ) -> TuningEnded:
+        try:
+            if task.work not in self._open:
+                self._open = {task.work: Bench(workshop, timer, threads, task)}
+            return self._try(self._open[task.work], task.trials)
+        except Exception as error:
+            self._open.clear()
+            return TuningEnded(reason_of(error))
+
+    def _try(self, bench: "Bench", trials: int) -> TuningEnded:
+        done = 0
+        while done < trials:
+            found = bench.next_trial()
+            if found is None:
+                return TuningEnded("there are no more schedules")
+            self._send(found)
+            done += 1
+        return TuningEnded()
+
+    def _send(self, answer: Answer) -> None:
+        self._answers.write(pack_frame(answer))
+        self._answers.flush()
+
+
+class Bench:
+    """One region with its search and buffers."""
+
+    def __init__(
+        self, workshop: FunctionWorkshop, timer: Timer, threads: int, task: TuneTask
+    ) -> None:
+        from collage.backends.tvm.lower import lower
+        from collage.backends.tvm.target import host_target
+        from collage.frontend.region import region_constants, region_relax
+        from collage.tuning.trace_search import TraceSearch
+
+        function, nodes = workshop.function(task.work.function), task.work.nodes
+        lowered = lower(region_relax(function, nodes))
+        weights = tuple(function.weights[name] for name in region_constants(function, nodes))
+        self._constants = (*weights, *lowered.constants)
+        self._workshop, self._timer, self._work = workshop, timer, task.work
+        target = host_target(threads)
+        self._search = TraceSearch(lowered.function, target, threads, task.seed, task.known)
+        self._best_s = min((seconds for _, seconds in task.known), default=math.inf)
+        self._drawn: list = []
+        self._seconds: list[float] = []
+
+    def next_trial(self) -> Trial | None:
+        """Try one more schedule; None when there is none."""
+        from collage.tuning.trace_search import trace_text
+
+        start = time.monotonic()
+        if len(self._seconds) == len(self._drawn):
+            if self._drawn:
+                self._search.tell(self._drawn, self._seconds)
+            self._drawn, self._seconds = self._search.draw(), []
+            if not self._drawn:
+                return None
+        candidate = self._drawn[len(self._seconds)]
+        seconds, reason = self._latency_s(candidate)
+        self._seconds.append(seconds)
+        self._best_s = min(seconds, self._best_s)
+        return Trial(trace_text(candidate), seconds, time.monotonic() - start, reason)
+
+    def _latency_s(self, candidate: object) -> tuple[float, str]:
+        from collage.backends.tvm.lower import SYMBOL
+
+        try:
+            kernel = TirKernel(candidate.sch.mod, SYMBOL, self._constants)  # type: ignore[attr-defined]
+            prepared = self._workshop.with_buffers(self._work, kernel)
+            wrong, _ = first_run(prepared)
+            if wrong:
+                return math.inf, wrong
+            give_up_s = HOPELESS * self._best_s
+            timing = self._timer.time(
+                prepared.call, prepared.arguments, prepared.inputs, give_up_s=give_up_s
+            )
+        except Exception as error:
+            return math.inf, reason_of(error)
+        return timing.cost.seconds, ""
+
+
+if __name__ == "__main__":
+    serve(lambda requests, answers: Child(requests, answers).run(), __doc__)

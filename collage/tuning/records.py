@@ -1,0 +1,182 @@
+"""Tuning records on disk and in the shared store: every trial, once, for whoever needs it.
+
+A trial takes a second of a machine; its record is on disk before the next trial begins, so a process that
+is killed loses the one it was at. Records are lines like costs (`collage.cost.lines`): one file an
+environment, batches in the shared store. A workload is the structure of a region and the toolchain with
+its versions, so equal kernels of any models share their records, and records of another version are
+records of other workloads.
+
+    {"workload": ..., "trace": [...], "latency_s": ..., "trial_s": ..., "toolchain": ...}
+
+`latency_s` is absent for a trial that failed, with the reason. A record without a trace says why no
+trial of its workload can follow: TVM crashed or hung, or there are no more schedules.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NewType
+
+from collage.cost import Environment
+from collage.cost.batches import Batches
+from collage.cost.lines import LineFile, decode_entries, encode_entry
+from collage.cost.table import environment_line
+from collage.store.base import Store
+
+WorkloadDigest = NewType("WorkloadDigest", str)
+"""SHA-256 hex of a region's structure and the toolchain that makes kernels of it."""
+
+
+def workload_digest(region_digest: str, toolchain: str) -> WorkloadDigest:
+    """Name the kernels of a region's structure on a toolchain (name, versions, target)."""
+    text = json.dumps([region_digest, toolchain])
+    return WorkloadDigest(hashlib.sha256(text.encode()).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class TuningRecord:
+    """One trial: `latency_s` is +inf, with the `reason`, where it failed; `trial_s` is what it took."""
+
+    workload: WorkloadDigest
+    trace: str
+    latency_s: float
+    trial_s: float = 0.0
+    reason: str = ""
+
+    @property
+    def worked(self) -> bool:
+        return math.isfinite(self.latency_s)
+
+    @property
+    def rank(self) -> tuple[float, str]:
+        """Least is best; equal latencies are told apart by the trace."""
+        return self.latency_s, self.trace
+
+
+class TuningRecords:
+    """The records of one environment: this machine's file and, where there is one, the shared store.
+
+    >>> import tempfile
+    >>> here = Environment("cpu", "", 2, 1, "", "")
+    >>> records = TuningRecords(Path(tempfile.mkdtemp()), here)
+    >>> records.add(TuningRecord("w", "[]", 2e-3), "tvm 1")
+    >>> records.best("w").latency_s
+    0.002
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        environment: Environment,
+        store: Store | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Open the records; nothing is created before the first one.
+
+        Args:
+            root: of the local store.
+            environment: of the machine that runs the trials.
+            store: that other machines share.
+            clock: monotonic seconds; needed with `store`.
+        """
+        self._corrupt = 0
+        self._head = environment_line(environment)
+        self._file = LineFile(root / "tuning" / f"{environment.digest}.jsonl", "tuning records")
+        prefix = f"tuning/{environment.digest}/"
+        self._batches = Batches(store, prefix, self._head, clock) if store else None
+        self._found: dict[WorkloadDigest, dict[str, TuningRecord]] = {}
+
+    @property
+    def corrupt(self) -> int:
+        """Lines, and batches of them, that did not check."""
+        return self._corrupt + (self._batches.corrupt if self._batches else 0)
+
+    def add(self, record: TuningRecord, toolchain: str) -> None:
+        """Keep one record; it is on this machine's disk when this returns.
+
+        Raises:
+            StoreError: the disk is full, or the store does not take the records.
+        """
+        line = encode_entry(_entry(record, toolchain))
+        self._file.append(line, self._head)
+        self._take(record)
+        if self._batches:
+            self._batches.add(line)
+
+    def of(self, workload: WorkloadDigest) -> tuple[TuningRecord, ...]:
+        """Return the workload's trials, the best first, failed ones last."""
+        self._refresh()
+        found = self._found.get(workload, {})
+        return tuple(sorted((one for one in found.values() if one.trace), key=lambda r: r.rank))
+
+    def best(self, workload: WorkloadDigest) -> TuningRecord | None:
+        """Return the fastest trial of the workload, None where none worked."""
+        found = self.of(workload)
+        return found[0] if found and found[0].worked else None
+
+    def ended(self, workload: WorkloadDigest) -> str:
+        """Return why no trial of the workload can follow, "" where they can."""
+        self._refresh()
+        last = self._found.get(workload, {}).get("")
+        return last.reason if last else ""
+
+    def flush(self) -> None:
+        """Let other machines see every record; they do when this returns. Raises StoreError."""
+        if self._batches:
+            self._batches.flush()
+
+    def _refresh(self) -> None:
+        self._read(self._file.read_new())
+        if self._batches:
+            for data in self._batches.read_new():
+                self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        for entry in decode_entries(data):
+            if entry is None:
+                self._corrupt += 1
+            elif "workload" in entry:
+                self._take_all(_record(entry))
+
+    def _take_all(self, records: Iterable[TuningRecord]) -> None:
+        found = list(records)
+        self._corrupt += not found
+        for record in found:
+            self._take(record)
+
+    def _take(self, record: TuningRecord) -> None:
+        """Of two records of one schedule the better one holds, whatever the order of reading."""
+        own = self._found.setdefault(record.workload, {})
+        before = own.get(record.trace)
+        if before is None or (record.rank, record.reason) < (before.rank, before.reason):
+            own[record.trace] = record
+
+
+def _entry(record: TuningRecord, toolchain: str) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "workload": record.workload,
+        "trace": json.loads(record.trace) if record.trace else None,
+        "trial_s": record.trial_s,
+        "toolchain": toolchain,
+    }
+    if record.worked:
+        return entry | {"latency_s": record.latency_s}
+    return entry | {"reason": record.reason}
+
+
+def _record(entry: dict[str, Any]) -> list[TuningRecord]:
+    """Return the record of an entry; nothing where the entry is none."""
+    try:
+        trace = entry["trace"]
+        text = "" if trace is None else json.dumps(trace, separators=(",", ":"))
+        latency_s = float(entry.get("latency_s", math.inf))
+        if not latency_s > 0:
+            return []
+        workload = WorkloadDigest(str(entry["workload"]))
+        reason = str(entry.get("reason", ""))
+        return [TuningRecord(workload, text, latency_s, float(entry["trial_s"]), reason)]
+    except (ValueError, KeyError, TypeError):
+        return []

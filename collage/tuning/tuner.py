@@ -1,0 +1,224 @@
+"""Tuning in a guarded child process: each finished trial is recorded before the next is waited for.
+
+A crash, a hang or too much memory costs the workload its remaining trials, and that is recorded, so that
+no run walks into it again; a child that was killed from outside says nothing about the workload. Time
+that is up ends the child in the middle of a trial, which is then lost. The parent writes the records:
+a child that went mad cannot.
+"""
+
+import hashlib
+import math
+import selectors
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collage.backends.registry import class_path
+from collage.backends.tvm import TvmBackend
+from collage.backends.tvm.target import host_target
+from collage.errors import MeasureError
+from collage.frontend.model import Function
+from collage.frontend.region import region_digest
+from collage.measure.messages import Ready, Refused, Setup, Trial, TuneTask, TuningEnded
+from collage.measure.process import WorkerProcess
+from collage.measure.slot import START_TIMEOUT_S
+from collage.measure.work import Work
+from collage.tuning.records import TuningRecord, TuningRecords, WorkloadDigest, workload_digest
+
+CHILD = "collage.tuning.child"
+WATCH_EVERY_S = 0.05
+GO_ON_FROM = 8
+"""Best known schedules that a search starts from; they must fit the pipe's buffer."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one child may take; `silence_s` is the longest time between two of its answers."""
+
+    silence_s: float = 30.0
+    memory_bytes: int = 4 << 30
+
+
+class Tuner:
+    """Tunes regions of functions, one at a time; close it when done.
+
+    Counts of all calls: `trials` were run here, `failed` of them computed nothing or wrong numbers, and
+    `seconds` were spent.
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[Function],
+        records: TuningRecords,
+        threads: int,
+        *,
+        reference_dir: Path,
+        sweep_bytes: int,
+        limits: Limits | None = None,
+        child: str = CHILD,
+    ) -> None:
+        """Make a tuner; its child starts when first needed.
+
+        Args:
+            functions: what works may name; their simplified files exist.
+            records: get every trial.
+            threads: of the kernels.
+            reference_dir: of `frontend.inputs.save_reference`.
+            sweep_bytes: swept before every timed call.
+            limits: of the child.
+            child: module that is run as the child.
+        """
+        self.trials = self.failed = 0
+        self.seconds = 0.0
+        self.records = records
+        self.toolchain = toolchain(threads)
+        self._functions = {function.name: function for function in functions}
+        self._limits = limits or Limits()
+        self._child = child
+        self._process: WorkerProcess | None = None
+        self._setup = Setup(
+            "",
+            tuple((function.name, function.simplified) for function in functions),
+            (class_path(TvmBackend()),),
+            threads,
+            reference_dir,
+            self._limits.memory_bytes,
+            sweep_bytes,
+            measure_boundary=False,
+        )
+
+    def workload(self, work: Work) -> WorkloadDigest:
+        """Return what the work's records are kept under."""
+        digest = region_digest(self._functions[work.function], work.nodes)
+        return workload_digest(digest, self.toolchain)
+
+    def tune(
+        self,
+        work: Work,
+        trials: int,
+        deadline: float = math.inf,
+        on_trial: Callable[[TuningRecord], None] | None = None,
+    ) -> None:
+        """Run up to `trials` more trials of the work's region, until `deadline` (monotonic seconds).
+
+        Raises:
+            MeasureError: the child does not start.
+            StoreError: a record cannot be written; those before it are.
+        """
+        start = time.monotonic()
+        workload = self.workload(work)
+        task = TuneTask(work, trials, self._seed(workload), self._known(workload))
+        try:
+            self._run(task, workload, deadline, on_trial)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self.seconds += time.monotonic() - start
+
+    def close(self) -> None:
+        """End the child; a later `tune` starts a new one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+
+    def _run(
+        self,
+        task: TuneTask,
+        workload: WorkloadDigest,
+        deadline: float,
+        on_trial: Callable[[TuningRecord], None] | None,
+    ) -> None:
+        process = self._started(task, deadline)
+        heard = time.monotonic()
+        while process is not None:
+            answers = self._wait(process)
+            now = time.monotonic()
+            if answers is None:
+                self._bury(process, workload)
+                return
+            for answer in answers:
+                heard = now
+                if isinstance(answer, Trial):
+                    self._record(workload, answer, on_trial)
+                elif isinstance(answer, TuningEnded):
+                    self._end(workload, answer.reason)
+                    return
+            if excess := self._excess(process, now - heard):
+                self.close()
+                self._end(workload, excess)
+                return
+            if now > deadline:
+                self.close()
+                return
+
+    def _started(self, task: TuneTask, deadline: float) -> WorkerProcess | None:
+        """Return the child with the task under way; None when time is up before it is ready."""
+        if self._process is None:
+            self._process = WorkerProcess(self._setup, self._child)
+            limit = time.monotonic() + START_TIMEOUT_S
+            ready = False
+            while not ready:
+                answers = self._wait(self._process)
+                if answers is None or time.monotonic() > limit:
+                    how = self._process.epitaph() if answers is None else "it is silent"
+                    raise MeasureError(f"the tuning process does not start: {how}")
+                for answer in answers:
+                    if isinstance(answer, Refused):
+                        raise MeasureError(f"the tuning process cannot work: {answer.reason}")
+                    ready = isinstance(answer, Ready)
+                if time.monotonic() > deadline:
+                    self.close()
+                    return None
+        self._process.send(task)
+        return self._process
+
+    def _wait(self, process: WorkerProcess) -> Sequence[object] | None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(process, selectors.EVENT_READ)
+            return process.read() if selector.select(WATCH_EVERY_S) else ()
+
+    def _record(
+        self,
+        workload: WorkloadDigest,
+        trial: Trial,
+        on_trial: Callable[[TuningRecord], None] | None,
+    ) -> None:
+        record = TuningRecord(workload, trial.trace, trial.latency_s, trial.trial_s, trial.reason)
+        self.records.add(record, self.toolchain)
+        self.trials += 1
+        self.failed += not record.worked
+        if on_trial:
+            on_trial(record)
+
+    def _end(self, workload: WorkloadDigest, reason: str) -> None:
+        if reason:
+            self.records.add(TuningRecord(workload, "", math.inf, 0.0, reason), self.toolchain)
+
+    def _bury(self, process: WorkerProcess, workload: WorkloadDigest) -> None:
+        how, killed = process.epitaph(), process.was_killed
+        self.close()
+        if not killed:
+            self._end(workload, f"crashed: {how}")
+
+    def _excess(self, process: WorkerProcess, silent_s: float) -> str:
+        if silent_s > self._limits.silence_s:
+            return f"timed out after {self._limits.silence_s:g} s"
+        if process.own_bytes() > self._limits.memory_bytes:
+            return f"needs more than {self._limits.memory_bytes / (1 << 30):.2g} GiB of memory"
+        return ""
+
+    def _known(self, workload: WorkloadDigest) -> tuple[tuple[str, float], ...]:
+        best = [one for one in self.records.of(workload) if one.worked][:GO_ON_FROM]
+        return tuple((one.trace, one.latency_s) for one in best)
+
+    def _seed(self, workload: WorkloadDigest) -> int:
+        """Draw other schedules when a search is taken up again."""
+        text = f"{workload} {len(self.records.of(workload))}"
+        return 1 + int(hashlib.sha256(text.encode()).hexdigest()[:7], 16)
+
+
+def toolchain(threads: int) -> str:
+    """Name what makes kernels of traces: TVM's version and schedules, and the target."""
+    return f"{TvmBackend().identity} {host_target(threads)}"

@@ -1,0 +1,56 @@
+"""What the tests of tuning work on: small functions with reference values, and tuners of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from collage.frontend import Function
+from collage.frontend.inputs import random_inputs, reference_values, save_reference
+from collage.graph.index_set import indices
+from collage.measure.environment import this_environment
+from collage.measure.work import Work
+from collage.tuning.prospects import tunable_regions
+from collage.tuning.records import TuningRecords
+from collage.tuning.tuner import CHILD, Limits, Tuner
+from tests.backends.regions import convolutions
+
+ENVIRONMENT = this_environment(1)
+SWEEP = 1 << 20
+
+
+@dataclass(frozen=True)
+class Place:
+    """A function, its reference values, and the store that its records go to."""
+
+    function: Function
+    folder: Path
+    store: Path
+
+    @property
+    def records(self) -> TuningRecords:
+        return TuningRecords(self.store, ENVIRONMENT)
+
+    def tuner(self, records=None, limits=None, child=CHILD) -> Tuner:
+        return Tuner(
+            [self.function],
+            records or self.records,
+            1,
+            reference_dir=self.folder / "reference",
+            sweep_bytes=SWEEP,
+            limits=limits or Limits(),
+            child=child,
+        )
+
+    def work(self, *ops: str) -> Work:
+        """The first tunable region with exactly these operators."""
+        for nodes in tunable_regions(self.function):
+            if tuple(self.function.graph.nodes[i].op for i in indices(nodes)) == ops:
+                return Work(self.function.name, nodes, "tvm")
+        raise AssertionError(f"no region {ops}")
+
+
+def place(folder: Path, store: Path, function: Function | None = None) -> Place:
+    """Make the place of a function: two small convolutions unless another one is given."""
+    folder.mkdir(exist_ok=True)
+    function = function or convolutions(folder)
+    save_reference(reference_values(function, random_inputs(function, 0)), folder / "reference")
+    return Place(function, folder, store)

@@ -1,0 +1,171 @@
+"""The tuner against crashes, hangs and kills: every finished trial stays, and nothing else is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from collage.cost.lines import decode_entries
+from collage.tuning.tuner import Limits
+from tests.backends.regions import _function, _weight, helper
+from tests.tuning.regions import ENVIRONMENT, place
+
+TRIALS = 4
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """A place whose first convolution has had four trials."""
+    folder = tmp_path_factory.mktemp("tuned")
+    here = place(folder / "place", folder / "store")
+    tuner = here.tuner()
+    heard = []
+    try:
+        tuner.tune(here.work("Conv", "Relu"), TRIALS, on_trial=heard.append)
+    finally:
+        tuner.close()
+    assert (tuner.trials, len(heard)) == (TRIALS, TRIALS)
+    return here
+
+
+def test_every_trial_is_recorded_and_one_worked(tuned):
+    work = tuned.work("Conv", "Relu")
+    records = tuned.records
+    found = records.of(tuned.tuner().workload(work))
+    assert len(found) == TRIALS
+    assert found[0].worked
+    assert all(one.trial_s > 0 and json.loads(one.trace) for one in found)
+    assert records.corrupt == 0
+
+
+def test_a_second_search_goes_on_with_other_schedules(tuned, tmp_path):
+    work, workload = tuned.work("Conv", "Relu"), tuned.tuner().workload(tuned.work("Conv", "Relu"))
+    before = {one.trace for one in tuned.records.of(workload)}
+    tuner = tuned.tuner()
+    try:
+        tuner.tune(work, 2)
+    finally:
+        tuner.close()
+    assert before < {one.trace for one in tuned.records.of(workload)}
+
+
+def test_equal_kernels_of_two_models_share_records(tuned, tmp_path):
+    nodes = [
+        helper.make_node("Sigmoid", ["image"], ["first"]),
+        helper.make_node("Conv", ["first", "other", "bias"], ["sum"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["sum"], ["y"]),
+    ]
+    weights = [_weight("other", 8, 3, 3, 3), _weight("bias", 8)]
+    shapes = {"image": (1, 3, 10, 10)}, {"y": (1, 8, 10, 10)}
+    (tmp_path / "other").mkdir()
+    other = _function(tmp_path / "other", nodes, *shapes, weights)
+    there = place(tmp_path / "other", tuned.store, other)
+    mine = tuned.tuner().workload(tuned.work("Conv", "Relu"))
+    theirs = there.tuner().workload(there.work("Conv", "Relu"))
+    assert mine == theirs
+    assert there.records.best(theirs) == tuned.records.best(mine)
+    assert there.tuner().workload(there.work("Conv")) != mine
+
+
+def test_time_that_is_up_ends_the_search_in_the_middle(tmp_path):
+    here = place(tmp_path / "place", tmp_path / "store")
+    tuner = here.tuner()
+    start = time.monotonic()
+    try:
+        tuner.tune(here.work("Conv"), 10_000, start + 8.0)
+        assert time.monotonic() - start < 10.0
+        assert tuner.trials == len(here.records.of(tuner.workload(here.work("Conv"))))
+        tuner.tune(here.work("Conv"), 1, time.monotonic() - 1.0)
+        assert time.monotonic() - start < 30.0
+    finally:
+        tuner.close()
+
+
+@pytest.mark.parametrize(
+    ("child", "ended"),
+    [
+        ("crash", "crashed: SIGABRT"),
+        ("hang", "timed out after 1 s"),
+        ("eat", "needs more than 0.5 GiB of memory"),
+        ("be_killed", ""),
+    ],
+)
+def test_a_child_that_goes_wrong_loses_the_trials_to_come(tmp_path, child, ended):
+    here = place(tmp_path / "place", tmp_path / "store")
+    limits = Limits(silence_s=60.0 if child == "eat" else 1.0, memory_bytes=1 << 29)
+    tuner = here.tuner(limits=limits, child=f"tests.tuning.children.{child}")
+    work = here.work("Conv")
+    try:
+        tuner.tune(work, 8)
+    finally:
+        tuner.close()
+    workload = tuner.workload(work)
+    assert [one.trace for one in here.records.of(workload)] == ["[2]", "[1]"]
+    assert here.records.ended(workload).startswith(ended)
+    assert bool(here.records.ended(workload)) == bool(ended)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from tests.tuning.regions import place
+here = place(Path(sys.argv[1]), Path(sys.argv[2]))
+tuner = here.tuner()
+print(tuner.workload(here.work("Conv", "Relu")), flush=True)
+tuner.tune(here.work("Conv", "Relu"), 10_000)
+"""
+
+
+def children_of(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except OSError:
+        return True
+
+
+def whole_lines(file: Path) -> int:
+    if not file.is_file():
+        return 0
+    return sum(bool(one) and "workload" in one for one in decode_entries(file.read_bytes()))
+
+
+@pytest.mark.parametrize("after", [1, 5, 12])
+def test_a_killed_tuner_leaves_every_finished_record_and_another_goes_on(tmp_path, after):
+    """Killed for real (SIGKILL), at whatever it is doing some moments after so many trials."""
+    store = tmp_path / "store"
+    file = store / "tuning" / f"{ENVIRONMENT.digest}.jsonl"
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "place"), str(store)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    workload = running.stdout.readline().strip()
+    until = time.monotonic() + 60
+    while whole_lines(file) < after and time.monotonic() < until:
+        time.sleep(0.003)
+    seen, (child,) = whole_lines(file), children_of(running.pid)
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait()
+    running.stdout.close()
+    while not is_gone(child) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert is_gone(child)
+    here = place(tmp_path / "again", store)
+    records = here.records
+    before = {one.trace for one in records.of(workload)}
+    assert len(before) >= seen >= after
+    tuner = here.tuner(records)
+    try:
+        tuner.tune(here.work("Conv", "Relu"), 3)
+    finally:
+        tuner.close()
+    assert tuner.trials == 3
+    assert before < {one.trace for one in here.records.of(workload)}
+    assert here.records.corrupt <= 1
