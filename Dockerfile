@@ -6,7 +6,7 @@
 #
 # Python packages have exactly the versions of constraints.txt. Pin the base by digest where you build for
 # production: --build-arg BASE_IMAGE=docker.io/library/python:3.11-slim-bookworm@sha256:...
-# All images run as uid 10001 with a read-only root; /tmp is the one folder they write to.
+# All images run as uid 65532 with a read-only root; /tmp is the one folder they write to.
 ARG BASE_IMAGE=docker.io/library/python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS base
@@ -77,7 +77,7 @@ COPY prefect.yaml ./
 COPY containers containers
 COPY flows flows
 RUN python -m containers.sbom collage-controller "${VERSION}" /usr/share/sbom
-USER 10001:10001
+USER 65532:65532
 CMD ["prefect", "worker", "start", "--pool", "collage", "--type", "process"]
 
 FROM base AS measure
@@ -94,8 +94,9 @@ RUN apt-get update \
 COPY --from=measure-environment /opt/collage /opt/collage
 COPY containers containers
 RUN python -m containers.sbom collage-measure "${VERSION}" /usr/share/sbom
-USER 10001:10001
-CMD ["python", "-m", "containers.measure", "--help"]
+USER 65532:65532
+ENTRYPOINT ["python", "-m", "containers.measure"]
+CMD ["--help"]
 
 FROM base AS serve-base
 ARG VERSION=0.1.0
@@ -112,5 +113,5 @@ COPY --from=serve-environment /opt/collage /opt/collage
 COPY containers containers
 RUN python -m containers.sbom collage-serve-base "${VERSION}" /usr/share/sbom
 EXPOSE 8080
-USER 10001:10001
+USER 65532:65532
 CMD ["python", "-m", "containers.serve", "--bundle", "/mnt/models", "--port", "8080"]

@@ -1,1 +1,1 @@
-"""Entry points that run inside the images."""
+"""Entry points of the container images."""
