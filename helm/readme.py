@@ -1,6 +1,6 @@
 """Write the chart's README.md from its values.yaml: every value has a comment that begins with `# --`.
 
-    python helm/readme.py            # write it
+python helm/readme.py            # write it
 """
 
 import re
