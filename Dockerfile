@@ -41,15 +41,18 @@ COPY constraints.txt /src/
 COPY --from=wheel /dist /dist
 ENV PIP_CONSTRAINT=/src/constraints.txt PIP_NO_COMPILE=0 PIP_DISABLE_PIP_VERSION_CHECK=1
 
+# oneDNN's wheel holds its library three times, where links will do.
 FROM environment AS controller-environment
 RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/collage/bin/pip install "$(echo /dist/*.whl)[flows,mlflow,receiver]" \
-    && /opt/collage/bin/pip uninstall -q -y pip setuptools
+    && /opt/collage/bin/pip uninstall -q -y pip setuptools \
+    && cd /opt/collage/lib && ln -sf libdnnl.so.3 libdnnl.so && ln -sf libdnnl.so.3 libdnnl.so.3.2
 
 FROM environment AS measure-environment
 RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/collage/bin/pip install "$(echo /dist/*.whl)[compile,s3]" \
-    && /opt/collage/bin/pip uninstall -q -y pip setuptools
+    && /opt/collage/bin/pip uninstall -q -y pip setuptools \
+    && cd /opt/collage/lib && ln -sf libdnnl.so.3 libdnnl.so && ln -sf libdnnl.so.3 libdnnl.so.3.2
 
 # OpenVINO's wheel brings plug-ins for devices and readers of formats that a bundle never uses.
 FROM environment AS serve-environment
@@ -57,8 +60,9 @@ ARG SERVE_EXTRAS=serve,s3
 RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/collage/bin/pip install "$(echo /dist/*.whl)[${SERVE_EXTRAS}]" \
     && /opt/collage/bin/pip uninstall -q -y pip setuptools \
+    && cd /opt/collage/lib && ln -sf libdnnl.so.3 libdnnl.so && ln -sf libdnnl.so.3 libdnnl.so.3.2 \
     && cd /opt/collage/lib/python3*/site-packages/openvino/libs \
-    && rm -f libopenvino_intel_gpu_plugin* libopenvino_intel_npu* \
+    && rm -f libopenvino_intel_gpu_plugin* libopenvino_intel_npu* libopenvino_gguf* cache.json \
              libopenvino_tensorflow* libopenvino_pytorch* libopenvino_paddle* libopenvino_jax*
 
 FROM base AS controller

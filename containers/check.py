@@ -1,7 +1,7 @@
 """What `helm test` runs in the controller image: does this installation have what the flows will need?
 
-    python -m containers.check prefect         # server reachable, work pool and deployments there
-    python -m containers.check permissions     # the verbs that are needed, and none beyond them
+python -m containers.check prefect         # server reachable, work pool and deployments there
+python -m containers.check permissions     # the verbs that are needed, and none beyond them
 """
 
 import argparse
