@@ -7,7 +7,7 @@ SERVICES := $(VENV)/.services
 PLUGIN := collage/runtime/lib/libcollage_runtime.so
 PIP := $(BIN)/pip install -q -c constraints.txt
 
-.PHONY: setup demo test lint types bench clean
+.PHONY: setup demo test lint types bench images chart-docs clean
 
 setup: $(PLUGIN)
 
@@ -46,6 +46,13 @@ types: setup $(SERVICES)
 
 bench: setup
 	$(BIN)/python -m benchmarks.models --output benchmarks/RESULTS.md
+
+# With docker, podman or buildah; REPOSITORY, VERSION, BASE_IMAGE and BUILD_FLAGS as containers/build.sh says.
+images:
+	containers/build.sh
+
+chart-docs: $(SERVICES)
+	$(BIN)/python helm/readme.py
 
 clean:
 	rm -rf build $(VENV) collage/runtime/lib

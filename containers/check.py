@@ -1,0 +1,82 @@
+"""What `helm test` runs in the controller image: does this installation have what the flows will need?
+
+python -m containers.check prefect         # server reachable, work pool and deployments there
+python -m containers.check permissions     # the verbs that are needed, and none beyond them
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+
+NEEDED = {
+    ("batch", "jobs", ""): ("create", "get", "list", "delete"),
+    ("", "pods", ""): ("get", "list"),
+    ("", "pods", "log"): ("get",),
+}
+"""(API group, resource, sub-resource) -> verbs that the chart's Role gives."""
+FORBIDDEN = {
+    ("", "secrets", ""): ("get", "list"),
+    ("", "pods", ""): ("create", "delete"),
+    ("", "pods", "exec"): ("create",),
+    ("", "configmaps", ""): ("get", "update"),
+    ("apps", "deployments", ""): ("get", "patch"),
+    ("rbac.authorization.k8s.io", "roles", ""): ("create",),
+}
+DEPLOYMENTS = ("optimize-model", "reconcile-registry", "collect-garbage")
+"""Flows that must have a deployment."""
+
+
+def main() -> int:
+    """Run one check; prints what is wrong and returns 1 where something is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("check", choices=("prefect", "permissions"))
+    check = _prefect if parser.parse_args().check == "prefect" else _permissions
+    problems = list(check())
+    for problem in problems:
+        print(f"problem: {problem}", file=sys.stderr)
+    if not problems:
+        print("all is as it must be")
+    return 1 if problems else 0
+
+
+def _prefect() -> Iterator[str]:
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    pool = os.environ["COLLAGE_WORK_POOL"]
+    with get_client(sync_client=True) as server:
+        try:
+            server.read_work_pool(pool)
+        except ObjectNotFound:
+            yield f"the work pool {pool} is not there: run python -m flows.setup"
+        flows = {flow.id: flow.name for flow in server.read_flows()}
+        deployed = {flows.get(one.flow_id) for one in server.read_deployments()}
+    for name in DEPLOYMENTS:
+        if name not in deployed:
+            yield f"the flow {name} has no deployment: run python -m flows.setup"
+
+
+def _permissions() -> Iterator[str]:
+    from kubernetes import client, config
+
+    config.load_config()
+    api = client.AuthorizationV1Api()
+    namespace = os.environ["COLLAGE_CLUSTER__NAMESPACE"]
+    for table, wanted in ((NEEDED, True), (FORBIDDEN, False)):
+        for (group, resource, sub), verbs in table.items():
+            for verb in verbs:
+                attributes = client.V1ResourceAttributes(
+                    namespace=namespace, group=group, resource=resource, subresource=sub, verb=verb
+                )
+                review = client.V1SelfSubjectAccessReview(
+                    spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
+                )
+                allowed = api.create_self_subject_access_review(review).status.allowed
+                if allowed != wanted:
+                    what = f"{verb} {resource}{'/' * bool(sub)}{sub}"
+                    yield f"this account may {'' if allowed else 'not '}{what} in {namespace}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+{{- define "collage.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "collage.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "collage.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "collage.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Takes a list of the root and a component. */ -}}
+{{- define "collage.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ include "collage.name" $root }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{- define "collage.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "collage.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: collage
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- /* Takes a list of the root and the image's name. */ -}}
+{{- define "collage.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := $root.Values.image -}}
+{{- with index $image (index . 1) -}}
+{{- . -}}
+{{- else -}}
+{{- $repository := required "image.repository is required: where the images controller and measure are" $image.repository -}}
+{{- printf "%s/%s:%s" ($repository | trimSuffix "/") (index . 1) ($image.tag | default $root.Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "collage.store" -}}
+{{- required "store.uri is required: s3://bucket/prefix, with ?endpoint=... where it is not AWS" .Values.store.uri -}}
+{{- end -}}
+
+{{- define "collage.prefectUrl" -}}
+{{- required "prefect.apiUrl is required, e.g. http://prefect-server:4200/api" .Values.prefect.apiUrl -}}
+{{- end -}}
+
+{{- /* What a pod may do to its node: nothing. */ -}}
+{{- define "collage.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "collage.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* The settings that all programs of the controller image share. */ -}}
+{{- define "collage.environment" -}}
+- {name: COLLAGE_STORE, value: {{ include "collage.store" . | quote }}}
+- {name: COLLAGE_REGISTRY, value: {{ .Values.registry.uri | quote }}}
+- {name: COLLAGE_ALIAS, value: {{ .Values.registry.alias | quote }}}
+- {name: COLLAGE_ACCEPTED, value: {{ .Values.registry.accepted | quote }}}
+- {name: COLLAGE_SLOTS, value: {{ .Values.measuring.slots | quote }}}
+- {name: COLLAGE_WORK_POOL, value: {{ .Values.prefect.workPool | quote }}}
+- {name: COLLAGE_RECONCILE_CRON, value: {{ .Values.schedules.reconcile | quote }}}
+- {name: COLLAGE_ENVIRONMENT_CRON, value: {{ .Values.schedules.environment | quote }}}
+- {name: COLLAGE_GARBAGE_CRON, value: {{ .Values.schedules.garbage | quote }}}
+- {name: COLLAGE_ENVIRONMENTS_FILE, value: /etc/collage/environments.yaml}
+- {name: COLLAGE_CLUSTER__NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+- {name: COLLAGE_CLUSTER__MEASURE_IMAGE, value: {{ include "collage.image" (list . "measure") | quote }}}
+- {name: COLLAGE_CLUSTER__CONTROLLER_IMAGE, value: {{ include "collage.image" (list . "controller") | quote }}}
+- {name: COLLAGE_CLUSTER__SERVICE_ACCOUNT, value: {{ include "collage.fullname" . }}-measure}
+- {name: COLLAGE_CLUSTER__ENV_FROM_SECRETS, value: {{ list .Values.store.existingSecret | compact | toJson | quote }}}
+- {name: COLLAGE_CLUSTER__IMAGE_PULL_POLICY, value: {{ .Values.image.pullPolicy | quote }}}
+- {name: PREFECT_API_URL, value: {{ include "collage.prefectUrl" . | quote }}}
+- {name: PREFECT_SERVER_ANALYTICS_ENABLED, value: "false"}
+- {name: DO_NOT_TRACK, value: "1"}
+{{- with .Values.registry.trackingUri }}
+- {name: MLFLOW_TRACKING_URI, value: {{ . | quote }}}
+{{- end }}
+{{- end -}}
+
+{{- define "collage.environmentFrom" -}}
+{{- $values := .root.Values -}}
+{{- $names := list $values.store.existingSecret -}}
+{{- if ne (.image | default "controller") "measure" -}}
+{{- $names = concat $names (list $values.prefect.existingSecret $values.registry.existingSecret) -}}
+{{- end -}}
+{{- range $names | compact | uniq }}
+- secretRef: {name: {{ . }}}
+{{- end }}
+{{- end -}}
+
+{{- define "collage.mounts" -}}
+- {name: scratch, mountPath: /tmp}
+- {name: environments, mountPath: /etc/collage, readOnly: true}
+{{- end -}}
+
+{{- /* Takes a list of the root and the size of the scratch folder. */ -}}
+{{- define "collage.volumes" -}}
+- name: scratch
+  emptyDir: {sizeLimit: {{ index . 1 }}}
+- name: environments
+  configMap: {name: {{ include "collage.fullname" (index . 0) }}-environments}
+{{- end -}}
+
+{{- /* A container; takes a dict: root, name, command, resources, extraEnv, image (controller by default; the
+measuring image is told of nothing but the store). */ -}}
+{{- define "collage.container" -}}
+{{- $image := .image | default "controller" -}}
+name: {{ .name }}
+image: {{ include "collage.image" (list .root $image) | quote }}
+{{- with .root.Values.image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+command: {{ .command | toJson }}
+{{- if eq $image "controller" }}
+env:
+  {{- include "collage.environment" .root | nindent 2 }}
+  {{- with .extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+{{- with include "collage.environmentFrom" . | trim }}
+envFrom:
+  {{- . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- include "collage.containerSecurity" .root | nindent 2 }}
+volumeMounts:
+  {{- include "collage.mounts" .root | nindent 2 }}
+resources:
+  {{- toYaml .resources | nindent 2 }}
+{{- end -}}
+
+{{- /* Placement of a pod; takes the values of its component. */ -}}
+{{- define "collage.placement" -}}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- /* The TCP port of an address; takes the address. */ -}}
+{{- define "collage.port" -}}
+{{- $url := urlParse . -}}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
+{{- if $port }}{{ $port }}{{ else if eq $url.scheme "http" }}80{{ else }}443{{ end -}}
+{{- end -}}
+
+{{- define "collage.storePort" -}}
+{{- $endpoint := regexFind "[?&]endpoint=[^&]*" (include "collage.store" .) | replace "%3A" ":" | replace "%2F" "/" -}}
+{{- include "collage.port" (regexReplaceAll "^[?&]endpoint=" $endpoint "") -}}
+{{- end -}}

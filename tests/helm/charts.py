@@ -1,0 +1,96 @@
+"""The chart rendered by Helm 4 (embedded by helm-python-sdk), and by Helm 3 where there is one."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import yaml
+
+from tests.servers import binaries
+
+CHART = Path(__file__).parents[2] / "helm" / "collage"
+EXAMPLES = sorted(file.stem for file in (CHART / "examples").glob("*.yaml"))
+HELM3 = binaries.Recipe("helm.sh/helm/v3", "v3.22.0", "helm.sh/helm/v3/cmd/helm")
+THREE: Mapping[str, Any] = {
+    "image": {"repository": "registry.example.com/collage"},
+    "store": {"uri": "s3://models/collage"},
+    "prefect": {"apiUrl": "http://prefect-server.prefect:4200/api"},
+}
+"""The values that are enough."""
+ALL: Mapping[str, Any] = {
+    **THREE,
+    "store": {**THREE["store"], "existingSecret": "store"},
+    "receiver": {"existingSecret": "webhook"},
+    "podDisruptionBudget": {"enabled": True},
+}
+"""All that the chart makes of Kubernetes' own kinds."""
+
+Manifest = dict[str, Any]
+
+
+def example(name: str) -> dict[str, Any]:
+    return yaml.safe_load((CHART / "examples" / f"{name}.yaml").read_text())
+
+
+def render(
+    values: Mapping[str, Any], name: str = "collage", namespace: str = "ns"
+) -> list[Manifest]:
+    """Return all manifests, hooks and tests among them."""
+    with helm_python.Chart.load(CHART) as chart:
+        files = chart.render(dict(values), name=name, namespace=namespace)
+    texts = [text for file, text in sorted(files.items()) if file.endswith(".yaml")]
+    return [one for text in texts for one in yaml.safe_load_all(text) if one]
+
+
+def notes(values: Mapping[str, Any]) -> str:
+    with helm_python.Chart.load(CHART) as chart:
+        return chart.render(dict(values), name="collage", namespace="ns")[
+            "collage/templates/NOTES.txt"
+        ]
+
+
+def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """List the pods' specs with the names of what makes them."""
+    for one in manifests:
+        if one["kind"] == "Pod":
+            yield one["metadata"]["name"], one["spec"]
+        elif template := one.get("spec", {}).get("template"):
+            yield one["metadata"]["name"], template["spec"]
+
+
+def helm3() -> Path:
+    """Find Helm 3: installed, or built once. Raises binaries.Unavailable."""
+    installed = shutil.which("helm")
+    if installed and run(Path(installed), "version", "--short").startswith("v3."):
+        return Path(installed)
+    binaries.RECIPES.setdefault("helm", HELM3)
+    return binaries.find("helm")
+
+
+def run(helm: Path, *arguments: str, kubeconfig: Path | None = None, check: bool = True) -> str:
+    """Run Helm and return what it says, errors too. Raises AssertionError where it fails, with `check`."""
+    done = subprocess.run(
+        [helm, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ.get("HOME", "/"),
+            **({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}),
+        },
+    )
+    said = done.stdout + done.stderr
+    assert not check or done.returncode == 0, said
+    return said
+
+
+def write_values(folder: Path, values: Mapping[str, Any]) -> Path:
+    file = folder / "values.json"
+    file.write_text(json.dumps(values))
+    return file

@@ -1,0 +1,176 @@
+"""What the chart makes, offline: valid for every version of Kubernetes, restricted, without secrets."""
+
+import json
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+
+from collage.store.open import parse_s3
+from tests.helm import charts
+from tests.servers import binaries
+
+VERSIONS = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
+FOREIGN = {"ServiceMonitor", "PrometheusRule", "LocalQueue", "ExternalSecret"}
+VALUES = {name: charts.example(name) for name in charts.EXAMPLES} | {
+    "three": charts.THREE,
+    "all": charts.ALL,
+}
+
+
+def test_there_are_the_five_examples():
+    assert charts.EXAMPLES == ["aws-irsa", "kueue", "laptop", "nvidia-gpu", "s3-compatible"]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_lint_finds_nothing(name):
+    found = helm_python.lint(charts.CHART, dict(VALUES[name]), strict=True)
+    assert not found["errors"]
+    assert [one["error"] for one in found["messages"]] == ["icon is recommended"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", VALUES)
+def test_manifests_are_valid_strictly(name, version):
+    manifests = charts.render(VALUES[name])
+    own = [one for one in manifests if one["kind"] not in FOREIGN]
+    assert len(own) >= 12
+    for one in own:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_validation_refuses_what_it_must():
+    manifests = charts.render(charts.THREE)
+    worker = next(one for one in manifests if one["kind"] == "Deployment")
+    worker["spec"]["template"]["spec"]["containers"][0]["securtyContext"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(worker, "1.34", strict=True)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_helm_3_renders_the_same(name, tmp_path):
+    try:
+        helm = charts.helm3()
+    except binaries.Unavailable as error:
+        pytest.skip(str(error))
+    file = charts.write_values(tmp_path, VALUES[name])
+    given = ("-f", str(file), "--kube-version", "1.34.0")
+    said = charts.run(helm, "template", "collage", str(charts.CHART), "-n", "ns", *given)
+    theirs = [one for one in yaml.safe_load_all(said) if one]
+    ours = charts.render(VALUES[name])
+    key = lambda one: json.dumps(one, sort_keys=True)  # noqa: E731
+    assert sorted(map(key, theirs)) == sorted(map(key, ours))
+    charts.run(helm, "lint", "--strict", str(charts.CHART), *given)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_pod_is_restricted(name):
+    found = dict(charts.pods(charts.render(VALUES[name])))
+    assert {"collage-worker", "collage-set-up", "collage-clean-up"} <= set(found)
+    for pod in found.values():
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["enableServiceLinks"] is False
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert "memory" in container["resources"]["limits"]
+
+
+def test_tokens_are_mounted_where_jobs_are_made_or_deleted_and_nowhere_else():
+    manifests = charts.render(charts.ALL)
+    mounted = {name for name, pod in charts.pods(manifests) if pod["automountServiceAccountToken"]}
+    assert mounted == {"collage-worker", "collage-clean-up", "collage-test-permissions"}
+    accounts = [one for one in manifests if one["kind"] == "ServiceAccount"]
+    assert {one["metadata"]["name"] for one in accounts} == {
+        "collage-controller",
+        "collage-measure",
+    }
+    assert all(one["automountServiceAccountToken"] is False for one in accounts)
+
+
+def test_the_role_has_exactly_these_verbs():
+    (role,) = [one for one in charts.render(charts.ALL) if one["kind"] == "Role"]
+    given = {
+        (group, resource): tuple(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert given == {
+        ("batch", "jobs"): ("create", "get", "list", "delete"),
+        ("", "pods"): ("get", "list"),
+        ("", "pods/log"): ("get",),
+    }
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_no_secret_is_in_any_manifest(name):
+    manifests = charts.render(VALUES[name])
+    assert "Secret" not in {one["kind"] for one in manifests}
+    for _, pod in charts.pods(manifests):
+        for container in pod["containers"]:
+            for one in container.get("env", ()):
+                secret = any(word in one["name"] for word in ("KEY", "PASSWORD", "TOKEN", "AUTH"))
+                secret = secret or one["name"].endswith("SECRET")
+                assert not (secret and "value" in one), one["name"]
+
+
+def test_the_receiver_runs_where_a_secret_is_given():
+    kinds = lambda values: [  # noqa: E731
+        one["kind"]
+        for one in charts.render(values)
+        if one["metadata"]["name"].endswith("-receiver")
+    ]
+    assert kinds(charts.THREE) == []
+    assert sorted(kinds(charts.ALL)) == [
+        "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("store", "prefect", "ports"),
+    [
+        ("s3://b/p", "https://prefect.example.com/api", {443}),
+        ("s3://b/p?endpoint=http://minio:9000&addressing=path", "http://prefect:4200/api", {9000, 4200}),
+        ("s3://b/p?addressing=path&endpoint=http%3A%2F%2Fminio%3A9000", "http://p/api", {9000, 80}),
+    ],
+)  # fmt: skip
+def test_networks_open_the_ports_of_the_addresses(store, prefect, ports):
+    values = {**charts.THREE, "store": {"uri": store}, "prefect": {"apiUrl": prefect}}
+    policies = {
+        one["metadata"]["name"]: one["spec"]
+        for one in charts.render(values)
+        if one["kind"] == "NetworkPolicy"
+    }
+    opened = lambda name: {  # noqa: E731
+        port["port"] for rule in policies[name]["egress"] for port in rule["ports"]
+    }
+    assert opened("collage-controller") == {53} | ports
+    store_port = 9000 if "9000" in parse_s3(store).endpoint else 443
+    assert opened("collage-measure") == {53, store_port}
+    assert all("Ingress" in one["policyTypes"] for n, one in policies.items() if "api" not in n)
+
+
+def test_examples_name_stores_that_open():
+    for name in charts.EXAMPLES:
+        assert parse_s3(charts.example(name)["store"]["uri"]).bucket
+
+
+def test_the_environments_reach_the_worker_as_given():
+    (file,) = [
+        one for one in charts.render(charts.example("nvidia-gpu")) if one["kind"] == "ConfigMap"
+    ]
+    content = yaml.safe_load(file["data"]["environments.yaml"])
+    assert content["a100"] == charts.example("nvidia-gpu")["measuring"]["environments"]["a100"]
+
+
+def test_notes_say_the_next_command_and_warn():
+    assert "helm test collage --namespace ns" in charts.notes(charts.THREE)
+    assert "has no Kueue" in charts.notes(charts.example("kueue"))
+    said = charts.notes(charts.example("nvidia-gpu"))
+    assert "kubectl get nodes -l nvidia.com/gpu.product=" in said
