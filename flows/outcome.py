@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from collage.errors import DamagedError, GateError, InputError, StoreError
+from collage.errors import CollageError, DamagedError, GateError, InputError, StoreError
 from collage.pipeline.request import CompileRequest, CompileResult
 from collage.registry import VersionStatus
 
@@ -63,7 +63,7 @@ def failed(environment: str, error: Exception, node: str = "") -> Outcome:
 def plain(error: Exception) -> str:
     """Write an error for people: Collage's own are sentences already."""
     text = str(error) or "no details"
-    if isinstance(error, (InputError, GateError, StoreError)):
+    if isinstance(error, CollageError):
         return text
     return f"{type(error).__name__}: {text}"
 

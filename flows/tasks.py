@@ -21,7 +21,7 @@ from collage.pipeline.request import (
     SearchFacts,
     submit,
 )
-from collage.pipeline.results import node_digest, promote, read_result
+from collage.pipeline.results import claim_result, node_digest, promote, read_result
 from collage.pipeline.sources import fetch_source, is_address
 from collage.registry import Registry, VersionStatus, open_registry
 from collage.store import open_store
@@ -119,7 +119,8 @@ def finish(
             return known
         subject = f"whole model on {request.environment}"
         with flow_progress(subject, settings.progress_every_s) as progress:
-            return open_site(request.environment, settings).finish(request, progress)
+            made = open_site(request.environment, settings).finish(request, progress)
+        return claim_result(store, request, facts, made)  # the node may have said it differently
 
 
 @task(task_run_name="publish {request.environment}", cache_policy=NO_CACHE)
