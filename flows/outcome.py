@@ -5,7 +5,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from collage.errors import CollageError, DamagedError, GateError, InputError, StoreError
+from collage.errors import (
+    CollageError,
+    DamagedError,
+    GateError,
+    InputError,
+    RegistryError,
+    StoreError,
+)
 from collage.pipeline.request import CompileRequest, CompileResult
 from collage.registry import VersionStatus
 
@@ -77,7 +84,7 @@ def is_infrastructure(error: BaseException) -> bool:
     """Tell whether the same call may well succeed a little later."""
     if isinstance(error, DamagedError):
         return False
-    return isinstance(error, (StoreError, ConnectionError, TimeoutError))
+    return isinstance(error, (StoreError, RegistryError, ConnectionError, TimeoutError))
 
 
 def overall(outcomes: Sequence[Outcome]) -> Status:

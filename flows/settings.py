@@ -3,20 +3,17 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field
 
-from collage.errors import OptionError
 from collage.options import Options, physical_cores
+from collage.settings import CollageSettings
 
 LOCAL = "local"
 """Name of the environment that is the flow's own machine."""
 
 
-class FlowSettings(BaseSettings):
+class FlowSettings(CollageSettings):
     """Settings of every flow; constructed where a flow or a task begins, never at import."""
-
-    model_config = SettingsConfigDict(env_prefix="COLLAGE_", frozen=True, extra="ignore")
 
     store: str = Field(
         description="address of the shared store: a folder, or s3://bucket/prefix?..."
@@ -64,12 +61,5 @@ class FlowSettings(BaseSettings):
 
 
 def flow_settings() -> FlowSettings:
-    """Read the settings. Raises OptionError that names what is missing or wrong, never its value."""
-    try:
-        return FlowSettings()  # type: ignore[call-arg]  # the environment gives them
-    except ValidationError as error:
-        wrong = "; ".join(
-            f"COLLAGE_{'__'.join(map(str, one['loc'])).upper()}: {one['msg']}"
-            for one in error.errors(include_input=False)
-        )
-        raise OptionError(f"the settings are not right: {wrong}") from None
+    """Read the settings. Raises OptionError that names what is missing, wrong or unknown."""
+    return FlowSettings.load()

@@ -22,10 +22,16 @@ def server(tmp_path_factory):
         made = prefect_server.Server(tmp_path_factory.mktemp("prefect"))
     except prefect_server.Unavailable as reason:
         pytest.skip(str(reason))
-    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+    from prefect.settings import (
+        PREFECT_API_URL,
+        PREFECT_HOME,
+        PREFECT_LOGGING_TO_API_ENABLED,
+        temporary_settings,
+    )
 
     home = tmp_path_factory.mktemp("prefect-home")
-    with temporary_settings({PREFECT_API_URL: made.url, PREFECT_HOME: home}):
+    here = {PREFECT_API_URL: made.url, PREFECT_HOME: home, PREFECT_LOGGING_TO_API_ENABLED: False}
+    with temporary_settings(here):
         yield made
     made.close()
 

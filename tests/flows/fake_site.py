@@ -68,6 +68,15 @@ class FakeSite:
             raise errors.pop(0)
 
 
+def registered(settings, model, name="small", version="1"):
+    """Add a version to the registry of the settings and let it ask to be optimized."""
+    from flows.tasks import configured_registry
+
+    registry = configured_registry(settings)
+    registry.set_alias(registry.add(name, version, {"model.onnx": model}))
+    return registry
+
+
 def _bundle(folder, latency_s):
     folder.mkdir(parents=True)
     files = {"model.so": b"code", "report.html": b"report"}

@@ -1,6 +1,6 @@
 """One run of `optimize_model` in a process of its own, to run beside others or to be killed.
 
-python -m tests.flows.runner MODEL [VERSION]    COLLAGE_TEST_OPTIONS holds the options as JSON
+python -m tests.flows.runner MODEL [VERSION]    TEST_OPTIONS holds the options as JSON
 
 It prints the run's final state as one JSON line.
 """
@@ -13,7 +13,7 @@ from flows.optimize import optimize_model
 
 
 def main():
-    options = json.loads(os.environ.get("COLLAGE_TEST_OPTIONS", "{}"))
+    options = json.loads(os.environ.get("TEST_OPTIONS", "{}"))
     version = sys.argv[2] if len(sys.argv) > 2 else None
     state = optimize_model(sys.argv[1], version, options=options, return_state=True)
     outcomes = state.result(raise_on_failure=False) if state.is_completed() else []

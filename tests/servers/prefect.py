@@ -36,9 +36,7 @@ class Server:
         try:
             import prefect  # noqa: F401
         except ImportError:
-            raise Unavailable(
-                "no Prefect server: pip install 'collage[flows]' brings it"
-            ) from None
+            raise Unavailable("no Prefect server: pip install 'collage[flows]' brings it") from None
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.ui = f"http://127.0.0.1:{free_port()}"
