@@ -1,6 +1,7 @@
 """Plays a Kubernetes node: pods bound to its Node object run as local processes; the rest is real.
 
-    node = Node(plane, "node-1", folder, images={"collage/measure:1": [sys.executable, "-m", "containers.measure"]},
+    entry = [sys.executable, "-m", "containers.measure"]
+    node = Node(plane, "node-1", folder, images={"collage/measure:1": entry},
                 resources={"nvidia.com/gpu": "1"}, labels={"pool": "gpu"})
     node.kill("ns", pod)                          # kill -9 of its processes, as the OOM killer does
     node.close()
@@ -164,9 +165,10 @@ class Node:
         body = {"metadata": {"name": self.name, "namespace": "kube-node-lease"}, "spec": spec}
         self.persist(lambda: leases.create_namespaced_lease("kube-node-lease", body))
         while not self.closing.wait(HEARTBEAT_S):
-            renewed = {"spec": {"renewTime": now(micro=True)}}
             self.persist(
-                lambda: leases.patch_namespaced_lease(self.name, "kube-node-lease", renewed)
+                lambda: leases.patch_namespaced_lease(
+                    self.name, "kube-node-lease", {"spec": {"renewTime": now(micro=True)}}
+                )
             )
 
     def _follow(self) -> None:
