@@ -160,16 +160,22 @@ class Node:
             time.sleep(0.05)
 
     def _beat(self) -> None:
-        leases = client.CoordinationV1Api(self.api)
-        spec = {"holderIdentity": self.name, "leaseDurationSeconds": 40}
-        body = {"metadata": {"name": self.name, "namespace": "kube-node-lease"}, "spec": spec}
-        self.persist(lambda: leases.create_namespaced_lease("kube-node-lease", body))
-        while not self.closing.wait(HEARTBEAT_S):
-            self.persist(
-                lambda: leases.patch_namespaced_lease(
-                    self.name, "kube-node-lease", {"spec": {"renewTime": now(micro=True)}}
-                )
-            )
+        """Renew the node's lease: without it the controllers take the node for dead after 50 s."""
+        leases, space = client.CoordinationV1Api(self.api), "kube-node-lease"
+        while not self.closing.is_set():
+            spec = {"holderIdentity": self.name, "leaseDurationSeconds": 40}
+            spec["renewTime"] = now(micro=True)
+            body = {"metadata": {"name": self.name, "namespace": space}, "spec": spec}
+            try:
+                leases.patch_namespaced_lease(self.name, space, body)
+            except client.ApiException as error:
+                if error.status == 404:
+                    with contextlib.suppress(client.ApiException):  # the namespace comes later
+                        leases.create_namespaced_lease(space, body)
+            except Exception:
+                self.closing.wait(0.5)  # the API server is away
+                continue
+            self.closing.wait(HEARTBEAT_S)
 
     def _follow(self) -> None:
         selector = f"spec.nodeName={self.name}"
