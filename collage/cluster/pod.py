@@ -176,10 +176,11 @@ def _measure(
                 "expected: use a measuring image and a controller image of one version"
             )
     costs = measurer.measure(works)
+    kept = table.within(batch.environment)
     lost = [
         cost.reason
         for one, cost in zip(shard, costs, strict=True)
-        if table.get(CostKey(one.key)) is None
+        if kept.get(CostKey(one.key)) is None
     ]
     if lost:
         raise StoreError(f"{len(lost)} of {len(shard)} candidates have no cost: {lost[0]}")

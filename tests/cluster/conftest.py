@@ -111,7 +111,7 @@ def store(s3_address):  # noqa: F811
 def request_(store, tmp_path):
     """A small model and a budget that lets a search end, on two backends that build fast."""
     options = RequestOptions(
-        backends=("onnxruntime", "onednn"), measure_budget_s=60, refine_s=0, verify_s=0.3
+        backends=("onnxruntime", "onednn"), measure_budget_s=25, refine_s=0, verify_s=0.1
     )
     model = small_model(tmp_path / "small.onnx")
     return submit(store, model, environment="pool", options=options)

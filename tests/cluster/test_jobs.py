@@ -7,6 +7,7 @@ import pytest
 from kubernetes import client
 
 from collage.cluster import jobs as jobs_module
+from collage.cluster import manifests
 from collage.cluster.api import _view
 from collage.cluster.environments import MeasuringEnvironment
 from collage.cluster.jobs import Ending, JobRunner
@@ -92,17 +93,32 @@ def test_a_bad_node_fails_the_job_with_what_it_said(runner):
     assert "hunter2" not in end.reason
 
 
-def test_evictions_cost_no_retry(runner, core, nodes, namespace):
-    """More evictions than an index has retries; the pod that is left alone completes it."""
-    runner.submit(task("evicted", FOREVER.replace("120", "6")))
-    waiting, seen = Waiting(runner, "evicted"), []
-    for _ in range(3):
-        seen.append(up(core, nodes, namespace, "evicted", seen))
-        core.create_namespaced_pod_eviction(seen[-1], namespace, {"metadata": {"name": seen[-1]}})
-    assert waiting.end(120).ending is Ending.COMPLETE
+@pytest.fixture
+def no_retry(monkeypatch):
+    """An index that fails once has failed: only what costs no retry may happen to it."""
+    monkeypatch.setattr(manifests, "RETRIES_PER_INDEX", 0)
 
 
-def test_preemption_costs_no_retry(plane, runner, core, nodes, namespace):
+def test_an_eviction_costs_no_retry(runner, core, nodes, namespace, no_retry):
+    runner.submit(task("evicted", FOREVER.replace("120", "5")))
+    waiting = Waiting(runner, "evicted")
+    first = up(core, nodes, namespace, "evicted")
+    core.create_namespaced_pod_eviction(first, namespace, {"metadata": {"name": first}})
+    assert waiting.end(90).ending is Ending.COMPLETE
+    assert first not in [pod.metadata.name for pod in pods(core, namespace, "evicted")]
+
+
+def test_a_killed_pod_costs_one(runner, core, nodes, namespace, no_retry):
+    runner.submit(task("killed", FOREVER))
+    waiting = Waiting(runner, "killed")
+    victim = up(core, nodes, namespace, "killed")
+    for node in nodes:
+        node.kill(namespace, victim)
+    end = waiting.end()
+    assert (end.ending, end.failed_indices) == (Ending.FAILED, "0")
+
+
+def test_preemption_costs_no_retry(plane, runner, core, nodes, namespace, no_retry):
     runner.submit(task("preempted", FOREVER.replace("120", "5")))
     waiting = Waiting(runner, "preempted")
     first = up(core, nodes, namespace, "preempted")
