@@ -104,6 +104,10 @@ class SharedCostTable:
         for table in self._within.values():
             table.flush()
 
+    def refresh(self) -> None:
+        """Look now for what others have sent. Raises StoreError."""
+        self._look()
+
     def __len__(self) -> int:
         self._look()
         return len(self._costs.keys() | self._local.keys())
