@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from collage.cluster.settings import ClusterSettings
 from collage.options import Options, physical_cores
 from collage.settings import CollageSettings
 
@@ -31,6 +32,9 @@ class FlowSettings(CollageSettings):
     )
     environments_file: Path | None = Field(
         default=None, description="YAML with the cluster's measuring environments by name"
+    )
+    cluster: ClusterSettings | None = Field(
+        default=None, description="where Jobs are made: COLLAGE_CLUSTER__NAMESPACE and so on"
     )
     slots: int = Field(
         default=1, ge=1, description="flows that may measure in one environment at a time"
