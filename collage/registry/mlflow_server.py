@@ -27,9 +27,12 @@ for _name, _value in _PATIENCE.items():
 import requests  # noqa: E402
 import yaml  # noqa: E402
 from mlflow import MlflowClient  # noqa: E402
-from mlflow.artifacts import download_artifacts, list_artifacts  # noqa: E402
+from mlflow.artifacts import download_artifacts  # noqa: E402
 from mlflow.entities.model_registry import ModelVersion as Found  # noqa: E402
 from mlflow.exceptions import MlflowException  # noqa: E402
+from mlflow.store.artifact.artifact_repository_registry import (  # noqa: E402
+    get_artifact_repository,
+)
 
 from collage.errors import ModelError, RegistryError  # noqa: E402
 from collage.registry.base import ModelVersion, VersionStatus, from_tags, to_tags  # noqa: E402
@@ -160,9 +163,7 @@ class MlflowRegistry:
         """Return the path of the model inside the version, from its small description."""
         files = self._do(
             f"list the files of {version}",
-            list_artifacts,
-            artifact_uri=_uri(version),
-            tracking_uri=self._server,
+            lambda: get_artifact_repository(_uri(version), **self._uris).list_artifacts(None),
         )
         if not any(Path(one.path).name == _DESCRIPTION for one in files):
             raise ModelError(
