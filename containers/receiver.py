@@ -42,9 +42,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from collage.errors import CollageError
+from collage.logs import configure_logs
 from collage.settings import CollageSettings
 from containers.journal import Busy, Journal, Replayed, Start
-from containers.json_logs import log_json
 from containers.signature import Refused, verify
 from containers.starter import PrefectStarter, Starter, StartRun
 
@@ -163,7 +163,7 @@ class Receiver:
         status = _ANSWERS[result]
         logger.log(
             logging.INFO if status < 300 else logging.WARNING, "webhook",
-            extra={"facts": {"result": result, "answer": status, **facts}},
+            extra={"result": result, "answer": status, **facts},
         )  # fmt: skip
         headers = {"Retry-After": "5"} if result == "busy" else {}
         return JSONResponse({"result": result}, status, headers)
@@ -276,7 +276,8 @@ def prefect_client(settings: ReceiverSettings) -> httpx.AsyncClient:
 
 def main() -> int:
     """Run the receiver until SIGTERM."""
-    log_json()
+    configure_logs("receiver")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
     try:
         settings = ReceiverSettings.load()
         start = PrefectStarter(

@@ -91,7 +91,7 @@ class Starter:
                     await self._try(start)
                     continue
             except sqlite3.Error as error:
-                logger.error("the journal fails", extra={"facts": {"reason": str(error)}})
+                logger.error("the journal fails", extra={"reason": str(error)})
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), IDLE_S)
 
@@ -104,15 +104,15 @@ class Starter:
             return
         await asyncio.to_thread(self._journal.done, start)
         self._count("started")
-        logger.info("run started", extra={"facts": what})
+        logger.info("run started", extra=what)
 
     async def _failed(self, start: Start, what: Facts) -> None:
         if start.attempts + 1 >= self._attempts:
             await asyncio.to_thread(self._journal.done, start)
             self._count("given_up")
-            logger.error("run given up; the reconcile will find it", extra={"facts": what})
+            logger.error("run given up; the reconcile will find it", extra=what)
             return
         pause_s = min(MAX_PAUSE_S, PAUSE_S * 2.0**start.attempts) * random.uniform(0.5, 1.0)
         await asyncio.to_thread(self._journal.postpone, start, time.time() + pause_s)
         self._count("retried")
-        logger.warning("run not started, will try again", extra={"facts": what})
+        logger.warning("run not started, will try again", extra=what)

@@ -16,7 +16,7 @@ def test_an_interrupted_upload_is_no_candidate(file_user, name, tmp_path):
         file_user.store.create(f"{name}/1/{one}", path)
     file_user.store.swap(f"{name}/aliases/candidate.json", b'{"version": "1"}', None)
     assert list(file_user.registry.candidates()) == []
-    with pytest.raises(RegistryError, match="no whole version '1'.*FileRegistry"):
+    with pytest.raises(RegistryError, match=r"no whole version '1'.*FileRegistry"):
         file_user.registry.find(name)
     version = file_user.registry.add(name, "1", files)
     assert list(file_user.registry.candidates()) == [version]
