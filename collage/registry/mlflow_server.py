@@ -26,7 +26,7 @@ for _name, _value in _PATIENCE.items():
 
 import requests  # noqa: E402
 import yaml  # noqa: E402
-from mlflow import MlflowClient  # noqa: E402
+from mlflow import MlflowClient, set_registry_uri, set_tracking_uri  # noqa: E402
 from mlflow.artifacts import download_artifacts  # noqa: E402
 from mlflow.entities.model_registry import ModelVersion as Found  # noqa: E402
 from mlflow.exceptions import MlflowException  # noqa: E402
@@ -55,6 +55,9 @@ class MlflowRegistry:
         self._alias = alias
         self._accepted = accepted
         self._uris = {"tracking_uri": url, "registry_uri": url}
+        # For `models:/` addresses MLflow makes clients of its own, which know only the process's server.
+        set_tracking_uri(url)
+        set_registry_uri(url)
         self._client = MlflowClient(tracking_uri=url, registry_uri=url)
 
     @property
