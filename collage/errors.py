@@ -7,6 +7,7 @@
     │   └── OptionError       an unknown backend, a bad value
     ├── BackendError          a backend is unavailable or refused a region
     ├── MeasureError          no measurement is possible at all              exit code 3
+    │   └── ClusterError      Kubernetes refuses, or a Job failed as a whole
     ├── SearchError           no partitioning covers the function            exit code 3
     ├── GateError             the executable is wrong: nothing is published  exit code 4
     ├── BundleError           a bundle cannot be written, is changed or unfit  exit code 5
@@ -47,6 +48,10 @@ class BackendError(CollageError):
 
 class MeasureError(CollageError):
     exit_code = 3
+
+
+class ClusterError(MeasureError):
+    pass
 
 
 class SearchError(CollageError):

@@ -14,6 +14,7 @@ A damaged batch is a miss: it is counted in `corrupt`. Many small batches are me
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from threading import Lock
 
 from collage.errors import DamagedError
 from collage.store.base import Store
@@ -50,6 +51,7 @@ class Batches:
         self._looked: float | None = None
         self._pending: list[bytes] = []
         self._pending_since = 0.0
+        self._sending = Lock()
 
     def add(self, line: bytes) -> None:
         """Let the line wait for the next batch; send that when it is due.
@@ -65,9 +67,11 @@ class Batches:
 
     def flush(self) -> None:
         """Send what waits; other machines see it when this returns. Raises StoreError."""
-        if self._pending:
-            _write(self._store, self._prefix, [self._head, *self._pending])
-            self._pending = []
+        with self._sending:
+            waiting = len(self._pending)
+            if waiting:
+                _write(self._store, self._prefix, [self._head, *self._pending[:waiting]])
+                del self._pending[:waiting]  # what another thread has added meanwhile stays
 
     def read_new(self, at_once: bool = False) -> Iterator[bytes]:
         """Yield the batches that are new; the store is asked at most every `LOOK_EVERY_S`.

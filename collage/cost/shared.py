@@ -82,6 +82,10 @@ class SharedCostTable:
         """Damaged batches, and lines that do not check in whole ones."""
         return self._corrupt + self._batches.corrupt
 
+    def refresh(self) -> None:
+        """Look now for what others have sent. Raises StoreError."""
+        self._look(at_once=True)
+
     def __len__(self) -> int:
         self._look(at_once=True)
         return len(self._costs.keys() | self._local.keys())

@@ -40,6 +40,10 @@ class Costs(Protocol):
         """Let others see every cost that was put; they do when this returns."""
         ...
 
+    def refresh(self) -> None:
+        """Look now for what others have put; `get` alone may know it some seconds later."""
+        ...
+
     def __len__(self) -> int: ...
 
 
@@ -89,6 +93,9 @@ class CostTable:
 
     def flush(self) -> None:
         """Do nothing: every cost is on disk already."""
+
+    def refresh(self) -> None:
+        """Do nothing: every `get` of a missing key reads the file."""
 
     def __len__(self) -> int:
         return len(self.keys())

@@ -55,7 +55,12 @@ def external_files(path: Path) -> list[Path]:
     return _external_files(_read_proto(path), path)
 
 
-def _external_files(model: onnx.ModelProto, path: Path) -> list[Path]:
+def external_names(path: Path) -> list[str]:
+    """Name those files as the model does, whether they are there or not. Raises ModelError."""
+    return _external_names(_read_proto(path))
+
+
+def _external_names(model: onnx.ModelProto) -> list[str]:
     tensors = list(model.graph.initializer)
     for node in model.graph.node:
         for inner in nodes_within(node):
@@ -67,7 +72,11 @@ def _external_files(model: onnx.ModelProto, path: Path) -> list[Path]:
         for entry in tensor.external_data
         if entry.key == "location"
     }
-    files = [path.parent / name for name in sorted(names)]
+    return sorted(names)
+
+
+def _external_files(model: onnx.ModelProto, path: Path) -> list[Path]:
+    files = [path.parent / name for name in _external_names(model)]
     missing = [str(file) for file in files if not file.is_file()]
     if missing:
         raise ModelError(

@@ -26,6 +26,7 @@ from collage.pipeline.request import (
     SearchFacts,
     fetch_model,
 )
+from collage.pipeline.results import claim_result, read_result
 from collage.pipeline.searching import (
     enumerated_function,
     imported,
@@ -38,7 +39,8 @@ from collage.report.data import Summary
 from collage.report.terminal import Progress
 from collage.search.function import FunctionSearch
 from collage.store import open_store
-from collage.store.bundles import bundle_files, publish_bundle, read_bundle
+from collage.store.blobs import digest_of
+from collage.store.bundles import MANIFEST, bundle_files, publish_bundle
 
 OpenMeasurer = Callable[[Model, Function, Session], SearchMeasurer]
 """Makes the measurer of one function's search."""
@@ -89,13 +91,18 @@ class LocalSite:
             return search_part(path, function, session, open_measurer)
 
     def finish(self, request: CompileRequest, progress: Progress) -> CompileResult:
-        store = open_store(self._store)
+        store, facts = open_store(self._store), node_facts(request)
+        if known := read_result(store, request, facts):
+            return known
         with self._model(request) as path:
             output = path.parent / "bundle"
             summary = compile_model(path, self._options(request), output, progress)
-            bundle = publish_bundle(store, output).digest
-        report = bundle_files(read_bundle(store, bundle))["report.html"]
-        return _result(summary, bundle, report)
+            manifest = (output / MANIFEST).read_bytes()
+            made = _result(summary, digest_of(manifest), bundle_files(manifest)["report.html"])
+            counts = claim_result(store, request, facts, made)
+            if counts == made:
+                publish_bundle(store, output)
+            return counts
 
     def _options(self, request: CompileRequest) -> Options:
         return request.compile_options(self._store, self._cache_dir)

@@ -26,10 +26,13 @@ for _name, _value in _PATIENCE.items():
 
 import requests  # noqa: E402
 import yaml  # noqa: E402
-from mlflow import MlflowClient  # noqa: E402
-from mlflow.artifacts import download_artifacts, list_artifacts  # noqa: E402
+from mlflow import MlflowClient, set_registry_uri, set_tracking_uri  # noqa: E402
+from mlflow.artifacts import download_artifacts  # noqa: E402
 from mlflow.entities.model_registry import ModelVersion as Found  # noqa: E402
 from mlflow.exceptions import MlflowException  # noqa: E402
+from mlflow.store.artifact.artifact_repository_registry import (  # noqa: E402
+    get_artifact_repository,
+)
 
 from collage.errors import ModelError, RegistryError  # noqa: E402
 from collage.registry.base import ModelVersion, VersionStatus, from_tags, to_tags  # noqa: E402
@@ -52,6 +55,9 @@ class MlflowRegistry:
         self._alias = alias
         self._accepted = accepted
         self._uris = {"tracking_uri": url, "registry_uri": url}
+        # For `models:/` addresses MLflow makes clients of its own, which know only the process's server.
+        set_tracking_uri(url)
+        set_registry_uri(url)
         self._client = MlflowClient(tracking_uri=url, registry_uri=url)
 
     @property
@@ -160,9 +166,7 @@ class MlflowRegistry:
         """Return the path of the model inside the version, from its small description."""
         files = self._do(
             f"list the files of {version}",
-            list_artifacts,
-            artifact_uri=_uri(version),
-            tracking_uri=self._server,
+            lambda: get_artifact_repository(_uri(version), **self._uris).list_artifacts(None),
         )
         if not any(Path(one.path).name == _DESCRIPTION for one in files):
             raise ModelError(

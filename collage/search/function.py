@@ -181,20 +181,27 @@ def seed_chunks(problem: Problem, at_once: int = SEEDS) -> Iterator[list[Hashabl
     """Yield the keys to measure first: tilings of the function by every backend's options.
 
     The largest tiles come first, all of them in one chunk, so that a plan is known at once; then
-    ever smaller ones, from which the estimator learns what each node costs.
+    ever smaller ones, from which the estimator learns what each node costs. A measurer that takes more
+    than `SEEDS` at once waits longer for the first result than for a few more: chunks are filled then.
     """
     seen: set[Hashable] = set()
     backends = sorted({option.backend for option in problem.options} - {HOST})
     own = {name: [o for o in problem.ordered if o.backend == name] for name in backends}
     whole = max(*TILE_SIZES, len(problem.graph))
+    filled = at_once > SEEDS
+    waiting: list[Hashable] = []
     for limit in (whole, *reversed(TILE_SIZES)):
         found: dict[Hashable, None] = {}
         for name in backends:
             found |= dict.fromkeys(option.key for option in tiling(own[name], limit))
-        keys = [key for key in found if key not in seen]
-        seen.update(keys)
-        size = len(keys) if limit == whole else at_once
-        yield from (keys[at : at + size] for at in range(0, len(keys), max(1, size)))
+        waiting += [key for key in found if key not in seen]
+        seen.update(waiting)
+        size = at_once if filled or limit != whole else len(waiting)
+        while len(waiting) >= size if filled else waiting:
+            yield waiting[:size]
+            waiting = waiting[size:]
+    if waiting:
+        yield waiting
 
 
 def tiling(options: Iterable[Option], limit: int) -> list[Option]:

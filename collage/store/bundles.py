@@ -58,7 +58,7 @@ def publish_bundle(store: Store, folder: Path, aliases: Sequence[str] = ()) -> P
     digest = digest_of(data)
     for file in signature_files(folder):
         store.create(f"{_SIGNATURES}{digest}/{file.name}", file)
-    store.create(_key(digest), data)
+    store.create(bundle_key(digest), data)
     _send_swept(store, folder, files)
     moved = [name for name in aliases if move_alias(store, name, digest)]
     return PublishedBundle(digest, tuple(moved))
@@ -117,11 +117,11 @@ def unpublish_bundle(store: Store, digest: BlobDigest) -> None:
     """
     data = read_bundle(store, digest)
     _refuse_alias(store, digest)
-    store.delete(_key(digest))
+    store.delete(bundle_key(digest))
     try:
         _refuse_alias(store, digest)
     except StoreError:
-        store.create(_key(digest), data)
+        store.create(bundle_key(digest), data)
         raise
     for entry in list(store.entries(f"{_SIGNATURES}{digest}/")):
         store.delete(entry.key)
@@ -142,7 +142,7 @@ def find_bundle(store: Store, name: str) -> BlobDigest:
 def read_bundle(store: Store, digest: BlobDigest) -> bytes:
     """Return the manifest with this digest. Raises StoreError when it is absent or damaged."""
     blob_key(digest)
-    data = read_checked(store, _key(digest), digest)
+    data = read_checked(store, bundle_key(digest), digest)
     if data is None:
         raise StoreError(f"the store {store.url} has no bundle {digest}; publish it there")
     return data
@@ -205,7 +205,8 @@ def _send(store: Store, file: Path, digest: BlobDigest) -> None:
         raise BundleError(f"{file} changed while it was being published; publish it again")
 
 
-def _key(digest: BlobDigest) -> str:
+def bundle_key(digest: BlobDigest) -> str:
+    """Where the manifest lies."""
     return f"{_FOLDER}{digest}.json"
 
 

@@ -1,0 +1,265 @@
+"""The few questions that a controller asks of Kubernetes, and the answers as plain data.
+
+Every call is repeated, with growing pauses, while the API server is away or overloaded: a Job needs no
+controller, so waiting costs nothing. What will not pass (403, 422) is an error at once. Needs on Jobs
+create, get, list and delete, on pods list, on their logs get; nothing else.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import urllib3
+from kubernetes import client, config
+
+from collage.cluster.redact import redact
+from collage.errors import ClusterError
+
+PATIENCE_S = 600.0
+LONGEST_PAUSE_S = 20.0
+CALL_TIMEOUT_S = 30.0
+LOOKED_AT = 50
+"""Pods of one Job that are listed at most: its troubles are alike."""
+
+PASSING = frozenset({408, 409, 429, 500, 502, 503, 504})
+STARTING_TROUBLES = frozenset(
+    {
+        "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName",
+        "CreateContainerConfigError", "CreateContainerError",
+    }
+)  # fmt: skip
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A Job as of now; `reason` and `message` are of its Failed condition."""
+
+    name: str
+    notes: Mapping[str, str]
+    complete: bool = False
+    failed: bool = False
+    reason: str = ""
+    message: str = ""
+    suspended: bool = False
+    started: bool = False
+    active: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    failed_indices: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.complete or self.failed
+
+
+@dataclass(frozen=True)
+class PodTrouble:
+    """Why a pod does not start: `stuck` ones need somebody's hand, the others need room."""
+
+    pod: str
+    reason: str
+    message: str
+    stuck: bool
+
+
+@dataclass
+class Jobs:
+    """The Jobs of one namespace.
+
+    Attributes:
+        calls: requests sent so far.
+    """
+
+    namespace: str
+    api: client.ApiClient
+    patience_s: float = PATIENCE_S
+    calls: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._batch = client.BatchV1Api(self.api)
+        self._core = client.CoreV1Api(self.api)
+
+    def create(self, manifest: client.V1Job) -> bool:
+        """Create the Job; False where one of its name exists. Raises ClusterError."""
+
+        def send() -> bool:
+            try:
+                self._batch.create_namespaced_job(
+                    self.namespace, manifest, field_validation="Strict",
+                    _request_timeout=CALL_TIMEOUT_S,
+                )  # fmt: skip
+            except client.ApiException as error:
+                if error.status == 409:
+                    return False
+                raise
+            return True
+
+        return self._call(f"create the Job {_name(manifest)}", send)
+
+    def read(self, name: str) -> JobView | None:
+        """Return the Job, None where there is none. Raises ClusterError."""
+
+        def ask() -> JobView | None:
+            try:
+                found = self._batch.read_namespaced_job(
+                    name, self.namespace, _request_timeout=CALL_TIMEOUT_S
+                )
+            except client.ApiException as error:
+                if error.status == 404:
+                    return None
+                raise
+            return _view(found)
+
+        return self._call(f"read the Job {name}", ask)
+
+    def find(self, labels: Mapping[str, str]) -> list[JobView]:
+        """Return the Jobs with all these labels, by name. Raises ClusterError."""
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+
+        def ask() -> list[JobView]:
+            found = self._batch.list_namespaced_job(
+                self.namespace, label_selector=selector, _request_timeout=CALL_TIMEOUT_S
+            )
+            return sorted(map(_view, found.items), key=lambda job: job.name)
+
+        return self._call("list Jobs", ask)
+
+    def delete(self, name: str) -> None:
+        """Delete the Job and its pods; none is no error. Raises ClusterError."""
+
+        def send() -> None:
+            try:
+                self._batch.delete_namespaced_job(
+                    name, self.namespace, propagation_policy="Background",
+                    _request_timeout=CALL_TIMEOUT_S,
+                )  # fmt: skip
+            except client.ApiException as error:
+                if error.status != 404:
+                    raise
+
+        self._call(f"delete the Job {name}", send)
+
+    def troubles(self, name: str) -> list[PodTrouble]:
+        """Return why pods of the Job do not start, those that do not. Raises ClusterError."""
+        found = self._call("list pods", lambda: self._pods(name, "status.phase=Pending"))
+        troubles = (_trouble(pod) for pod in found)
+        return [trouble for trouble in troubles if trouble]
+
+    def last_words(self, name: str, pods: int, lines: int) -> list[str]:
+        """Return, redacted, how the logs of failed pods of the Job end; what can be had of it."""
+        words = []
+        try:
+            for pod in self._pods(name, "status.phase=Failed")[-pods:]:
+                log = self._core.read_namespaced_pod_log(
+                    _name(pod), self.namespace, tail_lines=lines,
+                    _request_timeout=CALL_TIMEOUT_S,
+                )  # fmt: skip
+                words.append(redact(log.strip()))
+        except (client.ApiException, urllib3.exceptions.HTTPError, OSError):
+            pass  # they explain an error that is reported without them too
+        return [word for word in words if word]
+
+    def _pods(self, job: str, phase: str) -> Sequence[client.V1Pod]:
+        found = self._core.list_namespaced_pod(
+            self.namespace, label_selector=f"batch.kubernetes.io/job-name={job}",
+            field_selector=phase, limit=LOOKED_AT, _request_timeout=CALL_TIMEOUT_S,
+        )  # fmt: skip
+        items: Sequence[client.V1Pod] = found.items
+        return items
+
+    def _call(self, what: str, act: Callable[[], T]) -> T:
+        end = time.monotonic() + self.patience_s
+        pause_s = 0.2
+        while True:
+            self.calls += 1
+            try:
+                return act()
+            except client.ApiException as error:
+                if error.status not in PASSING or time.monotonic() > end:
+                    raise ClusterError(self._refused(what, error)) from error
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                if time.monotonic() > end:
+                    raise ClusterError(
+                        f"cannot {what} in the namespace {self.namespace}: the Kubernetes API does "
+                        f"not answer: {redact(str(error))}; what was measured is in the store: run again"
+                    ) from error
+            time.sleep(pause_s * random.uniform(0.7, 1.3))
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+
+    def _refused(self, what: str, error: client.ApiException) -> str:
+        try:
+            message = json.loads(error.body or "")["message"]
+        except (ValueError, KeyError, TypeError):
+            message = error.reason or ""
+        advice = {
+            401: "; the token of this process is not valid (any more)",
+            403: "; give its service account the Role of the chart (jobs create, get, list, delete; "
+            "pods list; pods/log get)",
+        }
+        return (
+            f"cannot {what} in the namespace {self.namespace}: Kubernetes answers {error.status}: "
+            f"{redact(str(message))}{advice.get(error.status, '')}"
+        )
+
+
+def connect(namespace: str) -> Jobs:
+    """Open the cluster that this process runs in, else that of the user's kubeconfig.
+
+    Raises:
+        ClusterError: there is none.
+    """
+    settings = client.Configuration()
+    try:
+        try:
+            config.load_incluster_config(client_configuration=settings)
+        except config.ConfigException:
+            config.load_kube_config(client_configuration=settings)
+    except config.ConfigException as error:
+        raise ClusterError(
+            f"no Kubernetes cluster: {error}; run in a pod with a service account, or set KUBECONFIG"
+        ) from error
+    settings.retries = False  # `Jobs` repeats calls
+    return Jobs(namespace, client.ApiClient(settings))
+
+
+def _view(job: client.V1Job) -> JobView:
+    """Believe no interim condition: only Complete and Failed end a Job."""
+    status = job.status or client.V1JobStatus()
+    conditions = {one.type: one for one in status.conditions or () if one.status == "True"}
+    failed = conditions.get("Failed")
+    return JobView(
+        name=_name(job),
+        notes=(job.metadata and job.metadata.annotations) or {},
+        complete="Complete" in conditions,
+        failed=failed is not None,
+        reason=(failed.reason or "") if failed else "",
+        message=(failed.message or "") if failed else "",
+        suspended="Suspended" in conditions or bool(job.spec and job.spec.suspend),
+        started=status.start_time is not None,
+        active=status.active or 0,
+        ready=status.ready or 0,
+        succeeded=status.succeeded or 0,
+        failed_indices=status.failed_indexes or "",
+    )
+
+
+def _trouble(pod: client.V1Pod) -> PodTrouble | None:
+    status = pod.status or client.V1PodStatus()
+    for container in status.container_statuses or ():
+        waiting = container.state.waiting if container.state else None
+        if waiting and waiting.reason in STARTING_TROUBLES:
+            message = redact(waiting.message or "")
+            return PodTrouble(_name(pod), waiting.reason, message, stuck=True)
+    for condition in status.conditions or ():
+        if condition.type == "PodScheduled" and condition.status == "False":
+            message = redact(condition.message or "")
+            return PodTrouble(_name(pod), condition.reason or "", message, stuck=False)
+    return None
+
+
+def _name(thing: client.V1Job | client.V1Pod) -> str:
+    return (thing.metadata.name if thing.metadata else None) or ""

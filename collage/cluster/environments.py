@@ -1,0 +1,114 @@
+"""Measuring environments: which nodes measure, with what, as the operator's file describes them.
+
+    gpu-pool:                       # a name of the operator's
+      threads: 4
+      cpu: 6                        # whole CPUs: Guaranteed pods with whole CPUs may have cores of their own
+      memory: 16Gi
+      nodeSelector: {pool: measure}
+
+The file is YAML (JSON is YAML too): a mapping of names. A typo in it is an error that names the key.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from collage.errors import OptionError
+
+DEFAULT_FILE = Path("/etc/collage/environments.yaml")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, validate_by_name=True
+    )
+
+
+class Toleration(_Entry):
+    """As in a pod."""
+
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] | None = None
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = None
+
+
+class MeasuringEnvironment(_Entry):
+    """Nodes that are alike, and how a Job uses them.
+
+    Attributes:
+        threads: of every kernel.
+        cpu: whole CPUs of a measuring pod; those beyond `threads` build.
+        memory: of a measuring pod, as Kubernetes writes it.
+        gpu_resource: the extended resource, e.g. `nvidia.com/gpu`; "" measures on CPUs.
+        queue_name: of Kueue; "" where Kueue does not queue.
+        parallelism: pods at once; there is at most one on a node.
+        seconds_per_shard: expected work of one pod; what an eviction can make a node repeat is in the
+            store every few seconds, so this only balances pods' start-up time against waiting for the last.
+        deadline_seconds: of one Job, from its first pod; waiting in a queue is free.
+        ttl_seconds: after which a finished Job goes away.
+    """
+
+    threads: int = Field(default=1, ge=1)
+    cpu: int = Field(default=2, ge=1)
+    memory: str = Field(default="4Gi", pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$")
+    node_selector: Mapping[str, str] = Field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    gpu_resource: str = ""
+    gpu_count: int = Field(default=1, ge=1)
+    priority_class_name: str = ""
+    queue_name: str = ""
+    parallelism: int = Field(default=4, ge=1)
+    seconds_per_shard: float = Field(default=300.0, gt=0)
+    deadline_seconds: int = Field(default=7200, ge=1)
+    ttl_seconds: int = Field(default=86400, ge=0)
+
+    @model_validator(mode="after")
+    def _enough_cpus(self) -> "MeasuringEnvironment":
+        if self.cpu < self.threads:
+            raise ValueError(f"cpu ({self.cpu}) must be at least threads ({self.threads})")
+        return self
+
+
+def read_environments(file: Path) -> dict[str, MeasuringEnvironment]:
+    """Read the operator's file.
+
+    Raises:
+        OptionError: there is no such file, or something in it is wrong; names the place.
+    """
+    try:
+        content = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise OptionError(
+            f"{file}: {error.strerror}; set COLLAGE_ENVIRONMENTS_FILE to a file that describes the "
+            "measuring environments"
+        ) from error
+    except yaml.YAMLError as error:
+        raise OptionError(f"{file}: no YAML: {error}") from error
+    return parse_environments(content, str(file))
+
+
+def parse_environments(content: object, where: str) -> dict[str, MeasuringEnvironment]:
+    """Check a mapping of names to settings. Raises OptionError that names the place in `where`."""
+    if not isinstance(content, dict) or not content:
+        raise OptionError(f"{where}: write a mapping of environment names, at least one")
+    found = {}
+    for name, entry in content.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise OptionError(
+                f"{where}: {name!r} cannot name an environment: at most 30 of a-z, 0-9 and '-'"
+            )
+        try:
+            found[name] = MeasuringEnvironment.model_validate(entry or {})
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join((name, *map(str, first["loc"])))
+            raise OptionError(f"{where}: {place}: {first['msg']}") from error
+    return found

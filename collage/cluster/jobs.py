@@ -1,0 +1,172 @@
+"""One Job from its creation, or adoption, to its end.
+
+A Job has ended when its condition Complete or Failed is True and never before: SuccessCriteriaMet and
+FailureTarget only announce that. A Job that is gone (its time to live, somebody's hand) is no failure:
+the store tells what it did. Looks are some seconds apart, with jitter, and ask for the same few objects
+however large the Job is. Three ends are decided here, because Kubernetes would wait for ever or long: pods
+that cannot start (wrong image, missing Secret), a deadline of our own should the Job's fail to hold, and
+nothing else: pods without room wait, as long as it takes, and say so.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from collage.cluster.api import Jobs, JobView, PodTrouble
+from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.manifests import Task, job_manifest
+from collage.cluster.settings import ClusterSettings
+from collage.errors import ClusterError
+
+STUCK_S = 25.0
+"""How long no pod may start before the Job is given up."""
+
+STUCK_BESIDE_S = 300.0
+"""The same while other pods of the Job run."""
+
+NO_ROOM_S = 30.0
+LATE_S = 300.0
+"""How much later than the Job's own deadline this side gives up."""
+
+DELETED_S = 60.0
+LOGS, LOG_LINES = 3, 15
+
+
+class Ending(Enum):
+    COMPLETE = "complete"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+@dataclass(frozen=True)
+class End:
+    """How a Job ended; `reason`, in words, where it is not complete."""
+
+    ending: Ending
+    reason: str = ""
+    code: str = ""
+    failed_indices: str = ""
+
+
+Notice = Callable[[str], None]
+"""Told, in words, what the Job waits for."""
+
+
+@dataclass
+class JobRunner:
+    """Runs tasks as Jobs in one environment.
+
+    Attributes:
+        notice: told what a Job waits for.
+    """
+
+    jobs: Jobs
+    environment: MeasuringEnvironment
+    settings: ClusterSettings
+    notice: Notice
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def submit(self, task: Task) -> None:
+        """Create the Job of the task, or adopt the one of its name that runs.
+
+        One that has ended did not do all that the task is for, or nobody would ask: it goes first.
+
+        Raises:
+            ClusterError: Kubernetes refuses it.
+        """
+        manifest = job_manifest(task, self.environment, self.settings)
+        end = self.clock() + DELETED_S
+        while not self.jobs.create(manifest):
+            found = self.jobs.read(task.name)
+            if found is not None and not found.ended:
+                self.notice(f"the Job {task.name} runs already: waiting for it")
+                return
+            if found is not None:
+                self.jobs.delete(task.name)
+            if self.clock() > end:
+                raise ClusterError(f"the old Job {task.name} does not go away; delete it by hand")
+            self.sleep(self.settings.poll_s / 8)
+
+    def wait(self, name: str, on_look: Callable[[], None] = lambda: None) -> End:
+        """Return how the Job ended; `on_look` is called at every look.
+
+        Raises:
+            ClusterError: no pod of it can start (the Job is deleted then), it is overdue, or
+                Kubernetes does not answer.
+        """
+        watch = _Watch(self, name)
+        while True:
+            view = self.jobs.read(name)
+            if view is None:
+                return End(Ending.GONE, f"the Job {name} was deleted")
+            if view.complete:
+                return End(Ending.COMPLETE)
+            if view.failed:
+                reason = self._explained(view)
+                return End(Ending.FAILED, reason, view.reason, view.failed_indices)
+            watch.look(view)
+            on_look()
+            self.sleep(self.settings.poll_s * random.uniform(0.75, 1.25))
+
+    def _explained(self, view: JobView) -> str:
+        words = [f"the Job {view.name} failed: {view.reason}: {view.message}".rstrip(": ")]
+        if view.failed_indices:
+            words.append(f"failed indices {view.failed_indices}")
+        words += self.jobs.last_words(view.name, LOGS, LOG_LINES)
+        return "\n".join(words)
+
+
+@dataclass
+class _Watch:
+    """What was seen of one Job so far."""
+
+    runner: JobRunner
+    name: str
+    _stuck_since: dict[str, float] = field(default_factory=dict)
+    _no_room_since: float | None = None
+    _overdue: float | None = None
+    _said: str = ""
+
+    def look(self, view: JobView) -> None:
+        now = self.runner.clock()
+        if view.suspended:
+            self._overdue = None  # the Job's own deadline stands still too
+            self._say(f"the Job {self.name} is suspended: queued until there is quota for it")
+            return
+        if self._overdue is None and view.started:
+            self._overdue = now + self.runner.environment.deadline_seconds + LATE_S
+        if self._overdue is not None and now > self._overdue:
+            self._give_up("it is overdue, and Kubernetes has not ended it")
+        troubles = self.runner.jobs.troubles(self.name) if view.active > view.ready else []
+        self._look_at_stuck(view, [one for one in troubles if one.stuck], now)
+        self._look_at_waiting([one for one in troubles if not one.stuck], now)
+
+    def _look_at_stuck(self, view: JobView, stuck: list[PodTrouble], now: float) -> None:
+        pods = {one.pod for one in stuck}
+        self._stuck_since = {pod: self._stuck_since.get(pod, now) for pod in sorted(pods)}
+        limit_s = STUCK_BESIDE_S if view.ready or view.succeeded else STUCK_S
+        for one in stuck:
+            if now - self._stuck_since[one.pod] >= limit_s:
+                self._give_up(f"its pods cannot start: {one.reason}: {one.message}")
+
+    def _look_at_waiting(self, waiting: list[PodTrouble], now: float) -> None:
+        if not waiting:
+            self._no_room_since = None
+            return
+        self._no_room_since = self._no_room_since or now
+        if now - self._no_room_since >= NO_ROOM_S:
+            one = waiting[0]
+            what = f"{len(waiting)} pods of the Job {self.name} wait for a node: {one.message}"
+            self._say(what)
+
+    def _give_up(self, why: str) -> None:
+        self.runner.jobs.delete(self.name)
+        raise ClusterError(f"the Job {self.name} was given up: {why}")
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self.runner.notice(text)

@@ -1,0 +1,248 @@
+"""Manifests as typed functions: a wrong field name is a TypeError here, not an ignored key there.
+
+One form serves all Jobs: an Indexed Job whose indices fail alone (`backoffLimitPerIndex`). Its failure
+policy, first match wins: a pod that was evicted or preempted costs no retry; exit 42 (bad input) fails
+its index at once; exit 43 (this image or node cannot do it at all) fails the Job. `podReplacementPolicy`
+Failed keeps two pods off one index. Pods are alone on their node, Guaranteed, and restricted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from kubernetes.client import (
+    V1Affinity,
+    V1Capabilities,
+    V1Container,
+    V1EmptyDirVolumeSource,
+    V1EnvFromSource,
+    V1EnvVar,
+    V1EnvVarSource,
+    V1Job,
+    V1JobSpec,
+    V1LabelSelector,
+    V1NodeAffinity,
+    V1NodeSelector,
+    V1NodeSelectorRequirement,
+    V1NodeSelectorTerm,
+    V1ObjectFieldSelector,
+    V1ObjectMeta,
+    V1PodAffinityTerm,
+    V1PodAntiAffinity,
+    V1PodFailurePolicy,
+    V1PodFailurePolicyOnExitCodesRequirement,
+    V1PodFailurePolicyOnPodConditionsPattern,
+    V1PodFailurePolicyRule,
+    V1PodSecurityContext,
+    V1PodSpec,
+    V1PodTemplateSpec,
+    V1ResourceRequirements,
+    V1SeccompProfile,
+    V1SecretEnvSource,
+    V1SecurityContext,
+    V1Toleration,
+    V1Volume,
+    V1VolumeMount,
+)
+
+from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.exits import BAD_INPUT, BAD_NODE
+from collage.cluster.settings import ClusterSettings
+
+CONTAINER = "measure"
+RETRIES_PER_INDEX = 2
+GRACE_S = 30
+USER = 65532
+WRITABLE = "/tmp"
+LABEL = "collage.dev"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
+SHARED = ("time-slicing", "mps")
+"""Strategies under which another process disturbs what is timed."""
+
+MEASURING: Mapping[str, str] = MappingProxyType({f"{LABEL}/measure": "true"})
+"""Label of every pod that may time something; such pods keep off each other's nodes."""
+
+
+class Kind(StrEnum):
+    """What a Job does."""
+
+    PROBE = "probe"
+    MEASURE = "measure"
+    FINISH = "finish"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One Job, apart from where it runs.
+
+    Attributes:
+        name: the same for the same work.
+        labels: without the prefix `collage.dev/`; controllers find Jobs by them.
+        notes: annotations, without the prefix.
+        arguments: of the image's program.
+        command: replaces the image's entry point; empty keeps it.
+        indices: pods that must succeed.
+    """
+
+    kind: Kind
+    name: str
+    labels: Mapping[str, str]
+    arguments: Sequence[str]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    command: Sequence[str] = ()
+    indices: int = 1
+
+
+def job_manifest(task: Task, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1Job:
+    """Return the Job of a task on the nodes of an environment."""
+    labels = _labels(task)
+    queue = {QUEUE_LABEL: environment.queue_name} if environment.queue_name else {}
+    template = V1PodTemplateSpec(
+        metadata=V1ObjectMeta(labels={**labels, **MEASURING}),
+        spec=_pod(task, environment, settings),
+    )
+    spec = V1JobSpec(
+        completion_mode="Indexed",
+        completions=task.indices,
+        parallelism=min(task.indices, environment.parallelism),
+        backoff_limit_per_index=RETRIES_PER_INDEX,
+        active_deadline_seconds=environment.deadline_seconds,
+        ttl_seconds_after_finished=environment.ttl_seconds,
+        pod_replacement_policy="Failed",
+        pod_failure_policy=_failure_policy(),
+        template=template,
+    )
+    notes = {f"{LABEL}/{name}": value for name, value in sorted(task.notes.items())}
+    metadata = V1ObjectMeta(name=task.name, labels={**labels, **queue}, annotations=notes or None)
+    return V1Job(api_version="batch/v1", kind="Job", metadata=metadata, spec=spec)
+
+
+def _labels(task: Task) -> dict[str, str]:
+    own = {f"{LABEL}/{name}": value for name, value in sorted(task.labels.items())}
+    return {
+        "app.kubernetes.io/name": "collage",
+        "app.kubernetes.io/part-of": "collage",
+        "app.kubernetes.io/managed-by": "collage",
+        "app.kubernetes.io/component": task.kind,
+        **own,
+    }
+
+
+def _failure_policy() -> V1PodFailurePolicy:
+    disrupted = V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarget", status="True")
+    return V1PodFailurePolicy(
+        rules=[
+            V1PodFailurePolicyRule(action="Ignore", on_pod_conditions=[disrupted]),
+            _exit_rule("FailIndex", BAD_INPUT),
+            _exit_rule("FailJob", BAD_NODE),
+        ]
+    )
+
+
+def _exit_rule(action: str, code: int) -> V1PodFailurePolicyRule:
+    codes = V1PodFailurePolicyOnExitCodesRequirement(
+        container_name=CONTAINER, operator="In", values=[code]
+    )
+    return V1PodFailurePolicyRule(action=action, on_exit_codes=codes)
+
+
+def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1PodSpec:
+    return V1PodSpec(
+        restart_policy="Never",  # the policies above need it
+        service_account_name=settings.service_account,
+        automount_service_account_token=False,
+        enable_service_links=False,
+        termination_grace_period_seconds=GRACE_S,
+        priority_class_name=environment.priority_class_name or None,
+        node_selector=dict(environment.node_selector) or None,
+        tolerations=[V1Toleration(**dict(one)) for one in environment.tolerations] or None,
+        affinity=_affinity(environment),
+        security_context=V1PodSecurityContext(
+            run_as_non_root=True,
+            run_as_user=USER,
+            run_as_group=USER,
+            fs_group=USER,
+            seccomp_profile=V1SeccompProfile(type="RuntimeDefault"),
+        ),
+        containers=[_container(task, environment, settings)],
+        volumes=[V1Volume(name="scratch", empty_dir=V1EmptyDirVolumeSource())],
+    )
+
+
+def _container(
+    task: Task, environment: MeasuringEnvironment, settings: ClusterSettings
+) -> V1Container:
+    finishes = task.kind is Kind.FINISH
+    secrets = [
+        V1EnvFromSource(secret_ref=V1SecretEnvSource(name=name))
+        for name in settings.env_from_secrets
+    ]
+    return V1Container(
+        name=CONTAINER,
+        image=settings.controller_image if finishes else settings.measure_image,
+        image_pull_policy=settings.image_pull_policy or None,
+        command=list(task.command) or None,
+        args=list(task.arguments),
+        env=_environment_variables(),
+        env_from=secrets or None,
+        resources=_resources(environment),
+        security_context=V1SecurityContext(
+            allow_privilege_escalation=False,
+            read_only_root_filesystem=True,
+            capabilities=V1Capabilities(drop=["ALL"]),
+        ),
+        volume_mounts=[V1VolumeMount(name="scratch", mount_path=WRITABLE)],
+        termination_message_policy="FallbackToLogsOnError",
+    )
+
+
+def _environment_variables() -> list[V1EnvVar]:
+    """The root is read-only: whatever a toolchain writes beside its results goes to the volume."""
+    places = {"HOME": WRITABLE, "TMPDIR": WRITABLE, "XDG_CACHE_HOME": f"{WRITABLE}/.cache"}
+    fields = {"COLLAGE_POD": "metadata.name", "COLLAGE_NODE": "spec.nodeName"}
+    return [
+        *(V1EnvVar(name=name, value=value) for name, value in places.items()),
+        *(
+            V1EnvVar(
+                name=name,
+                value_from=V1EnvVarSource(field_ref=V1ObjectFieldSelector(field_path=path)),
+            )
+            for name, path in fields.items()
+        ),
+    ]
+
+
+def _resources(environment: MeasuringEnvironment) -> V1ResourceRequirements:
+    """Requests equal to limits, whole CPUs: the pod is Guaranteed and may get cores of its own."""
+    needed = {"cpu": str(environment.cpu), "memory": environment.memory}
+    limits = dict(needed)
+    if environment.gpu_resource:
+        limits[environment.gpu_resource] = str(environment.gpu_count)
+    return V1ResourceRequirements(requests=needed, limits=limits)
+
+
+def _affinity(environment: MeasuringEnvironment) -> V1Affinity:
+    """One measuring pod a node, of all namespaces; never a GPU that others use at the same time."""
+    alone = V1PodAffinityTerm(
+        topology_key="kubernetes.io/hostname",
+        label_selector=V1LabelSelector(match_labels=dict(MEASURING)),
+        namespace_selector=V1LabelSelector(),
+    )
+    node = None
+    if environment.gpu_resource:
+        unshared = V1NodeSelectorRequirement(
+            key=SHARING_LABEL, operator="NotIn", values=list(SHARED)
+        )
+        node = V1NodeAffinity(
+            required_during_scheduling_ignored_during_execution=V1NodeSelector(
+                node_selector_terms=[V1NodeSelectorTerm(match_expressions=[unshared])]
+            )
+        )
+    return V1Affinity(
+        pod_anti_affinity=V1PodAntiAffinity(
+            required_during_scheduling_ignored_during_execution=[alone]
+        ),
+        node_affinity=node,
+    )

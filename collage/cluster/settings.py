@@ -1,0 +1,27 @@
+"""What the controller is told about its cluster: COLLAGE_CLUSTER__NAMESPACE and so on."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ClusterSettings(BaseModel):
+    """Where Jobs are made and what they run.
+
+    Attributes:
+        namespace: of the Jobs.
+        measure_image: measures; holds neither Prefect nor the Kubernetes client.
+        controller_image: finishes (assembles, compares, publishes) on the node that serves.
+        service_account: of the pods; they mount no token of it, but clouds give it access to the store.
+        env_from_secrets: Secrets whose keys are the pods' environment: the store's credentials.
+        image_pull_policy: "" leaves it to Kubernetes.
+        poll_s: seconds between two looks at a Job, on average.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    namespace: str = "default"
+    measure_image: str
+    controller_image: str
+    service_account: str = "default"
+    env_from_secrets: tuple[str, ...] = ()
+    image_pull_policy: str = ""
+    poll_s: float = Field(default=8.0, gt=0)

@@ -1,0 +1,202 @@
+"""A site that is a Kubernetes cluster: searched here, measured and finished on its nodes.
+
+A probe (one pod) says what the nodes of an environment are; the search then runs in this process as if it
+were such a node, with a measurer that makes Jobs; the finish is one pod again, of the controller's image,
+because it compiles. Answers of pods are objects in the store under keys that are made up here.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from collage.backends.registry import available_backends
+from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.jobs import JobRunner, Notice
+from collage.cluster.manifests import LABEL, Kind, Task
+from collage.cluster.measurer import LABEL_DIGITS, ClusterMeasurer, SearchTask
+from collage.cluster.settings import ClusterSettings
+from collage.errors import ClusterError, OptionError
+from collage.frontend import Function, Model
+from collage.measure.timing import sweep_bytes
+from collage.measure.work_key import WorkKeys, region_structure
+from collage.options import Options
+from collage.pipeline.request import (
+    CompileRequest,
+    CompileResult,
+    NodeFacts,
+    SearchFacts,
+    fetch_model,
+)
+from collage.pipeline.searching import footprint_bytes
+from collage.pipeline.session import Session, open_session
+from collage.pipeline.site import search_part, set_count
+from collage.report.terminal import Progress
+from collage.store import open_store
+
+if TYPE_CHECKING:
+    from collage.cluster.api import Jobs
+
+log = logging.getLogger(__name__)
+
+ANSWERS = "answers"
+FINISH = ("python", "-m", "containers.finish")
+
+
+class ClusterSite:
+    """Implements `Site` with Jobs; made anew in any process, it resumes what another one began."""
+
+    def __init__(
+        self,
+        store: str,
+        cache_dir: Path,
+        settings: ClusterSettings,
+        environments: Mapping[str, MeasuringEnvironment],
+        *,
+        jobs: "Jobs | None" = None,
+        notice: Notice = log.warning,
+    ) -> None:
+        """Name the store's address, this process's own folder, and the cluster.
+
+        Args:
+            store: reached under the same address from here and from the pods.
+            cache_dir: of this process.
+            settings: where Jobs are made.
+            environments: that requests may name.
+            jobs: of the namespace; None connects to the cluster of this process.
+            notice: told what a Job waits for.
+        """
+        self._address, self._cache_dir = store, cache_dir
+        self._settings, self._environments = settings, environments
+        self._notice = notice
+        self._connected = jobs
+        self._facts: dict[str, NodeFacts] = {}
+
+    def describe(self, request: CompileRequest) -> NodeFacts:
+        """Ask a node of the request's environment, now."""
+        arguments = ["probe", "--request", request.digest]
+        answer = self._ask(Kind.PROBE, request, arguments, ())
+        facts = NodeFacts.model_validate_json(answer)
+        self._facts[request.digest] = facts
+        return facts
+
+    def functions(self, request: CompileRequest) -> tuple[str, ...]:
+        return tuple("main" if not n else f"main_{n}" for n in range(set_count(request)))
+
+    def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchFacts:
+        facts = self._known_facts(request)
+        options = self._options(request, facts)
+
+        def open_measurer(model: Model, one: Function, session: Session) -> ClusterMeasurer:
+            return self._measurer(request, one, session, facts)
+
+        with (
+            self._model(request) as path,
+            open_session(options, progress, facts.environment) as session,
+        ):
+            return search_part(path, function, session, open_measurer)
+
+    def finish(self, request: CompileRequest, progress: Progress) -> CompileResult:
+        environment = self._known_facts(request).environment
+        with progress.stage("finish"):
+            arguments = ["--request", request.digest, "--environment", environment.digest]
+            answer = self._ask(Kind.FINISH, request, arguments, FINISH)
+        return CompileResult.model_validate_json(answer)
+
+    def _known_facts(self, request: CompileRequest) -> NodeFacts:
+        return self._facts.get(request.digest) or self.describe(request)
+
+    def _options(self, request: CompileRequest, facts: NodeFacts) -> Options:
+        """Search with exactly the backends of the node. Raises OptionError where they differ here."""
+        options = request.compile_options(self._address, self._cache_dir)
+        here = {one.name: one for one in available_backends(options.backends)}
+        for name, identity in facts.backends.items():
+            mine = here[name].identity if name in here else "not available"
+            if mine != identity:
+                raise OptionError(
+                    f"the backend {name} is {identity} on the nodes of {request.environment}, here "
+                    f"it is {mine}: use a controller image and a measuring image of one version"
+                )
+        return replace(options, backends=tuple(name for name in here if name in facts.backends))
+
+    def _measurer(
+        self, request: CompileRequest, function: Function, session: Session, facts: NodeFacts
+    ) -> ClusterMeasurer:
+        task = SearchTask(
+            request=request.digest,
+            function=function.name,
+            structure=region_structure(function, function.graph.everything),
+            environment_name=request.environment,
+            environment=facts.environment,
+            backends=facts.backends,
+            store=_for_pods(self._address),
+        )
+        sweep = sweep_bytes(footprint_bytes(function), facts.cache_bytes)
+        keys = WorkKeys([function], session.backends, facts.environment, sweep)
+        store = session.store
+        assert store is not None, "a request's options name a store"
+        return ClusterMeasurer(task, self._runner(request), store, session.table, keys)
+
+    def _ask(
+        self, kind: Kind, request: CompileRequest, arguments: list[str], command: tuple[str, ...]
+    ) -> bytes:
+        """Let a pod answer; an unfinished Job that was asked the same is waited for instead."""
+        runner = self._runner(request)
+        store = open_store(self._address, writes=False)
+        labels = {"run": request.digest[:LABEL_DIGITS], "environment": request.environment}
+        selector = {
+            "app.kubernetes.io/component": str(kind),
+            **{f"{LABEL}/{name}": value for name, value in labels.items()},
+        }
+        asked = [job for job in runner.jobs.find(selector) if not job.ended]
+        if asked:
+            name, key = asked[0].name, asked[0].notes[f"{LABEL}/answer"]
+        else:
+            token = uuid4().hex
+            name, key = f"collage-{kind}-{token[:20]}", f"{ANSWERS}/{token}.json"
+            told = [*arguments, "--store", _for_pods(self._address), "--answer", key]
+            notes = {"answer": key, "model": request.name}
+            runner.submit(Task(kind, name, labels, told, notes, command))
+        end = runner.wait(name)
+        found = store.read(key)
+        if found is None:
+            why = end.reason or "its pod succeeded"
+            raise ClusterError(f"the {kind} of {request.name} left no answer: {why}")
+        return found.data
+
+    def _runner(self, request: CompileRequest) -> JobRunner:
+        if request.environment not in self._environments:
+            known = ", ".join(sorted(self._environments))
+            raise OptionError(
+                f"no measuring environment {request.environment!r} is configured, only {known}"
+            )
+        environment = self._environments[request.environment]
+        if environment.threads != request.threads:
+            raise OptionError(
+                f"the request asks for {request.threads} threads, the environment "
+                f"{request.environment!r} has {environment.threads}"
+            )
+        return JobRunner(self._jobs(), environment, self._settings, self._notice)
+
+    def _jobs(self) -> "Jobs":
+        if self._connected is None:
+            from collage.cluster.api import connect
+
+            self._connected = connect(self._settings.namespace)
+        return self._connected
+
+    @contextmanager
+    def _model(self, request: CompileRequest) -> Iterator[Path]:
+        with TemporaryDirectory(prefix="collage-request-") as folder:
+            yield fetch_model(open_store(self._address, writes=False), request, Path(folder))
+
+
+def _for_pods(address: str) -> str:
+    """The controller has probed the store; its pods may lack the right to."""
+    if not address.startswith("s3://") or "probe=" in address:
+        return address
+    return f"{address}{'&' if '?' in address else '?'}probe=off"

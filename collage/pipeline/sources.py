@@ -1,0 +1,54 @@
+"""A model by its address: an ONNX file of this machine, or one in S3, with its external data."""
+
+from pathlib import Path
+from urllib.parse import unquote
+
+from collage.errors import ModelError
+from collage.frontend.load import external_names
+from collage.store import Store, open_store
+
+
+def is_address(text: str) -> bool:
+    """Tell the address of an ONNX file from the name of a registered model.
+
+    >>> is_address("s3://models/ocr/rec.onnx?region=eu-west-1"), is_address("ocr/rec")
+    (True, False)
+    """
+    return "://" in text or text.endswith(".onnx")
+
+
+def fetch_source(address: str, folder: Path) -> Path:
+    """Return the ONNX file at `address`; from S3 it is brought into `folder`.
+
+    Raises:
+        ModelError: there is no such file, or its external data is missing or lies elsewhere.
+        OptionError: the address makes no sense.
+        StoreError: S3 does not answer.
+    """
+    if address.startswith("file://"):
+        address = unquote(address.removeprefix("file://"))
+    if "://" not in address:
+        path = Path(address).expanduser()
+        if not path.is_file():
+            raise ModelError(f"{path}: no such file on the machine that runs the flow")
+        return path
+    where, _, settings = address.partition("?")
+    parent, _, name = where.rpartition("/")
+    store = open_store(f"{parent}?{settings}" if settings else parent, writes=False)
+    return _download(store, name, folder)
+
+
+def _download(store: Store, name: str, folder: Path) -> Path:
+    path = folder / name
+    if not store.download(name, path):
+        raise ModelError(f"{store.url}/{name}: no such object")
+    for external in external_names(path):
+        file = folder / external
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise ModelError(f"{name} names external data outside of its folder: {external}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not store.download(external, file):
+            raise ModelError(
+                f"{store.url}/{name} needs its external data {external}: no such object"
+            )
+    return path

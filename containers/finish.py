@@ -1,0 +1,29 @@
+"""Finishes a request on the node that serves: assembles, compares whole, passes the gate, publishes."""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from collage.cluster.pod import answer_finish
+from containers.program import run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", required=True, help="address of the store")
+    parser.add_argument("--request", required=True, help="digest of the request")
+    parser.add_argument("--environment", required=True, help="digest of the node's environment")
+    parser.add_argument("--answer", required=True, help="key of the result in the store")
+    given = parser.parse_args()
+    return run(lambda: _finish(given))
+
+
+def _finish(given: argparse.Namespace) -> str:
+    with tempfile.TemporaryDirectory(prefix="collage-") as scratch:
+        answer_finish(given.store, given.request, given.environment, given.answer, Path(scratch))
+    return "finished"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""`optimize_model`: a version of a model becomes one proven bundle for every environment.
+
+    import      registry or file -> store, one request for each environment
+    describe    what the nodes say of themselves; a request that was finished on such a node ends here
+    search      one partition search a function, mapped; all measuring goes through the store
+    finish      assemble, compare whole, gate, publish: on the target node
+    publish     alias of the version, if the gate says better
+    conclude    alias `optimized` when all gates have passed, then the registry's tags, last
+
+Every task can be run again at any moment: costs, marks of searches, results and bundles lie in the store
+under what they are made from. So the tasks have no cache of Prefect's, pass small models only, and are
+tried again where infrastructure failed and nowhere else. A slot of the environment's concurrency limit
+is held while something is measured there: two runs never measure the same candidate, and the later
+one finds what the earlier one has recorded.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prefect import flow, get_run_logger, unmapped
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from collage.pipeline.request import (
+    CompileRequest,
+    CompileResult,
+    NodeFacts,
+    RequestOptions,
+    SearchFacts,
+)
+from collage.pipeline.results import node_digest, read_result
+from collage.pipeline.sources import is_address
+from collage.registry import VersionStatus
+from collage.store import open_store
+from flows import records
+from flows.names import REJECTED
+from flows.outcome import Outcome, Submitted, failed, is_rejection, overall, plain, reasons
+from flows.settings import FlowSettings, flow_settings
+from flows.sites import open_site
+from flows.tasks import (
+    conclude,
+    configured_registry,
+    describe,
+    finish,
+    import_model,
+    publish,
+    retried,
+    search,
+)
+
+AT_ONCE = 16
+"""Tasks of one run; what measures is bounded by the environments' limits."""
+
+
+def _run_name() -> str:
+    given = flow_run.parameters
+    return " ".join(str(given[name]) for name in ("model", "version") if given.get(name))
+
+
+@flow(
+    name="optimize-model",
+    flow_run_name=_run_name,
+    task_runner=ThreadPoolTaskRunner(max_workers=AT_ONCE),  # type: ignore[arg-type]
+)
+def optimize_model(
+    model: str,
+    version: str | None = None,
+    environments: list[str] | None = None,
+    options: RequestOptions | None = None,
+) -> State:
+    """Split, measure, assemble, prove and publish one version of a model.
+
+    Args:
+        model: name in the registry, or the address of an ONNX file (a path, or s3://bucket/x.onnx).
+        version: of a registered model; the one that carries the alias when it is not given.
+        environments: names of measuring environments; all that are configured when not given.
+        options: of the compile.
+    """
+    settings = flow_settings()
+    try:
+        submitted = retried(import_model, settings)(model, version, environments, options)
+        outcomes = _optimize(submitted, settings)
+        if not is_address(model):
+            retried(conclude, settings)(submitted, outcomes)
+    except Exception as error:
+        if not is_address(model):
+            _mark_failed(model, version, error, settings)
+        if is_rejection(error):
+            return Failed(name=REJECTED, message=plain(error))
+        raise
+    return _final_state(outcomes)
+
+
+@dataclass
+class _Chain:
+    """What is under way for one environment; `error` is why nothing is."""
+
+    request: CompileRequest
+    facts: NodeFacts | None = None
+    known: CompileResult | None = None
+    searches: Sequence[PrefectFuture[SearchFacts]] = ()
+    finished: PrefectFuture[CompileResult] | None = None
+    error: Exception | None = None
+
+
+def _optimize(submitted: Submitted, settings: FlowSettings) -> list[Outcome]:
+    """Work on all environments at once; one that fails leaves the others alone."""
+    asked = [retried(describe, settings).submit(request) for request in submitted.requests]
+    chains = [
+        _start(submitted.model, request, described, settings)
+        for request, described in zip(submitted.requests, asked, strict=True)
+    ]
+    return [_settle(submitted, chain, settings) for chain in chains]
+
+
+def _start(
+    model: str, request: CompileRequest, described: PrefectFuture[NodeFacts], settings: FlowSettings
+) -> _Chain:
+    try:
+        facts = described.result()
+        known = read_result(open_store(settings.store, writes=False), request, facts)
+        if known:
+            get_run_logger().info("%s: unchanged since it was finished", request.environment)
+            return _Chain(request, facts, known)
+        names = open_site(request.environment, settings).functions(request)
+        searches = retried(search, settings).map(unmapped(model), unmapped(request), list(names))
+        finished = retried(finish, settings).submit(
+            request,
+            facts,
+            searches,  # type: ignore[arg-type]  # Prefect waits for the futures
+        )
+        return _Chain(request, facts, None, searches, finished)
+    except Exception as error:  # of whatever kind: the other environments go on
+        return _Chain(request, error=error)
+
+
+def _settle(submitted: Submitted, chain: _Chain, settings: FlowSettings) -> Outcome:
+    """Wait for one environment, publish what came of it, and show it."""
+    request = chain.request
+    try:
+        facts, result = _awaited(chain)
+        outcome = retried(publish, settings)(
+            submitted.model, submitted.version, request, facts, result
+        )
+        records.report_link(submitted.model, request.environment, settings.store, result.report)
+    except Exception as error:  # of whatever kind: the other environments go on
+        outcome = failed(
+            request.environment, error, node_digest(chain.facts) if chain.facts else ""
+        )
+    get_run_logger().info("%s: %s: %s", request.environment, outcome.status, outcome.reason)
+    records.verdict(submitted.model, submitted.version, outcome)
+    return outcome
+
+
+def _awaited(chain: _Chain) -> tuple[NodeFacts, CompileResult]:
+    """Return what the tasks made. Raises the first error: later ones follow from it."""
+    if chain.error:
+        raise chain.error
+    for one in chain.searches:
+        one.result()
+    result = chain.known or (chain.finished.result() if chain.finished else None)
+    if chain.facts is None or result is None:
+        raise RuntimeError(f"nothing was started for {chain.request.environment}")
+    return chain.facts, result
+
+
+def _mark_failed(model: str, version: str | None, error: Exception, settings: FlowSettings) -> None:
+    """Tag the version with the reason, if the registry still answers."""
+    try:
+        registry = configured_registry(settings)
+        found = registry.find(model, version)
+        registry.mark(found, VersionStatus(status="failed", reason=plain(error)))
+    except Exception as again:  # the run fails with the first error, which matters more
+        get_run_logger().warning("the registry was not told: %s", plain(again))
+
+
+def _final_state(outcomes: Sequence[Outcome]) -> State:
+    message = reasons(outcomes)
+    if overall(outcomes) != "failed":
+        return Completed(message=message, data=list(outcomes))
+    lost = [one for one in outcomes if one.status == "failed"]
+    name = REJECTED if all(one.rejected for one in lost) else None
+    return Failed(name=name, message=message)

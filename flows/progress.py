@@ -1,0 +1,127 @@
+"""The pipeline's progress, told to Prefect: a line in the run's log and an artifact for each phase.
+
+The pipeline counts in its own threads, often; Prefect's API wants to hear of it seldom, and may be
+slow or away. So a thread of its own looks at the counts every few seconds and reports what changed.
+Nothing of it can slow a measurement down or fail a run.
+"""
+
+import contextvars
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.exceptions import MissingContextError
+from prefect.logging import get_run_logger
+
+from collage.report.terminal import Progress, Stage
+from collage.report.words import duration, printable
+
+CLOSE_S = 10.0
+"""How long the end of a task waits for the last report."""
+
+logger = logging.getLogger("prefect.collage")
+
+
+class _Phase:
+    """One stage with what was last told about it."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.seconds: float | None = None
+        self.told = ""
+        self.artifact: UUID | None = None
+
+    @property
+    def line(self) -> str:
+        stage = self.stage
+        parts = [stage.name, stage.counts()]
+        if self.ended:
+            parts.append(f"done in {duration(self.seconds)}")
+        elif stage.left_s:
+            parts.append(f"{duration(stage.left_s)} left")
+        return "  ".join(part for part in parts if part)
+
+    @property
+    def ended(self) -> bool:
+        return self.seconds is not None
+
+    @property
+    def percent(self) -> float:
+        """Of what is known to be done; a phase without a total is at 0 until it ends."""
+        if self.ended:
+            return 100.0
+        return min(99.0, 100.0 * self.stage.done / self.stage.total) if self.stage.total else 0.0
+
+
+class FlowProgress(Progress):
+    """A `Progress` that reports to the run in whose context it is made; see `flow_progress`."""
+
+    def __init__(self, subject: str, every_s: float) -> None:
+        super().__init__(quiet=True)
+        self._subject, self._every_s = printable(subject), every_s
+        self._log = _run_logger()
+        self._phases: list[_Phase] = []
+        self._end = threading.Event()
+        context = contextvars.copy_context()  # links the artifacts to the run
+        self._thread = threading.Thread(target=context.run, args=(self._run,), daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def stage(self, name: str, total: int | None = None) -> Iterator[Stage]:
+        with super().stage(name, total) as stage:
+            phase = _Phase(stage)
+            self._phases.append(phase)
+            try:
+                yield stage
+            finally:
+                phase.seconds = stage.elapsed_s
+
+    def close(self) -> None:
+        """Report the end; waits for a slow API a little, not for one that is away."""
+        self._end.set()
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while not self._end.wait(self._every_s):
+            self._tell()
+        self._tell()
+
+    def _tell(self) -> None:
+        for phase in list(self._phases):
+            line = phase.line
+            if line == phase.told or phase.told.endswith("\n"):
+                continue
+            phase.told = f"{line}\n" if phase.ended else line
+            self._log.info("%s: %s", self._subject, line)
+            self._show(phase, line)
+
+    def _show(self, phase: _Phase, line: str) -> None:
+        description = f"{self._subject}: {line}"
+        try:
+            if phase.artifact is None:
+                made = create_progress_artifact(phase.percent, description=description)
+                phase.artifact = made if isinstance(made, UUID) else None
+            else:
+                update_progress_artifact(phase.artifact, phase.percent, description)
+        except Exception as error:  # the API may be away; the next report tries again
+            logger.debug("progress was not recorded: %s", error)
+
+
+@contextmanager
+def flow_progress(subject: str, every_s: float) -> Iterator[FlowProgress]:
+    """Report the progress of a block to the current run."""
+    progress = FlowProgress(subject, every_s)
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+def _run_logger() -> "logging.Logger | logging.LoggerAdapter[logging.Logger]":
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return logger

@@ -1,0 +1,122 @@
+"""`reconcile_registry`: starts the runs that a lost webhook, a crash or a changed machine has left out."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.deployments import run_deployment
+from prefect.states import Completed
+
+from collage.pipeline.request import RequestOptions, submit
+from collage.pipeline.results import node_digest
+from collage.registry import ModelVersion, Registry
+from collage.store import open_store
+from flows.settings import FlowSettings, flow_settings
+from flows.sites import environment_names, environment_threads, open_site
+from flows.tasks import configured_registry, retried
+from flows.wanted import RunFact, reason_to_start, start_key
+
+PAGE, PAGES = 200, 10
+"""Of runs that are looked at, the latest first."""
+
+
+@flow(name="reconcile-registry")
+def reconcile_registry(check_environments: bool = False) -> State:
+    """Start an optimize run for every candidate that needs one; nothing for those that do not.
+
+    Args:
+        check_environments: also ask the nodes whether hardware, driver or toolchains have changed.
+    """
+    settings = flow_settings()
+    started = retried(reconcile, settings)(check_environments)
+    return Completed(message=f"{len(started)} started", data=started)
+
+
+@task(cache_policy=NO_CACHE)
+def reconcile(check_environments: bool) -> list[str]:
+    """Start what is wanted; return the names of the runs."""
+    settings = flow_settings()
+    registry = configured_registry(settings)
+    versions = list(registry.candidates())
+    nodes = _nodes(registry, versions, settings, check_environments)
+    with get_client(sync_client=True) as client:
+        runs = _runs_by_version(client, settings)
+    started = []
+    for version in versions:
+        own = [*runs.get((version.name, version.version), ()), *runs.get((version.name, ""), ())]
+        reason = reason_to_start(registry.status(version), own, nodes, settings.attempts)
+        if reason:
+            _start(version, own, settings)
+            started.append(f"{version.name} {version.version}")
+            get_run_logger().info("%s %s: %s", version.name, version.version, reason)
+    get_run_logger().info("%d candidates, %d runs started", len(versions), len(started))
+    return started
+
+
+def _start(version: ModelVersion, runs: Sequence[RunFact], settings: FlowSettings) -> None:
+    run_deployment(
+        settings.deployment,
+        parameters={"model": version.name, "version": version.version},
+        idempotency_key=start_key(version.name, version.version, runs),
+        timeout=0,
+        as_subflow=False,
+    )
+
+
+def _nodes(
+    registry: Registry, versions: Sequence[ModelVersion], settings: FlowSettings, ask: bool
+) -> dict[str, str]:
+    """Ask each environment's node what it is now, with the first candidate for a request."""
+    names = environment_names(settings)
+    if not ask or not versions:
+        return dict.fromkeys(names, "")
+    found = {}
+    store = open_store(settings.store)
+    with tempfile.TemporaryDirectory(prefix="collage-reconcile-") as folder:
+        path = registry.download(versions[0], Path(folder))
+        for name in names:
+            request = submit(
+                store, path, name=versions[0].name, environment=name,
+                options=_default_options(settings), threads=environment_threads(name, settings),
+            )  # fmt: skip
+            found[name] = node_digest(open_site(name, settings).describe(request))
+    return found
+
+
+def _default_options(settings: FlowSettings) -> RequestOptions:
+    """Return the options that the deployment gives to its runs: they decide which toolchains count."""
+    with get_client(sync_client=True) as client:
+        parameters = client.read_deployment_by_name(settings.deployment).parameters
+    return RequestOptions.model_validate(parameters.get("options") or {})
+
+
+def _runs_by_version(
+    client: SyncPrefectClient, settings: FlowSettings
+) -> Mapping[tuple[str, str], list[RunFact]]:
+    """Return the runs of each (model, version), the latest first; version "" where none was named."""
+    flow_name = settings.deployment.partition("/")[0]
+    found: dict[tuple[str, str], list[RunFact]] = {}
+    for page in range(PAGES):
+        runs = client.read_flow_runs(
+            flow_filter=FlowFilter(name=FlowFilterName(any_=[flow_name])),
+            sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+            limit=PAGE,
+            offset=page * PAGE,
+        )
+        for run in runs:
+            named = (str(run.parameters.get("model")), str(run.parameters.get("version") or ""))
+            found.setdefault(named, []).append(_fact(run))
+        if len(runs) < PAGE:
+            break
+    return found
+
+
+def _fact(run: FlowRun) -> RunFact:
+    state = run.state_type.value if run.state_type else "SCHEDULED"
+    return RunFact(str(run.id), state, run.state_name or "")

@@ -1,0 +1,69 @@
+"""What the flows are told by their environment: `COLLAGE_STORE`, `COLLAGE_REGISTRY` and so on."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from collage.cluster.settings import ClusterSettings
+from collage.options import Options, physical_cores
+from collage.settings import CollageSettings
+
+LOCAL = "local"
+"""Name of the environment that is the flow's own machine."""
+
+
+class FlowSettings(CollageSettings):
+    """Settings of every flow; constructed where a flow or a task begins, never at import."""
+
+    store: str = Field(
+        description="address of the shared store: a folder, or s3://bucket/prefix?..."
+    )
+    cache_dir: Path | None = Field(
+        default=None, description="local folder for costs; default: the user's cache directory"
+    )
+    registry: str = Field(
+        default="", description="address of the model registry; none: only files can be optimized"
+    )
+    alias: str = Field(default="candidate", description="alias of the versions to optimize")
+    accepted: str = Field(default="optimized", description="alias set once all gates have passed")
+    threads: int = Field(
+        default_factory=physical_cores, ge=1, description="threads of the environment `local`"
+    )
+    environments_file: Path | None = Field(
+        default=None, description="YAML with the cluster's measuring environments by name"
+    )
+    cluster: ClusterSettings | None = Field(
+        default=None, description="where Jobs are made: COLLAGE_CLUSTER__NAMESPACE and so on"
+    )
+    slots: int = Field(
+        default=1, ge=1, description="flows that may measure in one environment at a time"
+    )
+    lease_s: float = Field(
+        default=60.0, ge=60.0, description="how long a killed flow keeps its slot"
+    )
+    retries: int = Field(default=3, ge=0, description="of a task, after infrastructure failed")
+    retry_delay_s: float = Field(default=10.0, gt=0, description="before the first; then doubled")
+    progress_every_s: float = Field(default=5.0, gt=0, description="between reports of progress")
+    deployment: str = Field(
+        default="optimize-model/optimize", description="what reconcile starts runs of"
+    )
+    attempts: int = Field(
+        default=5, ge=1, description="runs that reconcile starts for a version that keeps failing"
+    )
+    work_pool: str = Field(default="collage", description="where deployments run")
+    work_pool_type: Literal["process", "kubernetes"] = "process"
+    image: str = Field(default="", description="of the flow's pods, in a pool of type kubernetes")
+    reconcile_cron: str = Field(default="*/10 * * * *", description="for lost webhooks")
+    environment_cron: str = Field(default="0 3 * * *", description="for changed environments")
+    garbage_cron: str = Field(default="0 4 * * 0", description="lists what could be deleted")
+
+    @property
+    def local_dir(self) -> Path:
+        """The local store."""
+        return Options(cache_dir=self.cache_dir).store_dir
+
+
+def flow_settings() -> FlowSettings:
+    """Read the settings. Raises OptionError that names what is missing, wrong or unknown."""
+    return FlowSettings.load()

@@ -1,0 +1,205 @@
+"""The tasks of `optimize_model`: each parses, calls one thing of `collage`, and records."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from prefect import Task, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.concurrency.sync import concurrency
+from prefect.tasks import exponential_backoff
+
+from collage.errors import OptionError
+from collage.pipeline.request import (
+    CompileRequest,
+    CompileResult,
+    NodeFacts,
+    RequestOptions,
+    SearchFacts,
+    submit,
+)
+from collage.pipeline.results import claim_result, node_digest, promote, read_result
+from collage.pipeline.sources import fetch_source, is_address
+from collage.registry import Registry, VersionStatus, open_registry
+from collage.store import open_store
+from collage.store.aliases import move_alias
+from collage.store.base import BlobDigest
+from flows import records
+from flows.names import limit_name, optimized_alias, version_alias
+from flows.outcome import (
+    Outcome,
+    Submitted,
+    is_infrastructure,
+    overall,
+    verdict_text,
+    version_status,
+)
+from flows.progress import flow_progress
+from flows.settings import FlowSettings, flow_settings
+from flows.sites import environment_names, environment_threads, open_site
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@task(name="import", cache_policy=NO_CACHE)
+def import_model(
+    model: str, version: str | None, environments: list[str] | None, options: RequestOptions | None
+) -> Submitted:
+    """Bring the model into the store, with one request for each environment."""
+    settings = flow_settings()
+    with tempfile.TemporaryDirectory(prefix="collage-import-") as folder:
+        if is_address(model):
+            return _submit(fetch_source(model, Path(folder)), "", "", environments, options)
+        registry = configured_registry(settings)
+        found = registry.find(model, version)
+        registry.mark(found, VersionStatus(status="running"))
+        path = registry.download(found, Path(folder))
+        return _submit(path, found.name, found.version, environments, options)
+
+
+def _submit(
+    path: Path,
+    model: str,
+    version: str,
+    environments: list[str] | None,
+    options: RequestOptions | None,
+) -> Submitted:
+    settings = flow_settings()
+    store = open_store(settings.store)
+    requests = [
+        submit(
+            store, path, name=model, environment=name, options=options,
+            threads=environment_threads(name, settings),
+        )
+        for name in environments or environment_names(settings)
+    ]  # fmt: skip
+    first = requests[0]
+    return Submitted(
+        model=first.name, version=version or first.model[:12], requests=tuple(requests)
+    )
+
+
+@task(task_run_name="describe {request.environment}", cache_policy=NO_CACHE)
+def describe(request: CompileRequest) -> NodeFacts:
+    """Ask the environment's node what it is."""
+    return open_site(request.environment, flow_settings()).describe(request)
+
+
+@task(task_run_name="search {function} on {request.environment}", cache_policy=NO_CACHE)
+def search(model: str, request: CompileRequest, function: str) -> SearchFacts:
+    """Measure what the best plan of one function depends on."""
+    settings = flow_settings()
+    subject = f"{function} on {request.environment}"
+    with (
+        _slot(request.environment, settings),
+        flow_progress(subject, settings.progress_every_s) as progress,
+    ):
+        found = open_site(request.environment, settings).search(request, function, progress)
+    get_run_logger().info(
+        "%s: %d measured, %d from the store, %d invalid of %d different candidates in %.0f s",
+        subject, found.measured, found.cached, found.invalid, found.unique, found.seconds,
+    )  # fmt: skip
+    records.plan_ready(model, request, found)
+    return found
+
+
+@task(task_run_name="finish on {request.environment}", cache_policy=NO_CACHE)
+def finish(
+    request: CompileRequest, facts: NodeFacts, found: Sequence[SearchFacts]
+) -> CompileResult:
+    """Assemble, compare whole, pass the gate and publish, unless another run just did."""
+    settings = flow_settings()
+    store = open_store(settings.store)
+    with _slot(request.environment, settings):
+        if known := read_result(store, request, facts):
+            return known
+        subject = f"whole model on {request.environment}"
+        with flow_progress(subject, settings.progress_every_s) as progress:
+            made = open_site(request.environment, settings).finish(request, progress)
+        return claim_result(store, request, facts, made)  # the node may have said it differently
+
+
+@task(task_run_name="publish {request.environment}", cache_policy=NO_CACHE)
+def publish(
+    model: str, version: str, request: CompileRequest, facts: NodeFacts, result: CompileResult
+) -> Outcome:
+    """Let the version's alias stand for the bundle if the gate says better."""
+    store = open_store(flow_settings().store)
+    alias = version_alias(model, version, request.environment)
+    promotion = promote(store, alias, facts, result)
+    return Outcome(
+        environment=request.environment,
+        status="optimized" if result.passed else "not-faster",
+        reason=verdict_text(result, promotion.reason),
+        node=node_digest(facts),
+        bundle=promotion.bundle,
+        alias=alias,
+        moved=promotion.moved,
+        result=result,
+    )
+
+
+@task(cache_policy=NO_CACHE)
+def conclude(submitted: Submitted, outcomes: Sequence[Outcome]) -> None:
+    """Write back to the registry; the tags come last: they say that all the rest is done."""
+    settings = flow_settings()
+    registry = configured_registry(settings)
+    version = registry.find(submitted.model, submitted.version)
+    status = overall(outcomes)
+    if status == "optimized":
+        store = open_store(settings.store)
+        for one in outcomes:
+            alias = optimized_alias(submitted.model, one.environment)
+            move_alias(store, alias, BlobDigest(one.bundle))
+        registry.accept(version)
+    registry.mark(version, version_status(outcomes))
+
+
+def retried(step: "Task[P, R]", settings: FlowSettings) -> "Task[P, R]":
+    """Let a task be tried again after infrastructure failed: the one layer of retries in a run."""
+    return step.with_options(
+        retries=settings.retries,
+        retry_delay_seconds=exponential_backoff(settings.retry_delay_s),
+        retry_jitter_factor=0.5,
+        retry_condition_fn=_may_retry,
+    )
+
+
+def configured_registry(settings: FlowSettings) -> Registry:
+    """Open the registry that the settings name.
+
+    Raises:
+        OptionError: they name none.
+    """
+    if not settings.registry:
+        raise OptionError(
+            "no model registry is configured: set COLLAGE_REGISTRY, or give the address of an ONNX file"
+        )
+    return open_registry(settings.registry, alias=settings.alias, accepted=settings.accepted)
+
+
+@contextmanager
+def _slot(environment: str, settings: FlowSettings) -> Iterator[None]:
+    """Hold one of the environment's slots; a limit that does not exist fails the task.
+
+    A lease that cannot be renewed does not stop a measurement: at worst somebody measures the same.
+    """
+    with concurrency(
+        limit_name(environment),
+        strict=True,
+        lease_duration=settings.lease_s,
+        raise_on_lease_renewal_failure=False,
+    ):
+        yield
+
+
+def _may_retry(_: "Task[..., object]", __: TaskRun, state: State) -> bool:
+    try:
+        state.result()
+    except Exception as error:
+        return is_infrastructure(error)
+    return False

@@ -1,0 +1,139 @@
+"""A cluster of two played nodes on a real control plane, a real S3 server, and a small model."""
+
+import itertools
+import sys
+
+import pytest
+from kubernetes import client
+
+from collage.cluster.api import Jobs
+from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.settings import ClusterSettings
+from collage.cluster.site import ClusterSite
+from collage.pipeline.request import RequestOptions, submit
+from collage.store import open_store
+from tests.pipeline.test_compile import small_model
+from tests.servers.control_plane import ControlPlane, Unavailable
+from tests.servers.node import Node
+from tests.store import versitygw
+from tests.store.conftest import bucket, credentials, s3_address, s3_server  # noqa: F401
+
+IMAGES = {
+    "collage/measure:1": [sys.executable, "-m", "containers.measure"],
+    "collage/controller:1": [sys.executable],
+}
+_namespaces = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory):
+    try:
+        made = ControlPlane(tmp_path_factory.mktemp("plane"))
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def nodes(plane, tmp_path_factory):
+    labels = {"pool": "measure"}
+    made = [
+        Node(plane, name, tmp_path_factory.mktemp(name), images=IMAGES, labels=labels)
+        for name in ("node-1", "node-2")
+    ]
+    yield made
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def namespace(plane):
+    """A namespace of the test's own that enforces the strictest pod security."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    name = plane.make_namespace(f"collage-{next(_namespaces)}", labels)
+    secret = {
+        "metadata": {"name": "store"},
+        "stringData": {
+            "AWS_ACCESS_KEY_ID": versitygw.ACCESS,
+            "AWS_SECRET_ACCESS_KEY": versitygw.SECRET,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        },
+    }
+    with plane.client() as api:
+        client.CoreV1Api(api).create_namespaced_secret(name, secret)
+        yield name
+        client.CoreV1Api(api).delete_namespace(name)
+
+
+@pytest.fixture
+def core(plane):
+    with plane.client() as api:
+        yield client.CoreV1Api(api)
+
+
+@pytest.fixture
+def jobs(plane, namespace):
+    with plane.client() as api:
+        yield Jobs(namespace, api, patience_s=60)
+
+
+@pytest.fixture
+def settings(namespace):
+    return ClusterSettings(
+        namespace=namespace,
+        measure_image="collage/measure:1",
+        controller_image="collage/controller:1",
+        env_from_secrets=("store",),
+        poll_s=0.3,
+    )
+
+
+@pytest.fixture
+def environment():
+    return MeasuringEnvironment(
+        threads=1,
+        cpu=1,
+        memory="1Gi",
+        node_selector={"pool": "measure"},
+        parallelism=2,
+        seconds_per_shard=20,
+        deadline_seconds=200,
+    )
+
+
+@pytest.fixture
+def store(s3_address):  # noqa: F811
+    return open_store(s3_address)
+
+
+@pytest.fixture
+def request_(store, tmp_path):
+    """A small model and a budget that lets a search end, on two backends that build fast."""
+    options = RequestOptions(
+        backends=("onnxruntime", "onednn"), measure_budget_s=25, refine_s=0, verify_s=0.1
+    )
+    model = small_model(tmp_path / "small.onnx")
+    return submit(store, model, environment="pool", options=options)
+
+
+@pytest.fixture
+def notices():
+    return []
+
+
+@pytest.fixture
+def make_site(s3_address, tmp_path_factory, settings, environment, jobs, notices):  # noqa: F811
+    """Make a site as another process would: with an empty folder of its own."""
+
+    def make(**changes):
+        return ClusterSite(
+            s3_address,
+            tmp_path_factory.mktemp("controller"),
+            settings.model_copy(update=changes),
+            {"pool": environment},
+            jobs=jobs,
+            notice=notices.append,
+        )
+
+    return make

@@ -1,0 +1,104 @@
+"""kill -9 of a measuring pod and of the controller: no cost that was in the store is measured again."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+import yaml
+
+from collage.cost.table import decode_lines
+from collage.report.terminal import Progress
+from tests.servers.node import ROOT
+
+QUIET = Progress(quiet=True)
+
+
+def measured(store):
+    """How often each key was measured, by what is in the store."""
+    counts = Counter()
+    for entry in store.entries("costs/"):
+        counts.update(key for key, _ in decode_lines(store.read(entry.key).data))
+    return counts
+
+
+def until(ask, timeout_s=90):
+    end = time.monotonic() + timeout_s
+    while not (found := ask()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.1)
+    return found
+
+
+def measuring(core, namespace):
+    labels = "app.kubernetes.io/component=measure"
+    running = core.list_namespaced_pod(
+        namespace, label_selector=labels, field_selector="status.phase=Running"
+    )
+    return [pod.metadata.name for pod in running.items]
+
+
+def kill(nodes, namespace, pod):
+    for node in nodes:
+        node.kill(namespace, pod)
+
+
+@pytest.fixture
+def environment(environment):
+    return environment.model_copy(update={"parallelism": 1, "seconds_per_shard": 200})
+
+
+def test_a_measuring_pod_that_is_killed_mid_shard_loses_nothing(
+    nodes, make_site, request_, store, core, namespace, jobs
+):
+    site = make_site()
+    site.describe(request_)
+    found = []
+    search = threading.Thread(
+        target=lambda: found.append(site.search(request_, "main", QUIET)), daemon=True
+    )
+    search.start()
+    before = until(lambda: len(c := measured(store)) >= 6 and c)
+    victim = until(lambda: measuring(core, namespace))[0]
+    kill(nodes, namespace, victim)
+    search.join(150)
+    assert found, "the search ended"
+    after = measured(store)
+    assert all(after[key] == 1 for key in before), "what was in the store was measured again"
+    assert found[0].measured >= len(before)
+    again = make_site().search(request_, "main", QUIET)
+    assert again.measured == 0
+    assert len(jobs.find({"app.kubernetes.io/component": "measure"})) >= 1
+
+
+def test_a_controller_that_is_killed_is_resumed_by_another_that_adopts_its_job(
+    plane, nodes, make_site, request_, store, core, namespace, jobs, notices, s3_address, tmp_path,
+    environment,
+):  # fmt: skip
+    plane.kubeconfig(tmp_path / "kubeconfig", namespace=namespace)
+    written = {"pool": environment.model_dump(mode="json", by_alias=True)}
+    (tmp_path / "environments.yaml").write_text(yaml.safe_dump(written))
+    command = [sys.executable, "-m", "tests.cluster.controller", s3_address, request_.digest]
+    controller = subprocess.Popen(
+        [*command, namespace, str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until(lambda: controller.poll() is not None or len(measured(store)) >= 6)
+        assert controller.poll() is None, controller.stderr.read()
+    finally:
+        controller.kill()
+        controller.communicate()
+    (batch,) = [
+        job for job in jobs.find({"app.kubernetes.io/component": "measure"}) if not job.ended
+    ]
+    found = make_site().search(request_, "main", QUIET)
+    assert any(batch.name in one and "waiting for it" in one for one in notices)
+    assert max(measured(store).values()) == 1, "nothing was measured twice"
+    assert found.cached >= 6

@@ -1,0 +1,247 @@
+"""Jobs as the real Job controller and scheduler run them: what is free, what fails, what is waited for."""
+
+import threading
+import time
+
+import pytest
+from kubernetes import client
+
+from collage.cluster import jobs as jobs_module
+from collage.cluster import manifests
+from collage.cluster.api import _view
+from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.jobs import Ending, JobRunner
+from collage.cluster.manifests import Kind, Task
+from tests.servers.node import Node
+
+FOREVER = "import time; print('up', flush=True); time.sleep(120)"
+
+
+def task(name, code, indices=1):
+    command = ["python", "-c", code]
+    return Task(Kind.FINISH, name, {"run": "r"}, [], command=command, indices=indices)
+
+
+@pytest.fixture
+def runner(nodes, jobs, environment, settings, notices):
+    return JobRunner(jobs, environment, settings, notices.append)
+
+
+def until(ask, timeout_s=30):
+    end = time.monotonic() + timeout_s
+    while not (found := ask()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.1)
+    return found
+
+
+def pods(core, namespace, name):
+    selector = f"batch.kubernetes.io/job-name={name}"
+    return core.list_namespaced_pod(namespace, label_selector=selector).items
+
+
+def up(core, nodes, namespace, name, seen=()):
+    """Wait for a pod of the Job, none of `seen`, that has begun to work; return its name."""
+
+    def ask():
+        for pod in pods(core, namespace, name):
+            one = pod.metadata.name
+            if one not in seen and any("up" in n.log(namespace, one, "measure") for n in nodes):
+                return one
+        return None
+
+    return until(ask)
+
+
+class Waiting(threading.Thread):
+    """Waits for a Job in a thread; `end` returns how it ended."""
+
+    def __init__(self, runner, name):
+        super().__init__(daemon=True)
+        self.runner, self.job, self.found = runner, name, None
+        self.start()
+
+    def run(self):
+        try:
+            self.found = self.runner.wait(self.job)
+        except Exception as error:
+            self.found = error
+
+    def end(self, timeout_s=60):
+        self.join(timeout_s)
+        assert not self.is_alive()
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+def test_a_bad_index_fails_alone_and_without_a_retry(runner, core, namespace):
+    code = "import os,sys; sys.exit(42 if os.environ['JOB_COMPLETION_INDEX'] == '1' else 0)"
+    runner.submit(task("alone", code, indices=3))
+    end = runner.wait("alone")
+    assert (end.ending, end.code, end.failed_indices) == (Ending.FAILED, "FailedIndexes", "1")
+    assert runner.jobs.read("alone").succeeded == 2
+    assert len(pods(core, namespace, "alone")) == 3
+
+
+def test_a_bad_node_fails_the_job_with_what_it_said(runner):
+    code = "import sys; print('no such CPU; password=hunter2', file=sys.stderr); sys.exit(43)"
+    runner.submit(task("bad", code, indices=4))
+    end = runner.wait("bad")
+    assert (end.ending, end.code) == (Ending.FAILED, "PodFailurePolicy")
+    assert "no such CPU" in end.reason
+    assert "hunter2" not in end.reason
+
+
+@pytest.fixture
+def no_retry(monkeypatch):
+    """An index that fails once has failed: only what costs no retry may happen to it."""
+    monkeypatch.setattr(manifests, "RETRIES_PER_INDEX", 0)
+
+
+def test_an_eviction_costs_no_retry(runner, core, nodes, namespace, no_retry):
+    runner.submit(task("evicted", FOREVER.replace("120", "5")))
+    waiting = Waiting(runner, "evicted")
+    first = up(core, nodes, namespace, "evicted")
+    core.create_namespaced_pod_eviction(first, namespace, {"metadata": {"name": first}})
+    assert waiting.end(90).ending is Ending.COMPLETE
+    assert first not in [pod.metadata.name for pod in pods(core, namespace, "evicted")]
+
+
+def test_a_killed_pod_costs_one(runner, core, nodes, namespace, no_retry):
+    runner.submit(task("killed", FOREVER))
+    waiting = Waiting(runner, "killed")
+    victim = up(core, nodes, namespace, "killed")
+    for node in nodes:
+        node.kill(namespace, victim)
+    end = waiting.end()
+    assert (end.ending, end.failed_indices) == (Ending.FAILED, "0")
+
+
+def test_preemption_costs_no_retry(plane, runner, core, nodes, namespace, no_retry):
+    runner.submit(task("preempted", FOREVER.replace("120", "5")))
+    waiting = Waiting(runner, "preempted")
+    first = up(core, nodes, namespace, "preempted")
+    host = core.read_namespaced_pod(first, namespace).spec.node_name
+    with plane.client() as api:
+        client.SchedulingV1Api(api).create_priority_class(
+            {"metadata": {"name": "urgent"}, "value": 9}
+        )
+    core.create_namespaced_pod(namespace, urgent_pod(host))
+    until(lambda: first not in [p.metadata.name for p in pods(core, namespace, "preempted")])
+    end = waiting.end(90)
+    assert end.ending is Ending.COMPLETE
+    with plane.client() as api:
+        found = client.BatchV1Api(api).read_namespaced_job("preempted", namespace)
+        client.SchedulingV1Api(api).delete_priority_class("urgent")
+    assert found.status.succeeded == 1
+
+
+def urgent_pod(host):
+    """A pod of higher priority that needs the whole node."""
+    limits = {"cpu": "8", "memory": "1Gi"}
+    context = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    container = {
+        "name": "main", "image": "collage/controller:1", "args": ["-c", "pass"],
+        "resources": {"limits": limits, "requests": limits}, "securityContext": context,
+    }  # fmt: skip
+    security = {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}}
+    return {
+        "metadata": {"name": "urgent"},
+        "spec": {
+            "restartPolicy": "Never", "priorityClassName": "urgent", "containers": [container],
+            "nodeSelector": {"kubernetes.io/hostname": host}, "securityContext": security,
+        },
+    }  # fmt: skip
+
+
+def test_the_api_server_may_go_and_come_back(plane, runner, core, nodes, namespace):
+    runner.submit(task("away", FOREVER.replace("120", "6")))
+    waiting = Waiting(runner, "away")
+    up(core, nodes, namespace, "away")
+    plane.kill("kube-apiserver")
+    time.sleep(2)
+    assert waiting.is_alive()
+    plane.start("kube-apiserver")
+    assert waiting.end().ending is Ending.COMPLETE
+
+
+def test_a_running_job_is_adopted_and_an_ended_one_replaced(runner, notices, jobs):
+    one = task("same", "import time; time.sleep(2)")
+    runner.submit(one)
+    runner.submit(one)
+    assert notices == ["the Job same runs already: waiting for it"]
+    assert runner.wait("same").ending is Ending.COMPLETE
+    runner.submit(one)
+    assert runner.wait("same").ending is Ending.COMPLETE
+    assert len(jobs.find({"collage.dev/run": "r"})) == 1
+
+
+def test_a_job_that_is_deleted_is_gone(runner, core, nodes, namespace, jobs):
+    runner.submit(task("gone", FOREVER))
+    waiting = Waiting(runner, "gone")
+    up(core, nodes, namespace, "gone")
+    jobs.delete("gone")
+    assert waiting.end().ending is Ending.GONE
+
+
+def test_the_deadline_ends_a_job(runner, environment):
+    runner.environment = environment.model_copy(update={"deadline_seconds": 2})
+    runner.submit(task("late", FOREVER))
+    end = runner.wait("late")
+    assert (end.ending, end.code) == (Ending.FAILED, "DeadlineExceeded")
+
+
+def test_pods_without_room_wait_and_say_so(runner, environment, notices, jobs, monkeypatch):
+    monkeypatch.setattr(jobs_module, "NO_ROOM_S", 0.5)
+    runner.environment = environment.model_copy(update={"node_selector": {"pool": "none"}})
+    runner.submit(task("room", "pass"))
+    waiting = Waiting(runner, "room")
+    until(lambda: any("wait for a node" in one and "didn't match" in one for one in notices))
+    assert waiting.is_alive()
+    jobs.delete("room")
+    assert waiting.end().ending is Ending.GONE
+
+
+def test_a_gpu_that_others_use_too_is_never_measured_on(
+    plane, runner, core, notices, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(jobs_module, "NO_ROOM_S", 0.5)
+    labels = {"nvidia.com/gpu.sharing-strategy": "time-slicing"}
+    images = {"collage/controller:1": ["python"]}
+    node = Node(
+        plane, "gpu-1", tmp_path, images=images, labels=labels, resources={"nvidia.com/gpu": "1"}
+    )
+    try:
+        runner.environment = MeasuringEnvironment(gpu_resource="nvidia.com/gpu", memory="1Gi")
+        runner.submit(task("gpu", "pass"))
+        waiting = Waiting(runner, "gpu")
+        until(lambda: any("wait for a node" in one for one in notices))
+        assert waiting.is_alive()
+        alone = {"metadata": {"labels": {"nvidia.com/gpu.sharing-strategy": "none"}}}
+        core.patch_node("gpu-1", alone)
+        assert waiting.end().ending is Ending.COMPLETE
+    finally:
+        node.close()
+        core.delete_node("gpu-1")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "complete", "failed"),
+    [
+        ([], False, False),
+        ([("SuccessCriteriaMet", "True")], False, False),
+        ([("FailureTarget", "True")], False, False),
+        ([("Complete", "False"), ("Failed", "False")], False, False),
+        ([("SuccessCriteriaMet", "True"), ("Complete", "True")], True, False),
+        ([("FailureTarget", "True"), ("Failed", "True")], False, True),
+        ([("Suspended", "True")], False, False),
+    ],
+)
+def test_only_complete_and_failed_end_a_job(conditions, complete, failed):
+    status = client.V1JobStatus(
+        conditions=[client.V1JobCondition(type=kind, status=state) for kind, state in conditions]
+    )
+    view = _view(client.V1Job(metadata=client.V1ObjectMeta(name="j"), status=status))
+    assert (view.complete, view.failed) == (complete, failed)
+    assert view.ended == (complete or failed)

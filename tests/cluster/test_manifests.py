@@ -1,0 +1,108 @@
+"""The manifest of a measuring Job, whole, and what settings add to it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from kubernetes.client import ApiClient
+
+from collage.cluster.environments import MeasuringEnvironment, parse_environments
+from collage.cluster.manifests import Kind, Task, job_manifest
+from collage.cluster.settings import ClusterSettings
+from collage.errors import OptionError
+
+GOLDEN = Path(__file__).with_name("golden")
+SETTINGS = ClusterSettings(
+    namespace="collage",
+    measure_image="registry/collage-measure:1",
+    controller_image="registry/collage-controller:1",
+    service_account="collage-measure",
+    env_from_secrets=("collage-store",),
+)
+PLAIN = MeasuringEnvironment(threads=2, cpu=3, memory="8Gi", node_selector={"pool": "measure"})
+GPU = parse_environments(
+    {
+        "gpu": {
+            "threads": 4, "cpu": 6, "memory": "32Gi", "gpuResource": "nvidia.com/gpu",
+            "priorityClassName": "collage-measure", "queueName": "gpu-measure",
+            "nodeSelector": {"nvidia.com/gpu.product": "H200"}, "parallelism": 16,
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        }
+    },
+    "here",
+)["gpu"]  # fmt: skip
+MEASURE = Task(
+    Kind.MEASURE,
+    "collage-pool-0123",
+    {"run": "r" * 32, "environment": "pool", "search": "s" * 32},
+    ["shard", "--store", "s3://bucket", "--batch", "d" * 64],
+    {"batch": "d" * 64},
+    indices=5,
+)
+FINISH = Task(
+    Kind.FINISH, "collage-finish-0123", {"run": "r" * 32}, ["--request", "r"],
+    command=("python", "-m", "containers.finish"),
+)  # fmt: skip
+
+
+def rendered(task, environment):
+    with ApiClient() as api:
+        return api.sanitize_for_serialization(job_manifest(task, environment, SETTINGS))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "environment"),
+    [("measure", MEASURE, PLAIN), ("gpu", MEASURE, GPU), ("finish", FINISH, PLAIN)],
+)
+def test_manifests(name, task, environment):
+    """To renew a golden text, delete it and run twice."""
+    found = yaml.safe_dump(rendered(task, environment), sort_keys=True)
+    golden = GOLDEN / f"{name}.yaml"
+    if not golden.exists():
+        GOLDEN.mkdir(exist_ok=True)
+        golden.write_text(found)
+        pytest.fail(f"{golden} was written: read it, and run again")
+    assert found == golden.read_text()
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.34", "1.36"])
+@pytest.mark.parametrize("environment", [PLAIN, GPU], ids=["plain", "gpu"])
+def test_manifests_are_valid(version, environment):
+    validate = pytest.importorskip("kubernetes_validate").validate
+    for task in (MEASURE, FINISH):
+        validate(rendered(task, environment), version, strict=True)
+
+
+def test_no_pod_mounts_a_token_or_may_become_root():
+    pod = rendered(MEASURE, GPU)["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert "AWS" not in json.dumps(pod)
+
+
+def test_pods_are_guaranteed_with_whole_cpus():
+    found = rendered(MEASURE, GPU)["spec"]["template"]["spec"]["containers"][0]["resources"]
+    limits = dict(found["limits"])
+    assert limits.pop("nvidia.com/gpu") == "1"
+    assert limits == found["requests"] == {"cpu": "6", "memory": "32Gi"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"a": {"paralelism": 3}}, r"here: a\.paralelism: Extra inputs"),
+        ({"a": {"cpu": 1.5}}, r"here: a\.cpu: "),
+        ({"a": {"cpu": 2, "threads": 4}}, r"here: a: .*cpu \(2\) must be at least threads \(4\)"),
+        ({"a": {"memory": "lots"}}, r"here: a\.memory: "),
+        ({"a": {"tolerations": [{"efect": "x"}]}}, r"here: a\.tolerations\.0\.efect: "),
+        ({"A": {}}, "cannot name an environment"),
+        ({}, "at least one"),
+        ([1], "write a mapping"),
+    ],
+)
+def test_a_wrong_environment_is_named(content, message):
+    with pytest.raises(OptionError, match=message):
+        parse_environments(content, "here")

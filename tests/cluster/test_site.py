@@ -1,0 +1,83 @@
+"""Requests on a real control plane: searched here, measured and finished in pods."""
+
+import pytest
+
+from collage.cluster.jobs import JobRunner
+from collage.errors import ClusterError, OptionError
+from collage.pipeline.request import RequestOptions
+from collage.report.terminal import Progress
+from collage.store.bundles import fetch_bundle
+
+QUIET = Progress(quiet=True)
+
+
+def job_names(jobs, component):
+    return [job.name for job in jobs.find({"app.kubernetes.io/component": component})]
+
+
+def test_a_search_measures_in_jobs_a_finish_publishes_and_a_rerun_measures_nothing(
+    nodes, make_site, request_, store, jobs, notices, tmp_path
+):
+    site = make_site()
+    facts = site.describe(request_)
+    assert set(facts.backends) == {"onnxruntime", "onednn"}
+    assert site.functions(request_) == ("main",)
+    found = site.search(request_, "main", QUIET)
+    assert found.measured > 10
+    batches = job_names(jobs, "measure")
+    assert len(batches) >= 2
+    assert not any("given up" in one for one in notices)
+
+    again = make_site()  # another process, with nothing of its own
+    second = again.search(request_, "main", QUIET)
+    assert (second.measured, second.gap_s) == (0, found.gap_s)
+    assert job_names(jobs, "measure") == batches
+
+    result = again.finish(request_, QUIET)
+    assert result.measured == 0
+    assert result.latency_s["collage"] > 0
+    assert fetch_bundle(store, result.bundle, tmp_path / "bundle") == result.bundle
+
+
+def test_a_wrong_image_fails_within_a_minute_with_the_reason(nodes, make_site, request_, jobs):
+    with pytest.raises(ClusterError, match=r"ImagePull.*nowhere/measure:9.*not found"):
+        make_site(measure_image="nowhere/measure:9").describe(request_)
+    assert not any(not job.ended for job in jobs.find({}))
+
+
+def test_a_missing_secret_fails_with_its_name(nodes, make_site, request_):
+    with pytest.raises(
+        ClusterError, match=r'CreateContainerConfigError: secret "absent" not found'
+    ):
+        make_site(env_from_secrets=("absent",)).describe(request_)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"environment": "other"}, "no measuring environment 'other' is configured, only pool"),
+        ({"threads": 2}, "asks for 2 threads, the environment 'pool' has 1"),
+    ],
+)
+def test_what_is_not_configured_is_refused(make_site, request_, change, message):
+    with pytest.raises(OptionError, match=message):
+        make_site().describe(request_.model_copy(update=change))
+
+
+def test_an_unknown_backend_fails_at_once_with_the_pods_words(nodes, make_site, store, request_):
+    options = RequestOptions(backends=("onnxruntime", "no-such-one"))
+    request = request_.model_copy(update={"options": options})
+    store.create(f"requests/{request.digest}.json", request.text)
+    with pytest.raises(ClusterError, match=r"(?s)PodFailurePolicy.*no-such-one"):
+        make_site().describe(request)
+
+
+def test_kubernetes_says_no(plane, make_site, request_, namespace, settings, environment):
+    from collage.cluster.api import Jobs
+    from collage.cluster.manifests import Kind, Task
+
+    token = plane.account_token(namespace, "default")
+    with plane.client(token) as api:
+        runner = JobRunner(Jobs(namespace, api), environment, settings, print)
+        with pytest.raises(ClusterError, match=r"403: .*give its service account the Role"):
+            runner.submit(Task(Kind.PROBE, "no", {}, []))

@@ -1,0 +1,96 @@
+"""A site whose nodes are told what to say: for what the flow does around measuring."""
+
+import json
+import threading
+
+from collage.cost import Environment
+from collage.pipeline.request import CompileResult, NodeFacts, PlanFacts, SearchFacts
+from collage.store import open_store
+from collage.store.blobs import digest_of
+from collage.store.bundles import MANIFEST, publish_bundle
+
+
+class FakeSite:
+    """Implements `Site`; `errors` maps (environment, step) to what is raised, the first ones first."""
+
+    def __init__(self, store, folder, functions=("main",)):
+        self.store, self.folder, self.names = store, folder, functions
+        self.errors = {}
+        self.driver = {}
+        self.passed = {}
+        self.calls = []
+        self._made = 0
+        self._lock = threading.Lock()
+
+    def describe(self, request):
+        self._call(request, "describe")
+        environment = Environment(
+            cpu="fake", cpu_features="", cores=1, threads=request.threads,
+            driver=self.driver.get(request.environment, ""), protocol="test",
+        )  # fmt: skip
+        return NodeFacts(environment=environment, cache_bytes=1 << 20, backends={"one": "one v=1"})
+
+    def functions(self, request):
+        return self.names
+
+    def search(self, request, function, progress):
+        self._call(request, f"search {function}")
+        with progress.stage("measure", 2) as stage:
+            stage.advance(2, cached=1)
+        plan = PlanFacts(name="best", predicted_s=1e-3, regions=2, backends=("one",))
+        return SearchFacts(
+            function=function, plans=(plan,), gap_s=0.0, enumerated=2, unique=2, measured=1, cached=1,
+            invalid=0, seconds=0.1,
+        )  # fmt: skip
+
+    def finish(self, request, progress):
+        self._call(request, "finish")
+        with self._lock:
+            self._made += 1
+            folder = self.folder / f"bundle-{self._made}"
+        latency_s = 1e-3 / self._made
+        bundle = publish_bundle(open_store(self.store), _bundle(folder, latency_s)).digest
+        passed = self.passed.get(request.environment, True)
+        return CompileResult(
+            bundle=bundle, report=digest_of(b"report"), passed=passed,
+            reason="" if passed else "slower than onnxruntime", speedup=1.25, predicted_s=1e-3,
+            latency_s={"collage": latency_s, "onnxruntime": 1.25 * latency_s, "openvino": None},
+            plan=("2 nodes on one",), measured=0, cached=2, invalid=0, seconds={"verify": 1.0},
+        )  # fmt: skip
+
+    def count(self, step):
+        return sum(one == step for _, one in self.calls)
+
+    def _call(self, request, step):
+        self.calls.append((request.environment, step))
+        errors = self.errors.get((request.environment, step), [])
+        if errors:
+            raise errors.pop(0)
+
+
+def registered(settings, model, name="small", version="1"):
+    """Add a version to the registry of the settings and let it ask to be optimized."""
+    from flows.tasks import configured_registry
+
+    registry = configured_registry(settings)
+    registry.set_alias(registry.add(name, version, {"model.onnx": model}))
+    return registry
+
+
+def _bundle(folder, latency_s):
+    folder.mkdir(parents=True)
+    files = {"model.so": b"code", "report.html": b"report"}
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    manifest = {
+        "schema_version": 1, "executable": "model.so", "functions": [], "threads": 1,
+        "cpu": {"model": "cpu", "features": []}, "libraries": {},
+        "latency": {"collage": {"seconds": latency_s}}, "gate_passed": True, "gate_reason": "",
+        "provenance": {
+            "model_path": "model.onnx", "model_sha256": "0" * 64, "collage_version": "0",
+            "environment_digest": "fake", "seed": 0,
+        },
+        "files": {name: digest_of(data) for name, data in files.items()},
+    }  # fmt: skip
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    return folder

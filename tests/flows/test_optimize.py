@@ -1,0 +1,205 @@
+"""What the flow does around measuring: environments, retries, tags, aliases and records."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from collage.errors import GateError, MeasureError, ModelError, StoreError
+from collage.registry import VersionStatus
+from collage.store import open_store
+from collage.store.aliases import list_aliases, read_alias
+from tests.flows.fake_site import FakeSite, registered
+from tests.pipeline.test_compile import small_model
+
+pytest.importorskip("prefect")
+
+
+@pytest.fixture
+def site(settings, server, limit, tmp_path, monkeypatch):
+    """Two environments, `a` and `b`, of a fake cluster."""
+    made = FakeSite(settings.store, tmp_path / "bundles")
+    known = {"a": SimpleNamespace(threads=1), "b": SimpleNamespace(threads=2)}
+    monkeypatch.setattr("flows.sites._environments", lambda settings: known)
+    monkeypatch.setattr("flows.sites._cluster_site", lambda settings: made)
+    for name in known:
+        limit(name)
+    return made
+
+
+@pytest.fixture
+def registry(settings, tmp_path):
+    """A registry with version 1 of the model `small`, which asks to be optimized."""
+    return registered(settings, small_model(tmp_path / "small.onnx"))
+
+
+def optimize(*args, **kwargs):
+    from flows.optimize import optimize_model
+
+    return optimize_model(*args, **kwargs, return_state=True)
+
+
+def tags(registry):
+    return registry.status(registry.find("small", "1"))
+
+
+def test_every_environment_gets_a_bundle_and_the_version_its_alias(site, registry, settings):
+    state = optimize("small", "1")
+    assert state.is_completed(), state
+    found = {one.name: one.bundle for one in list_aliases(open_store(settings.store))}
+    assert found.keys() == {
+        "small/1/a", "small/1/b", "small/optimized/a", "small/optimized/b",
+    }  # fmt: skip
+    assert found["small/1/a"] == found["small/optimized/a"] != found["small/1/b"]
+    status = tags(registry)
+    assert status.status == "optimized"
+    assert status.speedup == 1.25
+    assert {pair.partition("=")[0] for pair in status.environment.split(",")} == {"a", "b"}
+
+
+def test_unchanged_it_asks_the_nodes_and_does_nothing_else(site, registry):
+    optimize("small", "1")
+    site.calls.clear()
+    state = optimize("small", "1")
+    assert state.is_completed()
+    assert sorted(site.calls) == [("a", "describe"), ("b", "describe")]
+
+
+def test_a_changed_environment_is_measured_again_alone(site, registry, settings):
+    optimize("small", "1")
+    before = read_alias(open_store(settings.store), "small/1/b").bundle
+    site.calls.clear()
+    site.driver["b"] = "new"
+    optimize("small", "1")
+    assert ("a", "finish") not in site.calls
+    assert ("b", "finish") in site.calls
+    assert read_alias(open_store(settings.store), "small/1/b").bundle != before
+
+
+def test_an_environment_that_fails_leaves_the_others_alone(site, registry, settings):
+    site.errors["a", "finish"] = [MeasureError("the image pulls nothing: ErrImagePull")]
+    state = optimize("small", "1")
+    assert state.is_failed()
+    assert "ErrImagePull" in state.message
+    store = open_store(settings.store)
+    assert read_alias(store, "small/1/b") is not None
+    assert read_alias(store, "small/optimized/b") is None, "only when all have passed"
+    status = tags(registry)
+    assert (status.status, "ErrImagePull" in status.reason) == ("failed", True)
+    assert site.count("finish") == 2, "not tried again"
+
+
+def test_a_gate_that_does_not_pass_moves_no_alias(site, registry, settings):
+    site.passed["a"] = False
+    state = optimize("small", "1")
+    assert state.is_completed()
+    assert tags(registry).status == "not-faster"
+    assert "slower than onnxruntime" in tags(registry).reason
+    names = [one.name for one in list_aliases(open_store(settings.store))]
+    assert names == ["small/1/b"]
+
+
+@pytest.mark.parametrize("step", ["describe", "search main", "finish"])
+def test_infrastructure_is_tried_again(site, registry, step):
+    site.errors["a", step] = [StoreError("503"), ConnectionError("reset")]
+    state = optimize("small", "1", environments=["a"])
+    assert state.is_completed(), state
+    assert site.count(step) == 3
+
+
+def test_infrastructure_that_stays_away_fails_with_its_reason(site, registry):
+    site.errors["a", "search main"] = [StoreError("cannot write s3://b/k: 503")] * 3
+    state = optimize("small", "1", environments=["a"])
+    assert (state.is_failed(), state.name) == (True, "Failed")
+    assert "cannot write s3://b/k" in state.message
+    assert tags(registry).status == "failed"
+
+
+@pytest.mark.parametrize("error", [GateError("other numbers"), ModelError("no such operator")])
+def test_a_rejected_model_is_not_tried_again(site, registry, error):
+    site.errors["a", "search main"] = [error]
+    state = optimize("small", "1", environments=["a"])
+    assert (state.is_failed(), state.name) == (True, "Rejected")
+    assert str(error) in state.message
+    assert site.count("search main") == 1
+    assert tags(registry) == VersionStatus(
+        status="failed", reason=state.message, environment=tags(registry).environment
+    )
+
+
+def test_a_file_that_is_no_model_is_rejected_with_the_plain_reason(site, settings, tmp_path):
+    (tmp_path / "no.onnx").write_bytes(b"nothing")
+    registry = registered(settings, tmp_path / "no.onnx")
+    state = optimize("small")
+    assert (state.is_failed(), state.name) == (True, "Rejected")
+    assert "not an ONNX model" in state.message
+    assert tags(registry).status == "failed"
+    assert not site.calls
+
+
+def test_an_unknown_environment_is_rejected(site, registry):
+    state = optimize("small", "1", environments=["c"])
+    assert state.name == "Rejected"
+    assert "no environment 'c'" in state.message
+
+
+def test_a_missing_limit_lets_nobody_measure(site, registry, client):
+    client.delete_global_concurrency_limit_by_name("collage-a")
+    state = optimize("small", "1", environments=["a"])
+    assert state.is_failed()
+    assert site.count("search main") == 0
+
+
+def test_several_functions_are_searched_and_finished_once(site, registry):
+    site.names = ("main", "main_1", "main_2")
+    state = optimize("small", "1", environments=["a"])
+    assert state.is_completed()
+    steps = [step for _, step in site.calls]
+    assert sorted(steps[1:4]) == ["search main", "search main_1", "search main_2"]
+    assert steps[4:] == ["finish"]
+
+
+def test_what_prefect_shows(site, registry, client):
+    state = optimize("small", "1", environments=["a"])
+    run = state.state_details.flow_run_id
+    found = {one.key: one for one in artifacts(client, run)}
+    rows = json.loads(found["collage-alternatives-small-a-main"].data)
+    assert rows[0]["predicted"] == "1.00 ms"
+    assert "| onnxruntime | 1.25 ms | 1.25x |" in found["collage-summary-small-a"].data
+    assert "/blobs/" in found["collage-report-small-a"].data
+    progress = [one for one in artifacts(client, run) if one.type == "progress"]
+    assert [one.data for one in progress] == [100.0]
+    assert "main on a: measure  2/2  1 cached" in progress[0].description
+
+
+def artifacts(client, run):
+    from prefect.client.schemas.filters import ArtifactFilter
+
+    return client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id={"any_": [run]}))
+
+
+def test_events_tell_what_was_published_and_rejected(site, registry, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        "flows.records.emit_event",
+        lambda event, resource, payload: told.append((event, resource["prefect.resource.id"])),
+    )
+    site.passed["b"] = False
+    optimize("small", "1")
+    resource = "collage.model.small"
+    assert sorted(told) == sorted([
+        ("collage.plan.ready", resource), ("collage.plan.ready", resource),
+        ("collage.artifact.published", resource), ("collage.artifact.rejected", resource),
+    ])  # fmt: skip
+
+
+def test_records_that_fail_do_not_fail_the_run(site, registry, monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("the API is away")
+
+    for name in ("emit_event", "create_table_artifact", "create_markdown_artifact",
+                 "create_link_artifact"):  # fmt: skip
+        monkeypatch.setattr(f"flows.records.{name}", broken)
+    monkeypatch.setattr("flows.progress.create_progress_artifact", broken)
+    assert optimize("small", "1", environments=["a"]).is_completed()
+    assert tags(registry).status == "optimized"

@@ -1,0 +1,112 @@
+"""What a webhook or a crash has left out is started once; nothing else is."""
+
+import pytest
+
+from collage.registry import VersionStatus
+from tests.flows.fake_site import registered
+from tests.pipeline.test_compile import small_model
+
+pytest.importorskip("prefect")
+
+
+@pytest.fixture
+def deployment(server, client, settings, monkeypatch):
+    """A deployment that no worker serves: its runs stay as they were started."""
+    from flows import setup
+
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    assert setup.main() == 0
+    made = client.read_deployment_by_name("optimize-model/optimize")
+    yield made
+    client.delete_deployment(made.id)
+
+
+def runs(client, deployment):
+    from prefect.client.schemas.filters import DeploymentFilter
+
+    return client.read_flow_runs(deployment_filter=DeploymentFilter(id={"any_": [deployment.id]}))
+
+
+def reconcile(**parameters):
+    from flows.reconcile import reconcile_registry
+
+    return reconcile_registry(**parameters, return_state=True).message
+
+
+def end(client, run, state):
+    client.set_flow_run_state(run.id, state, force=True)
+
+
+def test_a_candidate_is_taken_up_once_and_again_after_a_crash(
+    deployment, client, settings, tmp_path
+):
+    from prefect.states import Completed, Crashed
+
+    name = f"model-{tmp_path.name}"
+    registry = registered(settings, small_model(tmp_path / "small.onnx"), name)
+    version = registry.find(name)
+    assert reconcile() == "1 started"
+    assert reconcile() == "0 started", "one is on its way"
+    (first,) = runs(client, deployment)
+    assert first.parameters["model"] == name
+    assert first.parameters["version"] == "1"
+
+    registry.mark(version, VersionStatus(status="running"))
+    end(client, first, Crashed())
+    assert reconcile() == "1 started"
+    second = next(one for one in runs(client, deployment) if one.id != first.id)
+
+    end(client, second, Completed())
+    node = reconcile_node(settings, registry, version)
+    registry.mark(version, VersionStatus(status="optimized", environment=f"local={node}"))
+    assert reconcile(check_environments=True) == "0 started", "own tags are no reason"
+    registry.mark(version, VersionStatus(status="optimized", environment="local=another"))
+    assert reconcile() == "0 started", "the nodes were not asked"
+    assert reconcile(check_environments=True) == "1 started"
+    assert len(runs(client, deployment)) == 3
+
+
+def reconcile_node(settings, registry, version):
+    from flows.reconcile import _nodes
+
+    return _nodes(registry, [version], settings, True)["local"]
+
+
+def test_set_up_again_changes_nothing(deployment, client):
+    from flows import setup
+
+    def facts():
+        automations = client._client.post("/automations/filter", json={}).json()
+        found = [client.read_deployment_by_name(name) for name in (
+            "optimize-model/optimize", "reconcile-registry/reconcile", "collect-garbage/garbage",
+        )]  # fmt: skip
+        zombies = [one for one in automations if one["name"] == setup.ZOMBIES]
+        schedules = [
+            sorted((one.schedule.cron, str(one.parameters)) for one in made.schedules)
+            for made in found
+        ]
+        return [made.id for made in found], schedules, zombies
+
+    before = facts()
+    assert setup.main() == 0
+    assert facts() == before
+    ids, schedules, zombies = before
+    assert len(zombies) == 1
+    assert [len(one) for one in schedules] == [0, 2, 1]
+    assert all(made.pull_steps == [] for made in map(client.read_deployment, ids))
+
+
+def test_garbage_is_only_listed_unless_told_otherwise(server, settings):
+    from collage.store import open_store
+    from collage.store.blobs import blob_key, put_blob
+    from flows.garbage import collect_garbage
+
+    store = open_store(settings.store)
+    key = blob_key(put_blob(store, b"nobody's"))
+    state = collect_garbage(older_than_s=0, return_state=True)
+    assert "would delete 1 objects" in state.message
+    assert store.stat(key)
+    state = collect_garbage(delete=True, older_than_s=0, return_state=True)
+    assert "deleted 1 objects" in state.message
+    assert not store.stat(key)

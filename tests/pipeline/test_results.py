@@ -1,0 +1,137 @@
+"""Finished once, recorded before it is published, and used only when it is better."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from collage.bundle.manifest import Manifest
+from collage.cost import Environment
+from collage.pipeline.request import CompileRequest, CompileResult, NodeFacts
+from collage.pipeline.results import claim_result, is_better, node_digest, promote, read_result
+from collage.store import open_store
+from collage.store.aliases import read_alias
+from collage.store.blobs import digest_of
+from collage.store.bundles import publish_bundle
+
+REQUEST = CompileRequest(name="m", model="0" * 64)
+
+
+def facts(driver="", **backends):
+    environment = Environment("cpu", "", 2, 1, driver, "test")
+    return NodeFacts(environment=environment, cache_bytes=1, backends=backends)
+
+
+def result(bundle="0" * 64, seconds=1e-3, passed=True):
+    return CompileResult(
+        bundle=bundle, report="", passed=passed, reason="" if passed else "slower", speedup=1.1,
+        predicted_s=None, latency_s={"collage": seconds}, plan=(), measured=0, cached=0, invalid=0,
+        seconds={},
+    )  # fmt: skip
+
+
+def manifest(seconds=1e-3, node=None, version="1", files=None):
+    return {
+        "schema_version": 1, "executable": "model.so", "functions": [], "threads": 1,
+        "cpu": {"model": "cpu", "features": []},
+        "libraries": {"onednn": {"distribution": "onednn-cpu", "version": version, "file": ""}},
+        "latency": {"collage": {"seconds": seconds}}, "gate_passed": True, "gate_reason": "",
+        "provenance": {
+            "model_path": "m", "model_sha256": "", "collage_version": "", "seed": 0,
+            "environment_digest": (node or facts()).environment.digest,
+        },
+        "files": files or {},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(tmp_path / "store")
+
+
+@pytest.fixture
+def publish(store, tmp_path):
+    def make(seconds=1e-3):
+        folder = tmp_path / f"bundle-{seconds}"
+        folder.mkdir()
+        (folder / "model.so").write_bytes(b"code")
+        files = {"model.so": digest_of(b"code")}
+        (folder / "manifest.json").write_text(json.dumps(manifest(seconds, files=files)))
+        return publish_bundle(store, folder).digest
+
+    return make
+
+
+def test_a_record_counts_once_its_bundle_is_there(store, publish):
+    assert read_result(store, REQUEST, facts()) is None
+    dead = result("1" * 64)
+    assert claim_result(store, REQUEST, facts(), dead) == dead
+    assert read_result(store, REQUEST, facts()) is None, "whoever claimed it has not published it"
+    made = result(publish())
+    assert claim_result(store, REQUEST, facts(), made) == made
+    assert read_result(store, REQUEST, facts()) == made
+    assert claim_result(store, REQUEST, facts(), dead) == made, "another was first"
+
+
+@pytest.mark.parametrize(
+    ("request_", "node"),
+    [
+        (REQUEST.model_copy(update={"threads": 2}), facts()),
+        (REQUEST, facts(driver="new")),
+        (REQUEST, facts(onednn="onednn onednn=2")),
+    ],
+)
+def test_another_request_or_node_is_another_result(store, publish, request_, node):
+    claim_result(store, REQUEST, facts(), result(publish()))
+    assert read_result(store, request_, node) is None
+
+
+def test_a_damaged_record_is_made_again(store, publish, tmp_path):
+    made = result(publish())
+    claim_result(store, REQUEST, facts(), made)
+    (record,) = (tmp_path / "store" / "results").rglob("*.json")
+    record.write_bytes(record.read_bytes().replace(b"1.1", b"9.9"))
+    assert read_result(store, REQUEST, facts()) is None
+    assert claim_result(store, REQUEST, facts(), made) == made
+
+
+def test_of_many_finishers_one_counts(store, publish):
+    made = [result(publish(seconds)) for seconds in (1e-3, 2e-3, 3e-3, 4e-3)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda one: claim_result(store, REQUEST, facts(), one), made))
+    assert len({one.bundle for one in found}) == 1
+
+
+def test_node_digests_differ_where_a_plan_may():
+    digests = {node_digest(one) for one in (facts(), facts("d"), facts(onednn="onednn onednn=2"))}
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize(
+    ("made", "standing", "node", "better", "why"),
+    [
+        (result(), None, facts(), True, "first"),
+        (result(passed=False), None, facts(), False, "slower"),
+        (result(passed=False), manifest(9.0), facts(), False, "slower"),
+        (result(seconds=0.9e-3), manifest(1e-3), facts(), True, "1.11x"),
+        (result(seconds=0.995e-3), manifest(1e-3), facts(), False, "as fast"),
+        (result(seconds=2e-3), manifest(1e-3), facts(), False, "0.50x"),
+        (result(seconds=2e-3), manifest(1e-3), facts("new driver"), True, "another environment"),
+        (result(seconds=2e-3), manifest(), facts(onednn="onednn onednn=2"), True, "onednn than 1"),
+        (result(seconds=2e-3), manifest(), facts(onednn="onednn onednn=1"), False, "as fast"),
+    ],
+)
+def test_what_is_better(made, standing, node, better, why):
+    found = is_better(node, made, Manifest.model_validate(standing) if standing else None)
+    assert found[0] == better
+    assert why in found[1]
+
+
+def test_an_alias_moves_to_what_is_better_and_no_further(store, publish):
+    first, slower, faster = (result(publish(s), s) for s in (2e-3, 3e-3, 1e-3))
+    assert promote(store, "m/1/a", facts(), first).moved
+    assert not promote(store, "m/1/a", facts(), first).moved
+    kept = promote(store, "m/1/a", facts(), slower)
+    assert (kept.moved, kept.bundle) == (False, first.bundle)
+    assert promote(store, "m/1/a", facts(), faster).moved
+    assert read_alias(store, "m/1/a").previous == first.bundle

@@ -1,0 +1,154 @@
+"""The played node itself: what later tests take for granted."""
+
+import sys
+import time
+
+import pytest
+from kubernetes import client
+
+from tests.servers.control_plane import ControlPlane, Unavailable
+from tests.servers.node import Node
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    try:
+        made = ControlPlane(tmp_path_factory.mktemp("plane"))
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def node(plane, tmp_path_factory):
+    made = Node(
+        plane, "node-1", tmp_path_factory.mktemp("node"), images={"python": [sys.executable]}
+    )
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def namespace(plane):
+    return plane.make_namespace("played")
+
+
+def pod(name, code, **spec):
+    container = {"name": "main", "image": "python", "args": ["-c", code], **spec}
+    return {
+        "metadata": {"name": name},
+        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 5,
+                 "containers": [container], "volumes": [{"name": "v", "emptyDir": {}}]},
+    }  # fmt: skip
+
+
+def until(ask, timeout_s=20):
+    end = time.monotonic() + timeout_s
+    while not (found := ask()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def core(plane):
+    with plane.client() as api:
+        yield client.CoreV1Api(api)
+
+
+def phase(core, namespace, name, *wanted):
+    def ask():
+        found = core.read_namespaced_pod(name, namespace)
+        return found if found.status.phase in wanted else None
+
+    return until(ask)
+
+
+def test_a_pod_runs_with_its_environment_and_volumes_and_its_log_can_be_read(core, node, namespace):
+    core.create_namespaced_secret(
+        namespace, {"metadata": {"name": "s"}, "stringData": {"KEY": "hidden"}}
+    )
+    code = (
+        "import os,sys,pathlib; f = pathlib.Path(os.environ['CACHE']) / 'x'; f.write_text('1');"
+        "print(os.environ['KEY'], os.environ['ME'], sys.argv[1] == str(f)); sys.exit(7)"
+    )
+    body = pod(
+        "one", code,
+        env=[{"name": "CACHE", "value": "/cache"},
+             {"name": "ME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        envFrom=[{"secretRef": {"name": "s"}}],
+        volumeMounts=[{"name": "v", "mountPath": "/cache"}],
+    )  # fmt: skip
+    body["spec"]["containers"][0]["args"].append("$(CACHE)/x")
+    core.create_namespaced_pod(namespace, body)
+    done = phase(core, namespace, "one", "Failed")
+    assert done.status.container_statuses[0].state.terminated.exit_code == 7
+    assert core.read_namespaced_pod_log("one", namespace) == "hidden one True\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"image": "nowhere"}, "ImagePullBackOff"),
+        ({"image": "nowhere", "imagePullPolicy": "Never"}, "ErrImageNeverPull"),
+        ({"envFrom": [{"secretRef": {"name": "absent"}}]}, "CreateContainerConfigError"),
+    ],
+)
+def test_what_cannot_start_waits_and_says_why(core, node, namespace, change, reason):
+    name = reason.lower()
+    core.create_namespaced_pod(namespace, pod(name, "", **change))
+
+    def waiting():
+        statuses = core.read_namespaced_pod(name, namespace).status.container_statuses
+        return statuses and statuses[0].state.waiting and statuses[0].state.waiting.reason == reason
+
+    until(waiting)
+    core.delete_namespaced_pod(name, namespace)
+    until(lambda: name not in [p.metadata.name for p in core.list_namespaced_pod(namespace).items])
+
+
+def test_an_evicted_pod_gets_its_grace_and_counts_as_disrupted_not_failed(
+    plane, core, node, namespace
+):
+    code = (
+        "import signal,sys,time\n"
+        "def end(*_): print('bye', flush=True); sys.exit(1)\n"
+        "signal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(60)"
+    )
+    spec = pod("x", code)["spec"]
+    job = {
+        "metadata": {"name": "job"},
+        "spec": {
+            "completionMode": "Indexed", "completions": 1, "backoffLimitPerIndex": 0,
+            "podReplacementPolicy": "Failed", "template": {"spec": spec},
+            "podFailurePolicy": {"rules": [
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+            ]},
+        },
+    }  # fmt: skip
+    with plane.client() as api:
+        client.BatchV1Api(api).create_namespaced_job(namespace, job)
+    ask = {"label_selector": "job-name=job"}
+    name = until(lambda: core.list_namespaced_pod(namespace, **ask).items)[0].metadata.name
+    until(lambda: "up" in node.log(namespace, name, "main"))
+    eviction = {"metadata": {"name": name}}
+    core.create_namespaced_pod_eviction(name, namespace, eviction)
+    until(lambda: "bye" in node.log(namespace, name, "main"))
+
+    def replaced():
+        names = [p.metadata.name for p in core.list_namespaced_pod(namespace, **ask).items]
+        return [one for one in names if one != name]
+
+    second = until(replaced)[0]
+    until(lambda: "up" in node.log(namespace, second, "main"))
+    node.kill(namespace, second)  # that is a failure: the index has no retry left
+
+    def failed():
+        with plane.client() as api:
+            conditions = (
+                client.BatchV1Api(api).read_namespaced_job("job", namespace).status.conditions
+            )
+        return [one for one in conditions or () if one.type == "Failed"]
+
+    until(failed)
