@@ -29,7 +29,7 @@ def until(ask, timeout_s=90):
     end = time.monotonic() + timeout_s
     while not (found := ask()):
         assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
+        time.sleep(0.03)
     return found
 
 
@@ -61,14 +61,16 @@ def test_a_measuring_pod_that_is_killed_mid_shard_loses_nothing(
         target=lambda: found.append(site.search(request_, "main", QUIET)), daemon=True
     )
     search.start()
-    before = until(lambda: len(c := measured(store)) >= 6 and c)
     victim = until(lambda: measuring(core, namespace))[0]
+    before = until(lambda: measured(store))
     kill(nodes, namespace, victim)
     search.join(150)
     assert found, "the search ended"
     after = measured(store)
-    assert all(after[key] == 1 for key in before), "what was in the store was measured again"
-    assert found[0].measured >= len(before)
+    twice = [key for key in before if after[key] > 1]
+    assert not twice, "what was in the store was measured again"
+    print(f"{len(before)} costs in the store at the kill, {found[0].measured} at the end")
+    assert found[0].measured > len(before) > 0
     again = make_site().search(request_, "main", QUIET)
     assert again.measured == 0
     assert len(jobs.find({"app.kubernetes.io/component": "measure"})) >= 1
@@ -78,6 +80,8 @@ def test_a_controller_that_is_killed_is_resumed_by_another_that_adopts_its_job(
     plane, nodes, make_site, request_, store, core, namespace, jobs, notices, s3_address, tmp_path,
     environment,
 ):  # fmt: skip
+    site = make_site()
+    site.describe(request_)
     plane.kubeconfig(tmp_path / "kubeconfig", namespace=namespace)
     written = {"pool": environment.model_dump(mode="json", by_alias=True)}
     (tmp_path / "environments.yaml").write_text(yaml.safe_dump(written))
@@ -98,7 +102,7 @@ def test_a_controller_that_is_killed_is_resumed_by_another_that_adopts_its_job(
     (batch,) = [
         job for job in jobs.find({"app.kubernetes.io/component": "measure"}) if not job.ended
     ]
-    found = make_site().search(request_, "main", QUIET)
+    found = site.search(request_, "main", QUIET)
     assert any(batch.name in one and "waiting for it" in one for one in notices)
     assert max(measured(store).values()) == 1, "nothing was measured twice"
     assert found.cached >= 6
