@@ -1,10 +1,12 @@
-"""What each lever gives: compile with all toolchains, then without one at a time.
+"""What each lever gives: the plan with all toolchains, then without one lever at a time.
 
-    python -m benchmarks.ablations [--output benchmarks/ABLATIONS.md] [--models resnet18] [--threads 1]
+    python -m benchmarks.ablations [--output benchmarks/LEVERS.md] [--models resnet18] [--threads 1]
+    python -m benchmarks.ablations --compile [--output benchmarks/ABLATIONS.md] ...
 
-All compiles of a model share one store, so each measures only what the others did not. A cell is the
-speedup of the shipped plan over the better of onnxruntime and openvino on the original file, measured
-interleaved by the gate of that compile.
+Without `--compile` the table is predicted: from the costs that `make bench` left in its stores, the best
+plan without a lever against the best plan with all, exactly and in seconds. With it every cell is a
+compile (all of a model share one store): the speedup of the shipped plan over the better of onnxruntime
+and openvino on the original file, measured interleaved by the gate of that compile.
 """
 
 import argparse
@@ -13,15 +15,31 @@ import math
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from benchmarks.known_costs import KnownCosts, known_costs
 from benchmarks.model_set import BenchmarkModel, skeletons, trained
 from benchmarks.models import machine
+from collage.errors import SearchError
+from collage.rules.rule import HOST
+from collage.search.problem import Option
 
 ALL = ("onnxruntime", "openvino", "onednn", "tvm", "winograd")
 WITHOUT = ("winograd", "onednn", "tvm", "onnxruntime", "openvino")
 CASES = {"all": (), **{f"without {name}": (name,) for name in WITHOUT}}
 CASES["onnxruntime and openvino only"] = ("onednn", "tvm", "winograd")
+
+LEVERS: dict[str, Callable[[Option], bool]] = {
+    "our Winograd": lambda option: option.backend != "winograd",
+    "our TVM schedules": lambda option: option.backend != "tvm",
+    "oneDNN": lambda option: option.backend != "onednn",
+    "oneDNN's layouts": lambda option: (option.backend, option.variant) != ("onednn", "blocked"),
+    "ONNX Runtime": lambda option: option.backend != "onnxruntime",
+    "OpenVINO": lambda option: option.backend != "openvino",
+}
+"""What is left of the options without each lever."""
 
 
 def speedup(model: BenchmarkModel, work: Path, threads: int, left_out: tuple[str, ...]) -> float:
@@ -38,11 +56,34 @@ def speedup(model: BenchmarkModel, work: Path, threads: int, left_out: tuple[str
     return float(json.loads(done.stdout)["speedup_over_best"])
 
 
+def slowdowns(model: BenchmarkModel, work: Path, threads: int) -> list[float]:
+    """Predict how many times slower the best plan is without each lever, and without mixing at all."""
+    with known_costs(model, work / "store" / model.name, threads) as found:
+        best = found.best().predicted_s
+        without = [found.best(keep).predicted_s for keep in LEVERS.values()]
+        singles = [
+            found.best(partial(_only, name)).predicted_s for name in ("onednn", "onnxruntime")
+        ]
+    return [seconds / best for seconds in (*without, min(singles))]
+
+
+def _alone_s(found: KnownCosts, name: str) -> float:
+    try:
+        return found.best(partial(_only, name)).predicted_s
+    except SearchError:
+        return math.inf
+
+
+def _only(name: str, option: Option) -> bool:
+    return option.backend in (name, HOST)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/ABLATIONS.md"))
+    parser.add_argument("--compile", action="store_true", help="measure whole plans: slow")
+    parser.add_argument("--output", type=Path)
     parser.add_argument("--models", help="comma-separated names; default all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "collage-bench")
@@ -51,26 +92,40 @@ def main() -> None:
     wanted = arguments.models.split(",") if arguments.models else None
     models = [m for m in (*skeletons(arguments.work), *trained()) if not wanted or m.name in wanted]
     table: dict[str, list[float]] = {}
+    output = arguments.output or Path(
+        "benchmarks/ABLATIONS.md" if arguments.compile else "benchmarks/LEVERS.md"
+    )
     for model in models:
-        table[model.name] = [
-            speedup(model, arguments.work, arguments.threads, left_out)
-            for left_out in CASES.values()
-        ]
+        if arguments.compile:
+            table[model.name] = [
+                speedup(model, arguments.work, arguments.threads, left_out)
+                for left_out in CASES.values()
+            ]
+        else:
+            table[model.name] = slowdowns(model, arguments.work, arguments.threads)
         print(model.name, *(f"{value:.3f}" for value in table[model.name]), flush=True)
-        arguments.output.write_text(_document(table, arguments.threads))
+        output.write_text(_document(table, arguments))
 
 
-def _document(table: dict[str, list[float]], threads: int) -> str:
-    columns = list(zip(*table.values(), strict=True))
-    means = [math.exp(sum(map(math.log, column)) / len(column)) for column in columns]
+def _document(table: dict[str, list[float]], arguments: argparse.Namespace) -> str:
+    if arguments.compile:
+        columns, option = [*CASES], " --compile"
+        what = "Speedup over the better of onnxruntime and openvino on the original file."
+    else:
+        columns, option = [*LEVERS, "mixing"], ""
+        what = "How many times slower the best plan is predicted to be without a lever."
+    values = zip(*table.values(), strict=True)
+    means = [math.exp(sum(map(math.log, column)) / len(column)) for column in values]
     rows = [*table.items(), ("geometric mean", means)]
     lines = [
         f"| {name} | " + " | ".join(f"{value:.3f}" for value in row) + " |" for name, row in rows
     ]
     return (
-        f"# What each lever gives\n\n`python -m benchmarks.ablations --threads {threads}` on "
-        f"{machine()}.\nSpeedup over the better of onnxruntime and openvino on the original file.\n\n"
-        f"| model | {' | '.join(CASES)} |\n|{'---|' * (len(CASES) + 1)}\n" + "\n".join(lines) + "\n"
+        f"# What each lever gives\n\n`python -m benchmarks.ablations{option} --threads "
+        f"{arguments.threads}` on {machine()}.\n{what}\n\n"
+        f"| model | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n"
+        + "\n".join(lines)
+        + "\n"
     )
 
 

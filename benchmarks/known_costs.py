@@ -1,0 +1,53 @@
+"""A model's search problem with the costs that a store knows: for benchmarks that ask "what if"."""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.model_set import BenchmarkModel
+from collage.cli import parse_shapes
+from collage.cost import Cost
+from collage.measure.local import LocalMeasurer
+from collage.options import Options
+from collage.pipeline.searching import enumerated_function, imported, local_measurer, sampled
+from collage.pipeline.session import open_session
+from collage.rules.rule import HOST
+from collage.search.function import VIEW_S, Enumerated
+from collage.search.k_best import find_plans
+from collage.search.problem import Option, Plan
+
+
+@dataclass(frozen=True)
+class KnownCosts:
+    """The candidates of a model's first function with a measurer and what the store knows."""
+
+    enumerated: Enumerated
+    measurer: LocalMeasurer
+    costs: dict[Hashable, Cost]
+
+    def best(self, keep: Callable[[Option], bool] = lambda option: True) -> Plan:
+        """Return the best plan of the known options that `keep` keeps; SearchError without one."""
+        options = [one for one in self.enumerated.problem.options if keep(one)]
+        problem = replace(self.enumerated.problem, options=options)
+        return find_plans(problem, self.costs, 1)[0]
+
+
+@contextmanager
+def known_costs(model: BenchmarkModel, store: Path, threads: int) -> Iterator[KnownCosts]:
+    """Open the problem of `model` with the costs in the folder `store`."""
+    shapes = parse_shapes(model.arguments[1::2])
+    options = Options(threads=threads, cache_dir=store, shapes=shapes)
+    with open_session(options) as session:
+        loaded = imported(model.path, session)
+        function = loaded.functions[0]
+        enumerated = enumerated_function(function, session)
+        reference = sampled(loaded, function, session).reference_dir
+        measurer = local_measurer(function, reference, session)
+        try:
+            works = list(enumerated.work.values())
+            found = zip(enumerated.work, measurer.recall(works), strict=True)
+            costs = {key: cost for key, cost in found if not cost.is_unknown}
+            yield KnownCosts(enumerated, measurer, costs | {HOST: Cost(VIEW_S, VIEW_S, VIEW_S)})
+        finally:
+            measurer.close()

@@ -1,0 +1,79 @@
+"""Does the lazy search find the plan that measuring everything finds?
+
+    python -m benchmarks.lazy [--output benchmarks/LAZY.md] [--models ppocr_cls] [--most 3000] [--store DIR]
+
+The store holds what a cold compile measured (`make bench` leaves one a model). The best plan of those
+costs is compared with the best plan after every other candidate has been measured too; costs that
+were known stay, so the difference is what laziness lost and not what the clock did. Models with more
+than `--most` unmeasured candidates are left out: they take too long.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.known_costs import KnownCosts, known_costs
+from benchmarks.model_set import BenchmarkModel, skeletons, trained
+from benchmarks.models import machine
+
+HEADER = (
+    "| model | unique candidates | measured by the lazy search | its plan us | best of all us | lost "
+    "| seconds for the rest |\n|---|---|---|---|---|---|---|"
+)
+BATCH = 200
+
+
+def row(name: str, found: KnownCosts, most: int) -> str | None:
+    """Measure what is unknown and return the model's row; None where it is too much."""
+    work = found.enumerated.work
+    missing = [key for key in work if key not in found.costs]
+    if len(missing) > most:
+        return None
+    lazy = found.best()
+    start = time.monotonic()
+    for at in range(0, len(missing), BATCH):
+        keys = missing[at : at + BATCH]
+        measured = found.measurer.measure([work[key] for key in keys])
+        found.costs.update(zip(keys, measured, strict=True))
+    seconds = time.monotonic() - start
+    best = found.best()
+    lost = lazy.predicted_s / best.predicted_s - 1
+    return (
+        f"| {name} | {len(work)} | {1 - len(missing) / len(work):.0%} | {lazy.predicted_s * 1e6:.1f} "
+        f"| {best.predicted_s * 1e6:.1f} | {lost:.2%} | {seconds:.0f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/LAZY.md"))
+    parser.add_argument("--models", help="comma-separated names; default all")
+    parser.add_argument("--most", type=int, default=3000)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "collage-bench")
+    arguments = parser.parse_args()
+    wanted = arguments.models.split(",") if arguments.models else None
+    models: list[BenchmarkModel] = [*skeletons(arguments.work), *trained()]
+    rows = []
+    for model in (m for m in models if not wanted or m.name in wanted):
+        with known_costs(model, arguments.work / "store" / model.name, arguments.threads) as found:
+            made = row(model.name, found, arguments.most)
+        print(made or f"{model.name}: more than {arguments.most} candidates are left", flush=True)
+        rows += [made] if made else []
+        arguments.output.write_text(_document(rows, arguments))
+
+
+def _document(rows: list[str], arguments: argparse.Namespace) -> str:
+    return (
+        f"# What the lazy search loses\n\n`python -m benchmarks.lazy --threads {arguments.threads} "
+        f"--most {arguments.most}` after `make bench`, on {machine()}.\n\n"
+        + "\n".join([HEADER, *rows])
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
