@@ -1,0 +1,86 @@
+"""Settings from the environment, `COLLAGE_...`, that refuse what they do not know.
+
+A misspelt variable must not be a setting that is silently at its default. pydantic-settings looks only
+for the names it knows, so a misspelt name at the top is invisible to it; `unknown_variables` looks from
+the other side, at every `COLLAGE_` variable there is. Kubernetes adds variables for each Service of a
+namespace (`COLLAGE_RECEIVER_SERVICE_HOST`); these are nobody's setting and are left alone.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+from pydantic import AliasChoices, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from collage.errors import OptionError
+
+PREFIX = "COLLAGE_"
+NESTED = "__"
+_SERVICE_LINK = re.compile(
+    r"COLLAGE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
+)
+
+
+class CollageSettings(BaseSettings):
+    """Base of settings: frozen, and constructed by `load` where a program begins, never at import."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter=NESTED, frozen=True, extra="forbid"
+    )
+
+    @classmethod
+    def load(cls, *others: type[BaseSettings]) -> Self:
+        """Read the settings from the environment.
+
+        Args:
+            others: settings of other parts, whose variables may be there too.
+
+        Raises:
+            OptionError: names what is missing, wrong or unknown, never a value.
+        """
+        if unknown := unknown_variables((cls, *others)):
+            raise OptionError(f"unknown settings: {'; '.join(unknown)}")
+        try:
+            return cls()
+        except ValidationError as error:
+            prefix = cls.model_config.get("env_prefix", "")
+            wrong = "; ".join(
+                f"{_variable(prefix, one['loc'])}: {one['msg']}"
+                for one in error.errors(include_input=False, include_context=False)
+            )
+            raise OptionError(f"the settings are not right: {wrong}") from None
+
+
+def unknown_variables(
+    known: Iterable[type[BaseSettings]], environ: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return every `COLLAGE_` variable that is no setting of `known`, with the name it may be meant for."""
+    names = sorted({name for one in known for name in variables(one)})
+    found = []
+    for variable in sorted(os.environ if environ is None else environ):
+        upper = variable.upper()
+        if not upper.startswith(PREFIX) or _SERVICE_LINK.fullmatch(upper):
+            continue
+        if not any(upper == name or upper.startswith(f"{name}{NESTED}") for name in names):
+            near = difflib.get_close_matches(upper, names, 1)
+            found.append(f"{variable} (did you mean {near[0]}?)" if near else variable)
+    return found
+
+
+def variables(settings: type[BaseSettings]) -> list[str]:
+    """Return the names of the variables of the top-level fields, in capitals."""
+    prefix = settings.model_config.get("env_prefix", "")
+    found = []
+    for name, field in settings.model_fields.items():
+        alias = field.validation_alias
+        choices = alias.choices if isinstance(alias, AliasChoices) else [alias or f"{prefix}{name}"]
+        found += [str(choice).upper() for choice in choices]
+    return found
+
+
+def _variable(prefix: str, location: tuple[int | str, ...]) -> str:
+    name = NESTED.join(map(str, location)).upper()
+    return name if name.startswith((PREFIX, "PREFECT_")) else f"{prefix.upper()}{name}"
