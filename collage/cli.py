@@ -123,6 +123,9 @@ def _run_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy")
     parser.add_argument("--save", type=Path, metavar="FILE.npz", help="write the outputs there")
+    parser.add_argument(
+        "--verify-key", type=Path, metavar="FILE", help="refuse what this public key did not sign"
+    )
     parser.add_argument("--json", action="store_true")
 
 
@@ -166,6 +169,10 @@ def _compile(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from collage.runtime.loader import load
 
+    if arguments.verify_key:
+        from collage.runtime.signature import verify_folder
+
+        verify_folder(arguments.bundle, arguments.verify_key)
     bundle = load(arguments.bundle)
     if not arguments.input:
         bundle.check()

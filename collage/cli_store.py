@@ -1,9 +1,10 @@
-"""The commands that work on a store: publish, fetch, alias, aliases, gc."""
+"""The commands that work on a store: publish, unpublish, fetch, alias, unalias, aliases, gc."""
 
 import argparse
 from pathlib import Path
 
 from collage.cli_base import command, duration, say
+from collage.errors import OptionError
 
 STORE_HELP = "a folder, or s3://bucket/prefix?endpoint=...&addressing=path"
 
@@ -17,15 +18,47 @@ def add_store_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
         "--alias", action="append", default=[], metavar="NAME",
         help="let NAME (e.g. ocr/production) stand for it; may be repeated",
     )  # fmt: skip
-    fetch = command(commands, "fetch", _fetch, "copy a bundle from a store")
+    publish.add_argument(
+        "--sign-key", type=Path, metavar="FILE", help="private Ed25519 key (PEM) to sign it with"
+    )
+    unpublish = command(
+        commands,
+        "unpublish",
+        _unpublish,
+        "remove a bundle that no alias stands for; gc frees the space",
+    )
+    unpublish.add_argument("store", help=STORE_HELP)
+    unpublish.add_argument("bundle", help="its digest")
+    fetch = command(commands, "fetch", _fetch, "copy a bundle from a store: STORE --alias NAME DIR")
     fetch.add_argument("store", help=STORE_HELP)
-    fetch.add_argument("name", help="an alias, or a bundle's digest")
-    fetch.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+    fetch.add_argument("words", nargs="*", metavar="NAME|DIR",
+                       help="the name unless --alias is there, the folder unless -o is")  # fmt: skip
+    fetch.add_argument(  # argparse gives the folder that follows a name to the option
+        "--alias",
+        nargs="+",
+        default=[],
+        metavar=("NAME", "DIR"),
+        help="an alias, or a bundle's digest",
+    )
+    fetch.add_argument("-o", "--output", type=Path, metavar="DIR")
+    fetch.add_argument(
+        "--cache-dir", type=Path, help="where fetched files are kept (default: the user's cache)"
+    )
+    fetch.add_argument(
+        "--no-cache", action="store_true", help="look for nothing there, keep nothing"
+    )
+    fetch.add_argument(
+        "--verify-key", type=Path, metavar="FILE", help="refuse what this public key did not sign"
+    )
     alias = command(commands, "alias", _alias, "let a name stand for a published bundle")
     alias.add_argument("store", help=STORE_HELP)
     alias.add_argument("name")
     alias.add_argument("bundle", help="its digest, or another alias")
     alias.add_argument("--expect", metavar="DIGEST", help="only if NAME stands for this one now")
+    unalias = command(commands, "unalias", _unalias, "let a name stand for nothing any more")
+    unalias.add_argument("store", help=STORE_HELP)
+    unalias.add_argument("name")
+    unalias.add_argument("--expect", metavar="DIGEST", help="only if NAME stands for this one now")
     aliases = command(commands, "aliases", _aliases, "list the names and their bundles")
     aliases.add_argument("store", help=STORE_HELP)
     gc = command(commands, "gc", _gc, "delete what no bundle in the store reaches; says what first")
@@ -35,7 +68,7 @@ def add_store_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
         "--older-than", type=duration, default="24h", metavar="24h|7d",
         help="keep what is younger (default 24h): publishers may be about to use it",
     )  # fmt: skip
-    for parser in (publish, fetch, alias, aliases, gc):
+    for parser in (publish, unpublish, fetch, alias, unalias, aliases, gc):
         parser.add_argument("--json", action="store_true")
 
 
@@ -43,7 +76,14 @@ def _publish(arguments: argparse.Namespace) -> int:
     from collage.store import open_store
     from collage.store.bundles import publish_bundle
 
-    made = publish_bundle(open_store(arguments.store), arguments.bundle, arguments.alias)
+    store = open_store(arguments.store)
+    if arguments.sign_key:
+        from collage.runtime.manifest import read_manifest
+        from collage.runtime.signature import sign_folder
+
+        read_manifest(arguments.bundle)
+        sign_folder(arguments.bundle, arguments.sign_key)
+    made = publish_bundle(store, arguments.bundle, arguments.alias)
     moves = [
         f"{name} {'now stands' if name in made.moved else 'stood already'} for it"
         for name in arguments.alias
@@ -53,14 +93,45 @@ def _publish(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _unpublish(arguments: argparse.Namespace) -> int:
+    from collage.store import open_store
+    from collage.store.base import BlobDigest
+    from collage.store.bundles import unpublish_bundle
+
+    unpublish_bundle(open_store(arguments.store, writes=False), BlobDigest(arguments.bundle))
+    text = f"{arguments.bundle} is no bundle any more; `collage gc` frees what only it used"
+    say(arguments.json, {"unpublished": arguments.bundle}, text)
+    return 0
+
+
 def _fetch(arguments: argparse.Namespace) -> int:
+    from collage.options import Options
     from collage.store import open_store
     from collage.store.bundles import fetch_bundle
+    from collage.store.cache import BundleCache
 
-    store = open_store(arguments.store, writes=False)
-    digest = fetch_bundle(store, arguments.name, arguments.output)
-    say(arguments.json, {"bundle": digest, "folder": str(arguments.output)}, str(arguments.output))
+    name, output = _fetch_words(arguments)
+    folder = arguments.cache_dir or Options().store_dir / "fetched"
+    digest = fetch_bundle(
+        open_store(arguments.store, writes=False),
+        name,
+        output,
+        cache=None if arguments.no_cache else BundleCache(folder),
+        verify_key=arguments.verify_key,
+    )
+    say(arguments.json, {"bundle": digest, "folder": str(output)}, str(output))
     return 0
+
+
+def _fetch_words(arguments: argparse.Namespace) -> tuple[str, Path]:
+    words = [*arguments.alias, *arguments.words]
+    name = words.pop(0) if words else None
+    output = arguments.output or (Path(words.pop(0)) if words else None)
+    if name is None or output is None or words:
+        raise OptionError(
+            "fetch: write `collage fetch STORE --alias NAME DIR`, or STORE NAME -o DIR"
+        )
+    return name, output
 
 
 def _alias(arguments: argparse.Namespace) -> int:
@@ -74,6 +145,16 @@ def _alias(arguments: argparse.Namespace) -> int:
     moved = move_alias(store, arguments.name, digest, arguments.expect)
     facts = {"alias": arguments.name, "bundle": digest, "moved": moved}
     say(arguments.json, facts, f"{arguments.name}  {digest}{'' if moved else '  (as before)'}")
+    return 0
+
+
+def _unalias(arguments: argparse.Namespace) -> int:
+    from collage.store import open_store
+    from collage.store.aliases import remove_alias
+
+    removed = remove_alias(open_store(arguments.store), arguments.name, arguments.expect)
+    text = "stands for nothing now" if removed else "stood for nothing before"
+    say(arguments.json, {"alias": arguments.name, "removed": removed}, f"{arguments.name} {text}")
     return 0
 
 

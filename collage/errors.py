@@ -11,8 +11,9 @@
     ├── SearchError           no partitioning covers the function            exit code 3
     ├── GateError             the executable is wrong: nothing is published  exit code 4
     ├── BundleError           a bundle cannot be written, is changed or unfit  exit code 5
-    └── StoreError            the store cannot be read or written            exit code 6
-        └── DamagedError      what is stored is not what was stored
+    ├── StoreError            the store cannot be read or written            exit code 6
+    │   └── DamagedError      what is stored is not what was stored
+    └── RegistryError         the model registry cannot be read or written   exit code 7
 
 A candidate that does not compile, crashes or computes other numbers is not an exception: it is an
 invalid `Cost` with its reason.
@@ -71,3 +72,7 @@ class StoreError(CollageError):
 
 class DamagedError(StoreError):
     pass
+
+
+class RegistryError(CollageError):
+    exit_code = 7

@@ -1,1 +1,1 @@
-"""Entry points of the container images."""
+"""Programs that run in containers of their own; each is one module with a `main`."""

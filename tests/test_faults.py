@@ -261,6 +261,42 @@ def test_a_full_disk_under_the_store_is_exit_code_6(tmp_path, model):
     assert not (tmp_path / "bundle").exists()
 
 
+LINKER = """
+import resource, signal, sys
+import collage.assemble.executable as executable
+compile_module = executable.tvm.compile
+class Small:
+    \"\"\"A disk on which only small files fit, from the linker's first byte on.\"\"\"
+    def __init__(self, made):
+        self.made = made
+    def export_library(self, *given, **named):
+        import tvm.support.cc as cc
+        linking = cc._linux_compile
+        def limited(*given, **named):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, 1 << 12))
+            return linking(*given, **named)
+        cc._linux_compile = limited
+        return self.made.export_library(*given, **named)
+executable.tvm.compile = lambda *given, **named: Small(compile_module(*given, **named))
+"""
+
+
+def test_a_linker_that_finds_the_disk_full_is_exit_code_6(tmp_path, model):
+    command = arguments(tmp_path, model, "--backends", "onnxruntime", "--quiet")
+    done = subprocess.run(
+        [sys.executable, "-c", LINKER + COMPILE, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 6, done.stderr
+    assert "cannot be written" in done.stderr
+    assert "--cache-dir" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "bundle").exists()
+    assert not list((tmp_path / "store" / "tmp").iterdir())
+
+
 def test_bad_input_is_exit_code_2_and_says_what_to_do(tmp_path, model, capsys):
     truncated = tmp_path / "truncated.onnx"
     truncated.write_bytes(model.read_bytes()[:200])

@@ -10,9 +10,12 @@ default pipeline.
 Complexity: linear in the number of regions; a region's kernel is compiled at most once.
 """
 
+import errno
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import tvm
 import tvm_ffi
@@ -25,6 +28,11 @@ from collage.frontend import Function
 from collage.graph.dataflow import OpenType, TensorType
 from collage.graph.index_set import IndexSet
 from collage.runtime.plugin import load_plugin
+
+_FULL_DISK = re.compile(
+    r"No space left on device|Disk quota exceeded|File too large|File size limit exceeded"
+)
+"""What a compiler or linker writes before it ends with its own exit code."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,7 @@ def assemble(plans: Sequence[FunctionPlan], threads: int, path: Path) -> None:
 
     Raises:
         BackendError: TVM or the linker refused the assembled module.
+        OSError: the disk is full.
     """
     load_plugin()
     builder = relax.BlockBuilder()
@@ -72,8 +81,13 @@ def assemble(plans: Sequence[FunctionPlan], threads: int, path: Path) -> None:
         module = module.with_attr("external_mods", modules)
     try:
         executable = tvm.compile(module, target=host_target(threads))
-        executable.export_library(str(path))
+        with TemporaryDirectory(dir=path.parent) as objects:
+            executable.export_library(str(path), workspace_dir=objects)
+    except OSError:
+        raise
     except Exception as error:
+        if full := _FULL_DISK.search(str(error)):
+            raise OSError(errno.ENOSPC, full.group(), str(path)) from error
         raise BackendError(f"the plan could not be assembled: {_first_line(error)}") from error
 
 

@@ -2,7 +2,8 @@
 
 An alias is one small sealed record: the bundle's digest, the one before it (so that a roll-back needs
 no archaeology), and a random token, which makes every move's record unlike all others: whoever wonders
-whether a move took place reads the record and knows.
+whether a move took place reads the record and knows. A removed alias is a record without a bundle, not
+an absent one: not every service deletes under a condition, and all of them swap.
 """
 
 from collections.abc import Iterator
@@ -54,18 +55,34 @@ def move_alias(
     Raises:
         StoreError: the alias stands for another bundle than `expected`, or the store fails.
     """
+    return _swap(store, name, bundle, expected)
+
+
+def remove_alias(store: Store, name: str, expected: BlobDigest | None = None) -> bool:
+    """Let `name` stand for nothing; return whether this call is the one that removed it.
+
+    Args:
+        expected: remove only while it stands for this bundle; None removes whatever it is now.
+
+    Raises:
+        StoreError: the alias stands for another bundle than `expected`, or the store fails.
+    """
+    return _swap(store, name, None, expected)
+
+
+def _swap(store: Store, name: str, bundle: BlobDigest | None, expected: BlobDigest | None) -> bool:
     for _ in range(ATTEMPTS):
         now, version = _read(store, name)
-        if now and now.bundle == bundle:
+        stands_for = now.bundle if now else None
+        if stands_for == bundle:
             return False
-        if expected and (now is None or now.bundle != expected):
-            stands = f"stands for {now.bundle}" if now else "does not exist"
+        if expected and stands_for != expected:
+            stands = f"stands for {stands_for}" if stands_for else "does not exist"
             raise StoreError(
                 f"the alias {name!r} in {store.url} {stands}, not for {expected}: somebody moved it. "
                 "Look at what it is now, then decide again"
             )
-        previous = now.bundle if now else None
-        record = seal({"bundle": bundle, "previous": previous, "token": uuid4().hex})
+        record = seal({"bundle": bundle, "previous": stands_for, "token": uuid4().hex})
         if store.swap(_key(name), record, version):
             return True
     raise StoreError(
@@ -87,8 +104,10 @@ def _read(store: Store, name: str) -> tuple[Alias | None, Version | None]:
     )
 
 
-def _parse(store: Store, name: str, fields: dict[str, str | None]) -> Alias:
-    bundle, previous = fields.get("bundle"), fields.get("previous")
+def _parse(store: Store, name: str, fields: dict[str, str | None]) -> Alias | None:
+    bundle, previous = fields.get("bundle", ""), fields.get("previous")
+    if bundle is None:
+        return None
     if not bundle or not is_digest(bundle):
         raise StoreError(
             f"{_key(name)} in the store {store.url} names no bundle; install the Collage that wrote it"

@@ -8,6 +8,7 @@ wins and the others are told. Hence this protocol, which a folder and S3 both im
 
     blobs/<2 digits>/<digest>          content                            create
     bundles/<digest>.json              a bundle's manifest, written last  create
+    signatures/<bundle>/<file>         of a bundle's manifest             create
     costs/<environment>/<digest>.jsonl a batch of costs                   create
     aliases/<name>.json                which bundle a name stands for     swap
     requests/<digest>.json             what a pipeline is asked for       create

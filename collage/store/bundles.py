@@ -8,6 +8,7 @@ left (`collage gc` takes those after a day).
 Only the runtime's reader of manifests is used here: fetching needs no compiler and no pydantic.
 """
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +18,18 @@ from pathlib import Path
 
 from collage.errors import BundleError, StoreError
 from collage.runtime.manifest import read_manifest, verify_files
-from collage.store.aliases import move_alias, read_alias
+from collage.runtime.signature import signature_files, verify_folder
+from collage.store.aliases import list_aliases, move_alias, read_alias
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import blob_key, digest_of, fetch_blob, is_digest, put_blob, read_checked
+from collage.store.cache import BundleCache
 from collage.store.folder import check_output, replace_folder, write_durably
 from collage.store.scratch import scratch_folder
 
 MANIFEST = "manifest.json"
 AT_ONCE = 4
 _FOLDER = "bundles/"
+_SIGNATURES = "signatures/"
 _FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
@@ -52,28 +56,49 @@ def publish_bundle(store: Store, folder: Path, aliases: Sequence[str] = ()) -> P
     files = bundle_files(data)
     _each(lambda name, digest: _send(store, folder / name, digest), files)
     digest = digest_of(data)
+    for file in signature_files(folder):
+        store.create(f"{_SIGNATURES}{digest}/{file.name}", file)
     store.create(_key(digest), data)
     _send_swept(store, folder, files)
     moved = [name for name in aliases if move_alias(store, name, digest)]
     return PublishedBundle(digest, tuple(moved))
 
 
-def fetch_bundle(store: Store, name: str, output: Path) -> BlobDigest:
+def fetch_bundle(
+    store: Store,
+    name: str,
+    output: Path,
+    *,
+    cache: BundleCache | None = None,
+    verify_key: Path | None = None,
+) -> BlobDigest:
     """Make `output` the bundle that `name`, an alias or a digest, stands for; return its digest.
 
+    Args:
+        cache: where files are looked for first, and kept.
+        verify_key: a public key; a bundle that it did not sign is refused and changes nothing.
+
     Raises:
-        BundleError: `output` holds something else.
+        BundleError: `output` holds something else, or the signature is missing or wrong.
         StoreError: there is no such bundle, or a file is missing or not what was published.
     """
     check_output(output)
     digest = find_bundle(store, name)
-    data = read_bundle(store, digest)
+    data = cache.manifest(digest) if cache else None
+    if data is None:
+        data = read_bundle(store, digest)
     try:
         with scratch_folder(output.parent, f".{output.name}.partial-") as scratch:
             partial = scratch / "new"
             partial.mkdir()
-            _each(lambda name, one: fetch_blob(store, one, partial / name), bundle_files(data))
             write_durably(partial / MANIFEST, data)
+            _fetch_signatures(store, digest, partial)
+            if verify_key:
+                verify_folder(partial, verify_key)
+            fetch = cache.through(store) if cache else functools.partial(fetch_blob, store)
+            _each(lambda name, one: fetch(one, partial / name), bundle_files(data))
+            if cache:
+                cache.keep_manifest(data)
             replace_folder(partial, output, scratch)
     except OSError as error:
         raise BundleError(
@@ -81,6 +106,25 @@ def fetch_bundle(store: Store, name: str, output: Path) -> BlobDigest:
             "choose another folder with --output"
         ) from error
     return digest
+
+
+def unpublish_bundle(store: Store, digest: BlobDigest) -> None:
+    """Remove a bundle's manifest and signatures; its files are garbage then, for `collect_garbage`.
+
+    Raises:
+        StoreError: there is no such bundle, or an alias stands for it (also when one was moved to it
+            meanwhile: then the bundle is put back).
+    """
+    data = read_bundle(store, digest)
+    _refuse_alias(store, digest)
+    store.delete(_key(digest))
+    try:
+        _refuse_alias(store, digest)
+    except StoreError:
+        store.create(_key(digest), data)
+        raise
+    for entry in list(store.entries(f"{_SIGNATURES}{digest}/")):
+        store.delete(entry.key)
 
 
 def find_bundle(store: Store, name: str) -> BlobDigest:
@@ -131,6 +175,22 @@ def bundle_files(manifest: bytes) -> dict[str, BlobDigest]:
         raise BundleError(
             f"a bundle's manifest lacks or garbles {error}; publish it again"
         ) from error
+
+
+def _refuse_alias(store: Store, digest: BlobDigest) -> None:
+    names = [alias.name for alias in list_aliases(store) if alias.bundle == digest]
+    if names:
+        raise StoreError(
+            f"the bundle {digest} in {store.url} stays: {', '.join(names)} stands for it. Move or "
+            "remove the alias first (`collage alias`, `collage unalias`)"
+        )
+
+
+def _fetch_signatures(store: Store, digest: BlobDigest, folder: Path) -> None:
+    for entry in store.entries(f"{_SIGNATURES}{digest}/"):
+        name = entry.key.rpartition("/")[2]
+        if name.startswith(f"{MANIFEST}."):
+            store.download(entry.key, folder / name)
 
 
 def _send_swept(store: Store, folder: Path, files: dict[str, BlobDigest]) -> None:

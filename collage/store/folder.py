@@ -1,11 +1,16 @@
 """Local folders that are written whole or not at all."""
 
+import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from collage.errors import BundleError, StoreError
+
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+_UNKNOWN = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
 
 
 def check_output(output: Path) -> None:
@@ -22,10 +27,34 @@ def check_output(output: Path) -> None:
 
 
 def replace_folder(partial: Path, output: Path, scratch: Path) -> None:
-    """Let `partial` take the place of `output`; what is there goes into the folder `scratch`."""
+    """Let `partial`, a folder in the folder `scratch`, take the place of `output`.
+
+    What was there is in `scratch` afterwards. The two change places in one step, so that whoever looks,
+    and whoever is killed, finds the old folder or the new one. A file system without such a step (NFS,
+    some overlays) gets two renames, between which there is neither.
+    """
     if output.exists():
+        if exchange(partial, output):
+            return
         output.rename(scratch / "old")
     partial.rename(output)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two names change places in one step; return False where the system cannot.
+
+    Raises:
+        OSError: it can, but not with these two.
+    """
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNKNOWN:
+        return False
+    raise OSError(code, os.strerror(code), str(one), None, str(other))
 
 
 def write_durably(file: Path, data: bytes) -> None:

@@ -1,0 +1,220 @@
+"""A registry of ONNX files in a folder or in S3, through the same protocol as the store.
+
+    NAME/VERSION/model.onnx        the model, and the files with its data beside it     create
+    NAME/VERSION/version.json      every file with size and SHA-256, written last       swap, once
+    NAME/VERSION/status.json       what Collage found                                   swap
+    NAME/aliases/ALIAS.json        {"version": "3"}                                     swap
+
+A version exists when its `version.json` does: an upload that was interrupted has none, whatever files
+it left, and files that were changed or mixed afterwards do not match it. Aliases and marks are moved by
+compare-and-swap; a random token in each tells a writer whose answer was lost whether it won.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+from uuid import uuid4
+
+from collage.errors import ModelError, OptionError, RegistryError, StoreError
+from collage.registry.base import ModelVersion, VersionStatus, from_tags, to_tags
+from collage.store import Store, Version
+from collage.store.blobs import digest_of
+
+MODEL = "model.onnx"
+_VERSION, _STATUS, _ALIASES = "version.json", "status.json", "aliases"
+_OWN = (_VERSION, _STATUS)
+_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
+_ATTEMPTS = 100
+"""Of a swap; each one that fails means that another writer's succeeded."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class FileRegistry:
+    """Implements `Registry` on a store; `add` and `set_alias` are what a user does."""
+
+    def __init__(self, store: Store, alias: str, accepted: str) -> None:
+        self._store = store
+        self._alias = alias
+        self._accepted = accepted
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def candidates(self) -> Iterator[ModelVersion]:
+        suffix = f"/{_ALIASES}/{self._alias}.json"
+        keys = self._do("list the models of", self._keys)
+        for key in keys:
+            name = key.removesuffix(suffix)
+            if key.endswith(suffix) and "/" not in name:
+                version = self._alias_of(name, self._alias)
+                if version and self._record(name, version) is not None:
+                    yield self._version(name, version)
+
+    def find(self, name: str, version: str | None = None) -> ModelVersion:
+        _check(name)
+        found = version or self._alias_of(name, self._alias)
+        if not found:
+            raise RegistryError(
+                f"{self.url} has no model {name!r} with the alias {self._alias!r}; add it with "
+                f"`FileRegistry.add`, or name the version"
+            )
+        if self._record(name, _check(found)) is None:
+            raise RegistryError(
+                f"{self.url} has no whole version {found!r} of {name!r}: there is no "
+                f"{name}/{found}/{_VERSION}, which is written last. Add it with `FileRegistry.add`"
+            )
+        return self._version(name, found)
+
+    def download(self, version: ModelVersion, folder: Path) -> Path:
+        files = self._record(version.name, version.version)
+        if files is None:
+            raise RegistryError(f"{version} is gone, or was never whole; add it again")
+        for name, digest in files.items():
+            self._fetch(version, name, digest, folder)
+        return folder / MODEL
+
+    def status(self, version: ModelVersion) -> VersionStatus:
+        return from_tags(self._read(_status_key(version))[0])
+
+    def mark(self, version: ModelVersion, status: VersionStatus) -> None:
+        tags = {name: value for name, value in to_tags(status).items() if value}
+        self._swap(_status_key(version), tags)
+
+    def accept(self, version: ModelVersion) -> None:
+        self.set_alias(version, self._accepted)
+
+    def set_alias(self, version: ModelVersion, alias: str = "") -> None:
+        """Let an alias of the model, by default the asking one, name this version."""
+        self._swap(_alias_key(version.name, alias or self._alias), {"version": version.version})
+
+    def add(self, name: str, version: str, files: Mapping[str, Path]) -> ModelVersion:
+        """Upload a version: `model.onnx` and the files with its data, by the names it has for them.
+
+        Adding the same again does nothing; an interrupted call can be repeated.
+
+        Raises:
+            OptionError: a name that cannot be a key.
+            RegistryError: the version is there with other content, or the store fails.
+        """
+        for part in (name, version, *files):
+            _check(part)
+        if MODEL not in files or version == _ALIASES or set(files) & set(_OWN):
+            raise OptionError(
+                f"a version holds {MODEL}, is not called {_ALIASES!r}, and has no file {' or '.join(_OWN)}"
+            )
+        digests = {one: str(digest_of(path)) for one, path in sorted(files.items())}
+        if self._is_there(name, version, digests):
+            return self._version(name, version)
+        for one, path in files.items():
+            self._do("write to", self._store.create, f"{name}/{version}/{one}", path)
+        record = json.dumps({"files": digests, "token": uuid4().hex}).encode()
+        key = f"{name}/{version}/{_VERSION}"
+        if not self._do("write to", self._store.swap, key, record, None):
+            self._is_there(name, version, digests)
+        return self._version(name, version)
+
+    def _is_there(self, name: str, version: str, digests: Mapping[str, str]) -> bool:
+        found = self._record(name, version)
+        if found is not None and found != digests:
+            raise RegistryError(
+                f"{self.url} has version {version!r} of {name!r} with other content; versions never "
+                "change: choose another version"
+            )
+        return found is not None
+
+    def _version(self, name: str, version: str) -> ModelVersion:
+        return ModelVersion(self.url, name, version, f"{self.url}/{name}/{version}/{MODEL}")
+
+    def _record(self, name: str, version: str) -> dict[str, str] | None:
+        """Return the files and digests of a version; None where it is not whole."""
+        key = f"{name}/{version}/{_VERSION}"
+        fields, there = self._read(key)
+        files = fields.get("files")
+        if there is None:
+            return None
+        if (
+            not isinstance(files, dict)
+            or MODEL not in files
+            or not all(map(_PART.fullmatch, files))
+        ):
+            raise RegistryError(
+                f"{key} in {self.url} is damaged; delete the version and add it again"
+            )
+        return files
+
+    def _fetch(self, version: ModelVersion, name: str, digest: str, folder: Path) -> None:
+        key = f"{version.name}/{version.version}/{name}"
+        if not self._do("read from", self._store.download, key, folder / name):
+            raise ModelError(
+                f"{version} lacks its file {name}: it was deleted. Add the version again"
+            )
+        if digest_of(folder / name) != digest:
+            (folder / name).unlink()
+            raise ModelError(
+                f"{version}: its file {name} is not what was added, but changed, mixed or truncated. "
+                "Add the model as another version"
+            )
+
+    def _alias_of(self, name: str, alias: str) -> str:
+        version = self._read(_alias_key(name, alias))[0].get("version", "")
+        if not isinstance(version, str) or (version and not _PART.fullmatch(version)):
+            raise RegistryError(
+                f"{_alias_key(name, alias)} in {self.url} names no version; write "
+                '{"version": "1"} there, with quotes around the version'
+            )
+        return version
+
+    def _read(self, key: str) -> tuple[dict, Version | None]:
+        found = self._do("read from", self._store.read, key)
+        if found is None:
+            return {}, None
+        try:
+            fields = json.loads(found.data)
+        except ValueError:
+            fields = None
+        if not isinstance(fields, dict):
+            raise RegistryError(f"{key} in {self.url} is no JSON object; repair or delete it")
+        return fields, found.version
+
+    def _swap(self, key: str, fields: Mapping[str, str]) -> None:
+        for _ in range(_ATTEMPTS):
+            now, version = self._read(key)
+            now.pop("token", None)
+            if version is not None and now == fields:
+                return
+            data = json.dumps({**fields, "token": uuid4().hex}).encode()
+            if self._do("write to", self._store.swap, key, data, version):
+                return
+        raise RegistryError(f"{key} in {self.url} was changed by others in {_ATTEMPTS} attempts")
+
+    def _keys(self) -> list[str]:
+        return sorted(one.key for one in self._store.entries(""))
+
+    def _do(self, action: str, act: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        try:
+            return act(*args, **named)
+        except StoreError as error:
+            raise RegistryError(f"cannot {action} the registry {self.url}: {error}") from error
+
+
+def _check(part: str) -> str:
+    if not _PART.fullmatch(part):
+        raise OptionError(
+            f"{part!r} cannot be a model, a version or a file in this registry: use at most 100 letters, "
+            "digits, '-', '_' and '.', not beginning with '.'"
+        )
+    return part
+
+
+def _status_key(version: ModelVersion) -> str:
+    return f"{_check(version.name)}/{_check(version.version)}/{_STATUS}"
+
+
+def _alias_key(name: str, alias: str) -> str:
+    return f"{_check(name)}/{_ALIASES}/{_check(alias)}.json"

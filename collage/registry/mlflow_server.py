@@ -1,0 +1,238 @@
+"""The registry in an MLflow server. The one module that knows MLflow.
+
+Aliases and tags are the contract (stages are deprecated): read the alias that asks, write tags of the
+version, and the alias that answers. A version is a candidate once MLflow says that it is ready. What
+`mlflow.onnx` logged has an entry `onnx` in its file `MLmodel`; that small file is fetched first, so that
+a version of another flavour costs no download.
+
+The client is told to send no telemetry, and to give up after seconds: its defaults retry for minutes.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+_PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+os.environ.update(QUIET)  # before the import, which reads it
+for _name, _value in _PATIENCE.items():
+    os.environ.setdefault(_name, _value)
+
+import requests  # noqa: E402
+import yaml  # noqa: E402
+from mlflow import MlflowClient  # noqa: E402
+from mlflow.artifacts import download_artifacts, list_artifacts  # noqa: E402
+from mlflow.entities.model_registry import ModelVersion as Found  # noqa: E402
+from mlflow.exceptions import MlflowException  # noqa: E402
+
+from collage.errors import ModelError, RegistryError  # noqa: E402
+from collage.registry.base import ModelVersion, VersionStatus, from_tags, to_tags  # noqa: E402
+
+PAGE = 100
+_DESCRIPTION = "MLmodel"
+_ABSENT = "RESOURCE_DOES_NOT_EXIST"
+_DENIED = ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class MlflowRegistry:
+    """Implements `Registry` on the server at `url` (http or https, without credentials)."""
+
+    def __init__(self, url: str, alias: str, accepted: str) -> None:
+        """Make the client; nothing is sent."""
+        self._server = url
+        self._alias = alias
+        self._accepted = accepted
+        self._uris = {"tracking_uri": url, "registry_uri": url}
+        self._client = MlflowClient(tracking_uri=url, registry_uri=url)
+
+    @property
+    def url(self) -> str:
+        return f"mlflow+{self._server}"
+
+    def candidates(self) -> Iterator[ModelVersion]:
+        token: str | None = None
+        while True:
+            page = self._do(
+                "list the models",
+                self._client.search_registered_models,
+                max_results=PAGE,
+                order_by=["name ASC"],
+                page_token=token,
+            )
+            for model in page:
+                if self._alias in model.aliases:
+                    yield from self._ready(model.name, str(model.aliases[self._alias]))
+            token = page.token
+            if not token:
+                return
+
+    def find(self, name: str, version: str | None = None) -> ModelVersion:
+        if version is not None:
+            return self._version(self._get(name, version))
+        found = self._do(
+            f"find the version of {name!r} with the alias {self._alias!r}",
+            self._client.get_model_version_by_alias,
+            name,
+            self._alias,
+        )
+        return self._version(found)
+
+    def download(self, version: ModelVersion, folder: Path) -> Path:
+        data = self._onnx_file(version, folder)
+        whole = Path(
+            self._do(
+                f"download {version}",
+                download_artifacts,
+                artifact_uri=_uri(version), dst_path=str(folder), **self._uris,
+            )
+        )  # fmt: skip
+        return _pick(version, whole, data)
+
+    def status(self, version: ModelVersion) -> VersionStatus:
+        return from_tags(self._get(version.name, version.version).tags)
+
+    def mark(self, version: ModelVersion, status: VersionStatus) -> None:
+        name, number = version.name, version.version
+        now = self._get(name, number).tags
+        for tag, value in to_tags(status).items():
+            if value and now.get(tag) != value:
+                self._do(
+                    f"set the tag {tag} of {version}",
+                    self._client.set_model_version_tag,
+                    name,
+                    number,
+                    tag,
+                    value,
+                )
+            elif not value and tag in now:
+                self._do(
+                    f"delete the tag {tag} of {version}",
+                    self._client.delete_model_version_tag,
+                    name,
+                    number,
+                    tag,
+                )
+
+    def accept(self, version: ModelVersion) -> None:
+        model = self._do(
+            f"read the model of {version}",
+            self._client.get_registered_model,
+            version.name,
+        )
+        if str(model.aliases.get(self._accepted, "")) != version.version:
+            self._do(
+                f"set the alias {self._accepted!r} to {version}",
+                self._client.set_registered_model_alias,
+                version.name,
+                self._accepted,
+                version.version,
+            )
+
+    def _ready(self, name: str, version: str) -> Iterator[ModelVersion]:
+        try:
+            found = self._get(name, version)
+        except _Absent:
+            return  # deleted since it was listed
+        if found.status == "READY":
+            yield self._version(found)
+
+    def _get(self, name: str, version: str) -> Found:
+        return self._do(
+            f"find version {version!r} of {name!r}",
+            self._client.get_model_version,
+            name,
+            version,
+        )
+
+    def _version(self, found: Found) -> ModelVersion:
+        return ModelVersion(self.url, found.name, str(found.version), found.source or "")
+
+    def _onnx_file(self, version: ModelVersion, folder: Path) -> str:
+        """Return the path of the model inside the version, from its small description."""
+        files = self._do(
+            f"list the files of {version}",
+            list_artifacts,
+            artifact_uri=_uri(version),
+            tracking_uri=self._server,
+        )
+        if not any(Path(one.path).name == _DESCRIPTION for one in files):
+            raise ModelError(
+                f"{version} has no file {_DESCRIPTION}: it was not logged as a model, or not whole. Log "
+                "it with mlflow.onnx.log_model and give that version the alias"
+            )
+        file = self._do(
+            f"read {_DESCRIPTION} of {version}",
+            download_artifacts,
+            artifact_uri=f"{_uri(version)}/{_DESCRIPTION}",
+            dst_path=str(folder),
+            **self._uris,
+        )
+        return _flavour(version, Path(file).read_text(errors="replace"))
+
+    def _do(self, action: str, act: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        try:
+            return act(*args, **named)
+        except MlflowException as error:
+            code = str(error.error_code)
+            kind = _Absent if code == _ABSENT else RegistryError
+            raise kind(
+                f"the MLflow server {self._server} did not {action}: {_advise(code, error)}"
+            ) from error
+        except (requests.RequestException, OSError) as error:
+            raise RegistryError(
+                f"the MLflow server {self._server} did not {action}: {type(error).__name__}. See whether "
+                "the server and its artifact store answer and whether there is space here, then try again"
+            ) from error
+
+
+class _Absent(RegistryError):
+    """There is no such model, version or alias."""
+
+
+def _advise(code: str, error: MlflowException) -> str:
+    if code == _ABSENT:
+        return "there is none. Register it, or set the alias on one of its versions"
+    if code in _DENIED or error.get_http_status_code() in (401, 403):
+        return (
+            f"{code}. Give MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
+            "MLFLOW_TRACKING_TOKEN, of a user who may edit the model"
+        )
+    return f"{code}. See whether the server answers, and its log"
+
+
+def _uri(version: ModelVersion) -> str:
+    return f"models:/{version.name}/{version.version}"
+
+
+def _flavour(version: ModelVersion, description: str) -> str:
+    try:
+        flavours = yaml.safe_load(description)["flavors"]
+        names = ", ".join(sorted(flavours)) or "none"
+        onnx = flavours.get("onnx")
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError):
+        raise ModelError(f"the file {_DESCRIPTION} of {version} is damaged; log it again") from None
+    if not isinstance(onnx, dict) or not isinstance(onnx.get("data"), str):
+        raise ModelError(
+            f"{version} is no ONNX model: its flavours are {names}. Export it to ONNX, log it with "
+            "mlflow.onnx.log_model, and give that version the alias"
+        )
+    return onnx["data"]
+
+
+def _pick(version: ModelVersion, whole: Path, data: str) -> Path:
+    """Return the .onnx file at `data`, which may be the folder that holds it."""
+    found = (whole / data).resolve()
+    if found.is_dir():
+        found = next(iter(sorted(found.glob("*.onnx"))), found)
+    if not found.is_relative_to(whole.resolve()) or not found.is_file():
+        raise ModelError(f"{version} lacks its file {data!r}; log it again")
+    return found

@@ -1,0 +1,305 @@
+"""The webhook receiver: MLflow says that a version got the alias, and one run of a deployment starts.
+
+    POST /webhook   202 a run will start            401 unsigned, forged or old
+                    200 of no interest              409 replayed
+                    400, 408, 413, 415 malformed    503 too many at once: MLflow tries again
+    GET /healthz /readyz /metrics
+
+It decides from one small, verified body and a local file, and answers before it asks anybody else: the
+run is started afterwards (`containers.starter`), even if the process is killed in between
+(`containers.journal`). Only `model_version_alias.created` of the configured alias asks for work, so what
+Collage writes into the registry (tags, and another alias) asks for none. Webhooks that never arrive are
+not its concern: the scheduled reconcile reads the registry itself.
+
+    COLLAGE_RECEIVER__SECRET=... PREFECT_API_URL=... python -m containers.receiver
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import sqlite3
+import sys
+import time
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+import uvicorn
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    generate_latest,
+)
+from pydantic import AliasChoices, Field, SecretStr, model_validator
+from pydantic_settings import SettingsConfigDict
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from collage.errors import CollageError
+from collage.logs import configure_logs
+from collage.settings import CollageSettings
+from containers.journal import Busy, Journal, Replayed, Start
+from containers.signature import Refused, verify
+from containers.starter import PrefectStarter, Starter, StartRun
+
+MAX_BODY = 64 << 10
+BODY_S = 10.0
+_ANSWERS = {
+    "accepted": 202, "ignored": 200, "forged": 401, "old": 401, "replayed": 409, "malformed": 400,
+    "slow": 408, "too_large": 413, "bad_type": 415, "busy": 503,
+}  # fmt: skip
+
+logger = logging.getLogger("collage.receiver")
+
+
+class ReceiverSettings(CollageSettings):
+    """What the receiver is told: `COLLAGE_RECEIVER__SECRET` and so on."""
+
+    model_config = SettingsConfigDict(env_prefix="COLLAGE_RECEIVER__", populate_by_name=True)
+
+    secret: SecretStr = Field(min_length=16, description="shared with MLflow's webhook")
+    previous_secret: SecretStr | None = Field(
+        default=None, min_length=16, description="also accepted, while secrets are rotated"
+    )
+    registry: str = Field(
+        default="mlflow",
+        validation_alias=AliasChoices("COLLAGE_RECEIVER__REGISTRY", "COLLAGE_REGISTRY"),
+        description="the registry's address, as the flows have it",
+    )
+    alias: str = Field(
+        default="candidate",
+        validation_alias=AliasChoices("COLLAGE_RECEIVER__ALIAS", "COLLAGE_ALIAS"),
+        description="alias that asks for a run",
+    )
+    deployment: str = Field(
+        default="optimize-model/optimize",
+        pattern=r"^[^/]+/[^/]+$",
+        validation_alias=AliasChoices("COLLAGE_RECEIVER__DEPLOYMENT", "COLLAGE_DEPLOYMENT"),
+        description="Prefect deployment to run: flow/name",
+    )
+    prefect_api_url: str = Field(
+        pattern=r"^https?://[^@]+$",
+        validation_alias=AliasChoices("COLLAGE_RECEIVER__PREFECT_API_URL", "PREFECT_API_URL"),
+        description="address of Prefect's API",
+    )
+    prefect_api_key: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("COLLAGE_RECEIVER__PREFECT_API_KEY", "PREFECT_API_KEY"),
+        description="of Prefect Cloud",
+    )
+    prefect_auth: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("COLLAGE_RECEIVER__PREFECT_AUTH", "PREFECT_API_AUTH_STRING"),
+        description="user:password of a Prefect server behind basic authentication",
+    )
+    journal: Path = Field(
+        default=Path("/var/lib/collage/receiver.db"),
+        description="small file that must survive restarts",
+    )
+    host: str = Field(default="0.0.0.0", description="address to listen on")
+    port: int = Field(default=8080, ge=1, le=65535, description="port to listen on")
+    attempts: int = Field(default=12, ge=1, description="to start one run, in about 7 minutes")
+    max_starts: int = Field(default=1000, ge=1, description="runs that may wait to be started")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_empty_secrets(cls, values: dict) -> dict:
+        """An optional secret that the chart leaves empty is none."""
+        return {name: value for name, value in values.items() if value != ""}
+
+    def secrets(self) -> tuple[bytes, ...]:
+        """Return the secrets in force."""
+        found = (self.secret, self.previous_secret)
+        return tuple(one.get_secret_value().encode() for one in found if one)
+
+
+class Receiver:
+    """The routes, and what they share."""
+
+    def __init__(self, settings: ReceiverSettings, start: StartRun) -> None:
+        self._settings = settings
+        self._secrets = settings.secrets()
+        self._journal = Journal(settings.journal, settings.max_starts)
+        self.metrics = CollectorRegistry()
+        self._webhooks = Counter(
+            "collage_receiver_webhooks", "Webhooks by what became of them", ["result"],
+            registry=self.metrics,
+        )  # fmt: skip
+        self._starts = Counter(
+            "collage_receiver_starts", "Attempts to start a run", ["result"], registry=self.metrics
+        )
+        for result in _ANSWERS:
+            self._webhooks.labels(result)
+        for result in ("started", "retried", "given_up"):
+            self._starts.labels(result)
+        self._waiting = Gauge(
+            "collage_receiver_waiting", "Runs that wait to be started", registry=self.metrics
+        )
+        self._waiting.set_function(self._journal.waiting)
+        self._starter = Starter(self._journal, start, settings.attempts, self._count_start)
+        self._work: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Start runs while the server runs."""
+        self._work = asyncio.create_task(self._starter.run())
+        try:
+            yield
+        finally:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+            self._journal.close()
+
+    async def webhook(self, request: Request) -> Response:
+        """Answer one delivery."""
+        result, facts = await self._judge(request)
+        self._webhooks.labels(result).inc()
+        status = _ANSWERS[result]
+        logger.log(
+            logging.INFO if status < 300 else logging.WARNING, "webhook",
+            extra={"result": result, "answer": status, **facts},
+        )  # fmt: skip
+        headers = {"Retry-After": "5"} if result == "busy" else {}
+        return JSONResponse({"result": result}, status, headers)
+
+    async def health(self, _: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def ready(self, _: Request) -> Response:
+        """Say whether deliveries can be taken: the journal answers and runs are being started."""
+        try:
+            await asyncio.to_thread(self._journal.waiting)
+        except sqlite3.Error as error:
+            return PlainTextResponse(f"the journal fails: {type(error).__name__}", 503)
+        if self._work is None or self._work.done():
+            return PlainTextResponse("no runs are being started", 503)
+        return PlainTextResponse("ok")
+
+    async def show_metrics(self, _: Request) -> Response:
+        return Response(generate_latest(self.metrics), media_type=CONTENT_TYPE_LATEST)
+
+    async def _judge(self, request: Request) -> tuple[str, dict[str, str]]:
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return "bad_type", {}
+        try:
+            body = await asyncio.wait_for(_read(request), BODY_S)
+            now = time.time()
+            delivery = verify(request.headers, body, self._secrets, now)
+        except TimeoutError:
+            return "slow", {}
+        except ClientDisconnect:
+            return "malformed", {"reason": "the sender went away"}
+        except _TooLarge:
+            return "too_large", {}
+        except Refused as refused:
+            return refused.kind, {"reason": str(refused)}
+        try:
+            start = self._wanted(json.loads(body))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return "malformed", {"delivery": delivery.id}
+        facts = {"delivery": delivery.id}
+        if start:
+            facts |= {"model": start.name, "version": start.version}
+        try:
+            await asyncio.to_thread(self._journal.take, delivery, start, now)
+        except Replayed:
+            return "replayed", facts
+        except (Busy, sqlite3.Error) as error:
+            return "busy", facts | {"reason": type(error).__name__}
+        self._starter.wake()
+        return ("accepted" if start else "ignored"), facts
+
+    def _wanted(self, event: dict) -> Start | None:
+        """Return the run that the event asks for, if any."""
+        if (event["entity"], event["action"]) != ("model_version_alias", "created"):
+            return None
+        data = event["data"]
+        name, version, alias = data["name"], data["version"], data["alias"]
+        if not all(isinstance(one, str) and 0 < len(one) <= 1000 for one in (name, version, alias)):
+            raise ValueError
+        if alias != self._settings.alias:
+            return None
+        return Start(start_key(self._settings.registry, name, version, alias), name, version)
+
+    def _count_start(self, result: str) -> None:
+        self._starts.labels(result).inc()
+
+
+class _TooLarge(Exception):
+    """The body is larger than any webhook."""
+
+
+async def _read(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise _TooLarge
+    return body
+
+
+def start_key(registry: str, name: str, version: str, alias: str) -> str:
+    """Name the run that these ask for: the same for every delivery, restart and replica."""
+    digest = sha256(json.dumps([registry, name, version, alias]).encode()).hexdigest()
+    return f"webhook:{digest[:32]}"
+
+
+def make_app(settings: ReceiverSettings, start: StartRun) -> Starlette:
+    """Make the ASGI application."""
+    receiver = Receiver(settings, start)
+    routes = [
+        Route("/webhook", receiver.webhook, methods=["POST"]),
+        Route("/healthz", receiver.health),
+        Route("/readyz", receiver.ready),
+        Route("/metrics", receiver.show_metrics),
+    ]
+    return Starlette(routes=routes, lifespan=receiver.lifespan)
+
+
+def prefect_client(settings: ReceiverSettings) -> httpx.AsyncClient:
+    """Make the client for Prefect's API, with the credentials there are."""
+    headers = {}
+    auth = None
+    if settings.prefect_api_key:
+        headers["Authorization"] = f"Bearer {settings.prefect_api_key.get_secret_value()}"
+    elif settings.prefect_auth:
+        user, _, password = settings.prefect_auth.get_secret_value().partition(":")
+        auth = httpx.BasicAuth(user, password)
+    return httpx.AsyncClient(headers=headers, auth=auth, timeout=15.0)
+
+
+def main() -> int:
+    """Run the receiver until SIGTERM."""
+    configure_logs("receiver")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
+    try:
+        settings = ReceiverSettings.load()
+        start = PrefectStarter(
+            prefect_client(settings), settings.prefect_api_url, settings.deployment
+        )
+        app = make_app(settings, start)
+    except CollageError as error:
+        logger.error(str(error))
+        return error.exit_code
+    except (OSError, sqlite3.Error) as error:
+        logger.error(
+            "the journal %s cannot be opened: %s. Mount a writable volume there, or set "
+            "COLLAGE_RECEIVER__JOURNAL", settings.journal, error,
+        )  # fmt: skip
+        return 1
+    uvicorn.run(
+        app, host=settings.host, port=settings.port, log_config=None, access_log=False,
+        server_header=False, timeout_graceful_shutdown=10, limit_concurrency=200,
+        h11_max_incomplete_event_size=16 << 10,
+    )  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

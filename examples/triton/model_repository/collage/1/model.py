@@ -1,0 +1,46 @@
+"""A Collage bundle in Triton's Python backend; needs `pip install 'collage[runtime]'` in its image."""
+
+import json
+
+import triton_python_backend_utils as pb_utils
+
+from collage.errors import CollageError, InputError
+from collage.runtime.loader import load
+
+
+class TritonPythonModel:
+    """Triton makes one a model instance, each in a process of its own."""
+
+    def initialize(self, args):
+        """Load the bundle and compare it with its golden data: an unfit one fails the model's load."""
+        config = json.loads(args["model_config"])
+        folder = config["parameters"]["bundle"]["string_value"]
+        try:
+            self.bundle = load(folder)
+            self.bundle.check()
+        except CollageError as error:
+            raise pb_utils.TritonModelException(str(error)) from error
+        self.inputs = [one["name"] for one in config["input"]]
+        self.outputs = [one["name"] for one in config["output"]]
+
+    def execute(self, requests):
+        """Answer every request, in order; shapes choose the bundle's function."""
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        given = {
+            name: tensor.as_numpy()
+            for name in self.inputs
+            if (tensor := pb_utils.get_input_tensor_by_name(request, name)) is not None
+        }
+        try:
+            found = self.bundle.run(given)
+        except InputError as error:
+            return pb_utils.InferenceResponse([], pb_utils.TritonError(str(error)))
+        wanted = set(request.requested_output_names())
+        tensors = [pb_utils.Tensor(name, found[name]) for name in self.outputs if name in wanted]
+        return pb_utils.InferenceResponse(tensors)
+
+    def finalize(self):
+        """Let go of the bundle."""
+        self.bundle = None

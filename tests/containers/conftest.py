@@ -1,0 +1,3 @@
+from tests.runtime.conftest import bundle
+
+__all__ = ["bundle"]

@@ -1,0 +1,216 @@
+"""The receiver as a process: what it believes, what it counts, and what a kill -9 costs."""
+
+import itertools
+import json
+import time
+import uuid
+
+import httpx
+import pytest
+
+from containers.signature import sign
+from tests.servers.receiver import SECRET, PrefectRecorder, Receiver, wait_for
+
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def prefect():
+    made = PrefectRecorder()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def receiver(prefect, tmp_path_factory):
+    made = Receiver(tmp_path_factory.mktemp("receiver"), prefect.url)
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def model():
+    return f"model-{next(_names)}"
+
+
+def event(name, alias="candidate", kind=("model_version_alias", "created")):
+    data = {"name": name, "version": "1", "alias": alias}
+    return json.dumps({"entity": kind[0], "action": kind[1], "data": data}).encode()
+
+
+def headers(body, secret=SECRET, age_s=0.0, identity=None):
+    identity, stamp = identity or str(uuid.uuid4()), str(int(time.time() - age_s))
+    signature = sign(b".".join((identity.encode(), stamp.encode(), body)), secret.encode())
+    return {
+        "content-type": "application/json", "x-mlflow-delivery-id": identity,
+        "x-mlflow-timestamp": stamp, "x-mlflow-signature": signature.decode(),
+    }  # fmt: skip
+
+
+def post(receiver, body, send=None):
+    return httpx.post(f"{receiver.url}/webhook", content=body, headers=send or headers(body))
+
+
+def test_the_alias_starts_one_run(receiver, prefect, model):
+    assert post(receiver, event(model)).status_code == 202
+    wait_for(lambda: [one for one in prefect.runs if one["parameters"]["model"] == model])
+    (run,) = [one for one in prefect.runs if one["parameters"]["model"] == model]
+    assert run["parameters"] == {"model": model, "version": "1"}
+    assert run["idempotency_key"].startswith("webhook:")
+
+
+def test_two_deliveries_of_one_thing_have_one_key(receiver, prefect, model):
+    for _ in range(2):
+        assert post(receiver, event(model)).status_code == 202
+    wait_for(lambda: receiver.count("webhooks", "accepted") >= 2)
+    wait_for(lambda: [one for one in prefect.runs if one["parameters"]["model"] == model])
+    assert (
+        len({one["idempotency_key"] for one in prefect.runs if one["parameters"]["model"] == model})
+        == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "result"),
+    [
+        (event("m", alias="optimized"), "ignored"),
+        (event("m", kind=("model_version_tag", "set")), "ignored"),
+        (event("m", kind=("model_version_alias", "deleted")), "ignored"),
+        (event("m", kind=("model_version", "created")), "ignored"),
+    ],
+    ids=["own alias", "own tag", "alias deleted", "version created"],
+)
+def test_own_writes_and_other_events_start_nothing(receiver, prefect, body, result):
+    before, runs = receiver.count("webhooks", result), len(prefect.runs)
+    assert post(receiver, body).status_code == 200
+    assert receiver.count("webhooks", result) == before + 1
+    time.sleep(0.2)
+    assert len(prefect.runs) == runs
+
+
+def unsigned(send):
+    return {name: value for name, value in send.items() if "signature" not in name}
+
+
+BODY = event("never-started")
+REJECTED = {
+    "another secret": (401, "forged", BODY, lambda: headers(BODY, secret="x" * 20)),
+    "unsigned": (401, "forged", BODY, lambda: unsigned(headers(BODY))),
+    "other body": (401, "forged", BODY + b" ", lambda: headers(BODY)),
+    "other id": (401, "forged", BODY, lambda: headers(BODY) | {"x-mlflow-delivery-id": "other"}),
+    "other time": (401, "forged", BODY, lambda: headers(BODY) | {"x-mlflow-timestamp": "1"}),
+    "no time": (401, "forged", BODY, lambda: headers(BODY) | {"x-mlflow-timestamp": "now"}),
+    "long id": (401, "forged", BODY, lambda: headers(BODY, identity="x" * 200)),
+    "old": (401, "old", BODY, lambda: headers(BODY, age_s=302)),
+    "of the future": (401, "old", BODY, lambda: headers(BODY, age_s=-310)),
+    "too large": (413, "too_large", b"x" * 70_000, lambda: headers(b"x" * 70_000)),
+    "no JSON type": (415, "bad_type", BODY, lambda: headers(BODY) | {"content-type": "text/plain"}),
+    "no JSON": (400, "malformed", b"{", lambda: headers(b"{")),
+    "no object": (400, "malformed", b"[]", lambda: headers(b"[]")),
+}
+
+
+@pytest.mark.parametrize("case", REJECTED)
+def test_what_is_not_believed_is_counted(receiver, prefect, case):
+    status, result, body, send = REJECTED[case]
+    before = receiver.count("webhooks", result)
+    assert post(receiver, body, send()).status_code == status
+    assert receiver.count("webhooks", result) == before + 1
+    assert all(one["parameters"]["model"] != "never-started" for one in prefect.runs)
+
+
+def test_a_delivery_just_inside_the_window(receiver, model):
+    body = event(model)
+    assert post(receiver, body, headers(body, age_s=295)).status_code == 202
+
+
+def test_a_replay_is_refused_also_after_a_kill(receiver, model):
+    body = event(model)
+    send = headers(body)
+    assert post(receiver, body, send).status_code == 202
+    assert post(receiver, body, send).status_code == 409
+    assert receiver.count("webhooks", "replayed") >= 1
+    receiver.kill()
+    receiver.start()
+    assert post(receiver, body, send).status_code == 409
+    assert receiver.count("webhooks", "replayed") == 1
+
+
+def test_no_secret_in_the_log(receiver):
+    log = receiver.log.read_text()
+    assert '"message": "webhook"' in log
+    assert SECRET not in log
+    assert "v1," not in log
+    for line in log.splitlines():
+        assert json.loads(line)["logger"]
+
+
+@pytest.mark.parametrize("attempt", range(10))
+def test_a_promised_run_starts_after_a_kill(tmp_path, attempt):
+    """Prefect is down, so the promise is pending at the moment of the kill."""
+    prefect = PrefectRecorder()
+    prefect.down = True
+    receiver = Receiver(tmp_path, prefect.url)
+    try:
+        assert post(receiver, event("promised")).status_code == 202
+        time.sleep(0.04 * attempt)
+        receiver.kill()
+        prefect.down = False
+        receiver.start()
+        wait_for(lambda: prefect.runs)
+        wait_for(lambda: receiver.count("starts", "started") == 1)
+        assert len({one["idempotency_key"] for one in prefect.runs}) == 1
+        wait_for(
+            lambda: "collage_receiver_waiting 0.0" in httpx.get(f"{receiver.url}/metrics").text
+        )
+    finally:
+        receiver.kill()
+        prefect.close()
+
+
+def test_prefect_down_for_long_gives_up_and_counts(tmp_path):
+    prefect = PrefectRecorder()
+    prefect.down = True
+    receiver = Receiver(tmp_path, prefect.url, COLLAGE_RECEIVER__ATTEMPTS="2")
+    try:
+        assert post(receiver, event("lost")).status_code == 202
+        wait_for(lambda: receiver.count("starts", "given_up") == 1)
+        assert receiver.count("starts", "retried") == 1
+        assert "reconcile" in receiver.log.read_text()
+        assert receiver.stop() in (0, -15)
+    finally:
+        receiver.kill()
+        prefect.close()
+
+
+def test_too_many_are_sent_away_and_may_come_again(tmp_path):
+    prefect = PrefectRecorder()
+    prefect.down = True
+    receiver = Receiver(tmp_path, prefect.url, COLLAGE_RECEIVER__MAX_STARTS="1")
+    try:
+        assert post(receiver, event("one")).status_code == 202
+        body = event("two")
+        send = headers(body)
+        assert post(receiver, body, send).status_code == 503
+        prefect.down = False
+        wait_for(lambda: receiver.count("starts", "started") == 1)
+        assert post(receiver, body, send).status_code == 202
+    finally:
+        receiver.kill()
+        prefect.close()
+
+
+def test_sigterm_ends_it_and_both_secrets_hold_while_they_are_rotated(tmp_path):
+    prefect = PrefectRecorder()
+    old = "the-secret-before-this"
+    receiver = Receiver(tmp_path, prefect.url, COLLAGE_RECEIVER__PREVIOUS_SECRET=old)
+    try:
+        body = event("rotated")
+        assert post(receiver, body, headers(body, secret=old)).status_code == 202
+        assert post(receiver, body).status_code == 202
+        begin = time.monotonic()
+        assert receiver.stop() in (0, -15)
+        assert time.monotonic() - begin < 10
+    finally:
+        receiver.kill()
+        prefect.close()

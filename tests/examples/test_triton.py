@@ -1,0 +1,117 @@
+"""The Triton example against a stand-in of Triton's module, which exists only inside a Triton server.
+
+The stand-in mimics the documented API of `triton_python_backend_utils` that the example uses; it proves
+the example's own logic, and not that a Triton server loads it.
+"""
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples" / "triton" / "model_repository" / "collage"
+
+
+class Tensor:
+    def __init__(self, name, array):
+        self._name, self._array = name, array
+
+    def name(self):
+        return self._name
+
+    def as_numpy(self):
+        return self._array
+
+
+class TritonError:
+    def __init__(self, message):
+        self._message = message
+
+    def message(self):
+        return self._message
+
+
+class InferenceResponse:
+    def __init__(self, output_tensors=(), error=None):
+        self._tensors, self._error = list(output_tensors), error
+
+    def output_tensors(self):
+        return self._tensors
+
+    def has_error(self):
+        return self._error is not None
+
+    def error(self):
+        return self._error
+
+
+class Request:
+    def __init__(self, tensors, outputs=("y",)):
+        self._tensors, self._outputs = tensors, list(outputs)
+
+    def inputs(self):
+        return self._tensors
+
+    def requested_output_names(self):
+        return self._outputs
+
+
+@pytest.fixture
+def model(monkeypatch):
+    utils = ModuleType("triton_python_backend_utils")
+    utils.Tensor, utils.TritonError = Tensor, TritonError
+    utils.InferenceResponse = InferenceResponse
+    utils.TritonModelException = type("TritonModelException", (Exception,), {})
+    utils.get_input_tensor_by_name = lambda request, name: next(
+        (one for one in request.inputs() if one.name() == name), None
+    )
+    monkeypatch.setitem(sys.modules, utils.__name__, utils)
+    spec = importlib.util.spec_from_file_location("triton_example", FOLDER / "1" / "model.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def arguments(bundle):
+    """What Triton makes of config.pbtxt."""
+    text = (FOLDER / "config.pbtxt").read_text()
+    names = {
+        side: re.findall(rf'^{side} .*?name: "(\w+)"', text, re.M) for side in ("input", "output")
+    }
+    assert 'key: "bundle"' in text
+    config = {side: [{"name": name} for name in found] for side, found in names.items()}
+    config["parameters"] = {"bundle": {"string_value": str(bundle)}}
+    return {"model_config": json.dumps(config)}
+
+
+def test_requests_of_every_shape_set_are_answered_in_order(model, bundle):
+    made = model.TritonPythonModel()
+    made.initialize(arguments(bundle))
+    inputs = [np.random.default_rng(n).standard_normal((n, 8)).astype("float32") for n in (1, 2, 1)]
+    answers = made.execute([Request([Tensor("x", x)]) for x in inputs])
+    for x, answer in zip(inputs, answers, strict=True):
+        (y,) = answer.output_tensors()
+        assert y.name() == "y"
+        np.testing.assert_array_equal(y.as_numpy(), np.maximum(x, 0))
+    made.finalize()
+
+
+def test_a_wrong_request_fails_alone(model, bundle):
+    made = model.TritonPythonModel()
+    made.initialize(arguments(bundle))
+    good, wrong = (Tensor("x", np.zeros((rows, 8), "float32")) for rows in (1, 5))
+    answers = made.execute([Request([wrong]), Request([good]), Request([]), Request([good], [])])
+    assert [one.has_error() for one in answers] == [True, False, True, False]
+    assert "takes the shapes" in answers[0].error().message()
+    assert answers[3].output_tensors() == []
+
+
+def test_an_unfit_bundle_fails_the_load(model, tmp_path):
+    with pytest.raises(Exception, match=r"manifest\.json is missing") as raised:
+        model.TritonPythonModel().initialize(arguments(tmp_path))
+    assert type(raised.value).__name__ == "TritonModelException"

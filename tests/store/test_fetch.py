@@ -1,0 +1,298 @@
+"""The cache of fetched files, signatures, removal of bundles and names, and what a fetch imports."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from collage.cli import main
+from collage.errors import BundleError, OptionError, StoreError
+from collage.runtime.signature import sign_folder, signature_files, verify_folder
+from collage.store import aliases as aliases_module
+from collage.store import folder as folder_module
+from collage.store.aliases import list_aliases, move_alias, read_alias, remove_alias
+from collage.store.blobs import blob_key, digest_of
+from collage.store.bundles import (
+    fetch_bundle,
+    list_bundles,
+    publish_bundle,
+    read_bundle,
+    unpublish_bundle,
+)
+from collage.store.cache import BundleCache
+from collage.store.gc import collect_garbage
+from tests.store.test_bundles import contents
+
+
+@pytest.fixture
+def transfers(store, monkeypatch):
+    """Keys that were read or downloaded from the store, not from the cache."""
+    seen = []
+    for method in ("read", "download"):
+        real = getattr(type(store), method)
+
+        def spy(self, key, *rest, real=real):
+            if self is store:
+                seen.append(key)
+            return real(self, key, *rest)
+
+        monkeypatch.setattr(type(store), method, spy)
+    return seen
+
+
+def test_a_second_fetch_transfers_no_file(store, transfers, make_bundle, tmp_path):
+    folder = make_bundle(report_html=b"<p>" * 1000)
+    publish_bundle(store, folder, ["a"])
+    cache = BundleCache(tmp_path / "cache")
+    fetch_bundle(store, "a", tmp_path / "one", cache=cache)
+    assert len([key for key in transfers if key.startswith("blobs/")]) == 3
+    transfers.clear()
+    fetch_bundle(store, "a", tmp_path / "two", cache=cache)
+    assert transfers == ["aliases/a.json"]
+    assert contents(tmp_path / "two") == contents(folder)
+    publish_bundle(store, make_bundle("next", plan_json=b"[2]"), ["a"])
+    transfers.clear()
+    fetch_bundle(store, "a", tmp_path / "two", cache=cache)
+    assert [key for key in transfers if key.startswith("blobs/")] == [blob_key(digest_of(b"[2]"))]
+
+
+def test_a_damaged_cache_is_not_believed(store, make_bundle, tmp_path):
+    folder = make_bundle()
+    publish_bundle(store, folder, ["a"])
+    cache = BundleCache(tmp_path / "cache")
+    fetch_bundle(store, "a", tmp_path / "out", cache=cache)
+    for file in (tmp_path / "cache").rglob("blobs/*/*"):
+        file.write_bytes(b"wrong")
+    for _ in range(2):
+        fetch_bundle(store, "a", tmp_path / "out", cache=cache)
+        assert contents(tmp_path / "out") == contents(folder)
+    found = {file.read_bytes() for file in (tmp_path / "cache").rglob("blobs/*/*")}
+    assert b"wrong" not in found
+
+
+def test_a_cache_that_cannot_be_written_costs_no_fetch(store, make_bundle, tmp_path):
+    publish_bundle(store, make_bundle(), ["a"])
+    (tmp_path / "file").write_text("no folder")
+    cache = BundleCache(tmp_path / "file")
+    fetch_bundle(store, "a", tmp_path / "out", cache=cache)
+    assert (tmp_path / "out" / "model.so").read_bytes() == b"code"
+
+
+FETCH = """
+import sys
+from collage.cli import main
+code = main(sys.argv[1:])
+unwanted = {"pydantic", "onnx", "tvm", "onnxruntime", "openvino", "rich", "prefect", "kubernetes"}
+print(code, sorted(unwanted & set(sys.modules)))
+"""
+
+
+def test_fetching_imports_no_compiler_and_no_pydantic(address, store, make_bundle, tmp_path):
+    publish_bundle(store, make_bundle(), ["a"])
+    command = [sys.executable, "-c", FETCH, "fetch", address, "--alias", "a", str(tmp_path / "out")]
+    done = subprocess.run(
+        [*command, "--cache-dir", str(tmp_path / "cache")], capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["a"], ["a", "b", "c"], ["--alias", "a"]])
+def test_fetch_says_how_it_is_written(words, tmp_path, capsys):
+    assert main(["fetch", str(tmp_path), *words]) == 2
+    assert "--alias NAME DIR" in capsys.readouterr().err
+
+
+def test_a_name_is_removed_by_compare_and_swap(store):
+    one, two = digest_of(b"1"), digest_of(b"2")
+    move_alias(store, "a", one)
+    with pytest.raises(StoreError, match="somebody moved it"):
+        remove_alias(store, "a", expected=two)
+    assert remove_alias(store, "a", expected=one)
+    assert not remove_alias(store, "a")
+    assert read_alias(store, "a") is None
+    assert list(list_aliases(store)) == []
+    assert move_alias(store, "a", two)
+    assert read_alias(store, "a").bundle == two
+
+
+def test_gc_takes_a_bundle_that_was_unpublished(address, store, make_bundle, tmp_path, capsys):
+    shared = publish_bundle(store, make_bundle("kept", weights_bin=b"shared"), ["b"]).digest
+    old = publish_bundle(store, make_bundle(plan_json=b"[1]", weights_bin=b"shared"), ["a"]).digest
+    assert main(["unpublish", address, old]) == 6
+    assert "a stands for it" in capsys.readouterr().err
+    assert main(["unalias", address, "a", "--expect", old]) == 0
+    assert main(["unpublish", address, old]) == 0
+    assert main(["unpublish", address, old]) == 6
+    assert list(list_bundles(store)) == [shared]
+    swept = collect_garbage(store, 0.0, dry_run=False)
+    assert [entry.key for entry in swept.deleted] == [blob_key(digest_of(b"[1]"))]
+    fetch_bundle(store, "b", tmp_path / "out")
+
+
+def test_an_alias_moved_during_unpublish_keeps_its_bundle(store, make_bundle, monkeypatch):
+    digest = publish_bundle(store, make_bundle()).digest
+    delete = type(store).delete
+
+    def moved_first(self, key):
+        if key.startswith("bundles/"):
+            move_alias(store, "late", digest)
+        delete(self, key)
+
+    monkeypatch.setattr(type(store), "delete", moved_first)
+    with pytest.raises(StoreError, match="late stands for it"):
+        unpublish_bundle(store, digest)
+    assert read_bundle(store, digest)
+    assert aliases_module.read_alias(store, "late").bundle == digest
+
+
+@pytest.fixture
+def key(tmp_path):
+    pytest.importorskip("cryptography")
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    def make(name):
+        made = Ed25519PrivateKey.generate()
+        private, public = tmp_path / f"{name}.pem", tmp_path / f"{name}.pub"
+        private.write_bytes(
+            made.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
+        )
+        public.write_bytes(
+            made.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
+        )
+        return private, public
+
+    return make
+
+
+def test_a_signed_bundle_is_fetched_and_another_refused(
+    address, store, make_bundle, key, tmp_path, capsys
+):
+    (private, public), (other, other_public) = key("ours"), key("theirs")
+    folder, out = make_bundle(), tmp_path / "out"
+    fetch = ["fetch", address, "--alias", "a", str(out), "--no-cache", "--verify-key"]
+    assert main(["publish", str(folder), address, "--alias", "a"]) == 0
+    assert main([*fetch, str(public)]) == 5
+    assert "is missing" in capsys.readouterr().err
+    assert not out.exists()
+    assert main(["publish", str(folder), address, "--sign-key", str(private)]) == 0
+    assert main([*fetch, str(public)]) == 0
+    assert main([*fetch, str(other_public)]) == 5
+    assert main(["publish", str(folder), address, "--sign-key", str(other)]) == 0
+    assert main([*fetch, str(other_public)]) == 0
+    assert main([*fetch, str(public)]) == 0
+    assert len(signature_files(out)) == 2
+    digest = read_alias(store, "a").bundle
+    remove_alias(store, "a")
+    unpublish_bundle(store, digest)
+    assert list(store.entries("signatures/")) == []
+
+
+def test_a_changed_manifest_or_signature_is_refused(make_bundle, key):
+    private, public = key("ours")
+    folder = make_bundle()
+    file = sign_folder(folder, private)
+    verify_folder(folder, public)
+    good, manifest = file.read_bytes(), (folder / "manifest.json").read_bytes()
+    for bad in (b"", b"!!", good[:20], b"A" + good[1:] if good[:1] != b"A" else b"B" + good[1:]):
+        file.write_bytes(bad)
+        with pytest.raises(BundleError, match="no signature of its manifest"):
+            verify_folder(folder, public)
+    file.write_bytes(good)
+    (folder / "manifest.json").write_bytes(manifest.replace(b'"threads": 1', b'"threads": 2'))
+    with pytest.raises(BundleError, match="no signature of its manifest"):
+        verify_folder(folder, public)
+    with pytest.raises(BundleError, match="no signature of its manifest"):
+        main_run(folder, public)
+
+
+def main_run(folder, public):
+    from collage.cli import _parser
+
+    parsed = _parser().parse_args(["run", str(folder), "--verify-key", str(public)])
+    return parsed.run(parsed)
+
+
+def test_bad_keys_say_how_to_make_one(make_bundle, key, tmp_path):
+    private, public = key("ours")
+    folder = make_bundle()
+    with pytest.raises(OptionError, match=r"no private Ed25519 key.*openssl"):
+        sign_folder(folder, public)
+    with pytest.raises(OptionError, match=r"no public Ed25519 key.*openssl"):
+        verify_folder(folder, private)
+    with pytest.raises(OptionError, match="cannot be read"):
+        verify_folder(folder, tmp_path / "absent")
+
+
+REPLACE = """
+import os, signal, sys
+from pathlib import Path
+from collage.store import folder
+from collage.store.scratch import scratch_folder
+
+step, output = sys.argv[1], Path(sys.argv[2])
+calls = 0
+
+def killing(real):
+    def call(*given):
+        global calls
+        if step == f"before {calls}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = real(*given)
+        if step == f"after {calls}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        calls += 1
+        return result
+    return call
+
+folder.exchange = killing(folder.exchange)
+Path.rename = killing(Path.rename)
+with scratch_folder(output.parent, f".{output.name}.partial-") as scratch:
+    (scratch / "new").mkdir()
+    (scratch / "new" / "manifest.json").write_text("new")
+    folder.replace_folder(scratch / "new", output, scratch)
+print(calls)
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"), [("before 0", "old"), ("after 0", "new"), ("never", "new")]
+)
+def test_a_kill_while_a_folder_is_replaced_leaves_the_old_or_the_new(tmp_path, step, expected):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    if not folder_module.exchange(one, other):
+        pytest.skip(f"the file system of {tmp_path} cannot exchange two names")
+    output = tmp_path / "bundle"
+    output.mkdir()
+    (output / "manifest.json").write_text("old")
+    done = subprocess.run(
+        [sys.executable, "-c", REPLACE, step, str(output)], capture_output=True, text=True
+    )
+    assert done.returncode == (0 if step == "never" else -signal.SIGKILL), done.stderr
+    if step == "never":
+        assert done.stdout == "1\n", "more than one step"
+        assert not list(tmp_path.glob(".bundle*"))
+    assert (output / "manifest.json").read_text() == expected
+
+
+def test_without_an_exchange_two_renames_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_module, "exchange", lambda *_: False)
+    for name in ("scratch", "scratch/new", "out"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(name)
+    folder_module.replace_folder(tmp_path / "scratch/new", tmp_path / "out", tmp_path / "scratch")
+    assert (tmp_path / "out" / "manifest.json").read_text() == "scratch/new"
+    assert (tmp_path / "scratch" / "old" / "manifest.json").read_text() == "out"
+    assert os.listdir(tmp_path / "out") == ["manifest.json"]
+
+
+def test_fetch_json(store, address, make_bundle, tmp_path, capsys):
+    digest = publish_bundle(store, make_bundle(), ["a"]).digest
+    command = ["fetch", address, "a", "-o", str(tmp_path / "out"), "--no-cache", "--json"]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["bundle"] == digest
