@@ -19,7 +19,6 @@ from types import FrameType
 from pydantic import ValidationError
 
 from collage.cluster.exits import BAD_INPUT, BAD_NODE, RETRY, TERMINATED
-from collage.cluster.redact import redact
 from collage.cluster.shards import Batch, ShardWork
 from collage.cost import Cost, CostKey, Costs, Environment
 from collage.errors import (
@@ -31,6 +30,7 @@ from collage.errors import (
     StoreError,
 )
 from collage.frontend import Function
+from collage.logs import redact
 from collage.measure.local import LocalMeasurer
 from collage.pipeline.request import CompileRequest, fetch_model, read_request
 from collage.pipeline.searching import imported, local_measurer, sampled

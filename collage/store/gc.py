@@ -23,9 +23,7 @@ from collage.store.bundles import bundle_files, list_bundles, read_bundle
 OLDER_S = 24 * 3600.0
 AT_ONCE = 8
 _SWEPT = ("answers/", "blobs/", "probe/")
-_OURS = re.compile(
-    r"answers/[0-9a-f]{32}\.json|blobs/[0-9a-f]{2}/[0-9a-f]{64}|probe/[0-9a-f]{32}"
-)
+_OURS = re.compile(r"answers/[0-9a-f]{32}\.json|blobs/[0-9a-f]{2}/[0-9a-f]{64}|probe/[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
