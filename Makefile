@@ -33,7 +33,9 @@ $(PLUGIN): $(STAMP) $(wildcard native/*)
 demo: setup
 	$(BIN)/python examples/ocr_demo.py
 
+# The servers of the tests are built once, from their Go modules, into the user's cache.
 test: setup $(SERVICES)
+	$(BIN)/python -m tests.servers.binaries
 	$(BIN)/python -m pytest
 
 lint: setup $(SERVICES)

@@ -61,7 +61,7 @@ _PATTERNS = (
     (
         re.compile(
             r"\b(X-Amz-(?:Signature|Security-Token|Credential)=|"
-            r"(?:password|passwd|secret|token|api_?key)=)[^\s&'\",;]+",
+            r"[\w.-]{0,40}(?:password|passwd|secret|token|api_?key|access_key)=)[^\s&'\",;]+",
             re.IGNORECASE,
         ),
         rf"\1{HIDDEN}",

@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Callable
 
 from collage.cluster.pod import end_on_sigterm, exit_code
-from collage.cluster.redact import redact
 from collage.errors import CollageError
+from collage.logs import redact
 
 
 def run(act: Callable[[], str]) -> int:

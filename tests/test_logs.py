@@ -81,6 +81,7 @@ def test_contexts_of_tasks_and_threads_do_not_mix(lines):
 
 
 LEAKS = [
+    "AWS_SECRET_ACCESS_KEY=hunter22 in the environment",
     "http://admin:hunter22@minio:9000/models",
     "postgresql+asyncpg://prefect:hunter22@db/prefect",
     "https://ghp_hunter22@github.com/x",

@@ -15,8 +15,8 @@ from typing import TypeVar
 import urllib3
 from kubernetes import client, config
 
-from collage.cluster.redact import redact
 from collage.errors import ClusterError
+from collage.logs import redact
 
 PATIENCE_S = 600.0
 LONGEST_PAUSE_S = 20.0

@@ -30,7 +30,7 @@ from collage.store.blobs import put_blob
 
 log = logging.getLogger(__name__)
 
-NAME_DIGITS = 20
+NAME_DIGITS = 16
 LABEL_DIGITS = 32
 MOST = 512
 """Works in one batch that a search should ask for at most: it learns between batches."""

@@ -19,7 +19,6 @@ from types import FrameType
 from pydantic import ValidationError
 
 from collage.cluster.exits import BAD_INPUT, BAD_NODE, RETRY, TERMINATED
-from collage.cluster.redact import redact
 from collage.cluster.shards import Batch, ShardWork
 from collage.cost import Cost, CostKey, Costs, Environment
 from collage.errors import (
@@ -31,6 +30,7 @@ from collage.errors import (
     StoreError,
 )
 from collage.frontend import Function
+from collage.logs import redact
 from collage.measure.local import LocalMeasurer
 from collage.pipeline.request import CompileRequest, fetch_model, read_request
 from collage.pipeline.searching import imported, local_measurer, sampled
@@ -199,10 +199,6 @@ class _LockedCosts:
     @property
     def corrupt(self) -> int:
         return self._inner.corrupt
-
-    @corrupt.setter
-    def corrupt(self, count: int) -> None:
-        self._inner.corrupt = count
 
     def within(self, environment: Environment) -> Costs:
         with self._lock:

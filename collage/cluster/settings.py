@@ -1,6 +1,11 @@
 """What the controller is told about its cluster: COLLAGE_CLUSTER__NAMESPACE and so on."""
 
+from pathlib import Path
+
 from pydantic import BaseModel, ConfigDict, Field
+
+from collage.cluster.environments import DEFAULT_FILE
+from collage.settings import CollageSettings
 
 
 class ClusterSettings(BaseModel):
@@ -25,3 +30,14 @@ class ClusterSettings(BaseModel):
     env_from_secrets: tuple[str, ...] = ()
     image_pull_policy: str = ""
     poll_s: float = Field(default=8.0, gt=0)
+
+
+class ControllerSettings(CollageSettings):
+    """The cluster's part of a controller's environment; `ControllerSettings.load()` reads it.
+
+    Attributes:
+        environments_file: describes the measuring environments (`collage.cluster.environments`).
+    """
+
+    environments_file: Path = DEFAULT_FILE
+    cluster: ClusterSettings

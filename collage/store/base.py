@@ -15,6 +15,7 @@ wins and the others are told. Hence this protocol, which a folder and S3 both im
     requests/<digest>.json             what a pipeline is asked for       create
     searches/<digest>.json             how a search of such ended         swap
     results/<request>/<node>.json      what a request came to             swap
+    answers/<token>.json               of a pod that was asked something  create
     probe/<token>                      of the check at start-up           both
 
 An object is there whole or not at all. The digests are checked one level up (`collage.store.blobs`),

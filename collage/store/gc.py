@@ -2,7 +2,7 @@
 
 Blobs are reached from manifests, and nothing else: every bundle in the store is kept, with or without
 an alias. Costs are knowledge, not garbage; aliases and manifests are never touched. What goes is blobs
-of publishers that were killed, intermediate kernels of finished runs, the start-up check's objects and
+of publishers that were killed, batches and answers of finished runs, the start-up check's objects and
 unfinished uploads.
 
 Sweeping beside publishers is safe: what may go is listed before the manifests are read, must be older
@@ -22,8 +22,8 @@ from collage.store.bundles import bundle_files, list_bundles, read_bundle
 
 OLDER_S = 24 * 3600.0
 AT_ONCE = 8
-_SWEPT = ("blobs/", "probe/")
-_OURS = re.compile(r"blobs/[0-9a-f]{2}/[0-9a-f]{64}|probe/[0-9a-f]{32}")
+_SWEPT = ("answers/", "blobs/", "probe/")
+_OURS = re.compile(r"answers/[0-9a-f]{32}\.json|blobs/[0-9a-f]{2}/[0-9a-f]{64}|probe/[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)

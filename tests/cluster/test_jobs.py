@@ -203,6 +203,19 @@ def test_pods_without_room_wait_and_say_so(runner, environment, notices, jobs, m
     assert waiting.end().ending is Ending.GONE
 
 
+def test_a_suspended_job_is_queued_not_failed(plane, runner, notices):
+    """Kueue suspends Jobs until there is quota: prefect_kubernetes takes that for a failure."""
+    runner.submit(task("queued", "import time; time.sleep(2)"))
+    with plane.client() as api:
+        batch, namespace = client.BatchV1Api(api), runner.jobs.namespace
+        batch.patch_namespaced_job("queued", namespace, {"spec": {"suspend": True}})
+        waiting = Waiting(runner, "queued")
+        until(lambda: any("queued until there is quota" in one for one in notices))
+        assert waiting.is_alive()
+        batch.patch_namespaced_job("queued", namespace, {"spec": {"suspend": False}})
+    assert waiting.end().ending is Ending.COMPLETE
+
+
 def test_a_gpu_that_others_use_too_is_never_measured_on(
     plane, runner, core, notices, monkeypatch, tmp_path
 ):

@@ -84,6 +84,15 @@ def test_the_first_chunk_covers_the_function_with_every_backend():
     assert {("ort", i, i + 1) for i in range(6)} <= set(flat)
 
 
+def test_a_measurer_that_takes_many_gets_full_chunks_of_the_same_keys():
+    problem = Problem(chain(30), intervals(30, "ort", 6))
+    few = [key for chunk in seed_chunks(problem) for key in chunk]
+    *full, last = seed_chunks(problem, 25)
+    assert [len(chunk) for chunk in full] == [25] * len(full)
+    assert 0 < len(last) <= 25
+    assert [key for chunk in (*full, last) for key in chunk] == few
+
+
 def test_views_are_no_seeds():
     problem = Problem(chain(2), [*intervals(2, "ort", 2), option(0, backend=HOST, key=HOST)])
     assert HOST not in [key for chunk in seed_chunks(problem) for key in chunk]

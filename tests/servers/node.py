@@ -86,10 +86,14 @@ class Node:
 
     def kill(self, namespace: str, pod: str) -> None:
         """kill -9 all processes of the pod."""
+        self.signal(namespace, pod, signal.SIGKILL)
+
+    def signal(self, namespace: str, pod: str, number: int) -> None:
+        """Send a signal, e.g. SIGSTOP, to all processes of the pod, if it is here."""
         with self._lock:
             for one in self._pods.values():
                 if (one.namespace, one.name) == (namespace, pod):
-                    one.signal(signal.SIGKILL)
+                    one.signal(number)
 
     def close(self) -> None:
         """Kill what runs and end; the Node object stays."""

@@ -32,7 +32,8 @@ def test_what_a_manifest_reaches_stays(store, make_bundle, tmp_path):
     store.create("costs/any/x.jsonl", b"costs are kept")
     before = keys(store)
     garbage = {blob_key(put_blob(store, b"%d" % number)) for number in range(20)}
-    garbage.add(f"probe/{'0' * 32}")
+    garbage |= {f"probe/{'0' * 32}", f"answers/{'0' * 32}.json"}
+    store.create(f"answers/{'0' * 32}.json", b"{}")
     store.create(f"probe/{'0' * 32}", b"")
     sweep = collect_garbage(store, 0.0, dry_run=False)
     assert {entry.key for entry in sweep.deleted} == garbage

@@ -1,0 +1,111 @@
+"""1,000 shards of 10,000 candidates on 200 fake nodes: what the controller needs stays flat."""
+
+import hashlib
+import resource
+import threading
+import time
+
+import pytest
+
+from collage.cluster.api import Jobs
+from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.jobs import JobRunner
+from collage.cluster.measurer import ClusterMeasurer, SearchTask
+from collage.cluster.shards import Batch
+from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
+from collage.cost.shared import costs_prefix
+from collage.cost.table import encode_line
+from collage.measure.work import Work
+from collage.store import open_store
+from collage.store.blobs import get_blob
+from tests.servers.control_plane import Unavailable
+from tests.servers.kwok import Fleet
+
+ENVIRONMENT = Environment("cpu", "features", 4, 1, "", "cold-1")
+BACKENDS = {"onednn": "onednn 1", "onnxruntime": "ort 1"}
+
+
+@pytest.fixture
+def fleet(plane, tmp_path_factory):
+    try:
+        made = Fleet(plane, tmp_path_factory.mktemp("kwok"), 200, {"pool": "fake"})
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    yield made
+    made.close()
+
+
+def works(count):
+    return [
+        Work("main", 0b11 << (number // 2), sorted(BACKENDS)[number % 2]) for number in range(count)
+    ]
+
+
+def key(work):
+    return CostKey(hashlib.sha256(repr(work).encode()).hexdigest())
+
+
+class PlayedPods(threading.Thread):
+    """Puts the costs of every batch into the store: what the pods of fake nodes cannot do."""
+
+    def __init__(self, jobs, store):
+        super().__init__(daemon=True)
+        self._jobs, self._store = jobs, store
+        self._ended = threading.Event()
+        self.shards = 0
+        self.start()
+
+    def run(self):
+        done = set()
+        while not self._ended.wait(0.5):
+            for job in self._jobs.find({"app.kubernetes.io/component": "measure"}):
+                if job.name not in done:
+                    done.add(job.name)
+                    self._play(job.notes["collage.dev/batch"])
+
+    def _play(self, digest):
+        batch = Batch.model_validate_json(get_blob(self._store, digest))
+        self.shards += len(batch.shards)
+        for shard in batch.shards:
+            cost = Cost(1e-3, 1e-3, 1e-3, (1e-3,), "", 0.5)
+            data = b"".join(encode_line(CostKey(one.key), cost) for one in shard)
+            name = hashlib.sha256(data).hexdigest()
+            self._store.create(f"{costs_prefix(ENVIRONMENT)}{name}.jsonl", data)
+
+    def end(self):
+        self._ended.set()
+        self.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("candidates", "shards"), [(1000, 100), (10_000, 1000)])
+def test_api_calls_and_memory_stay_flat(
+    plane, fleet, jobs, namespace, settings, tmp_path, notices, candidates, shards
+):
+    environment = MeasuringEnvironment(
+        memory="1Gi", node_selector={"pool": "fake"}, parallelism=200, seconds_per_shard=13.5
+    )
+    store = open_store(str(tmp_path / "store"))
+    table = SharedCostTable(store, CostTable(tmp_path / "mine"), time.monotonic)
+    task = SearchTask("r" * 64, "main", "s", "fake", ENVIRONMENT, BACKENDS, "s3://bucket")
+    runner = JobRunner(
+        jobs, environment, settings.model_copy(update={"poll_s": 1.0}), notices.append
+    )
+    measurer = ClusterMeasurer(task, runner, store, table, key)
+    with plane.client() as api:
+        pods = PlayedPods(Jobs(namespace, api), store)
+        before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        start = time.monotonic()
+        costs = measurer.measure(works(candidates))
+        taken_s = time.monotonic() - start
+        after_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        pods.end()
+    print(
+        f"{candidates} candidates, {pods.shards} shards: {taken_s:.1f} s, {jobs.calls} API calls "
+        f"({jobs.calls / taken_s:.2f} a second), peak memory {before_mib:.0f} -> {after_mib:.0f} MiB"
+    )
+    assert all(cost.is_valid for cost in costs)
+    assert measurer.measured == candidates
+    assert pods.shards == pytest.approx(shards, rel=0.15)
+    assert jobs.calls <= 10 + 3 * taken_s
+    assert after_mib - before_mib < 200
