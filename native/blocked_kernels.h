@@ -36,10 +36,11 @@ COLLAGE_INLINE void ApplyPosts(const Posts& posts, const Place& place, V* x, int
 }
 
 // H pixels and C vectors of channels: out[j * H + i] = bias + sum over the chunks. From pixel to pixel
-// it is S floats, or `step` where S is 0.
+// it is S floats, or `step` where S is 0. Meanwhile as many weights from `next`, which the strip or the
+// step after this one needs, are brought nearer.
 template <int H, int C, int S>
 void Multiply(const float* a, std::int64_t step, const Product& product, const float* b,
-              const float* bias, V* out) {
+              const float* bias, const float* next, V* out) {
   if (S > 0) step = S;
   V sum[H][C];
 #pragma GCC unroll 16
@@ -54,6 +55,8 @@ void Multiply(const float* a, std::int64_t step, const Product& product, const f
       V weights[C];
 #pragma GCC unroll 4
       for (int j = 0; j < C; ++j) weights[j] = Simd::Load(b + j * kLanes);
+      for (int line = 0; line < C * kLanes; line += 16) __builtin_prefetch(next + line, 0, 2);
+      next += kPanel;
 #pragma GCC unroll 16
       for (int i = 0; i < H; ++i) {
         V value = Simd::Set(values[i * step]);
@@ -70,7 +73,7 @@ void Multiply(const float* a, std::int64_t step, const Product& product, const f
 }
 
 using MultiplyFunction = void (*)(const float*, std::int64_t, const Product&, const float*,
-                                  const float*, V*);
+                                  const float*, const float*, V*);
 
 template <int C, int S, int H = Simd::kRows>
 COLLAGE_INLINE MultiplyFunction ChooseHeight(std::int64_t height) {
@@ -116,13 +119,14 @@ void ProductStrip(const Product& product, const float* source, const float* scal
                   float* workspace, float* output) {
   const float* weights =
       product.weights + channel / kPanel * product.depth * kPanel + channel % kPanel;
+  const float* next = weights + product.depth * kPanel;
   if (scale != nullptr) weights = ScaledWeights<C>(product, weights, scale, workspace);
   for (std::int64_t y = rows.first; y < rows.last; ++y) {
     Balanced(columns, Simd::kRows, [&](std::int64_t x, std::int64_t count) {
       V tile[Simd::kRows * C];
       const float* a = source + y * product.row_floats + x * product.column_floats;
       ChooseMultiply<C>(count, product.column_floats)(a, product.column_floats, product, weights,
-                                                      product.bias + channel, tile);
+                                                      product.bias + channel, next, tile);
       Place place{image, channel / kLanes, y * product.out_width + x};
       for (int j = 0; j < C; ++j, ++place.group) {
         ApplyPosts(product.posts, place, tile + j * count, static_cast<int>(count));
@@ -166,7 +170,7 @@ COLLAGE_INLINE void DepthwiseTile(const Depthwise& d, const float* corner, const
   for (int i = 0; i < T; ++i) out[i] = sum[i];
 }
 
-template <int T = 8>
+template <int T = Simd::kRows>
 COLLAGE_INLINE void DepthwisePixels(const Depthwise& d, std::int64_t count, const float* corner,
                                     const float* weights, const float* bias, V* out) {
   if constexpr (T > 1) {
@@ -181,8 +185,8 @@ void DepthwiseOf(const Depthwise& d, const float* padded, std::int64_t image, st
   const float* weights = d.weights + channel / kPanel * taps * kPanel + channel % kPanel;
   V total = Simd::Set(0);
   for (std::int64_t y = rows.first; y < rows.last; ++y) {
-    Balanced({0, d.out_width}, 8, [&](std::int64_t x, std::int64_t count) {
-      V tile[8];
+    Balanced({0, d.out_width}, Simd::kRows, [&](std::int64_t x, std::int64_t count) {
+      V tile[Simd::kRows];
       const float* corner =
           padded + (y * d.stride_y * d.padded_width + x * d.stride_x) * kLanes;
       DepthwisePixels(d, count, corner, weights, d.bias + channel, tile);
@@ -204,11 +208,12 @@ void ExpandPixels(const Product& product, const Depthwise& d, const float* sourc
                   std::int64_t image, std::int64_t channel, Range pixels, float* padded) {
   const float* weights =
       product.weights + channel / kPanel * product.depth * kPanel + channel % kPanel;
+  const float* next = weights + product.depth * kPanel;
   std::int64_t group_floats = d.padded_height * d.padded_width * kLanes;
   Balanced(pixels, Simd::kRows, [&](std::int64_t pixel, std::int64_t count) {
     V tile[Simd::kRows * C];
     ChooseMultiply<C>(count, kLanes)(source + pixel * kLanes, kLanes, product, weights,
-                                     product.bias + channel, tile);
+                                     product.bias + channel, next, tile);
     Place place{image, channel / kLanes, pixel};
     for (int j = 0; j < C; ++j, ++place.group) {
       ApplyPosts(product.posts, place, tile + j * count, static_cast<int>(count));
