@@ -149,19 +149,19 @@ void ProductOf(const Product& product, const float* source, const float* scale,
   }
 }
 
-// T pixels of one row of a depthwise convolution.
-template <int T>
-COLLAGE_INLINE void DepthwiseTile(const Depthwise& d, const float* corner, const float* weights,
-                                  const float* bias, V* out) {
+// T pixels of one row of a depthwise convolution, with stride S in x, or any where S is 0.
+template <int T, int S>
+void DepthwiseTile(const Depthwise& d, const float* corner, const float* weights,
+                   const float* bias, V* out) {
   V sum[T];
 #pragma GCC unroll 16
   for (int i = 0; i < T; ++i) sum[i] = Simd::Load(bias);
-  std::int64_t step = d.stride_x * kLanes;
-  for (std::int64_t ky = 0; ky < d.kernel_height; ++ky) {
-    const float* row = corner + ky * d.dilation_y * d.padded_width * kLanes;
-    for (std::int64_t kx = 0; kx < d.kernel_width; ++kx, weights += kPanel) {
+  std::int64_t step = (S > 0 ? S : d.stride_x) * kLanes;
+  std::int64_t right = d.dilation_x * kLanes, down = d.dilation_y * d.padded_width * kLanes;
+  for (std::int64_t ky = 0; ky < d.kernel_height; ++ky, corner += down) {
+    const float* pixel = corner;
+    for (std::int64_t kx = 0; kx < d.kernel_width; ++kx, weights += kPanel, pixel += right) {
       V weight = Simd::Load(weights);
-      const float* pixel = row + kx * d.dilation_x * kLanes;
 #pragma GCC unroll 16
       for (int i = 0; i < T; ++i) sum[i] = Fma(Simd::Load(pixel + i * step), weight, sum[i]);
     }
@@ -170,13 +170,19 @@ COLLAGE_INLINE void DepthwiseTile(const Depthwise& d, const float* corner, const
   for (int i = 0; i < T; ++i) out[i] = sum[i];
 }
 
-template <int T = Simd::kRows>
-COLLAGE_INLINE void DepthwisePixels(const Depthwise& d, std::int64_t count, const float* corner,
-                                    const float* weights, const float* bias, V* out) {
+using DepthwiseFunction = void (*)(const Depthwise&, const float*, const float*, const float*, V*);
+
+template <int S, int T = Simd::kRows>
+COLLAGE_INLINE DepthwiseFunction ChooseWidth(std::int64_t width) {
   if constexpr (T > 1) {
-    if (count < T) return DepthwisePixels<T - 1>(d, count, corner, weights, bias, out);
+    if (width < T) return ChooseWidth<S, T - 1>(width);
   }
-  DepthwiseTile<T>(d, corner, weights, bias, out);
+  return DepthwiseTile<T, S>;
+}
+
+COLLAGE_INLINE DepthwiseFunction ChooseDepthwise(std::int64_t width, std::int64_t stride) {
+  if (stride == 1) return ChooseWidth<1>(width);
+  return stride == 2 ? ChooseWidth<2>(width) : ChooseWidth<0>(width);
 }
 
 void DepthwiseOf(const Depthwise& d, const float* padded, std::int64_t image, std::int64_t group,
@@ -189,7 +195,7 @@ void DepthwiseOf(const Depthwise& d, const float* padded, std::int64_t image, st
       V tile[Simd::kRows];
       const float* corner =
           padded + (y * d.stride_y * d.padded_width + x * d.stride_x) * kLanes;
-      DepthwisePixels(d, count, corner, weights, d.bias + channel, tile);
+      ChooseDepthwise(count, d.stride_x)(d, corner, weights, d.bias + channel, tile);
       Place place{image, group, y * d.out_width + x};
       ApplyPosts(d.posts, place, tile, static_cast<int>(count));
       float* target = output + (group * d.posts.pixels + place.pixel) * kLanes;
