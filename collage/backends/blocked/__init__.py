@@ -45,25 +45,16 @@ class BlockedBackend(Backend):
         return Availability("", {"blocked": REVISION, "instructions": name})
 
     def unsupported(self, function: Function, node: int) -> str | None:
-        from collage.backends.blocked.lower import Lowering
-        from collage.backends.onednn.translate import translate
-        from collage.backends.onednn.view import NodeView
-
-        lowering = Lowering()
-        try:
-            for draft in translate(NodeView(function, node)):
-                for source in (*draft.sources, *(post.operand for post in draft.posts)):
-                    if source is not None and source.array is None:
-                        lowering.declare(source.name, source.shape)
-                lowering.add(draft)
-        except BackendError as error:
-            return str(error)
+        if reason := refusal(function, node):
+            return reason
+        if (op := function.graph.nodes[node].op) != "Conv":
+            return f"{op} is only taken together with a convolution"
         return None
 
     def rule(self, function: Function) -> PartitionRule:
         """Return the regions of supported nodes that hold a convolution."""
         count = len(function.graph)
-        supported = index_set(i for i in range(count) if self.unsupported(function, i) is None)
+        supported = index_set(i for i in range(count) if refusal(function, i) is None)
         anchors = index_set(n.index for n in function.graph.nodes if n.op == "Conv")
         return Anchored(Regions(supported), anchors)
 
@@ -86,6 +77,24 @@ class BlockedBackend(Backend):
         steps = fused(lowering.steps, outputs)
         blob = ProgramBuilder(lowering.shapes).blob(steps, inputs, outputs, {"threads": threads})
         return PluginKernel(KIND, blob)
+
+
+def refusal(function: Function, node: int) -> str | None:
+    """Return why no region of this backend may hold the node, or None."""
+    from collage.backends.blocked.lower import Lowering
+    from collage.backends.onednn.translate import translate
+    from collage.backends.onednn.view import NodeView
+
+    lowering = Lowering()
+    try:
+        for draft in translate(NodeView(function, node)):
+            for source in (*draft.sources, *(post.operand for post in draft.posts)):
+                if source is not None and source.array is None:
+                    lowering.declare(source.name, source.shape)
+            lowering.add(draft)
+    except BackendError as error:
+        return str(error)
+    return None
 
 
 @dataclass(frozen=True)

@@ -128,9 +128,9 @@ def _per_channel(operand: Source, channels: int) -> np.ndarray:
 
 
 def _is_mean(draft: Draft) -> bool:
-    kernel, shape = draft.attributes["kernel"], draft.sources[0].shape
-    pads = (*draft.attributes["pads_begin"], *draft.attributes["pads_end"])  # type: ignore[misc]
-    whole = len(shape) == 4 and tuple(kernel) == shape[2:]  # type: ignore[arg-type]
+    shape = draft.sources[0].shape
+    pads = (*_integers(draft, "pads_begin"), *_integers(draft, "pads_end"))
+    whole = len(shape) == 4 and _integers(draft, "kernel") == shape[2:]
     return whole and not any(pads) and draft.attributes["algorithm"] in POOLINGS
 
 
@@ -143,12 +143,18 @@ def _convolution(draft: Draft, shape: Shape) -> tuple[Op, Window]:
     op = Op.PRODUCT
     if weights.ndim == 5:
         if weights.shape[:3] != (shape[1], 1, 1):
-            raise BackendError(f"the convolution has {weights.shape[0]} groups, not one per channel")
+            raise BackendError(
+                f"the convolution has {weights.shape[0]} groups, not one per channel"
+            )
         op, weights = Op.DEPTHWISE, weights.reshape(shape[1], 1, *weights.shape[3:])
     strides, dilations, pads = (
-        tuple(draft.attributes[key]) for key in ("strides", "dilations", "pads_begin")  # type: ignore[arg-type]
-    )  # fmt: skip
+        _integers(draft, key) for key in ("strides", "dilations", "pads_begin")
+    )
     if min(pads) < 0:
         raise BackendError(f"the convolution's pads are {list(pads)}")
     sides = (*strides, *(one + 1 for one in dilations), *pads)
-    return op, Window(weights, bias, sides)  # type: ignore[arg-type]
+    return op, Window(weights, bias, sides)
+
+
+def _integers(draft: Draft, key: str) -> tuple[int, ...]:
+    return tuple(draft.attributes[key])  # type: ignore[arg-type]

@@ -56,12 +56,12 @@ class Window:
 
     Attributes:
         bias: [out].
-        sides: strides, dilations, and pads at the top and left, in the order of the blob.
+        sides: six numbers: strides, dilations, and pads at the top and left, in the order of the blob.
     """
 
     weights: np.ndarray
     bias: np.ndarray
-    sides: tuple[int, int, int, int, int, int]
+    sides: tuple[int, ...]
 
     @property
     def is_plain(self) -> bool:
