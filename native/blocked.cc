@@ -1,6 +1,7 @@
 // Regions of convolutions in blocked layout; see blocked.h. Header entries:
 //   values   [batch, channels, height, width] of each value
 //   inputs, outputs  numbers of the values that are arguments, row-major there
+//   rows     those of them whose channels are innermost in the argument: [batch, height * width, channels]
 //   steps    lists of integers, in an order in which they can run: operator, input, output, value that
 //            takes the output's mean per channel (-1: none), value of one pixel that scales the input
 //            (-1: none), then one convolution, or two (kExpand: a flat product, then a depthwise one).
@@ -190,7 +191,7 @@ class BlockedKernel : public Kernel {
     }
     for (const Step& step : steps_) RunStep(step);
     for (int i = inputs; i < all; ++i) {
-      Unpack(values_[Index(outputs_[Index(i - inputs)])], static_cast<float*>(DataOf(args[i])));
+      Unpack(outputs_[Index(i - inputs)], static_cast<float*>(DataOf(args[i])));
     }
   }
 
@@ -227,13 +228,18 @@ class BlockedKernel : public Kernel {
       }
     }
     arguments_.resize(values_.size());
+    rows_.resize(values_.size());
+    for (std::int64_t one : Integers(Entry(*blob_, "rows"))) {
+      if (one < 0 || one >= count) Refuse("rows of no value");
+      rows_[Index(one)] = true;
+    }
   }
 
   // An argument with few channels, which blocks would mostly fill with zeros, is read as it is.
   bool ReadsPlanar(const Step& step) const {
     const Value& input = values_[Index(step.input)];
     bool argument = std::find(inputs_.begin(), inputs_.end(), step.input) != inputs_.end();
-    return argument && step.op == Op::kProduct && input.channels * 2 <= lanes_ && step.scale < 0;
+    return argument && !rows_[Index(step.input)] && step.op == Op::kProduct && input.channels * 2 <= lanes_ && step.scale < 0;
   }
 
   void PlaceValues() {
@@ -382,28 +388,46 @@ class BlockedKernel : public Kernel {
     d.posts = PostsOf(one, output.pixels());
   }
 
-  // All of an argument or value by groups.
+  // All of an argument, by groups: use(the argument's first channel in the group, the value's floats,
+  // channels).
   template <class Use>
-  void ForGroups(const Value& value, Use use) const {
+  void ForGroups(std::int64_t number, Use use) const {
+    const Value& value = values_[Index(number)];
     std::int64_t groups = Groups(value), pixels = value.pixels();
+    std::int64_t step = rows_[Index(number)] ? 1 : pixels;
     ParallelFor(threads_, value.batch * groups, [&](std::int64_t item, int) {
       std::int64_t image = item / groups, first = item % groups * lanes_;
-      use((image * value.channels + first) * pixels, item * pixels * lanes_,
+      use(image * value.channels * pixels + first * step, value.data + item * pixels * lanes_,
           std::min<std::int64_t>(lanes_, value.channels - first));
     });
   }
 
   void Pack(std::int64_t number) const {
     const Value& value = values_[Index(number)];
-    ForGroups(value, [&](std::int64_t planar, std::int64_t blocked, std::int64_t channels) {
-      instructions_.pack(arguments_[Index(number)] + planar, channels, value.pixels(),
-                         value.data + blocked);
+    const float* argument = arguments_[Index(number)];
+    ForGroups(number, [&](std::int64_t first, float* group, std::int64_t channels) {
+      if (!rows_[Index(number)]) {
+        instructions_.pack(argument + first, channels, value.pixels(), group);
+        return;
+      }
+      for (std::int64_t pixel = 0; pixel < value.pixels(); ++pixel) {
+        std::memcpy(group + pixel * lanes_, argument + first + pixel * value.channels,
+                    Index(channels) * sizeof(float));
+      }
     });
   }
 
-  void Unpack(const Value& value, float* argument) const {
-    ForGroups(value, [&](std::int64_t planar, std::int64_t blocked, std::int64_t channels) {
-      instructions_.unpack(value.data + blocked, channels, value.pixels(), argument + planar);
+  void Unpack(std::int64_t number, float* argument) const {
+    const Value& value = values_[Index(number)];
+    ForGroups(number, [&](std::int64_t first, float* group, std::int64_t channels) {
+      if (!rows_[Index(number)]) {
+        instructions_.unpack(group, channels, value.pixels(), argument + first);
+        return;
+      }
+      for (std::int64_t pixel = 0; pixel < value.pixels(); ++pixel) {
+        std::memcpy(argument + first + pixel * value.channels, group + pixel * lanes_,
+                    Index(channels) * sizeof(float));
+      }
     });
   }
 
@@ -570,6 +594,7 @@ class BlockedKernel : public Kernel {
   std::vector<Step> steps_;
   std::vector<std::int64_t> inputs_, outputs_;
   std::vector<bool> packed_;          // per input
+  std::vector<bool> rows_;            // by value
   std::vector<float*> arguments_;     // by value, for inputs
   std::vector<float> sums_;
   Bytes arena_;

@@ -5,7 +5,9 @@ the largest values of mobile networks, go to memory and come back. Here a 1x1 co
 depthwise one after it are computed together, a few rows and channels at a time; the means that
 squeeze-and-excite asks for are summed on the way; its factors are folded into the weights of the
 projection; activations and residuals are applied to results in the first level cache. Layouts are
-converted at the region's borders only. See native/blocked.h.
+converted at the region's borders only. A product with a constant matrix is a 1x1 convolution whose
+pixels are the rows; parallel ones (queries, keys and values) share the packed left side and run one
+after the other over their packed weights, each into its own result. See native/blocked.h.
 """
 
 from dataclasses import dataclass
@@ -15,11 +17,14 @@ from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, index_set
+from collage.rules.parallel import Parallel
 from collage.rules.regions import Regions
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
+from collage.rules.wrap import Union
 from collage.runtime.plugin import load_plugin
 
 KIND = "blocked"
+PRODUCTS = ("Conv", "MatMul", "Gemm")
 REVISION = "1"
 """Part of every cost's key: kernels that change invalidate what was measured with the old ones."""
 
@@ -47,16 +52,18 @@ class BlockedBackend(Backend):
     def unsupported(self, function: Function, node: int) -> str | None:
         if reason := refusal(function, node):
             return reason
-        if (op := function.graph.nodes[node].op) != "Conv":
-            return f"{op} is only taken together with a convolution"
+        if (op := function.graph.nodes[node].op) not in PRODUCTS:
+            return f"{op} is only taken together with a convolution or matrix product"
         return None
 
     def rule(self, function: Function) -> PartitionRule:
-        """Return the regions of supported nodes that hold a convolution."""
+        """Return the regions of supported nodes that hold a product, and parallel products."""
         count = len(function.graph)
         supported = index_set(i for i in range(count) if refusal(function, i) is None)
-        anchors = index_set(n.index for n in function.graph.nodes if n.op == "Conv")
-        return Anchored(Regions(supported), anchors)
+        anchors = index_set(n.index for n in function.graph.nodes if n.op in PRODUCTS)
+        return Union(
+            (Anchored(Regions(supported), anchors), Parallel(anchors & supported, supported))
+        )
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
@@ -75,7 +82,8 @@ class BlockedBackend(Backend):
         for draft in plan_steps(function, nodes, outputs, activations):
             lowering.add(draft)
         steps = fused(lowering.steps, outputs)
-        blob = ProgramBuilder(lowering.shapes).blob(steps, inputs, outputs, {"threads": threads})
+        program = ProgramBuilder(lowering.shapes, lowering.rows)
+        blob = program.blob(steps, inputs, outputs, {"threads": threads})
         return PluginKernel(KIND, blob)
 
 

@@ -36,13 +36,14 @@ class Lowering:
     """Collects the steps of one region and the shapes of its values."""
 
     shapes: dict[str, Shape] = field(default_factory=dict)
+    rows: set[str] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
 
     def declare(self, name: str, shape: Shape) -> None:
-        """Tell the shape of an input. Raises BackendError when it has not four dimensions."""
-        if len(shape) != 4:
-            raise BackendError(f"{name!r} has {len(shape)} dimensions, not 4")
-        self.shapes[name] = shape
+        """Tell the shape of a value. Raises BackendError when it has not two to four dimensions."""
+        self.shapes[name] = blocked_shape(shape)
+        if len(shape) < 4:
+            self.rows.add(name)
 
     def add(self, draft: Draft) -> None:
         """Append the draft's step. Raises BackendError with the reason when there is none."""
@@ -51,9 +52,13 @@ class Lowering:
         self._check(source)
         match draft.op:
             case "convolution":
-                op, window = _convolution(draft, self.shapes[source.name])
+                op, window = _convolution(draft, source.shape)
                 posts = [self._post(post, draft.shape) for post in draft.posts]
                 self._append(op, draft, Part(window, tuple(posts)))
+            case "matmul":
+                window = _matrix(draft)
+                posts = [self._post(post, draft.shape) for post in draft.posts]
+                self._append(Op.PRODUCT, draft, Part(window, tuple(posts)))
             case "pooling" if _is_mean(draft):
                 self._mean(draft)
             case "eltwise" | "binary":
@@ -63,7 +68,7 @@ class Lowering:
                     raise BackendError("an operand is broadcast")
                 self._append(Op.ELEMENTWISE, draft, Part(None, tuple(posts)))
             case _:
-                raise BackendError(f"{draft.op} is no convolution, mean, or elementwise work")
+                raise BackendError(f"{draft.op} is no product, mean, or elementwise work")
 
     def _append(self, op: Op, draft: Draft, part: Part) -> None:
         self.steps.append(Step(op, draft.sources[0].name, draft.result, (part,)))
@@ -81,7 +86,7 @@ class Lowering:
     def _check(self, source: Source) -> None:
         if source.array is not None:
             raise BackendError("the first operand is a constant")
-        if self.shapes.get(source.name) != source.shape:
+        if self.shapes.get(source.name) != blocked_shape(source.shape):
             raise BackendError(f"{source.name!r} is seen with another shape")
 
     def _post(self, post: Post, shape: Shape) -> BlockedPost:
@@ -92,13 +97,13 @@ class Lowering:
         adds, operand = post.algorithm == "add", post.operand
         channel = PostKind.ADD_CHANNEL if adds else PostKind.MULTIPLY_CHANNEL
         if operand.array is not None:
-            return BlockedPost(channel, _per_channel(operand, shape[1]))
+            return BlockedPost(channel, _per_channel(operand, shape))
         self._check(operand)
         if operand.shape == shape:
             return BlockedPost(
                 PostKind.ADD_VALUE if adds else PostKind.MULTIPLY_VALUE, operand.name
             )
-        if operand.shape == (*shape[:2], 1, 1):
+        if len(shape) == 4 and operand.shape == (*shape[:2], 1, 1):
             return BlockedPost(channel, operand.name)
         raise BackendError(f"an operand of shape {list(operand.shape)} is broadcast")
 
@@ -120,11 +125,35 @@ def _activation(post: Post) -> Activation:
     return ACTIVATIONS[post.algorithm](post.alpha, post.beta)
 
 
-def _per_channel(operand: Source, channels: int) -> np.ndarray:
+def blocked_shape(shape: Shape) -> Shape:
+    """[batch, channels, height, width]; the last of two or three dimensions are the channels.
+
+    >>> blocked_shape((2, 128, 768))
+    (1, 768, 256, 1)
+    """
+    if len(shape) not in (2, 3, 4):
+        raise BackendError(f"a value has {len(shape)} dimensions, not 2 to 4")
+    return shape if len(shape) == 4 else (1, shape[-1], prod(shape[:-1]), 1)
+
+
+def _per_channel(operand: Source, shape: Shape) -> np.ndarray:
     array = np.asarray(operand.array, np.float32)
-    if array.size not in (1, channels) or prod(operand.shape[2:]) * operand.shape[0] != 1:
+    axis = 1 if len(shape) == 4 else len(shape) - 1
+    padded = (1,) * (len(shape) - array.ndim) + array.shape
+    if array.size > 1 and padded != tuple(n if i == axis else 1 for i, n in enumerate(shape)):
         raise BackendError(f"a constant of shape {list(operand.shape)} is no number per channel")
-    return np.broadcast_to(array.reshape(-1), channels)
+    return np.broadcast_to(array.reshape(-1), shape[axis])
+
+
+def _matrix(draft: Draft) -> Window:
+    """A product with a constant matrix, as a 1x1 convolution of as many pixels as there are rows."""
+    matrix = draft.sources[1].array
+    if matrix is None or matrix.ndim != 2:
+        raise BackendError("the right matrix is computed, not constant")
+    bias = np.zeros(draft.shape[-1], np.float32)
+    for source in draft.sources[2:]:
+        bias = bias + _per_channel(source, draft.shape)
+    return Window(matrix.T.reshape(*matrix.T.shape, 1, 1), bias, NO_SIDES)
 
 
 def _is_mean(draft: Draft) -> bool:
@@ -137,6 +166,8 @@ def _is_mean(draft: Draft) -> bool:
 def _convolution(draft: Draft, shape: Shape) -> tuple[Op, Window]:
     weights = draft.sources[1].array
     assert weights is not None
+    if len(shape) != 4 or len(draft.shape) != 4:
+        raise BackendError("the convolution has not two spatial dimensions")
     bias = np.zeros(draft.shape[1], np.float32)
     for source in draft.sources[2:]:
         bias = bias + np.asarray(source.array, np.float32).reshape(-1)

@@ -4,7 +4,7 @@ A step is a convolution or elementwise work with the posts that follow it. Weigh
 panels of output channels with zeros at the end; values are numbered when the blob is made.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
@@ -160,6 +160,8 @@ class ProgramBuilder:
 
     shapes: Mapping[str, Shape]
     """[batch, channels, height, width] of every value."""
+    rows: Collection[str] = ()
+    """Values whose channels are innermost where they are arguments."""
     _numbers: dict[str, int] = field(default_factory=dict)
     _parameters: list[float] = field(default_factory=list)
     _tensors: list[np.ndarray] = field(default_factory=list)
@@ -173,6 +175,7 @@ class ProgramBuilder:
             "inputs": [self._number(name) for name in inputs],
             "steps": [self._step(step) for step in steps],
             "outputs": [self._number(name) for name in outputs],
+            "rows": [self._numbers[name] for name in (*inputs, *outputs) if name in self.rows],
             "values": [list(self.shapes[name]) for name in self._numbers],
         }
         parameters = np.array(self._parameters or [0.0], np.float32)
