@@ -438,3 +438,11 @@ def test_computed_matrices_are_refused(tmp_path):
     net = Net((3, 3))
     function = net.function(tmp_path, net.add("MatMul", "x", "x"))
     assert "computed, not constant" in (BlockedBackend().unsupported(function, 0) or "")
+
+
+def test_rows_of_four_dimensions_are_refused(tmp_path):
+    net = Net((1, 5, 6, 8))
+    function = net.function(tmp_path, net.add("MatMul", "x", net.weight(8, 4)))
+    assert "seen with another shape" in (BlockedBackend().unsupported(function, 0) or "")
+    with pytest.raises(BackendError, match="seen with another shape"):
+        BlockedBackend().compile(function, 1, 1)

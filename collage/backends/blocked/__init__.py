@@ -92,13 +92,15 @@ def refusal(function: Function, node: int) -> str | None:
     from collage.backends.blocked.lower import Lowering
     from collage.backends.onednn.translate import translate
     from collage.backends.onednn.view import NodeView
+    from collage.frontend.region import region_values
 
     lowering = Lowering()
     try:
-        for draft in translate(NodeView(function, node)):
-            for source in (*draft.sources, *(post.operand for post in draft.posts)):
-                if source is not None and source.array is None:
-                    lowering.declare(source.name, source.shape)
+        drafts = translate(NodeView(function, node))
+        inputs, _ = region_values(function, 1 << node)
+        for name in inputs:
+            lowering.declare(name, function.graph.types[name].shape)
+        for draft in drafts:
             lowering.add(draft)
     except BackendError as error:
         return str(error)
