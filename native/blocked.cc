@@ -1,7 +1,7 @@
 // Regions of convolutions in blocked layout; see blocked.h. Header entries:
 //   values   [batch, channels, height, width] of each value
 //   inputs, outputs  numbers of the values that are arguments, row-major there
-//   rows     those of them whose channels are innermost in the argument: [batch, height * width, channels]
+//   rows     those of them whose channels are innermost in the argument: [batch, pixels, channels]
 //   steps    lists of integers, in an order in which they can run: operator, input, output, value that
 //            takes the output's mean per channel (-1: none), value of one pixel that scales the input
 //            (-1: none), then one convolution, or two (kExpand: a flat product, then a depthwise one).
@@ -308,10 +308,15 @@ class BlockedKernel : public Kernel {
       expanded.channels = output.channels;
       PrepareProduct(step, input, expanded);
     }
-    if (step->op == Op::kDepthwise || step->op == Op::kExpand) PrepareDepthwise(step, input, output);
-    std::int64_t items = output.batch * (step->op == Op::kDepthwise ? Groups(output) : Strips(output));
+    if (step->op == Op::kDepthwise || step->op == Op::kExpand) {
+      PrepareDepthwise(step, input, output);
+    }
+    std::int64_t units = step->op == Op::kDepthwise ? Groups(output) : Strips(output);
+    std::int64_t items = output.batch * units;
     std::int64_t most = IsFlat(*step) ? DivideUp(output.pixels(), 14) : output.height;
-    if (threads_ > 1 && items < 2 * threads_) step->parts = std::min(most, DivideUp(2 * threads_, items));
+    if (threads_ > 1 && items < 2 * threads_) {
+      step->parts = std::min(most, DivideUp(2 * threads_, items));
+    }
     if (step->mean >= 0) {
       std::int64_t floats = step->parts * output.batch * PaddedChannels(output);
       sums_.resize(std::max(sums_.size(), Index(floats)));

@@ -97,7 +97,7 @@ struct Instructions {
                   std::int64_t image, std::int64_t strip, Range rows, Range columns,
                   float* workspace, float* output);
 
-  // One group of lanes, from `padded`. Adds the sums of its outputs to the lanes of `sums`, if not null.
+  // One group of lanes, from `padded`. Adds the sums of its outputs to the lanes of `sums`, if any.
   void (*depthwise)(const Depthwise& depthwise, const float* padded, std::int64_t image,
                     std::int64_t group, Range rows, float* output, float* sums);
 

@@ -318,5 +318,7 @@ void UnpackOf(const float* source, std::int64_t channels, std::int64_t pixels, f
   }
 }
 
-constexpr Instructions kInstructions = {Simd::kName, kLanes,        Simd::kColumns, ProductOf, DepthwiseOf,
-                                        ExpandOf,    ElementwiseOf, MeanOf,         PackOf,    UnpackOf};
+constexpr Instructions kInstructions = {
+    Simd::kName, kLanes,        Simd::kColumns, ProductOf, DepthwiseOf,
+    ExpandOf,    ElementwiseOf, MeanOf,         PackOf,    UnpackOf,
+};
