@@ -117,11 +117,11 @@ def measure(rivals: list[Contender], sweep: np.ndarray | None, seconds: float) -
             rival.nanoseconds.append(time.perf_counter_ns() - start)
 
 
-def row(function: Function, rivals: list[Contender]) -> str:
-    """Each contender's time, the best variant's GFLOP/s, and its speed over the best library's."""
+def row(function: Function, rivals: list[Contender], own: str) -> str:
+    """Each contender's time, the GFLOP/s of `own`'s best, and its speed over the best library's."""
     flops = region_bytes_and_flops(function, function.graph.everything)[1]
-    ours = min(r.microseconds for r in rivals if r.name.startswith(WinogradBackend.name))
-    best = min(r.microseconds for r in rivals if not r.name.startswith(WinogradBackend.name))
+    ours = min(r.microseconds for r in rivals if r.name.startswith(own))
+    best = min(r.microseconds for r in rivals if not r.name.startswith(own))
     times = "".join(f"{rival.microseconds:>{max(9, len(rival.name) + 2)}.0f}" for rival in rivals)
     return f"{times}{flops / ours / 1e3:10.0f}{best / ours:8.2f}x"
 
@@ -142,7 +142,7 @@ def main() -> None:
                     names = "".join(f"{r.name:>{max(9, len(r.name) + 2)}}" for r in rivals)
                     print(f"\n{title:<18}{names}{'GFLOP/s':>10}{'ratio':>9}")
                 measure(rivals, buffer, arguments.seconds)
-                print(f"{shape!s:<18}{row(function, rivals)}", flush=True)
+                print(f"{shape!s:<18}{row(function, rivals, WinogradBackend.name)}", flush=True)
 
 
 if __name__ == "__main__":

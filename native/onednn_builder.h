@@ -1,5 +1,5 @@
 // From a program to a list of calls: chooses layouts, inserts reorders, packs weights, and lays out
-// the arena (onednn_arena.h).
+// the arena (arena.h).
 //
 // An intermediate value keeps the layout that its producer chose. It is reordered only when a
 // reader wants another one, once per layout; weights are reordered here, never in a call. A step
@@ -17,7 +17,7 @@
 
 #include "blob.h"
 #include "onednn_api.h"
-#include "onednn_arena.h"
+#include "arena.h"
 #include "onednn_program.h"
 
 namespace collage::onednn {

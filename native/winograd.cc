@@ -14,12 +14,12 @@
 #include <tvm/ffi/string.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernel.h"
+#include "native_kernel.h"
 #include "thread_pool.h"
 
 namespace collage {
@@ -30,60 +30,13 @@ constexpr std::int64_t kBlockBytes = 256 << 10;  // of v, at most: a quarter of 
 constexpr std::int64_t kLeastTiles = 28;         // in a block: fewer reuse the weights too little
 constexpr std::int64_t kDepth = 32;              // input channels whose weights are transformed at once
 
-bool HasAvx512() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512f");
-#else
-  return false;
-#endif
-}
-
-bool HasAvx2() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-  return false;
-#endif
-}
-
-// The best instruction set of this machine, or the one that is asked for.
 const Instructions& ChooseInstructions(int size, const std::string& name) {
-  const Instructions* known[] = {HasAvx512() ? Avx512(size) : nullptr,
-                                 HasAvx2() ? Avx2(size) : nullptr, Plain(size)};
-  for (const Instructions* one : known) {
-    if (one != nullptr && (name.empty() || name == one->name)) return *one;
-  }
-  TVM_FFI_THROW(ValueError) << "winograd kernel: this machine has no " << name;
-  TVM_FFI_UNREACHABLE();
+  return ChooseFor("winograd", Versions<Instructions>{Avx512(size), Avx2(size), Plain(size)}, name);
 }
-
-std::int64_t DivideUp(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Floats from one point to the next: an odd number of cache lines, so that the points of one tile
 // do not fall into one set of the cache.
 std::int64_t OddLines(std::int64_t floats) { return (DivideUp(floats, 16) | 1) * 16; }
-
-// Memory that all kernels share which run in one thread: it stays in the caches from one kernel to
-// the next. Its content is undefined.
-class Scratch {
- public:
-  float* AtLeast(std::int64_t floats) {
-    if (floats > size_) {
-      auto bytes = static_cast<std::size_t>(DivideUp(floats, 16) * 64);
-      data_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
-      size_ = data_ == nullptr ? 0 : floats;
-      if (data_ == nullptr) TVM_FFI_THROW(RuntimeError) << "winograd kernel: out of memory";
-    }
-    return data_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(float* memory) const { std::free(memory); }
-  };
-  std::unique_ptr<float, Free> data_;
-  std::int64_t size_ = 0;
-};
 
 thread_local Scratch input_scratch, weight_scratch, product_scratch;
 

@@ -22,26 +22,12 @@
 
 #include <cstdint>
 
+#include "activation.h"
+
 namespace collage {
 namespace winograd {
 
 constexpr std::int64_t kPanel = 32;  // output channels that are computed together
-
-enum class Activation : std::int64_t {
-  kNone,
-  kClamp,         // min(max(x, a), b)
-  kLeakyRelu,     // x < 0 ? a * x : x
-  kSigmoid,       // 1 / (1 + exp(-x))
-  kSilu,          // x * sigmoid(x)
-  kHardSigmoid,   // min(max(a * x + b, 0), 1)
-  kHardSwish,     // x * hard_sigmoid(x)
-};
-
-struct Function {
-  Activation kind = Activation::kNone;
-  float a = 0;
-  float b = 0;
-};
 
 // last(first(convolution + bias) + residual); `residual` may be null.
 struct Epilogue {

@@ -1,24 +1,8 @@
 // The transforms and the micro-kernel, for one instruction set. Included by winograd_<name>.cc inside
-// an anonymous namespace, after `Simd` was defined there:
-//
-//   struct Simd {
-//     using V = ...;  // vector of floats that has the arithmetic operators
-//     using I = ...;  // vector of 32-bit integers of the same size
-//     kLanes, kRows x kColumns (accumulators of the micro-kernel: tiles x vectors)
-//     Set, Load, Store, LoadPart, StorePart, Fma, Max, Min, Transpose
-//   };
-//
-// No template of the standard library is used here: one that is compiled for AVX-512 could be chosen
-// by the linker for the whole plug-in.
-using V = Simd::V;
-constexpr int kLanes = Simd::kLanes;
+// an anonymous namespace, after simd_<name>.h.
+#include "simd_math.h"
+
 constexpr int kStrip = 64;  // pixels of a row of tiles that are transformed together
-
-#define COLLAGE_INLINE inline __attribute__((always_inline))
-
-COLLAGE_INLINE std::int64_t Least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-COLLAGE_INLINE V Fma(V a, V b, V c) { return Simd::Fma(a, b, c); }
-COLLAGE_INLINE V Scaled(float a, V b, V c) { return Simd::Fma(Simd::Set(a), b, c); }
 
 // Points 0, 1, -1, infinity.
 struct F2 {
@@ -262,47 +246,6 @@ void MultiplyAll(const Product& product, const float* v, const float* u, float* 
   }
 }
 
-// exp(x) to about 2 units in the last place, with x clamped to +-87.
-COLLAGE_INLINE V Exp(V x) {
-  const V magic = Simd::Set(12582912.0f);  // 1.5 * 2^23: the sum's low bits are the rounded integer
-  x = Simd::Min(Simd::Set(87.0f), Simd::Max(Simd::Set(-87.0f), x));
-  V shifted = Scaled(1.44269504088896341f, x, magic);
-  V whole = shifted - magic;
-  V r = Scaled(-0.693359375f, whole, x);
-  r = Scaled(2.12194440e-4f, whole, r);
-  V p = Simd::Set(1.9875691500e-4f);
-  const float terms[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 0.5f};
-  for (float term : terms) p = Fma(p, r, Simd::Set(term));
-  p = Fma(p * r, r, r + Simd::Set(1.0f));
-  return (V)((Simd::I)p + ((Simd::I)shifted << 23));
-}
-
-COLLAGE_INLINE V Sigmoid(V x) {
-  V one = Simd::Set(1.0f);
-  return one / (one + Exp(Simd::Set(0) - x));
-}
-
-COLLAGE_INLINE V Apply(const Function& function, V x) {
-  V a = Simd::Set(function.a), b = Simd::Set(function.b), zero = Simd::Set(0);
-  switch (function.kind) {
-    case Activation::kNone:
-      return x;
-    case Activation::kClamp:
-      return Simd::Min(b, Simd::Max(a, x));
-    case Activation::kLeakyRelu:
-      return Fma(a, Simd::Min(zero, x), Simd::Max(zero, x));
-    case Activation::kSigmoid:
-      return Sigmoid(x);
-    case Activation::kSilu:
-      return x * Sigmoid(x);
-    case Activation::kHardSigmoid:
-      return Simd::Min(Simd::Set(1.0f), Simd::Max(zero, Fma(a, x, b)));
-    case Activation::kHardSwish:
-      return x * Simd::Min(Simd::Set(1.0f), Simd::Max(zero, Fma(a, x, b)));
-  }
-  return x;
-}
-
 // The outputs of `count` tiles, at most kLanes pixels wide: lanes are channels.
 template <class F>
 COLLAGE_INLINE void TransformTiles(const float* m, std::int64_t m_stride, std::int64_t count,
@@ -330,13 +273,14 @@ COLLAGE_INLINE void StoreRow(const Geometry& geometry, const Epilogue& epilogue,
   std::int64_t start = (image * geometry.channels_out + channel) * plane + pixel;
   std::int64_t channels = Least(kLanes, geometry.channels_out - channel);
   for (std::int64_t lane = 0; lane < channels; ++lane, start += plane) {
-    V x = Apply(epilogue.first, turned[lane] + Simd::Set(epilogue.bias[channel + lane]));
+    V x = turned[lane] + Simd::Set(epilogue.bias[channel + lane]);
+    Apply(epilogue.first, &x, 1);
     if (epilogue.residual != nullptr) {
       const float* residual = epilogue.residual + start;
       __builtin_prefetch(residual + ahead);
       x = x + (width == kLanes ? Simd::Load(residual) : Simd::LoadPart(residual, 0, width));
     }
-    x = Apply(epilogue.last, x);
+    Apply(epilogue.last, &x, 1);
     __builtin_prefetch(output + start + ahead, 1);
     if (width == kLanes) {
       Simd::Store(output + start, x);

@@ -25,6 +25,7 @@ from collage.rules.rule import PartitionRule
 GROUP = "collage.backends"
 
 BUILT_IN = {
+    "blocked": "collage.backends.blocked:BlockedBackend",
     "onnxruntime": "collage.backends.onnxruntime:OnnxRuntimeBackend",
     "openvino": "collage.backends.openvino:OpenVinoBackend",
     "onednn": "collage.backends.onednn:OneDnnBackend",

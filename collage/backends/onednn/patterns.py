@@ -17,6 +17,7 @@ from collage.graph.dataflow import DataflowGraph, Node
 from collage.graph.index_set import IndexSet, index_set, is_subset
 from collage.graph.sub_graph import SubGraph
 from collage.rules.base import DFPattern, Singles
+from collage.rules.parallel import Parallel
 from collage.rules.pattern import Match, Pattern, is_constant, op, wildcard
 from collage.rules.regions import Regions
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
@@ -127,7 +128,9 @@ def onednn_rule(
         return None if is_subset(match.nodes, takes) else "a node is not supported"
 
     table = tuple(DFPattern(name, pattern, refuse) for name, pattern in patterns().items())
-    regions = Union((*table, Regions(takes), Wholes(groups)))
+    products = index_set(n.index for n in function.graph.nodes if n.op in ("MatMul", "Gemm"))
+    parallel = Parallel(products & takes, takes)
+    regions = Union((*table, Regions(takes), parallel, Wholes(groups)))
     rule = Union((Singles(supported), WholeActivations(regions, supported, groups)))
     convolutions = [n for n in function.graph.nodes if n.op in ("Conv", "ConvTranspose")]
     pointwise = index_set(n.index for n in convolutions if _is_pointwise(function, n))

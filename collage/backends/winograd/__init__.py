@@ -24,7 +24,7 @@ from collage.rules.rule import PartitionRule
 from collage.runtime.blob import Header, pack
 from collage.runtime.plugin import load_plugin
 
-REVISION = "1"
+REVISION = "2"
 """Part of every cost's key: kernels that change invalidate what was measured with the old ones."""
 
 

@@ -22,7 +22,7 @@ from collage.graph.index_set import IndexSet, indices
 
 
 class Kind(IntEnum):
-    """Activations of the kernel (`Activation` in native/winograd.h)."""
+    """Activations of the kernel (`Activation` in native/activation.h)."""
 
     NONE = 0
     CLAMP = 1
@@ -31,6 +31,7 @@ class Kind(IntEnum):
     SILU = 4
     HARD_SIGMOID = 5
     HARD_SWISH = 6
+    LINEAR = 7
 
 
 @dataclass(frozen=True, slots=True)

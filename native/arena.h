@@ -1,13 +1,13 @@
 // Where the bytes of a program lie: arguments of the kernel, packed weights, or one arena in which
 // values that do not live at the same time share a place.
-#ifndef COLLAGE_ONEDNN_ARENA_H_
-#define COLLAGE_ONEDNN_ARENA_H_
+#ifndef COLLAGE_ARENA_H_
+#define COLLAGE_ARENA_H_
 
 #include <cstddef>
 #include <memory>
 #include <vector>
 
-namespace collage::onednn {
+namespace collage {
 
 struct FreeMemory {
   void operator()(void* memory) const;
@@ -49,6 +49,6 @@ class Buffers {
   std::vector<Buffer> buffers_;
 };
 
-}  // namespace collage::onednn
+}  // namespace collage
 
-#endif  // COLLAGE_ONEDNN_ARENA_H_
+#endif  // COLLAGE_ARENA_H_

@@ -1,11 +1,11 @@
-#include "onednn_arena.h"
+#include "arena.h"
 
 #include <tvm/ffi/error.h>
 
 #include <algorithm>
 #include <cstdlib>
 
-namespace collage::onednn {
+namespace collage {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
@@ -19,7 +19,7 @@ Bytes Allocate(std::size_t size) {
   std::size_t rounded = (size / kPage + 1) * kPage;
   auto* memory = static_cast<char*>(std::aligned_alloc(kPage, rounded));
   if (memory == nullptr)
-    TVM_FFI_THROW(RuntimeError) << "onednn: no memory for " << size << " bytes";
+    TVM_FFI_THROW(RuntimeError) << "no memory for " << size << " bytes";
   return Bytes(memory);
 }
 
@@ -69,4 +69,4 @@ std::size_t Buffers::Place() {
   return total;
 }
 
-}  // namespace collage::onednn
+}  // namespace collage
