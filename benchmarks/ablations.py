@@ -26,13 +26,14 @@ from collage.errors import SearchError
 from collage.rules.rule import HOST
 from collage.search.problem import Option
 
-ALL = ("onnxruntime", "openvino", "onednn", "tvm", "winograd")
-WITHOUT = ("winograd", "onednn", "tvm", "onnxruntime", "openvino")
+ALL = ("onnxruntime", "openvino", "onednn", "tvm", "winograd", "blocked")
+WITHOUT = ("winograd", "blocked", "onednn", "tvm", "onnxruntime", "openvino")
 CASES = {"all": (), **{f"without {name}": (name,) for name in WITHOUT}}
-CASES["onnxruntime and openvino only"] = ("onednn", "tvm", "winograd")
+CASES["onnxruntime and openvino only"] = ("onednn", "tvm", "winograd", "blocked")
 
 LEVERS: dict[str, Callable[[Option], bool]] = {
     "our Winograd": lambda option: option.backend != "winograd",
+    "our blocked kernels": lambda option: option.backend != "blocked",
     "our TVM schedules": lambda option: option.backend != "tvm",
     "oneDNN": lambda option: option.backend != "onednn",
     "oneDNN's layouts": lambda option: (option.backend, option.variant) != ("onednn", "blocked"),

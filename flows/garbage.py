@@ -5,7 +5,7 @@ from prefect.artifacts import create_table_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from collage.cost.shared import compact
+from collage.cost.batches import compact
 from collage.store import open_store
 from collage.store.gc import OLDER_S, Sweep
 from collage.store.gc import collect_garbage as sweep_store
