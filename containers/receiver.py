@@ -1,8 +1,8 @@
 """The webhook receiver: MLflow says that a version got the alias, and one run of a deployment starts.
 
-    POST /webhook   202 a run will start            401 unsigned, forged or old
-                    200 of no interest              409 replayed
-                    400, 408, 413, 415 malformed    503 too many at once: MLflow tries again
+    POST /webhooks/mlflow    202 a run will start            401 unsigned, forged or old
+                             200 of no interest              409 replayed
+                             400, 408, 413, 415 malformed    503 too many at once: MLflow tries again
     GET /healthz /readyz /metrics
 
 It decides from one small, verified body and a local file, and answers before it asks anybody else: the
@@ -254,7 +254,7 @@ def make_app(settings: ReceiverSettings, start: StartRun) -> Starlette:
     """Make the ASGI application."""
     receiver = Receiver(settings, start)
     routes = [
-        Route("/webhook", receiver.webhook, methods=["POST"]),
+        Route("/webhooks/mlflow", receiver.webhook, methods=["POST"]),
         Route("/healthz", receiver.health),
         Route("/readyz", receiver.ready),
         Route("/metrics", receiver.show_metrics),

@@ -42,7 +42,7 @@ def hook(server, mlflow_site, tmp_path):  # noqa: F811
     user = MlflowUser(mlflow_site, tmp_path)
     receiver = Receiver(tmp_path, server.url, COLLAGE_REGISTRY=mlflow_site.address)
     made = user.client.create_webhook(
-        "collage", f"{receiver.url}/webhook",
+        "collage", f"{receiver.url}/webhooks/mlflow",
         ["model_version_alias.created", "model_version_tag.set", "model_version.created"],
         secret=SECRET,
     )  # fmt: skip

@@ -89,7 +89,7 @@ def site(mlflow_user, tmp_path):
     receiver = Receiver(tmp_path, prefect.url)
     hooks = [
         mlflow_user.client.create_webhook(
-            f"hook-{number}", f"{receiver.url}/webhook", [event], secret=SECRET
+            f"hook-{number}", f"{receiver.url}/webhooks/mlflow", [event], secret=SECRET
         )
         for number, event in enumerate(
             ["model_version_alias.created", "model_version_tag.set", "model_version.created"]

@@ -90,6 +90,14 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
+{{- /* The receiver knows the registry and Prefect, and refuses variables that it does not know. */ -}}
+{{- define "collage.receiverEnvironment" -}}
+- {name: COLLAGE_RECEIVER__JOURNAL, value: /var/lib/collage/receiver.db}
+- {name: COLLAGE_REGISTRY, value: {{ .Values.registry.uri | quote }}}
+- {name: COLLAGE_ALIAS, value: {{ .Values.registry.alias | quote }}}
+- {name: PREFECT_API_URL, value: {{ include "collage.prefectUrl" . | quote }}}
+{{- end -}}
+
 {{- define "collage.environmentFrom" -}}
 {{- $values := .root.Values -}}
 {{- $names := list $values.store.existingSecret -}}
@@ -114,8 +122,8 @@ capabilities: {drop: [ALL]}
   configMap: {name: {{ include "collage.fullname" (index . 0) }}-environments}
 {{- end -}}
 
-{{- /* A container; takes a dict: root, name, command, resources, extraEnv, image (controller by default; the
-measuring image is told of nothing but the store). */ -}}
+{{- /* A container; takes a dict: root, name, command, resources, extraEnv, extraMounts, environment (the template
+of its variables), image (controller by default; the measuring image is told of nothing but the store). */ -}}
 {{- define "collage.container" -}}
 {{- $image := .image | default "controller" -}}
 name: {{ .name }}
@@ -126,7 +134,7 @@ imagePullPolicy: {{ . }}
 command: {{ .command | toJson }}
 {{- if eq $image "controller" }}
 env:
-  {{- include "collage.environment" .root | nindent 2 }}
+  {{- include (.environment | default "collage.environment") .root | nindent 2 }}
   {{- with .extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -139,6 +147,9 @@ securityContext:
   {{- include "collage.containerSecurity" .root | nindent 2 }}
 volumeMounts:
   {{- include "collage.mounts" .root | nindent 2 }}
+  {{- with .extraMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 resources:
   {{- toYaml .resources | nindent 2 }}
 {{- end -}}
