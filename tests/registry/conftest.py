@@ -74,8 +74,9 @@ class MlflowUser:
         import mlflow
 
         mlflow.set_tracking_uri(server.url)
+        mlflow.set_registry_uri(server.url)  # else that of an earlier test's server is still set
         self.address = server.address
-        self.client = mlflow.MlflowClient()
+        self.client = mlflow.MlflowClient(server.url, server.url)
         self._folder = tmp_path
         self.registry = open_registry(server.address)
 
