@@ -7,7 +7,7 @@ SERVICES := $(VENV)/.services
 PLUGIN := collage/runtime/lib/libcollage_runtime.so
 PIP := $(BIN)/pip install -q -c constraints.txt
 
-.PHONY: setup demo test lint types bench images chart-docs clean
+.PHONY: setup demo test lint types bench pipeline images chart-docs clean
 
 setup: $(PLUGIN)
 
@@ -48,6 +48,11 @@ types: setup $(SERVICES)
 
 bench: setup
 	$(BIN)/python -m benchmarks.models --output benchmarks/RESULTS.md
+
+# The chart on a real control plane: from an alias in MLflow to a proven bundle, with two real models.
+pipeline: setup $(SERVICES)
+	$(BIN)/python -m tests.servers.binaries
+	COLLAGE_E2E_MODELS=resnet18,ppocr_v4_rec $(BIN)/python -m pytest tests/e2e
 
 # With docker, podman or buildah; REPOSITORY, VERSION, BASE_IMAGE and BUILD_FLAGS as containers/build.sh says.
 images:
