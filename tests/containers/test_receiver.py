@@ -48,7 +48,9 @@ def headers(body, secret=SECRET, age_s=0.0, identity=None):
 
 
 def post(receiver, body, send=None):
-    return httpx.post(f"{receiver.url}/webhooks/mlflow", content=body, headers=send or headers(body))
+    return httpx.post(
+        f"{receiver.url}/webhooks/mlflow", content=body, headers=send or headers(body)
+    )
 
 
 def test_the_alias_starts_one_run(receiver, prefect, model):

@@ -34,7 +34,6 @@ from tests.store.versitygw import free_port
 
 MODELS = os.environ.get("COLLAGE_E2E_MODELS", "small").split(",")
 WORK_S = 900.0
-NAMESPACE = "collage-e2e"
 RELEASE = "collage"
 
 
@@ -42,7 +41,7 @@ def secret(name, values):
     return {"metadata": {"name": name}, "stringData": values}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def ports():
     return {"worker": free_port(), "receiver": free_port()}
 
@@ -64,18 +63,19 @@ def cluster(plane, tmp_path_factory):  # noqa: F811
 
 
 @pytest.fixture
-def namespace(plane):  # noqa: F811
-    plane.make_namespace(NAMESPACE, {"pod-security.kubernetes.io/enforce": "restricted"})
+def namespace(plane, name):  # noqa: F811
+    made = f"e2e-{name.replace('_', '-')}"
+    plane.make_namespace(made, {"pod-security.kubernetes.io/enforce": "restricted"})
     store = {
         "AWS_ACCESS_KEY_ID": versitygw.ACCESS, "AWS_SECRET_ACCESS_KEY": versitygw.SECRET,
         "AWS_EC2_METADATA_DISABLED": "true",
     }  # fmt: skip
     with plane.client() as api:
         core = client.CoreV1Api(api)
-        core.create_namespaced_secret(NAMESPACE, secret("store", store))
-        core.create_namespaced_secret(NAMESPACE, secret("webhook", {"secret": SECRET}))
-        yield NAMESPACE
-        core.delete_namespace(NAMESPACE)
+        core.create_namespaced_secret(made, secret("store", store))
+        core.create_namespaced_secret(made, secret("webhook", {"secret": SECRET}))
+        yield made
+        core.delete_namespace(made)
 
 
 def chart_values(server, mlflow_site, s3_address, ports):  # noqa: F811
