@@ -33,10 +33,15 @@ $(PLUGIN): $(STAMP) $(wildcard native/*)
 demo: setup
 	$(BIN)/python examples/ocr_demo.py
 
-# The servers of the tests are built once, from their Go modules, into the user's cache.
+# The servers of the tests are built once, from their Go modules, into the user's cache. Tests that wait for servers
+# run beside those that compute; what they say comes last.
+SERVED := $(addprefix tests/,cluster containers e2e flows helm registry servers)
 test: setup $(SERVICES)
 	$(BIN)/python -m tests.servers.binaries
-	$(BIN)/python -m pytest
+	mkdir -p build
+	$(BIN)/python -m pytest $(SERVED) > build/served.log 2>&1 & served=$$!; \
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(SERVED)); computed=$$?; \
+	wait $$served; waited=$$?; cat build/served.log; exit $$((computed + waited))
 
 lint: setup $(SERVICES)
 	$(BIN)/ruff check .
