@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collage.backends.base import Backend
 
 
+DEVICES = ("cpu", "cuda")
+"""Where kernels can run; a backend names its own."""
+
 EFFORTS = {"quick": (20.0, 0.0), "normal": (120.0, 20.0), "thorough": (900.0, 180.0)}
 """Seconds for measuring candidates and for refining plans (`measure_budget_s`, `refine_s`)."""
 
@@ -25,6 +28,7 @@ class Options:
     Attributes:
         backends: in order of priority at equal cost: names, `module:Class`, or `Backend` objects
             (one of your own, or `with_rule(...)`); None means all that are available.
+        device: where kernels run, one of `DEVICES`.
         threads: threads of every kernel; None means one a physical core.
         dims: values of named dynamic dimensions, e.g. `{"batch": 1}`.
         shapes: input shapes, one mapping a shape set; several make a dispatcher.
@@ -41,6 +45,7 @@ class Options:
     """
 
     backends: "tuple[str | Backend, ...] | None" = None
+    device: str = "cpu"
     threads: int | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
@@ -59,6 +64,8 @@ class Options:
         for name in ("measure_budget_s", "workers", "timeout_s", "memory_bytes", "verify_s"):
             if getattr(self, name) <= 0:
                 raise OptionError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.device not in DEVICES:
+            raise OptionError(f"unknown device {self.device!r}; there are {', '.join(DEVICES)}")
         if self.refine_s < 0:
             raise OptionError(f"refine_s must not be negative, it is {self.refine_s}")
         if self.threads is not None and self.threads < 1:

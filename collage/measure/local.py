@@ -101,6 +101,7 @@ class LocalMeasurer:
             memory_bytes,
             sweep,
             measure_boundary=known is None,
+            device=next((backend.device for backend in backends), "cpu"),
         )
         count = _worker_count(workers, environment, parallel_timing)
         self._slots = [Slot(self._setup, timeout_s) for _ in range(count)]

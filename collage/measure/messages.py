@@ -31,6 +31,7 @@ class Setup:
         memory_bytes: limit of resident memory, enforced by the parent.
         sweep_bytes: swept before every timed call.
         measure_boundary: tell the virtual machine's cost of a call in `Ready`.
+        device: where the kernels run.
     """
 
     loader: str
@@ -41,6 +42,7 @@ class Setup:
     memory_bytes: int
     sweep_bytes: int
     measure_boundary: bool
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)

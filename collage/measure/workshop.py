@@ -78,7 +78,7 @@ class FunctionWorkshop:
         self.empty: Call = tvm_ffi.get_global_func("testing.nop")
         self._threads = setup.threads
         self._functions = {name: load_function(path, name) for name, path in setup.functions}
-        self._backends = {one.name: one for one in available_backends(setup.backends)}
+        self._backends = {one.name: one for one in available_backends(setup.backends, setup.device)}
         self._reference = load_reference(setup.reference_dir)
 
     def prepare(self, work: Work) -> Prepared:

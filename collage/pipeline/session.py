@@ -83,7 +83,7 @@ def open_session(
         OptionError: a backend or the store's address makes no sense, or no backend is available.
         StoreError: the store does not answer.
     """
-    backends = available_backends(options.backends)
+    backends = available_backends(options.backends, options.device)
     if not backends:
         raise OptionError("no backend is available; `collage backends` says why")
     store = None if options.store is None else open_store(options.store)
