@@ -59,7 +59,7 @@ class CublasBackend(CudaBackend):
         node = function.graph.nodes[chain.anchor]
         header: Header = {
             **_geometry(product), "rank": VARIANTS[variant], "workspace": WORKSPACE_BYTES,
-            "alpha": epilogue.alpha, "activation": ACTIVATIONS[epilogue.activation],
+            "alpha": repr(epilogue.alpha), "activation": ACTIVATIONS[epilogue.activation],
             "residual_stride": epilogue.residual_stride,
             "left": operands.number(node.inputs[0]), "right": operands.number(node.inputs[1]),
             "bias": operands.number(epilogue.bias), "residual": operands.number(epilogue.residual),
