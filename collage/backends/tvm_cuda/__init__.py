@@ -42,6 +42,9 @@ class TvmCudaBackend(CudaBackend):
                 return f"{value!r} is {dtype}"
         if function.relax_nodes[node] is None:
             return f"TVM has no {found.op} with these operands"
+        if found.op == "LayerNormalization":
+            dtype = function.graph.types[found.inputs[0]].dtype
+            return "TVM's layer normalisation has no bfloat16" if dtype == "bfloat16" else None
         return None
 
     def compile(

@@ -3,6 +3,7 @@
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -20,8 +21,10 @@ from collage.backends.nvidia.compiler import (
 )
 from collage.backends.tvm_cuda import TvmCudaBackend
 from collage.errors import BackendError
-from collage.frontend import Function, import_model
+from collage.frontend import Function
+from collage.frontend.load_function import make_function
 from collage.graph.index_set import index_set
+from collage.graph.op_pattern import OpPatternKind
 from collage.runtime.blob import unpack
 
 NATIVE = Path(__file__).parents[3] / "native"
@@ -52,8 +55,6 @@ def layer(folder: Path, dtype: str, batch: int = 1) -> Function:
     kind = TYPES[dtype]
 
     def weight(name, *shape):
-        import numpy as np
-
         values = np.linspace(-1, 1, int(np.prod(shape)), dtype=np.float32).reshape(shape)
         as_type = values.astype(helper.tensor_dtype_to_np_dtype(kind))
         return numpy_helper.from_array(as_type, name)
@@ -74,8 +75,11 @@ def layer(folder: Path, dtype: str, batch: int = 1) -> Function:
         [weight("w", 64, 64), weight("b", 64), weight("s", 64)],
     )  # fmt: skip
     opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), folder / "layer.onnx")
-    return import_model(folder / "layer.onnx", work_dir=folder / "work").functions[0]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    # ONNX Runtime has no bfloat16 products on a CPU, so this is loaded as a worker does, not imported.
+    kinds = [OpPatternKind.OPAQUE] * len(nodes)
+    inferred = onnx.shape_inference.infer_shapes(made)
+    return make_function(inferred, "main", folder / "layer.onnx", kinds)
 
 
 def nodes_of(function: Function, *ops: str) -> int:
@@ -93,7 +97,12 @@ def test_tvm_kernels_compile(tmp_path, cache, dtype, ops, variant):
     from collage.backends.tvm_cuda.schedule import cuda_code
 
     function = layer(tmp_path, dtype)
-    kernel = TvmCudaBackend().compile(function, nodes_of(function, *ops), 1, variant)
+    nodes = nodes_of(function, *ops)
+    if (dtype, ops) == ("bfloat16", ("LayerNormalization",)):
+        refused = TvmCudaBackend().unsupported(function, nodes.bit_length() - 1)
+        assert refused == "TVM's layer normalisation has no bfloat16"
+        return
+    kernel = TvmCudaBackend().compile(function, nodes, 1, variant)
     assert kernel.device == "cuda"
     code = cuda_code(kernel.module)
     assert "__global__" in code
@@ -117,7 +126,7 @@ def test_cutlass_products_compile_and_load(tmp_path, cache, dtype, ops, variant)
     function = layer(tmp_path, dtype)
     gemm, _ = CutlassBackend().describe(function, nodes_of(function, *ops), variant)
     file = compile_cuda(gemm_source(gemm), ".so", SHARED, cache)
-    with pytest.raises(ValueError, match="this kernel takes 3 tensors|takes 4 tensors"):
+    with pytest.raises(ValueError, match=r"this kernel takes \d tensors, not 0"):
         tvm_ffi.load_module(str(file))[SYMBOL]()
 
 
