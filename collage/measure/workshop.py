@@ -1,13 +1,16 @@
 """Turn a piece of work into something that can be called, inside a worker process."""
 
+import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from collage.errors import BackendError, MeasureError
+from collage.measure.cuda import CudaDevice
+from collage.measure.device import Device
 from collage.measure.messages import Setup
 from collage.measure.timing import Call
 from collage.measure.work import Work
@@ -31,9 +34,13 @@ class Prepared:
     expected: tuple[np.ndarray, ...]
     quantised: bool = False
     allocates: bool = False
+    fetch: Callable[[], None] | None = None
+    """Brings inputs and outputs back from a device into the arrays."""
 
     def results(self, returned: object) -> tuple[np.ndarray, ...]:
         """Return the outputs of a call that gave `returned`."""
+        if self.fetch:
+            self.fetch()
         if not self.allocates:
             return self.outputs
         tensors = [returned] if len(self.expected) == 1 else list(returned)  # type: ignore[call-overload]
@@ -52,6 +59,10 @@ class Workshop(Protocol):
 
     def boundary_s(self) -> float:
         """Measure what the executable adds to each kernel call."""
+        ...
+
+    def open_device(self) -> Device:
+        """Return the device that kernels run on, where that is not the CPU."""
         ...
 
 
@@ -80,6 +91,14 @@ class FunctionWorkshop:
         self._functions = {name: load_function(path, name) for name, path in setup.functions}
         self._backends = {one.name: one for one in available_backends(setup.backends, setup.device)}
         self._reference = load_reference(setup.reference_dir)
+        self._gpu: CudaDevice | None = None
+        if setup.device != "cpu":
+            self._gpu = CudaDevice()
+
+    def open_device(self) -> Device:
+        if self._gpu is None:
+            raise MeasureError("this worker measures on the CPU")
+        return self._gpu
 
     def prepare(self, work: Work) -> Prepared:
         from collage.backends.base import PluginKernel
@@ -97,10 +116,17 @@ class FunctionWorkshop:
         allocates = isinstance(kernel, PluginKernel) and kernel.allocates
         outputs = () if allocates else tuple(poisoned_like(value) for value in expected)
         call, constants = callable_kernel(kernel, self._threads)
-        arguments = as_tensors([*inputs, *constants, *outputs])
+        arrays = [*inputs, *constants, *outputs]
+        fetch = None
+        if self._gpu is None:
+            arguments = as_tensors(arrays)
+        else:
+            arguments = self._gpu.tensors(arrays)
+            call = self._gpu.on_stream(call)
+            fetch = functools.partial(self._gpu.fetch, arguments, arrays)
         ops = (function.graph.nodes[node].op for node in indices(work.nodes))
         quantised = any("Quant" in op or "QLinear" in op for op in ops)
-        return Prepared(call, arguments, inputs, outputs, expected, quantised, allocates)
+        return Prepared(call, arguments, inputs, outputs, expected, quantised, allocates, fetch)
 
     def boundary_s(self) -> float:
         from collage.measure.boundary import vm_call_s
@@ -118,14 +144,20 @@ def callable_kernel(kernel: object, threads: int) -> tuple[Call, tuple[np.ndarra
     """Return the kernel's function, and the constants that go between inputs and outputs."""
     import tvm_ffi
 
-    from collage.backends.base import PluginKernel, TirKernel
+    from collage.backends.base import CudaKernel, PluginKernel, TirKernel
 
     match kernel:
         case PluginKernel(kind, blob):
             module = tvm_ffi.get_global_func("collage.create_module")(kind, "kernel", blob)
             return module.get_function("kernel"), ()
+        case TirKernel(module, symbol, constants, "cuda"):
+            from collage.backends.tvm_cuda.schedule import cuda_function
+
+            return cuda_function(module, symbol), constants
         case TirKernel(module, symbol, constants):
             return _compiled(module, symbol, threads), tuple(aligned_copy(c) for c in constants)
+        case CudaKernel(file, symbol, constants):
+            return tvm_ffi.load_module(str(file))[symbol], constants
     raise BackendError(f"a backend returned {type(kernel).__name__} instead of a kernel")
 
 

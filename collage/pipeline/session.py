@@ -89,7 +89,7 @@ def open_session(
     store = None if options.store is None else open_store(options.store)
     local = CostTable(options.store_dir)
     table = local if store is None else SharedCostTable(store, local, time.monotonic)
-    environment = environment or this_environment(options.thread_count)
+    environment = environment or this_environment(options.thread_count, options.device)
     with work_folder(options.store_dir) as work_dir:
         session = Session(
             options,

@@ -1,13 +1,19 @@
 """dlight's rule-based schedules, and the target they are for."""
 
 import os
+from collections.abc import Callable
 from functools import cache
 
 import tvm
 from tvm import tirx
 from tvm.s_tir import dlight
 
-from collage.backends.nvidia.compiler import ARCHITECTURE, find_nvcc, nvcc_environment
+from collage.backends.nvidia.compiler import (
+    ARCHITECTURE,
+    find_nvcc,
+    nvcc_availability,
+    nvcc_environment,
+)
 from collage.backends.tvm.lower import SYMBOL, last_line
 from collage.errors import BackendError
 
@@ -50,17 +56,22 @@ def schedule(function: tirx.PrimFunc, variant: str = "") -> tvm.IRModule:
 
 
 def cuda_code(module: tvm.IRModule) -> str:
-    """Return the CUDA C++ of a scheduled module; nvcc compiles it on the way.
+    """Return the CUDA C++ of a scheduled module. Raises BackendError when TVM refuses it."""
+    return "\n".join(one.inspect_source() for one in _built(module).mod.imports)
 
-    Raises:
-        BackendError: TVM or nvcc refuses it.
-    """
+
+def cuda_function(module: tvm.IRModule, symbol: str) -> Callable[..., object]:
+    """Return the compiled kernel as a function of device tensors. Raises BackendError as well."""
+    function: Callable[..., object] = _built(module)[symbol]
+    return function
+
+
+def _built(module: tvm.IRModule) -> tvm.runtime.Executable:
     nvcc = find_nvcc()
     if nvcc is None:
-        raise BackendError("no nvcc")
+        raise BackendError(nvcc_availability().reason)
     os.environ.update(nvcc_environment(nvcc))  # TVM runs nvcc itself and finds it there only
     try:
-        built = tvm.compile(module, target=cuda_target())
-        return "\n".join(one.inspect_source() for one in built.mod.imports)
+        return tvm.compile(module, target=cuda_target())
     except Exception as error:
         raise BackendError(f"TVM's CUDA code: {last_line(error)}") from error
