@@ -52,8 +52,9 @@ class Worker:
         setup = read_request(self._requests)
         if not isinstance(setup, Setup):
             return
-        limit = setup.memory_bytes * ADDRESS_SPACE_FACTOR + ADDRESS_SPACE_SPARE
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        if setup.device == "cpu":  # CUDA reserves addresses for all memory of host and device
+            limit = setup.memory_bytes * ADDRESS_SPACE_FACTOR + ADDRESS_SPACE_SPARE
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         try:
             workshop = open_workshop(setup)
             timer = timer_of(setup, workshop)
