@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from collage.cli_base import command, duration, say, size
+from collage.cli_base import command, duration, parse_dims, parse_shapes, say, size
+from collage.cli_candidates import add_candidates_command
 from collage.cli_store import add_store_commands
-from collage.errors import CollageError, DimensionError, InputError, OptionError
-from collage.options import DEFAULT_TOLERANCE, EFFORTS, Options, Precision
+from collage.errors import CollageError, InputError, OptionError
+from collage.options import DEFAULT_TOLERANCE, DEVICES, EFFORTS, Options, Precision
 
 EPILOG = __doc__ or ""
 
@@ -72,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--cache-dir", type=Path)
     doctor.add_argument("--store", metavar="STORE", help="check this shared store too")
     doctor.add_argument("--json", action="store_true")
+    add_candidates_command(commands)
     add_store_commands(commands)
     return parser
 
@@ -96,6 +98,7 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         "--backends", metavar="A,B",
         help="names, or module:Class of one that is not installed; default: all that are available",
     )  # fmt: skip
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="where kernels run (cpu)")
     parser.add_argument("--threads", type=int, help="default: one a physical core")
     parser.add_argument(
         "--effort", choices=EFFORTS, default="normal", help="how long to search (default normal)"
@@ -153,6 +156,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     effort = EFFORTS[arguments.effort]
     options = Options(
         backends=tuple(arguments.backends.split(",")) if arguments.backends else None,
+        device=arguments.device,
         threads=arguments.threads,
         dims=parse_dims(arguments.dim),
         shapes=parse_shapes(arguments.shape),
@@ -267,13 +271,14 @@ def _backends(arguments: argparse.Namespace) -> int:
     from collage.report.terminal import print_backends
 
     rows = [
-        (backend.name, backend.style.value, backend.availability()) for backend in all_backends()
+        (backend.name, backend.style.value, backend.device, backend.availability())
+        for backend in all_backends()
     ]
     if arguments.json:
         facts = [
-            {"name": name, "style": style, "available": found.available,
+            {"name": name, "style": style, "device": device, "available": found.available,
              "libraries": dict(found.libraries), "reason": found.reason}
-            for name, style, found in rows
+            for name, style, device, found in rows
         ]  # fmt: skip
         print(json.dumps({"backends": facts}))
         return 0
@@ -290,33 +295,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
     lines = [f"{'ok' if c.passed else 'NO':<4}{c.name:<22}{c.detail}" for c in checks]
     say(arguments.json, {"checks": facts}, "\n".join(lines))
     return 1 if failed else 0
-
-
-def parse_dims(texts: Sequence[str]) -> dict[str, int]:
-    """Parse `NAME=N` options."""
-    found: dict[str, int] = {}
-    for text in texts:
-        name, _, value = text.rpartition("=")
-        if not name or not value.isdigit() or int(value) < 1:
-            raise DimensionError(
-                f"--dim {text}: write NAME=N with N at least 1, e.g. --dim batch=1"
-            )
-        found[name] = int(value)
-    return found
-
-
-def parse_shapes(texts: Sequence[str]) -> tuple[dict[str, tuple[int, ...]], ...]:
-    """Parse `INPUT=1,3,480,480` options into shape sets; a repeated input starts the next set."""
-    sets: list[dict[str, tuple[int, ...]]] = []
-    for part in (part for text in texts for part in text.split(";")):
-        name, _, value = part.rpartition("=")
-        sizes = value.replace("x", ",").split(",") if value else []
-        if not name or not all(size.strip().isdigit() for size in sizes):
-            raise DimensionError(f"--shape {part}: write INPUT=1,3,480,480")
-        if not sets or name in sets[-1]:
-            sets.append({})
-        sets[-1][name] = tuple(int(size) for size in sizes)
-    return tuple(sets)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from collage.errors import DimensionError
 
 
 def command(
@@ -40,3 +42,30 @@ def size(text: str) -> int:
         if text.endswith(suffix):
             return int(float(text.removesuffix(suffix)) * factor)
     raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4GiB or 512MiB")
+
+
+def parse_dims(texts: Sequence[str]) -> dict[str, int]:
+    """Parse `NAME=N` options."""
+    found: dict[str, int] = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        if not name or not value.isdigit() or int(value) < 1:
+            raise DimensionError(
+                f"--dim {text}: write NAME=N with N at least 1, e.g. --dim batch=1"
+            )
+        found[name] = int(value)
+    return found
+
+
+def parse_shapes(texts: Sequence[str]) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """Parse `INPUT=1,3,480,480` options into shape sets; a repeated input starts the next set."""
+    sets: list[dict[str, tuple[int, ...]]] = []
+    for part in (part for text in texts for part in text.split(";")):
+        name, _, value = part.rpartition("=")
+        sizes = value.replace("x", ",").split(",") if value else []
+        if not name or not all(size.strip().isdigit() for size in sizes):
+            raise DimensionError(f"--shape {part}: write INPUT=1,3,480,480")
+        if not sets or name in sets[-1]:
+            sets.append({})
+        sets[-1][name] = tuple(int(size) for size in sizes)
+    return tuple(sets)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collage.backends.base import Backend
 
 
+DEVICES = ("cpu", "cuda")
+"""Where kernels can run; a backend names its own."""
+
+
 class Effort(NamedTuple):
     """Seconds for measuring candidates, for refining plans and for tuning kernels."""
 
@@ -52,6 +56,7 @@ class Options:
     Attributes:
         backends: in order of priority at equal cost: names, `module:Class`, or `Backend` objects
             (one of your own, or `with_rule(...)`); None means all that are available.
+        device: where kernels run, one of `DEVICES`.
         threads: threads of every kernel; None means one a physical core.
         dims: values of named dynamic dimensions, e.g. `{"batch": 1}`.
         shapes: input shapes, one mapping a shape set; several make a dispatcher.
@@ -74,6 +79,7 @@ class Options:
     """
 
     backends: "tuple[str | Backend, ...] | None" = None
+    device: str = "cpu"
     threads: int | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
@@ -98,6 +104,8 @@ class Options:
         for name in ("refine_s", "tune_s"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name} must not be negative, it is {getattr(self, name)}")
+        if self.device not in DEVICES:
+            raise OptionError(f"unknown device {self.device!r}; there are {', '.join(DEVICES)}")
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads must be at least 1, not {self.threads}")
         if self.end_to_end_plans < 1:

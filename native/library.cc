@@ -37,6 +37,8 @@ std::string Package(const std::string& name) {
       {"onnxruntime", "onnxruntime>=1.31,<1.32"},
       {"openvino", "openvino>=2026.4,<2026.5"},
       {"onednn", "onednn-cpu-gomp==2023.2.0"},
+      {"cublaslt", "nvidia-cublas>=13"},
+      {"cudart", "nvidia-cuda-runtime>=13"},
   };
   auto found = kPackages.find(name);
   return found == kPackages.end() ? std::string()

@@ -21,7 +21,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from collage.backends.base import Kernel, PluginKernel, TirKernel
+from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
 from collage.backends.tvm.target import host_target
 from collage.errors import BackendError
 from collage.frontend import Function
@@ -33,6 +33,9 @@ _FULL_DISK = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|File size limit exceeded"
 )
 """What a compiler or linker writes before it ends with its own exit code."""
+
+
+CPU_ONLY = "executables are assembled for the CPU only so far"
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,8 @@ def _emit_kernel(
                 call = relax.op.call_pure_packed(symbol, *arguments, ty_args=made)
             else:
                 call = relax.op.call_dps_packed(symbol, relax.Tuple(arguments), out_ty=types)
+        case CudaKernel() | TirKernel(device="cuda"):
+            raise BackendError(f"the kernel of {planned.backend} needs a GPU: {CPU_ONLY}")
         case TirKernel(module, name, constants):
             body = module[name].with_attr("global_symbol", symbol)
             function_var = builder.add_func(body, symbol)

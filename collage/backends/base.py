@@ -68,9 +68,22 @@ class TirKernel:
     module: "tvm.IRModule"
     symbol: str
     constants: tuple[np.ndarray, ...] = ()
+    device: str = "cpu"
 
 
-Kernel = PluginKernel | TirKernel
+@dataclass(frozen=True)
+class CudaKernel:
+    """A kernel that nvcc compiled: the shared library `file` exports the function `symbol`.
+
+    Called with device tensors: inputs, then `constants`, then outputs, on TVM's current stream.
+    """
+
+    file: Path
+    symbol: str
+    constants: tuple[np.ndarray, ...] = ()
+
+
+Kernel = PluginKernel | TirKernel | CudaKernel
 Unsupported = Callable[["Function", int], str | None]
 
 
@@ -79,6 +92,8 @@ class Backend(abc.ABC):
 
     name: str
     style: BackendStyle = BackendStyle.LIBRARY
+    device: str = "cpu"
+    """Where its kernels run: one of `collage.options.DEVICES`."""
     conflicts: frozenset[str] = frozenset()
     fewer_flops: bool = False
     """Its algorithms need fewer FLOP than direct ones: its speed says nothing of the machine's peak."""

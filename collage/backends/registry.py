@@ -31,6 +31,12 @@ BUILT_IN = {
     "onednn": "collage.backends.onednn:OneDnnBackend",
     "tvm": "collage.backends.tvm:TvmBackend",
     "winograd": "collage.backends.winograd:WinogradBackend",
+    "tvm-cuda": "collage.backends.tvm_cuda:TvmCudaBackend",
+    "cublas": "collage.backends.cublas:CublasBackend",
+    "cudnn": "collage.backends.cudnn:CudnnBackend",
+    "cutlass": "collage.backends.cutlass:CutlassBackend",
+    "tensorrt": "collage.backends.tensorrt:TensorRtBackend",
+    "onnxruntime-cuda": "collage.backends.onnxruntime_cuda:OnnxRuntimeCudaBackend",
 }
 
 
@@ -65,20 +71,23 @@ def all_backends() -> list[Backend]:
     return list(found.values())
 
 
-def available_backends(chosen: Sequence[str | Backend] | None = None) -> list[Backend]:
-    """Make the backends `chosen`, in that order; all that are available by default.
+def available_backends(
+    chosen: Sequence[str | Backend] | None = None, device: str = "cpu"
+) -> list[Backend]:
+    """Make the backends `chosen`, in that order; by default all of `device` that are available.
 
     Args:
         chosen: names, class paths (`module:Class`), or backends, which are taken as they are.
+        device: where the kernels are to run, one of `collage.options.DEVICES`.
 
     Raises:
         OptionError: an unknown name, two of one name, or a backend that cannot be used here, with the
             reason.
     """
     if chosen is None:
-        return [backend for backend in all_backends() if backend.availability().available]
+        return [one for one in known_backends(None, device) if one.availability().available]
     found: dict[str, Backend] = {}
-    for backend in _find(chosen):
+    for backend in known_backends(chosen, device):
         if reason := backend.availability().reason:
             raise OptionError(f"backend {backend.name} cannot be used here: {reason}")
         if backend.name in found:
@@ -86,6 +95,24 @@ def available_backends(chosen: Sequence[str | Backend] | None = None) -> list[Ba
         class_path(backend)
         found[backend.name] = backend
     return list(found.values())
+
+
+def known_backends(chosen: Sequence[str | Backend] | None, device: str) -> list[Backend]:
+    """Make the backends `chosen`, or all of `device`, whether they can be used here or not.
+
+    Raises:
+        OptionError: an unknown name, or a backend of another device.
+    """
+    if chosen is None:
+        return [backend for backend in all_backends() if backend.device == device]
+    found = list(_find(chosen))
+    for backend in found:
+        if backend.device != device and not isinstance(backend, BrokenBackend):
+            raise OptionError(
+                f"backend {backend.name} runs on {backend.device}, not on {device}: "
+                f"add --device {backend.device}"
+            )
+    return found
 
 
 def class_path(backend: Backend) -> str:

@@ -10,11 +10,18 @@ from collage.options import physical_cores
 PROTOCOL = "cold-1"
 """How costs are measured (`timing`). Change it whenever the numbers would change."""
 
+DEVICE_PROTOCOL = "cuda-cold-1"
+"""The same for a GPU (`device`)."""
+
 FALLBACK_CACHE_BYTES = 32 << 20
 
 
-def this_environment(threads: int) -> Environment:
-    """Describe this machine with kernels on `threads` threads."""
+def this_environment(threads: int, device: str = "cpu") -> Environment:
+    """Describe this machine with kernels on `threads` threads, or on its GPU.
+
+    Raises:
+        MeasureError: there is no such device here.
+    """
     fields = _cpu_fields()
     features = " ".join(sorted(fields.get("flags", fields.get("Features", "")).split()))
     identity = "/".join(
@@ -25,9 +32,17 @@ def this_environment(threads: int) -> Environment:
         cpu_features=hashlib.sha256(features.encode()).hexdigest()[:16],
         cores=physical_cores(),
         threads=threads,
-        driver="",
-        protocol=PROTOCOL,
+        driver="" if device == "cpu" else _gpu(),
+        protocol=PROTOCOL if device == "cpu" else DEVICE_PROTOCOL,
     )
+
+
+@cache
+def _gpu() -> str:
+    """What the GPU is, one line."""
+    from collage.measure.cuda import CudaDevice
+
+    return CudaDevice().identity.text
 
 
 @cache

@@ -62,6 +62,7 @@ class LocalMeasurer:
         memory_bytes: int = 4 << 30,
         footprint_bytes: int = 64 << 20,
         parallel_timing: bool = False,
+        device: str = "cpu",
         loader: str = LOADER,
         digest: Callable[[Function, IndexSet], str] = region_structure,
     ) -> None:
@@ -77,6 +78,7 @@ class LocalMeasurer:
             memory_bytes: of one worker, resident, mapped files not counted.
             footprint_bytes: what one run of the model touches, weights and activations.
             parallel_timing: time several kernels at once, for rough costs.
+            device: where the kernels run.
             loader: "module:callable" that makes the workshop in a worker.
             digest: of a region's structure.
         """
@@ -102,6 +104,7 @@ class LocalMeasurer:
             sweep,
             measure_boundary=known is None,
             recipes=next((backend.recipes for backend in backends if backend.recipes), None),
+            device=device,
         )
         count = _worker_count(workers, environment, parallel_timing)
         self._slots = [Slot(self._setup, timeout_s) for _ in range(count)]

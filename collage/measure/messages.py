@@ -35,6 +35,7 @@ class Setup:
         sweep_bytes: swept before every timed call.
         measure_boundary: tell the virtual machine's cost of a call in `Ready`.
         recipes: see `Backend.recipes`.
+        device: where the kernels run.
     """
 
     loader: str
@@ -46,6 +47,7 @@ class Setup:
     sweep_bytes: int
     measure_boundary: bool
     recipes: Path | None = None
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 
@@ -63,6 +64,23 @@ class Timing:
 
     cost: Cost
     drifted: bool = False
+
+
+class KernelTimer(Protocol):
+    """Times kernels, wherever they run."""
+
+    def time(
+        self,
+        call: Call,
+        arguments: Sequence[object],
+        inputs: Sequence[np.ndarray],
+        *,
+        give_up_s: float = math.inf,
+        boundary_s: float = 0.0,
+        resolution_s: float = 0.0,
+    ) -> Timing:
+        """Time `call(*arguments)`; see `Timer.time`."""
+        ...
 
 
 def sweep_bytes(footprint_bytes: int, cache_bytes: int | None = None) -> int:
@@ -153,7 +171,7 @@ class Timer:
             samples.append(call_s)
             empties.append(empty_s)
         way_s = statistics.median(empties)
-        return _summary([max(sample - way_s, SHORTEST_S) for sample in samples])
+        return summary([max(sample - way_s, SHORTEST_S) for sample in samples])
 
     def _once(self, run: _Run) -> tuple[float, float]:
         clock, empty, call, arguments = time.perf_counter_ns, self._empty, run.call, run.arguments
@@ -237,7 +255,8 @@ def _skipped(count: int) -> int:
     return skip
 
 
-def _summary(samples: list[float]) -> Cost:
+def summary(samples: Sequence[float]) -> Cost:
+    """Return the cost that the samples give: their median with its interval."""
     low, high = median_interval(samples)
     return Cost(statistics.median(samples), low, high, tuple(samples))
 

@@ -20,6 +20,7 @@ from typing import BinaryIO
 import numpy as np
 
 from collage.cost.cost import Cost
+from collage.measure.device import DeviceTimer, StickyError
 from collage.measure.messages import (
     Answer,
     Built,
@@ -31,7 +32,7 @@ from collage.measure.messages import (
     pack_frame,
     read_request,
 )
-from collage.measure.timing import Timer
+from collage.measure.timing import KernelTimer, Timer
 from collage.measure.workshop import Prepared, Workshop, open_workshop
 
 PR_SET_PDEATHSIG = 1
@@ -52,10 +53,11 @@ class Worker:
         setup = read_request(self._requests)
         if not isinstance(setup, Setup):
             return
-        limit_address_space(setup)
+        if setup.device == "cpu":  # CUDA reserves addresses for all memory of host and device
+            limit_address_space(setup)
         try:
             workshop = open_workshop(setup)
-            timer = Timer(setup.sweep_bytes, workshop.empty)
+            timer = timer_of(setup, workshop)
             ready = Ready(workshop.boundary_s() if setup.measure_boundary else None)
         except Exception as error:
             self._send(Refused(reason_of(error)))
@@ -64,13 +66,15 @@ class Worker:
         while isinstance(task := read_request(self._requests), Task):
             self._send(self._outcome(workshop, timer, task))
 
-    def _outcome(self, workshop: Workshop, timer: Timer, task: Task) -> Outcome:
+    def _outcome(self, workshop: Workshop, timer: KernelTimer, task: Task) -> Outcome:
         try:
             return self._measure(workshop, timer, task)
+        except StickyError:
+            raise  # nothing runs in this process any more: it ends, and its last words are the reason
         except (Exception, SystemExit) as error:
             return Outcome(Cost.invalid(reason_of(error)), durable=not is_infrastructure(error))
 
-    def _measure(self, workshop: Workshop, timer: Timer, task: Task) -> Outcome:
+    def _measure(self, workshop: Workshop, timer: KernelTimer, task: Task) -> Outcome:
         start = time.monotonic()
         prepared = workshop.prepare(task.work)
         wrong, error = first_run(prepared)
@@ -104,6 +108,13 @@ def limit_address_space(setup: Setup) -> None:
     """Let wild allocations fail here; the parent enforces the real limit, of resident memory."""
     limit = setup.memory_bytes * ADDRESS_SPACE_FACTOR + ADDRESS_SPACE_SPARE
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def timer_of(setup: Setup, workshop: Workshop) -> KernelTimer:
+    """Return what times kernels where they run."""
+    if setup.device == "cpu":
+        return Timer(setup.sweep_bytes, workshop.empty)
+    return DeviceTimer(workshop.open_device())
 
 
 def first_run(prepared: Prepared) -> tuple[str, float]:

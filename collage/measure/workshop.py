@@ -1,13 +1,16 @@
 """Turn a piece of work into something that can be called, inside a worker process."""
 
+import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from collage.errors import BackendError, MeasureError
+from collage.measure.cuda import CudaDevice
+from collage.measure.device import Device
 from collage.measure.messages import Setup
 from collage.measure.numerics import difference, reduced_difference
 from collage.measure.timing import Call
@@ -38,6 +41,8 @@ class Prepared:
     allocates: bool = False
     reduced: bool = False
     probabilities: frozenset[int] = frozenset()
+    fetch: Callable[[], None] | None = None
+    """Brings inputs and outputs back from a device into the arrays."""
 
     def judge(self, found: Sequence[np.ndarray]) -> tuple[str, float]:
         """Return what is wrong with the outputs, or "", and the error of a reduced kernel, else 0."""
@@ -47,6 +52,8 @@ class Prepared:
 
     def results(self, returned: object) -> tuple[np.ndarray, ...]:
         """Return the outputs of a call that gave `returned`."""
+        if self.fetch:
+            self.fetch()
         if not self.allocates:
             return self.outputs
         tensors = [returned] if len(self.expected) == 1 else list(returned)  # type: ignore[call-overload]
@@ -65,6 +72,10 @@ class Workshop(Protocol):
 
     def boundary_s(self) -> float:
         """Measure what the executable adds to each kernel call."""
+        ...
+
+    def open_device(self) -> Device:
+        """Return the device that kernels run on, where that is not the CPU."""
         ...
 
 
@@ -91,10 +102,18 @@ class FunctionWorkshop:
         self.empty: Call = tvm_ffi.get_global_func("testing.nop")
         self._threads = setup.threads
         self._functions = {name: load_function(path, name) for name, path in setup.functions}
-        self._backends = {one.name: one for one in available_backends(setup.backends)}
+        self._backends = {one.name: one for one in available_backends(setup.backends, setup.device)}
         for backend in self._backends.values():
             backend.recipes = setup.recipes
         self._reference = load_reference(setup.reference_dir)
+        self._gpu: CudaDevice | None = None
+        if setup.device != "cpu":
+            self._gpu = CudaDevice()
+
+    def open_device(self) -> Device:
+        if self._gpu is None:
+            raise MeasureError("this worker measures on the CPU")
+        return self._gpu
 
     def prepare(self, work: Work) -> Prepared:
         backend = self._backends.get(work.backend)
@@ -122,7 +141,14 @@ class FunctionWorkshop:
         allocates = isinstance(kernel, PluginKernel) and kernel.allocates
         outputs = () if allocates else tuple(poisoned_like(value) for value in expected)
         call, constants = callable_kernel(kernel, self._threads)
-        arguments = as_tensors([*inputs, *constants, *outputs])
+        arrays = [*inputs, *constants, *outputs]
+        fetch = None
+        if self._gpu is None:
+            arguments = as_tensors(arrays)
+        else:
+            arguments = self._gpu.tensors(arrays)
+            call = self._gpu.on_stream(call)
+            fetch = functools.partial(self._gpu.fetch, arguments, arrays)
         ops = (function.graph.nodes[node].op for node in indices(work.nodes))
         quantised = any("Quant" in op or "QLinear" in op for op in ops)
         certain = probability_outputs(function)
@@ -136,6 +162,7 @@ class FunctionWorkshop:
             allocates,
             work.variant in self._backends[work.backend].reduced,
             frozenset(place for place, name in enumerate(output_names) if name in certain),
+            fetch,
         )
 
     def boundary_s(self) -> float:
@@ -154,14 +181,20 @@ def callable_kernel(kernel: object, threads: int) -> tuple[Call, tuple[np.ndarra
     """Return the kernel's function, and the constants that go between inputs and outputs."""
     import tvm_ffi
 
-    from collage.backends.base import PluginKernel, TirKernel
+    from collage.backends.base import CudaKernel, PluginKernel, TirKernel
 
     match kernel:
         case PluginKernel(kind, blob):
             module = tvm_ffi.get_global_func("collage.create_module")(kind, "kernel", blob)
             return module.get_function("kernel"), ()
+        case TirKernel(module, symbol, constants, "cuda"):
+            from collage.backends.tvm_cuda.schedule import cuda_function
+
+            return cuda_function(module, symbol), constants
         case TirKernel(module, symbol, constants):
             return _compiled(module, symbol, threads), tuple(aligned_copy(c) for c in constants)
+        case CudaKernel(file, symbol, constants):
+            return tvm_ffi.load_module(str(file))[symbol], constants
     raise BackendError(f"a backend returned {type(kernel).__name__} instead of a kernel")
 
 

@@ -1,5 +1,6 @@
 """The stages in order, as plain functions: what the command line, a flow or a test calls."""
 
+from collage.pipeline.candidates import ListedBackend, list_candidates
 from collage.pipeline.compile import compare_bundle, compile_model
 from collage.pipeline.doctor import Check, doctor
 from collage.pipeline.request import CompileRequest, CompileResult, RequestOptions, submit
@@ -9,11 +10,13 @@ __all__ = [
     "Check",
     "CompileRequest",
     "CompileResult",
+    "ListedBackend",
     "LocalSite",
     "RequestOptions",
     "Site",
     "compare_bundle",
     "compile_model",
     "doctor",
+    "list_candidates",
     "submit",
 ]

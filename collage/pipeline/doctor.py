@@ -20,11 +20,11 @@ class Check:
 
 def doctor(options: Options) -> list[Check]:
     """Check what a compile needs: backends, the plug-in, a linker, the store, memory."""
-    from collage.backends.registry import all_backends
+    from collage.backends.registry import known_backends
     from collage.runtime.plugin import load_plugin
 
     checks = []
-    for backend in all_backends():
+    for backend in known_backends(None, options.device):
         found = backend.availability()
         versions = ", ".join(f"{name} {version}" for name, version in found.libraries.items())
         checks.append(Check(f"backend {backend.name}", found.available, found.reason or versions))

@@ -78,6 +78,7 @@ def local_measurer(function: Function, reference_dir: Path, session: Session) ->
         timeout_s=session.options.timeout_s,
         memory_bytes=session.options.memory_bytes,
         footprint_bytes=footprint_bytes(function),
+        device=session.options.device,
     )
 
 

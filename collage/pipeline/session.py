@@ -95,13 +95,13 @@ def open_session(
         OptionError: a backend or the store's address makes no sense, or no backend is available.
         StoreError: the store does not answer.
     """
-    backends = available_backends(options.backends)
+    backends = available_backends(options.backends, options.device)
     if not backends:
         raise OptionError("no backend is available; `collage backends` says why")
     store = None if options.store is None else open_store(options.store)
     local = CostTable(options.store_dir)
     table = local if store is None else SharedCostTable(store, local, time.monotonic)
-    environment = environment or this_environment(options.thread_count)
+    environment = environment or this_environment(options.thread_count, options.device)
     with work_folder(options.store_dir) as work_dir:
         session = Session(
             options,

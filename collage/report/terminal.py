@@ -234,16 +234,16 @@ def _plan_table(summary: Summary) -> str:
 
 
 def print_backends(
-    rows: Sequence["tuple[str, str, Availability]"], file: TextIO | None = None
+    rows: Sequence["tuple[str, str, str, Availability]"], file: TextIO | None = None
 ) -> None:
-    """Print (name, style, availability) of every backend: versions, or why it is missing."""
+    """Print (name, style, device, availability) of every backend: versions, or why it is missing."""
     table = []
-    for name, style, found in rows:
+    for name, style, device, found in rows:
         versions = ", ".join(f"{library} {version}" for library, version in found.libraries.items())
         detail = versions if found.available else found.reason
         state = "available" if found.available else "missing"
-        table.append((printable(name), style, state, printable(detail)))
-    print(_table(("backend", "style", "state", ""), table), file=file or sys.stdout)
+        table.append((printable(name), style, device, state, printable(detail)))
+    print(_table(("backend", "style", "device", "state", ""), table), file=file or sys.stdout)
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:

@@ -80,12 +80,25 @@ class Candidate:
         return (inside & -inside, inside.bit_count(), inside, self.key)
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """A region that fits a rule's description, and that the backend does not compute."""
+
+    inside: IndexSet
+    label: str
+    reason: str
+
+
 class PartitionRule(abc.ABC):
     """Lists candidates. Subclasses are frozen dataclasses, so that rules are comparable data."""
 
     @abc.abstractmethod
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         """Return the candidates, each once, in a deterministic order."""
+
+    def refusals(self, graph: DataflowGraph) -> list[Refusal]:
+        """Return what the rule considered and left out, with reasons, as far as it can tell."""
+        return []
 
 
 def unique(candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.sub_graph import NO_LIMITS, SubGraphConfig
-from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, unique
+from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, Refusal, unique
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,9 @@ class Union(PartitionRule):
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return unique(c for rule in self.rules for c in rule.candidates(graph, spec))
+
+    def refusals(self, graph: DataflowGraph) -> list[Refusal]:
+        return [one for rule in self.rules for one in rule.refusals(graph)]
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ LIBRARIES = {
     "onnxruntime": Library("onnxruntime", "libonnxruntime.so.*", "onnxruntime>=1.31,<1.32"),
     "openvino": Library("openvino", "libopenvino_c.so.*", "openvino>=2026.4,<2026.5"),
     "onednn": Library("onednn-cpu-gomp", "libdnnl.so.3", "onednn-cpu-gomp==2023.2.0"),
+    "cublaslt": Library("nvidia-cublas", "libcublasLt.so.*", "nvidia-cublas>=13"),
+    "cudart": Library("nvidia-cuda-runtime", "libcudart.so.*", "nvidia-cuda-runtime>=13"),
 }
 
 

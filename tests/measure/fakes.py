@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.errors import BackendError
+from collage.measure.device import Clocks, DeviceIdentity, StickyError
 from collage.measure.messages import Setup
 from collage.measure.work import Work
 from collage.measure.workshop import Prepared
@@ -98,3 +99,70 @@ def refuse(setup: Setup) -> FakeWorkshop:
 
 def die(setup: Setup) -> FakeWorkshop:
     os._exit(7)
+
+
+class SimulatedDevice:
+    """A GPU with the interfaces of the real one: a queue of events, a cache, clocks, a context to lose.
+
+    A kernel is a function that returns its hot and its cold seconds. It runs cold after a sweep of at
+    least twice the cache; every fourth look at the clocks, a device that `throttles` is hot, and then
+    everything takes three times as long.
+    """
+
+    identity = DeviceIdentity("Simulated", "90", "0")
+    cache_bytes = 1 << 20
+
+    def __init__(self, throttles: bool = False, always: bool = False) -> None:
+        self.swept = 0
+        self.sweeps: list[int] = []
+        self.lost = ""
+        self._throttles, self._always = throttles, always
+        self._looks = 0
+
+    def sweep(self, size_bytes: int) -> None:
+        self.swept = size_bytes
+        self.sweeps.append(size_bytes)
+
+    def timed(self, launch) -> float:
+        if self.lost:
+            raise StickyError(self.lost)
+        hot_s, cold_s = launch()
+        cold, self.swept = self.swept >= 2 * self.cache_bytes, 0
+        return (cold_s if cold else hot_s) * (3.0 if self._is_hot() else 1.0)
+
+    def clocks(self) -> Clocks:
+        self._looks += 1
+        reasons = ("hardware thermal",) if self._is_hot() else ()
+        return Clocks(660 if reasons else 1980, reasons)
+
+    def _is_hot(self) -> bool:
+        return self._always or (self._throttles and self._looks % 4 == 3)
+
+
+class FakeGpuWorkshop:
+    """Kernels of a simulated device, in real worker processes."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._device = SimulatedDevice()
+
+    def boundary_s(self) -> float:
+        return 0.0
+
+    def open_device(self) -> SimulatedDevice:
+        return self._device
+
+    def prepare(self, work: Work) -> Prepared:
+        x = np.arange(16, dtype=np.float32)
+        y = np.full_like(x, np.nan)
+        calls = 0
+
+        def call(a, b):
+            nonlocal calls
+            calls += 1
+            b[:] = 2 * a
+            if work.backend == "sticky" and calls > 1:
+                self._device.lost = "cudaEventSynchronize: an illegal memory access (700)"
+                raise StickyError(self._device.lost)
+            return 1e-5, 2e-5
+
+        return Prepared(call, (x, y), (x,), (y,), (2 * x,))

@@ -135,11 +135,11 @@ def test_hostile_names_do_not_steer_the_terminal():
 
 def test_backends_are_listed_with_versions_or_reasons(capsys):
     rows = [
-        ("tvm", "native", Availability("", {"apache-tvm": "0.27.0"})),
-        ("openvino", "graph", Availability("the package openvino is not installed")),
+        ("tvm", "native", "cpu", Availability("", {"apache-tvm": "0.27.0"})),
+        ("openvino", "graph", "cpu", Availability("the package openvino is not installed")),
     ]
     print_backends(rows)
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "tvm       native  available  apache-tvm 0.27.0",
-        "openvino  graph   missing    the package openvino is not installed",
+        "tvm       native  cpu     available  apache-tvm 0.27.0",
+        "openvino  graph   cpu     missing    the package openvino is not installed",
     ]

@@ -21,8 +21,12 @@ class Lowered:
     constants: tuple[np.ndarray, ...]
 
 
-def lower(module: tvm.IRModule) -> Lowered:
+def lower(module: tvm.IRModule, for_cpu: bool = True) -> Lowered:
     """Fuse the Relax function `main` of `module` into one TIR function.
+
+    Args:
+        module: the region.
+        for_cpu: lower operators in the forms that LLVM vectorises, instead of TVM's own.
 
     Raises:
         BackendError: an operator has no TIR form, or TVM refuses the fusion.
@@ -31,7 +35,7 @@ def lower(module: tvm.IRModule) -> Lowered:
         lifter = _LiftConstants()
         primitive = lifter.lift(module["main"])
         fused = tvm.transform.Sequential(
-            [transform.LegalizeOps(legalizers()), transform.FuseTIR()]
+            [transform.LegalizeOps(legalizers() if for_cpu else None), transform.FuseTIR()]
         )(_call_once(primitive))
     except Exception as error:
         raise BackendError(f"TVM cannot fuse the region: {last_line(error)}") from error

@@ -1,0 +1,145 @@
+"""`make gpu-check`: the tests that need a GPU, and what each toolchain's kernels cost there.
+
+    python -m benchmarks.gpu --output benchmarks/RESULTS-gpu.md
+
+For each model and each toolchain that is here, the regions that it would run alone are measured (cold,
+with the boundary), and their costs summed: sums of kernels, not latencies of executables. Everything is
+written as it becomes known, so a run that is cut short leaves what it found. Less than nine minutes.
+
+Exit codes: 0 all passed; 1 a test failed; 3 there is no GPU.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.model_set import ROOT, skeletons
+from collage.backends.base import Backend
+from collage.backends.nvidia.libraries import driver_reason
+from collage.backends.registry import known_backends
+from collage.cost import CostTable, Environment
+from collage.frontend import Function, import_model
+from collage.frontend.inputs import random_inputs, reference_values, save_reference
+from collage.measure.environment import this_environment
+from collage.measure.local import LocalMeasurer
+from collage.measure.work import Work
+from collage.rules import single_backend_partition
+
+MODELS = ("bert_base_2l", "gpt2_2l", "resnet18", "convnext_tiny")
+TESTS_S = 200
+NO_GPU = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one toolchain's kernels of one model cost together."""
+
+    model: str
+    backend: str
+    regions: int
+    nodes: int
+    all_nodes: int
+    seconds: float
+    invalid: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        why = f"{len(self.invalid)}: {self.invalid[0]}" if self.invalid else "0"
+        return (
+            f"| {self.model} | {self.backend} | {self.regions} | {self.nodes} of {self.all_nodes} "
+            f"| {self.seconds * 1e6:.1f} | {why} |"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=300.0, help="for the measurements")
+    parsed = parser.parse_args(arguments)
+    if reason := driver_reason():
+        print(f"no GPU here: {reason}. Nothing was run and nothing was written.", file=sys.stderr)
+        return NO_GPU
+    environment = this_environment(1, "cuda")
+    backends = known_backends(None, "cuda")
+    lines = _head(environment, backends)
+    parsed.output.write_text("\n".join(lines))
+    passed, summary = run_tests()
+    lines += ["", "## Tests", "", f"`pytest -m gpu`: {summary}", "", "## Kernels", ""]
+    lines += ["| model | backend | regions | nodes | sum, us | invalid |"]
+    lines += ["|---|---|---|---|---|---|"]
+    parsed.output.write_text("\n".join(lines) + "\n")
+    here = [backend for backend in backends if backend.availability().available]
+    end = time.monotonic() + parsed.seconds
+    with tempfile.TemporaryDirectory(prefix="collage-gpu-") as folder:
+        for model in skeletons(Path(folder), MODELS):
+            function = import_model(model.path, work_dir=Path(folder) / model.name).functions[0]
+            rows = measure_model(model.name, function, here, environment, Path(folder), end)
+            lines += [row.text for row in rows]
+            parsed.output.write_text("\n".join(lines) + "\n")
+    print(parsed.output.read_text())
+    return 0 if passed else 1
+
+
+def run_tests() -> tuple[bool, str]:
+    """Run the tests that carry the marker; return whether they passed, and pytest's last line."""
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "tests/measure", "tests/backends"]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=TESTS_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"not done after {TESTS_S} s"
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    return done.returncode == 0, lines[-1] if lines else done.stderr[-300:]
+
+
+def measure_model(
+    name: str,
+    function: Function,
+    backends: Sequence[Backend],
+    environment: Environment,
+    folder: Path,
+    end: float,
+) -> list[Row]:
+    """Measure what each backend would run alone, until the time is up."""
+    reference = folder / f"{name}-reference"
+    save_reference(reference_values(function, random_inputs(function, 0)), reference)
+    rows = []
+    for backend in backends:
+        if time.monotonic() > end:
+            break
+        device = backend.device
+        measurer = LocalMeasurer(
+            [function], [backend], CostTable(folder / "costs"), environment,
+            reference_dir=reference, workers=2, timeout_s=120.0, device=device,
+        )  # fmt: skip
+        parts = single_backend_partition(function, backend)
+        costs = measurer.measure(
+            [Work(function.name, one.inside, backend.name, one.variant) for one in parts]
+        )
+        measurer.close()
+        nodes = sum(one.sub_graph.size for one in parts)
+        valid = sum(cost.seconds for cost in costs if cost.is_valid)
+        invalid = tuple(cost.reason for cost in costs if cost.is_invalid)
+        rows.append(Row(name, backend.name, len(parts), nodes, len(function.graph), valid, invalid))
+    return rows
+
+
+def _head(environment: Environment, backends: Sequence[Backend]) -> list[str]:
+    lines = ["# GPU", "", f"GPU: {environment.driver}; host: {environment.cpu}", ""]
+    for backend in backends:
+        found = backend.availability()
+        versions = ", ".join(f"{one} {version}" for one, version in found.libraries.items())
+        lines.append(f"* {backend.name}: {versions or 'missing: ' + found.reason}")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

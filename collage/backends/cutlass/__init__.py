@@ -1,0 +1,73 @@
+"""CUTLASS: matrix products with an epilogue, instantiated for one product and compiled by nvcc.
+
+Each tile shape is a variant; the measurement decides. The generated source is compiled once for each
+content (`nvidia.compiler`), in a worker, so that several compile side by side. float32 runs on the
+ordinary cores in full precision; 16-bit types run on tensor cores with float32 sums.
+"""
+
+from collections.abc import Sequence
+
+from collage.backends.base import Availability, BackendStyle, CudaKernel
+from collage.backends.cutlass.gemm import SYMBOL, TILES, Gemm, gemm_refusal, gemm_source, read_gemm
+from collage.backends.nvidia.chain import PRODUCTS, Chain, ChainRule, Chains
+from collage.backends.nvidia.compiler import (
+    compile_cuda,
+    cutlass_availability,
+    nvcc_availability,
+)
+from collage.backends.nvidia.libraries import CUDART
+from collage.backends.nvidia.operands import Operands
+from collage.backends.nvidia.toolchain import CudaBackend
+from collage.errors import BackendError
+from collage.frontend.model import Function
+from collage.graph.index_set import IndexSet, index_set
+from collage.options import Options
+from collage.rules.rule import PartitionRule
+
+SHARED = ("-shared", "-Xcompiler", "-fPIC")
+
+
+class CutlassBackend(CudaBackend):
+    """Matrix products from templates (style LIBRARY)."""
+
+    name = "cutlass"
+    style = BackendStyle.LIBRARY
+    needs = (CUDART,)
+    variants = tuple(TILES)
+
+    def further(self) -> Sequence[Availability]:
+        return (nvcc_availability(), cutlass_availability())
+
+    def unsupported(self, function: Function, node: int) -> str | None:
+        op = function.graph.nodes[node].op
+        if op == "Conv":
+            return "CUTLASS convolves channels-last tensors, and ONNX's are channels-first"
+        if op not in PRODUCTS:
+            return f"CUTLASS has products only; {op} at most as the epilogue of one"
+        return gemm_refusal(function, Chain(node, op))
+
+    def rule(self, function: Function) -> PartitionRule:
+        count = len(function.graph)
+        anchors = index_set(i for i in range(count) if self.unsupported(function, i) is None)
+        return ChainRule(Chains(function), anchors, lambda chain: gemm_refusal(function, chain))
+
+    def compile(
+        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+    ) -> CudaKernel:
+        gemm, operands = self.describe(function, nodes, variant)
+        file = compile_cuda(gemm_source(gemm), ".so", SHARED, Options().store_dir / "nvcc")
+        return CudaKernel(file, SYMBOL, tuple(operands.constants))
+
+    def describe(self, function: Function, nodes: IndexSet, variant: str) -> tuple[Gemm, Operands]:
+        """Return what is to be instantiated for a region, and where its operands are.
+
+        Raises:
+            BackendError: the region is no product that CUTLASS computes.
+        """
+        if variant not in TILES:
+            raise BackendError(f"cutlass has no variant {variant!r}")
+        chain = Chains(function).read(nodes, PRODUCTS)
+        if reason := gemm_refusal(function, chain):
+            raise BackendError(reason)
+        operands = Operands(function, nodes)
+        return read_gemm(function, chain, operands, variant), operands

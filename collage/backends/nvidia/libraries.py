@@ -1,0 +1,145 @@
+"""Is a CUDA library here? Found in the wheels or on the loader's path, and opened to be sure.
+
+A file that lies there need not load (a driver library of another kernel, a missing dependency), so each
+library is opened with dlopen and asked for its version. The wheels of PyPI put libraries under
+`nvidia/<package>/lib`, CUDA 13 all of them under `nvidia/cu13/lib`; no loader looks there by itself.
+"""
+
+import ctypes
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from collage.backends.base import Availability
+
+CUDA_SUCCESS = 0
+
+
+@dataclass(frozen=True)
+class Need:
+    """A shared library that a toolchain opens.
+
+    Attributes:
+        name: what people call it.
+        sonames: file names that will do, best first.
+        advice: what to install when there is none.
+        version_function: a function of the library without arguments that returns its version.
+        package: the Python package in whose folder it lies, where that is not `nvidia`.
+    """
+
+    name: str
+    sonames: tuple[str, ...]
+    advice: str
+    version_function: str = ""
+    package: str = "nvidia"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A library that was opened, or why none was."""
+
+    path: str
+    version: str
+    reason: str = ""
+
+
+CUBLASLT = Need(
+    "cuBLAS", ("libcublasLt.so.13", "libcublasLt.so.12"), "pip install nvidia-cublas",
+    "cublasLtGetVersion",
+)  # fmt: skip
+CUDART = Need(
+    "the CUDA runtime", ("libcudart.so.13", "libcudart.so.12"), "pip install nvidia-cuda-runtime"
+)
+CUDNN = Need("cuDNN", ("libcudnn.so.9",), "pip install nvidia-cudnn-cu13", "cudnnGetVersion")
+TENSORRT = Need(
+    "TensorRT", ("libnvinfer.so.11", "libnvinfer.so.10"), "pip install tensorrt",
+    "getInferLibVersion", "tensorrt_libs",
+)  # fmt: skip
+
+
+def driver_reason() -> str:
+    """Why no GPU can be used: no driver, or a driver without a device; "" when one can."""
+    return _driver()[0]
+
+
+def driver_version() -> str:
+    """The CUDA version of the driver, e.g. "13.0"; "" without one."""
+    return _driver()[1]
+
+
+@functools.cache
+def _driver() -> tuple[str, str]:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no driver: libcuda.so.1 cannot be opened", ""
+    version = ctypes.c_int(0)
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    text = f"{version.value // 1000}.{version.value % 1000 // 10}"
+    if (code := driver.cuInit(0)) != CUDA_SUCCESS:
+        return f"the driver ({text}) offers no GPU: cuInit returned {code}", text
+    count = ctypes.c_int(0)
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    return ("" if count.value else f"the driver ({text}) sees no GPU"), text
+
+
+@functools.cache
+def open_library(need: Need) -> Opened:
+    """Open the library, from a wheel or else as the loader finds it."""
+    failures = []
+    for soname in need.sonames:
+        for path in (*_in_wheels(need.package, soname), soname):
+            try:
+                library = ctypes.CDLL(str(path))
+            except OSError as error:
+                if str(path) != soname:
+                    failures.append(_words(error))
+                continue
+            return Opened(str(path), _version(library, need) or soname.partition(".so.")[2])
+    names = " or ".join(need.sonames)
+    why = f" ({failures[0]})" if failures else ""
+    return Opened("", "", f"no {need.name}: {names} cannot be opened{why}: {need.advice}")
+
+
+def cuda_availability(needs: Sequence[Need], others: Sequence[Availability] = ()) -> Availability:
+    """Availability of a toolchain that needs a GPU, libraries, and `others` (a compiler, a plug-in)."""
+    opened = {need.name: open_library(need) for need in needs}
+    found = (driver_reason(), *(one.reason for one in opened.values()))
+    reasons = list(filter(None, (*found, *(other.reason for other in others))))
+    if reasons:
+        return Availability("; ".join(reasons))
+    versions = {need.sonames[0].partition(".")[0]: opened[need.name].version for need in needs}
+    for other in others:
+        versions |= other.libraries
+    return Availability("", {"driver": driver_version(), **versions})
+
+
+def wheel_folders(package: str) -> Iterator[Path]:
+    """Yield the folders of a package that may hold libraries; the package is not imported."""
+    spec = find_spec(package)
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        yield Path(root)
+        yield from sorted(Path(root).glob("*/lib"), reverse=True)
+
+
+def _in_wheels(package: str, soname: str) -> Iterator[Path]:
+    for folder in wheel_folders(package):
+        if (folder / soname).is_file():
+            yield folder / soname
+
+
+def _version(library: ctypes.CDLL, need: Need) -> str:
+    if not need.version_function:
+        return ""
+    function = getattr(library, need.version_function, None)
+    if function is None:
+        return ""
+    function.restype = ctypes.c_size_t
+    number = int(function())
+    return str(number & 0xFFFFFFFF)
+
+
+def _words(error: OSError) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,77 @@
+"""dlight's rule-based schedules, and the target they are for."""
+
+import os
+from collections.abc import Callable
+from functools import cache
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import dlight
+
+from collage.backends.nvidia.compiler import (
+    ARCHITECTURE,
+    find_nvcc,
+    nvcc_availability,
+    nvcc_environment,
+)
+from collage.backends.tvm.lower import SYMBOL, last_line
+from collage.errors import BackendError
+
+RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
+
+
+@cache
+def cuda_target(architecture: str = ARCHITECTURE) -> tvm.target.Target:
+    """Return the target of native kernels; the host side is this machine's.
+
+    Limits are those of every GPU since compute capability 8: TVM would ask a device that may not be here.
+    """
+    return tvm.target.Target(
+        {
+            "kind": "cuda",
+            "arch": architecture,
+            "max_num_threads": 1024,
+            "max_threads_per_block": 1024,
+            "max_shared_memory_per_block": 49152,
+            "thread_warp_size": 32,
+        }
+    )
+
+
+def schedule(function: tirx.PrimFunc, variant: str = "") -> tvm.IRModule:
+    """Return a module that holds `function`, scheduled for a GPU, under `lower.SYMBOL`.
+
+    Raises:
+        BackendError: no rule fits: a loop has no thread, which no GPU kernel may have.
+    """
+    named = function.with_attr("global_symbol", SYMBOL)
+    chosen = RULES if variant == "" else RULES[-1:]
+    rules = [getattr(dlight.gpu, name)() for name in chosen]
+    try:
+        with cuda_target():
+            module = dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule({SYMBOL: named}))
+    except Exception as error:
+        raise BackendError(f"no schedule: {last_line(error)}") from error
+    return module
+
+
+def cuda_code(module: tvm.IRModule) -> str:
+    """Return the CUDA C++ of a scheduled module. Raises BackendError when TVM refuses it."""
+    return "\n".join(one.inspect_source() for one in _built(module).mod.imports)
+
+
+def cuda_function(module: tvm.IRModule, symbol: str) -> Callable[..., object]:
+    """Return the compiled kernel as a function of device tensors. Raises BackendError as well."""
+    function: Callable[..., object] = _built(module)[symbol]
+    return function
+
+
+def _built(module: tvm.IRModule) -> tvm.runtime.Executable:
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise BackendError(nvcc_availability().reason)
+    os.environ.update(nvcc_environment(nvcc))  # TVM runs nvcc itself and finds it there only
+    try:
+        return tvm.compile(module, target=cuda_target())
+    except Exception as error:
+        raise BackendError(f"TVM's CUDA code: {last_line(error)}") from error

@@ -1,0 +1,192 @@
+"""An NVIDIA GPU as a `Device`: CUDA runtime, driver and NVML through ctypes.
+
+Nothing is compiled and no package is imported: the three libraries come with the driver and with the CUDA
+runtime's wheel. NVML is what nvidia-smi uses; where it is missing (some containers), clocks are unknown
+and no batch is discarded. It can only be tested where there is a GPU (marker `gpu`).
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from collage.backends.nvidia.libraries import CUDART, driver_reason, open_library
+from collage.errors import MeasureError
+from collage.measure.device import Clocks, DeviceIdentity, Launch, StickyError
+from collage.measure.timing import Call
+
+STICKY = frozenset({
+    214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720, 721, 999,
+})  # fmt: skip
+"""cudaError_t after which every call fails: ECC, NVLink, illegal address or instruction, timeout, assert."""
+
+CAPABILITY_MAJOR, CAPABILITY_MINOR, L2_BYTES = 75, 76, 38
+"""cudaDeviceAttr."""
+
+REASONS = {
+    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal",
+    0x80: "power brake",
+}  # fmt: skip
+"""Bits of nvmlDeviceGetCurrentClocksThrottleReasons that make a kernel slower; idle is none of them."""
+
+NVML_CLOCK_SM = 1
+NAME_BYTES = 96
+
+
+class CudaDevice:
+    """GPU number `ordinal`, with one stream of its own that kernels are to be launched on."""
+
+    def __init__(self, ordinal: int = 0) -> None:
+        if reason := driver_reason() or open_library(CUDART).reason:
+            raise MeasureError(f"no GPU to measure on: {reason}")
+        self._cuda = ctypes.CDLL(open_library(CUDART).path)
+        self._cuda.cudaGetErrorString.restype = ctypes.c_char_p
+        self._ordinal = ordinal
+        self._check("cudaSetDevice", ctypes.c_int(ordinal))
+        self.stream = ctypes.c_void_p()
+        self._check("cudaStreamCreateWithFlags", ctypes.byref(self.stream), ctypes.c_uint(1))
+        self._events = [self._event(), self._event()]
+        self._swept = ctypes.c_void_p()
+        self._swept_bytes = 0
+        self.cache_bytes = self._attribute(L2_BYTES)
+        self._nvml = _Nvml.open(self._bus())
+        self.identity = self._identify()
+
+    def sweep(self, size_bytes: int) -> None:
+        """Queue a write of that many bytes."""
+        if size_bytes > self._swept_bytes:
+            self._check("cudaFree", self._swept)
+            self._check("cudaMalloc", ctypes.byref(self._swept), ctypes.c_size_t(size_bytes))
+            self._swept_bytes = size_bytes
+        size = ctypes.c_size_t(size_bytes)
+        self._check("cudaMemsetAsync", self._swept, ctypes.c_int(0), size, self.stream)
+
+    def timed(self, launch: Launch) -> float:
+        """Run `launch` between two events; it must use `stream`."""
+        first, last = self._events
+        self._check("cudaEventRecord", first, self.stream)
+        try:
+            launch()
+        except Exception:
+            self.synchronize()  # a sticky error explains more than what the kernel's library says
+            raise
+        self._check("cudaEventRecord", last, self.stream)
+        self._check("cudaEventSynchronize", last)
+        milliseconds = ctypes.c_float()
+        self._check("cudaEventElapsedTime", ctypes.byref(milliseconds), first, last)
+        return milliseconds.value * 1e-3
+
+    def clocks(self) -> Clocks:
+        """Read clock and throttle reasons; (0, ()) without NVML."""
+        return self._nvml.clocks() if self._nvml else Clocks(0)
+
+    def synchronize(self) -> None:
+        """Wait for all that is queued. Raises StickyError when a kernel has lost the context."""
+        self._check("cudaDeviceSynchronize")
+
+    def tensors(self, arrays: Sequence[np.ndarray]) -> tuple[object, ...]:
+        """Copy arrays to the device, as tensors."""
+        import tvm
+
+        device = tvm.cuda(self._ordinal)
+        return tuple(tvm.runtime.tensor(array, device=device) for array in arrays)
+
+    def fetch(self, tensors: Sequence[object], arrays: Sequence[np.ndarray]) -> None:
+        """Wait, and copy tensors back into the arrays that they were made of."""
+        self.synchronize()
+        for tensor, array in zip(tensors, arrays, strict=True):
+            if array.flags.writeable:
+                array[...] = tensor.numpy()  # type: ignore[attr-defined]
+
+    def on_stream(self, call: Call) -> Call:
+        """Return `call`, run with this device's stream as the current one."""
+        import tvm
+        import tvm_ffi
+
+        device, stream = tvm.cuda(self._ordinal), self.stream
+
+        def run(*arguments: object) -> object:
+            with tvm_ffi.use_raw_stream(device, stream):
+                return call(*arguments)
+
+        return run
+
+    def _check(self, name: str, *arguments: object) -> None:
+        code = getattr(self._cuda, name)(*arguments)
+        if code == 0:
+            return
+        text = f"{name}: {self._cuda.cudaGetErrorString(code).decode()} ({code})"
+        raise StickyError(text) if code in STICKY else MeasureError(text)
+
+    def _event(self) -> ctypes.c_void_p:
+        event = ctypes.c_void_p()
+        self._check("cudaEventCreate", ctypes.byref(event))
+        return event
+
+    def _attribute(self, which: int) -> int:
+        value = ctypes.c_int()
+        self._check(
+            "cudaDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(which),
+            ctypes.c_int(self._ordinal),
+        )  # fmt: skip
+        return value.value
+
+    def _bus(self) -> bytes:
+        text = ctypes.create_string_buffer(32)
+        self._check("cudaDeviceGetPCIBusId", text, ctypes.c_int(32), ctypes.c_int(self._ordinal))
+        return text.value
+
+    def _identify(self) -> DeviceIdentity:
+        capability = f"{self._attribute(CAPABILITY_MAJOR)}{self._attribute(CAPABILITY_MINOR)}"
+        if self._nvml is None:
+            return DeviceIdentity("NVIDIA GPU", capability, "unknown", clocks="unknown clocks")
+        mig = "on" if self._nvml.is_mig() else ""
+        return DeviceIdentity(self._nvml.name(), capability, self._nvml.driver(), mig)
+
+
+class _Nvml:
+    """The few functions of NVML that timing needs."""
+
+    def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
+        self._library = library
+        self._handle = handle
+
+    @classmethod
+    def open(cls, bus: bytes) -> "_Nvml | None":
+        """Open NVML for the device on a PCI bus; None where it is missing or knows no such device."""
+        try:
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            return None
+        handle = ctypes.c_void_p()
+        if library.nvmlInit_v2():
+            return None
+        if library.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle)):
+            return None
+        return cls(library, handle)
+
+    def clocks(self) -> Clocks:
+        clock, reasons = ctypes.c_uint(), ctypes.c_ulonglong()
+        self._library.nvmlDeviceGetClockInfo(self._handle, NVML_CLOCK_SM, ctypes.byref(clock))
+        self._library.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle, ctypes.byref(reasons))
+        found = tuple(text for bit, text in REASONS.items() if reasons.value & bit)
+        return Clocks(clock.value, found)
+
+    def name(self) -> str:
+        return self._text(
+            lambda text: self._library.nvmlDeviceGetName(self._handle, text, NAME_BYTES)
+        )
+
+    def driver(self) -> str:
+        return self._text(lambda text: self._library.nvmlSystemGetDriverVersion(text, NAME_BYTES))
+
+    def is_mig(self) -> bool:
+        current, pending = ctypes.c_uint(), ctypes.c_uint()
+        failed = self._library.nvmlDeviceGetMigMode(
+            self._handle, ctypes.byref(current), ctypes.byref(pending)
+        )
+        return not failed and current.value == 1
+
+    def _text(self, read: Callable[[ctypes.Array[ctypes.c_char]], int]) -> str:
+        text = ctypes.create_string_buffer(NAME_BYTES)
+        return text.value.decode() if read(text) == 0 else "unknown"

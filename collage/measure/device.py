@@ -1,0 +1,157 @@
+"""Time kernels on a device: what the cost path needs of it, and how it uses that.
+
+A GPU runs behind a queue, so host clocks measure nothing: events on the stream do. Its second-level cache
+is swept between calls (twice its size), as other kernels of the model would evict it. Its clocks move
+with heat and power, so they are read before and after every batch of samples; a batch in which the device
+was throttled, or in which its clock moved, is discarded, and after some discards the kernel is measured
+as it is, with `drifted` set. An error that stays (an illegal address, an Xid) makes every later call fail:
+the process has to end, and the parent loses that candidate only (`StickyError`).
+
+`Device` is the protocol; `collage.measure.cuda` implements it for NVIDIA GPUs, and the tests do it with
+a simulated device. One stream is used, as in deployment; what a launch costs there is in the sample.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from collage.cost.cost import Cost
+from collage.errors import MeasureError
+from collage.measure.timing import SHORTEST_S, Call, Limits, Timing, summary
+
+Launch = Callable[[], object]
+BATCH = 8
+"""Samples between two looks at the clocks."""
+MOST_DISCARDS = 5
+CLOCK_TOLERANCE = 0.02
+SWEEPS = 2
+"""Sweep this many times the cache's size."""
+
+
+class StickyError(MeasureError):
+    """The device's context is lost: nothing runs in this process any more."""
+
+
+@dataclass(frozen=True)
+class DeviceIdentity:
+    """What a cost on a device is true for.
+
+    Attributes:
+        clocks: "locked at 1980 MHz", or "free".
+        mig: the MIG profile, "" without.
+    """
+
+    name: str
+    compute_capability: str
+    driver: str
+    mig: str = ""
+    clocks: str = "free"
+
+    @property
+    def text(self) -> str:
+        """One line, for the environment of every cost."""
+        mig = f" MIG {self.mig}" if self.mig else ""
+        return f"{self.name}{mig} sm_{self.compute_capability} driver {self.driver} {self.clocks}"
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """One look at a device: its clock, and why it is slower than it could be."""
+
+    sm_mhz: int
+    throttled: tuple[str, ...] = ()
+
+
+class Device(Protocol):
+    """What timing needs. Methods raise StickyError once the context is lost."""
+
+    identity: DeviceIdentity
+    cache_bytes: int
+    """Of the second-level cache."""
+
+    def sweep(self, size_bytes: int) -> None:
+        """Queue a write of that many bytes of memory that nothing else uses."""
+        ...
+
+    def timed(self, launch: Launch) -> float:
+        """Run `launch` between two events and return the seconds between them."""
+        ...
+
+    def clocks(self) -> Clocks:
+        """Read clock and throttle reasons."""
+        ...
+
+
+@dataclass
+class DeviceTimer:
+    """Times kernels on a device; see the module."""
+
+    device: Device
+    limits: Limits = field(default_factory=Limits)
+    discarded: int = 0
+    """Batches of all kernels that were measured while the device was not itself."""
+
+    def time(
+        self,
+        call: Call,
+        arguments: Sequence[object],
+        inputs: Sequence[np.ndarray] = (),
+        *,
+        give_up_s: float = math.inf,
+        boundary_s: float = 0.0,
+        resolution_s: float = 0.0,
+    ) -> Timing:
+        """Time `call(*arguments)`, as `Timer.time` does on the CPU; the sweep evicts `inputs` too.
+
+        Raises:
+            StickyError: the kernel has lost the device's context.
+        """
+
+        def launch() -> object:
+            return call(*arguments)
+
+        launch()  # loads its code, chooses its algorithm, allocates what it keeps
+        samples: list[float] = []
+        spoiled: list[float] = []
+        discards, start = 0, time.perf_counter()
+        while not self._enough(samples, time.perf_counter() - start, give_up_s, resolution_s):
+            batch, clean = self._batch(launch)
+            if clean:
+                samples += batch
+                continue
+            discards, spoiled = discards + 1, spoiled + batch
+            self.discarded += 1
+            if discards >= MOST_DISCARDS:
+                break
+        found = samples or spoiled
+        cost = summary([max(sample, SHORTEST_S) + boundary_s for sample in found])
+        return Timing(cost, drifted=not samples)
+
+    def _batch(self, launch: Launch) -> tuple[list[float], bool]:
+        """Take samples; tell whether the device kept its pace all the time."""
+        before = self.device.clocks()
+        samples = []
+        for _ in range(BATCH):
+            self.device.sweep(SWEEPS * self.device.cache_bytes)
+            samples.append(self.device.timed(launch))
+        after = self.device.clocks()
+        moved = abs(after.sm_mhz - before.sm_mhz) > CLOCK_TOLERANCE * max(1, before.sm_mhz)
+        return samples, not (before.throttled or after.throttled or moved)
+
+    def _enough(
+        self, samples: Sequence[float], elapsed_s: float, give_up_s: float, resolution_s: float
+    ) -> bool:
+        if not samples:
+            return False
+        if min(samples) > give_up_s or len(samples) >= self.limits.repeats[1]:
+            return True
+        if elapsed_s > self.limits.time_s:
+            return True
+        cost: Cost = summary(samples)
+        relative_s = self.limits.relative_width * statistics.median(samples)
+        return cost.high - cost.low < max(relative_s, self.limits.resolution_s, resolution_s)

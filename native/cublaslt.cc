@@ -1,0 +1,279 @@
+// Matrix products by cuBLASLt: D = activation(alpha A B + bias + residual), all row-major on the device.
+// cuBLASLt is column-major, so it is asked for the transposed product: a row-major matrix is its own
+// transpose there. Blob: tensors are the constants; header entries:
+//   dtype                        "float32", "float16" or "bfloat16"; sums are in float32
+//   m, n, k, batch               extents
+//   left_stride, right_stride, residual_stride   between matrices of the batch; 0: the same one
+//   left_transposed, right_transposed
+//   left, right, bias, residual  operands: an input, or inputs + the number of a constant, or -1
+//   inputs                       how many there are; the output follows
+//   alpha (text), activation ("none", "relu", "gelu")
+//   rank                         which of the heuristic's proposals to take, 0 is its best
+//   workspace                    bytes that an algorithm may use
+//
+// What needs the device is made by the first call: plans, the copy of the constants, the workspace. Later
+// calls allocate nothing, so they can be captured in a CUDA graph.
+#include <tvm/ffi/extra/c_env_api.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cublaslt_api.h"
+#include "kernel.h"
+#include "library.h"
+
+namespace collage {
+namespace {
+
+constexpr char kLt[] = "cublaslt";
+constexpr char kRuntime[] = "cudart";
+constexpr std::uint32_t kLeastAlignment = 16;
+
+class Library {
+ public:
+  static const Library& Get() {
+    static const Library* library = new Library();
+    return *library;
+  }
+
+  template <typename T>
+  T Find(const char* symbol) const {
+    return FindSymbolAs<T>(lt_, kLt, symbol);
+  }
+
+  void Check(int status, const char* what) const {
+    if (status == lt::kSuccess) return;
+    TVM_FFI_THROW(RuntimeError) << "cuBLASLt, " << what << ": "
+                                << Find<lt::StatusString>("cublasLtGetStatusString")(status);
+  }
+
+  void CheckCuda(int status, const char* what) const {
+    if (status == lt::kSuccess) return;
+    auto text = FindSymbolAs<lt::ErrorString>(cuda_, kRuntime, "cudaGetErrorString");
+    TVM_FFI_THROW(RuntimeError) << "CUDA, " << what << ": " << text(status);
+  }
+
+  lt::Handle handle() const { return handle_; }
+  lt::Matmul matmul() const { return matmul_; }
+
+  void* Allocate(std::size_t size) const {
+    void* memory = nullptr;
+    auto allocate = FindSymbolAs<lt::Malloc>(cuda_, kRuntime, "cudaMalloc");
+    CheckCuda(allocate(&memory, size), "device memory");
+    return memory;
+  }
+
+  void Upload(void* to, const void* from, std::size_t size) const {
+    auto copy = FindSymbolAs<lt::Memcpy>(cuda_, kRuntime, "cudaMemcpy");
+    CheckCuda(copy(to, from, size, lt::kHostToDevice), "copying constants");
+  }
+
+  void Release(void* memory) const {
+    FindSymbolAs<lt::Free>(cuda_, kRuntime, "cudaFree")(memory);
+  }
+
+ private:
+  Library() : cuda_(OpenLibrary(kRuntime)), lt_(OpenLibrary(kLt)) {
+    matmul_ = Find<lt::Matmul>("cublasLtMatmul");
+    Check(Find<lt::Create>("cublasLtCreate")(&handle_), "initialisation");
+  }
+
+  void* cuda_;
+  void* lt_;
+  lt::Handle handle_ = nullptr;
+  lt::Matmul matmul_ = nullptr;
+};
+
+// A descriptor, layout or preference, destroyed with what destroys its kind.
+class Owned {
+ public:
+  Owned(void* object, const char* destroy) : object_(object), destroy_(destroy) {}
+  ~Owned() { Library::Get().Find<lt::Destroy>(destroy_)(object_); }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+
+  template <typename T>
+  void Set(const char* setter, int attribute, const T& value) {
+    auto set = Library::Get().Find<lt::SetAttribute>(setter);
+    Library::Get().Check(set(object_, attribute, &value, sizeof(value)), setter);
+  }
+
+  void* get() const { return object_; }
+
+ private:
+  void* object_;
+  const char* destroy_;
+};
+
+using Object = std::unique_ptr<Owned>;
+
+int TypeOf(const std::string& name) {
+  if (name == "float32") return lt::kFloat32;
+  if (name == "float16") return lt::kFloat16;
+  if (name == "bfloat16") return lt::kBfloat16;
+  TVM_FFI_THROW(ValueError) << "cublaslt kernel: dtype " << name;
+  TVM_FFI_UNREACHABLE();
+}
+
+class CublasLt : public Kernel {
+ public:
+  explicit CublasLt(const KernelSpec& spec) : blob_(spec.blob) {
+    type_ = TypeOf(blob_->GetString("dtype", ""));
+    inputs_ = Int("inputs");
+    alpha_ = std::stof(blob_->GetString("alpha", "1"));
+    for (const char* name : {"left", "right", "bias", "residual"}) {
+      operands_.push_back(blob_->GetInt(name, -1));
+      std::int64_t count = inputs_ + static_cast<std::int64_t>(blob_->tensors().size());
+      if (operands_.back() >= count || operands_.back() < -1) {
+        TVM_FFI_THROW(ValueError) << "cublaslt kernel: no operand " << operands_.back();
+      }
+    }
+  }
+
+  ~CublasLt() override {
+    for (void* memory : owned_) Library::Get().Release(memory);
+  }
+
+  void Run(DLTensor* const* args, int count) override {
+    if (count != inputs_ + 1) {
+      TVM_FFI_THROW(ValueError) << "cublaslt kernel: " << count << " tensors, not " << inputs_ + 1;
+    }
+    const DLTensor* output = args[inputs_];
+    if (output->device.device_type != kDLCUDA) {
+      TVM_FFI_THROW(ValueError) << "cublaslt kernel: its tensors must be on a GPU";
+    }
+    if (descriptor_ == nullptr) Prepare();
+    void* bias = Pointer(args, kBiasPlace);
+    if (bias != nullptr) Describe(lt::kBiasPointer, bias);
+    void* residual = Pointer(args, kResidualPlace);
+    const float beta = residual == nullptr ? 0.0f : 1.0f;
+    lt::Stream stream = TVMFFIEnvGetStream(kDLCUDA, output->device.device_id);
+    const Library& library = Library::Get();
+    library.Check(
+        library.matmul()(library.handle(), descriptor_->get(), &alpha_, Pointer(args, kRightPlace),
+                         right_->get(), Pointer(args, kLeftPlace), left_->get(), &beta,
+                         residual == nullptr ? DataOf(output) : residual, summand_->get(),
+                         DataOf(output), output_->get(), &chosen_.algorithm, workspace_,
+                         chosen_.workspace_size, stream),
+        "the product");
+  }
+
+ private:
+  enum Place { kLeftPlace, kRightPlace, kBiasPlace, kResidualPlace };
+
+  std::int64_t Int(const char* name) const { return blob_->GetInt(name, 0); }
+
+  void* Pointer(DLTensor* const* args, Place place) const {
+    std::int64_t number = operands_[place];
+    if (number < 0) return nullptr;
+    return number < inputs_ ? DataOf(args[number]) : constants_[number - inputs_];
+  }
+
+  template <typename T>
+  void Describe(int attribute, const T& value) {
+    descriptor_->Set("cublasLtMatmulDescSetAttribute", attribute, value);
+  }
+
+  // A column-major matrix, or a batch of them.
+  Object MakeLayout(std::int64_t rows, std::int64_t columns, std::int64_t stride) const {
+    const Library& library = Library::Get();
+    lt::Layout layout = nullptr;
+    auto create = library.Find<lt::LayoutCreate>("cublasLtMatrixLayoutCreate");
+    library.Check(create(&layout, type_, rows, columns, rows), "a layout");
+    Object made(new Owned(layout, "cublasLtMatrixLayoutDestroy"));
+    if (auto batch = static_cast<std::int32_t>(Int("batch")); batch > 1) {
+      made->Set("cublasLtMatrixLayoutSetAttribute", lt::kBatchCount, batch);
+      made->Set("cublasLtMatrixLayoutSetAttribute", lt::kBatchOffset, stride);
+    }
+    return made;
+  }
+
+  void Prepare() {
+    const Library& library = Library::Get();
+    UploadConstants();
+    std::int64_t m = Int("m"), n = Int("n"), k = Int("k");
+    bool left_turned = Int("left_transposed") != 0, right_turned = Int("right_transposed") != 0;
+    left_ = left_turned ? MakeLayout(m, k, Int("left_stride")) : MakeLayout(k, m, Int("left_stride"));
+    right_ = right_turned ? MakeLayout(k, n, Int("right_stride"))
+                          : MakeLayout(n, k, Int("right_stride"));
+    summand_ = MakeLayout(n, m, operands_[kResidualPlace] < 0 ? m * n : Int("residual_stride"));
+    output_ = MakeLayout(n, m, m * n);
+    lt::Descriptor descriptor = nullptr;
+    auto create = library.Find<lt::DescriptorCreate>("cublasLtMatmulDescCreate");
+    library.Check(create(&descriptor, lt::kCompute32F, lt::kFloat32), "a descriptor");
+    descriptor_.reset(new Owned(descriptor, "cublasLtMatmulDescDestroy"));
+    Describe(lt::kTransA, right_turned ? lt::kOpT : lt::kOpN);
+    Describe(lt::kTransB, left_turned ? lt::kOpT : lt::kOpN);
+    Describe(lt::kEpilogue, EpilogueOf());
+    Choose();
+  }
+
+  std::uint32_t EpilogueOf() const {
+    std::string name = blob_->GetString("activation", "none");
+    std::uint32_t activation = name == "relu" ? lt::kRelu : name == "gelu" ? lt::kGelu : 0;
+    std::uint32_t bias = operands_[kBiasPlace] < 0 ? 0 : lt::kBias;
+    return (activation | bias) == 0 ? lt::kDefault : (activation | bias);
+  }
+
+  void UploadConstants() {
+    const Library& library = Library::Get();
+    if (!constants_.empty()) return;
+    for (const TensorView& tensor : blob_->tensors()) {
+      constants_.push_back(library.Allocate(tensor.nbytes));
+      owned_.push_back(constants_.back());
+      library.Upload(constants_.back(), tensor.data, tensor.nbytes);
+    }
+  }
+
+  // Takes the proposal of the given rank; a bias pointer is not needed for proposals.
+  void Choose() {
+    const Library& library = Library::Get();
+    lt::Preference preference = nullptr;
+    library.Check(
+        library.Find<lt::PreferenceCreate>("cublasLtMatmulPreferenceCreate")(&preference),
+        "a preference");
+    Owned owner(preference, "cublasLtMatmulPreferenceDestroy");
+    const auto workspace = static_cast<std::uint64_t>(Int("workspace"));
+    const char* setter = "cublasLtMatmulPreferenceSetAttribute";
+    owner.Set(setter, lt::kMaxWorkspace, workspace);
+    for (int which = lt::kAlignmentA; which <= lt::kAlignmentD; ++which) {
+      owner.Set(setter, which, kLeastAlignment);
+    }
+    const int rank = static_cast<int>(Int("rank"));
+    std::vector<lt::Heuristic> found(rank + 1);
+    int count = 0;
+    library.Check(library.Find<lt::GetHeuristic>("cublasLtMatmulAlgoGetHeuristic")(
+                      library.handle(), descriptor_->get(), right_->get(), left_->get(),
+                      summand_->get(), output_->get(), preference, rank + 1, found.data(), &count),
+                  "the heuristic");
+    if (count <= rank) {
+      descriptor_.reset();
+      TVM_FFI_THROW(RuntimeError) << "cuBLASLt's heuristic proposes " << count
+                                  << " algorithms, so there is none of rank " << rank;
+    }
+    chosen_ = found[rank];
+    if (chosen_.workspace_size > 0) {
+      workspace_ = library.Allocate(chosen_.workspace_size);
+      owned_.push_back(workspace_);
+    }
+  }
+
+  std::shared_ptr<const Blob> blob_;
+  int type_ = 0;
+  std::int64_t inputs_ = 0;
+  float alpha_ = 1.0f;
+  std::vector<std::int64_t> operands_;
+  Object descriptor_, left_, right_, summand_, output_;
+  lt::Heuristic chosen_ = {};
+  void* workspace_ = nullptr;
+  std::vector<void*> constants_;
+  std::vector<void*> owned_;
+};
+
+const RegisterKernel kRegistered("cublaslt", [](const KernelSpec& spec) {
+  return std::unique_ptr<Kernel>(new CublasLt(spec));
+});
+
+}  // namespace
+}  // namespace collage

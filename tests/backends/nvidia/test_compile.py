@@ -1,0 +1,136 @@
+"""Everything that is generated for a GPU compiles with nvcc, without a GPU: `make cuda-check`."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from collage.backends.cublas import CublasBackend
+from collage.backends.cutlass import SHARED, CutlassBackend
+from collage.backends.cutlass.gemm import SYMBOL, TILES, gemm_source
+from collage.backends.nvidia.compiler import (
+    ARCHITECTURE,
+    CudaSource,
+    compile_all,
+    compile_cuda,
+    cutlass_include,
+    find_nvcc,
+)
+from collage.backends.tvm_cuda import TvmCudaBackend
+from collage.errors import BackendError
+from collage.runtime.blob import unpack
+from tests.backends.nvidia.layer import TYPES, layer, nodes_of
+
+NATIVE = Path(__file__).parents[3] / "native"
+CHECK = Path(__file__).parent / "cublaslt_check.cc"
+CUBIN = (f"-arch={ARCHITECTURE}", "-cubin")
+pytestmark = [
+    pytest.mark.skipif(find_nvcc() is None, reason="no nvcc: make cuda-check installs it"),
+    pytest.mark.slow,
+]
+needs_cutlass = pytest.mark.skipif(
+    cutlass_include() is None, reason="no CUTLASS headers: make cuda-check installs them"
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("nvcc")
+
+
+@pytest.mark.parametrize("variant", TvmCudaBackend.variants)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    "ops", [("MatMul", "Add", "Relu"), ("LayerNormalization",), ("Softmax",)], ids="+".join
+)
+def test_tvm_kernels_compile(tmp_path, cache, dtype, ops, variant):
+    from collage.backends.tvm_cuda.schedule import cuda_code
+
+    function = layer(tmp_path, dtype)
+    nodes = nodes_of(function, *ops)
+    if (dtype, ops) == ("bfloat16", ("LayerNormalization",)):
+        refused = TvmCudaBackend().unsupported(function, nodes.bit_length() - 1)
+        assert refused == "TVM's layer normalisation has no bfloat16"
+        return
+    kernel = TvmCudaBackend().compile(function, nodes, 1, variant)
+    assert kernel.device == "cuda"
+    code = cuda_code(kernel.module)
+    assert "__global__" in code
+    cubin = compile_cuda(CudaSource(code), ".cubin", CUBIN, cache)
+    assert cubin.read_bytes().startswith(b"\x7fELF")
+
+
+@needs_cutlass
+@pytest.mark.parametrize(
+    ("dtype", "ops", "variant"),
+    [
+        ("float32", ("MatMul", "Add", "Relu"), "64x64"),
+        ("float16", ("MatMul", "Add", "Relu"), ""),
+        ("bfloat16", ("MatMul",), "64x128"),
+    ],
+)
+def test_cutlass_products_compile_and_load(tmp_path, cache, dtype, ops, variant):
+    """The library exports a function of tvm-ffi; it can be loaded, and refuses a wrong call."""
+    import tvm_ffi
+
+    function = layer(tmp_path, dtype)
+    gemm, _ = CutlassBackend().describe(function, nodes_of(function, *ops), variant)
+    file = compile_cuda(gemm_source(gemm), ".so", SHARED, cache)
+    with pytest.raises(ValueError, match=r"this kernel takes \d tensors, not 0"):
+        tvm_ffi.load_module(str(file))[SYMBOL]()
+
+
+@needs_cutlass
+def test_every_tile_has_a_source_of_its_own(tmp_path):
+    function = layer(tmp_path, "float16")
+    nodes = nodes_of(function, "MatMul")
+    sources = {
+        gemm_source(CutlassBackend().describe(function, nodes, one)[0]).text for one in TILES
+    }
+    assert len(sources) == len(TILES)
+    assert all("@" not in text for text in sources)
+
+
+@needs_cutlass
+def test_a_batched_product_has_strides(tmp_path):
+    function = layer(tmp_path, "float16", batch=3)
+    last = 1 << max(n.index for n in function.graph.nodes if n.op == "MatMul")
+    gemm, _ = CutlassBackend().describe(function, last, "")
+    product = gemm.product
+    assert (product.batch, product.left_stride, product.right_stride) == (3, 4096, 4096)
+    assert "int64_t(4096), int64_t(4096)" in gemm_source(gemm).text
+
+
+def test_the_declared_interface_of_cublaslt_is_the_real_one():
+    nvcc = find_nvcc()
+    if not (nvcc.home / "include" / "cublasLt.h").is_file():
+        pytest.skip("no cublasLt.h: make cuda-check installs it")
+    command = ["g++", "-std=c++17", "-fsyntax-only", f"-I{nvcc.home / 'include'}", f"-I{NATIVE}"]
+    done = subprocess.run([*command, str(CHECK)], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+
+
+def test_what_cublas_is_told(tmp_path):
+    function = layer(tmp_path, "float16")
+    nodes = nodes_of(function, "MatMul", "Add", "Relu")
+    kernel = CublasBackend().compile(function, nodes, 1, "heuristic-3")
+    header, tensors = unpack(kernel.blob)
+    told = {name: header[name] for name in ("dtype", "m", "n", "k", "rank", "activation", "left")}
+    assert told == {
+        "dtype": "float16", "m": 64, "n": 64, "k": 64, "rank": 2, "activation": "relu", "left": 0,
+    }  # fmt: skip
+    assert (header["right"], header["bias"], header["residual"]) == (1, 2, -1)
+    assert [tensor.shape for tensor in tensors] == [(64, 64), (64,)]
+
+
+def test_a_result_is_compiled_once_and_an_error_is_the_compilers(tmp_path):
+    source = CudaSource('extern "C" __global__ void one(float* x) { x[0] = 1.0f; }')
+    first = compile_cuda(source, ".cubin", CUBIN, tmp_path)
+    before = first.stat().st_mtime_ns
+    broken = CudaSource("__global__ void two() { return missing; }")
+    again, refused = compile_all([source, broken], ".cubin", CUBIN, tmp_path)
+    assert again == first
+    assert first.stat().st_mtime_ns == before
+    assert isinstance(refused, BackendError)
+    assert 'identifier "missing" is undefined' in str(refused)
+    assert [file.suffix for file in tmp_path.iterdir()] == [".cubin"]

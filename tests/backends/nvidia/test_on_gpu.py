@@ -1,0 +1,89 @@
+"""Kernels compute the reference's numbers, in the same worker code that measures them (`gpu`).
+
+The first row is a CPU backend: it shows on every machine that the check itself works.
+"""
+
+import numpy as np
+import pytest
+
+from collage.backends.nvidia.libraries import driver_reason
+from collage.backends.registry import all_backends, class_path, known_backends
+from collage.frontend.inputs import save_reference
+from collage.measure.messages import Setup
+from collage.measure.work import Work
+from collage.measure.worker import first_run, timer_of
+from collage.measure.workshop import FunctionWorkshop
+from tests.backends.nvidia.layer import layer, nodes_of
+
+REGIONS = {
+    "matmul": ("MatMul",),
+    "matmul+bias": ("MatMul", "Add"),
+    "matmul+bias+relu": ("MatMul", "Add", "Relu"),
+    "norm": ("LayerNormalization",),
+    "softmax": ("Softmax",),
+}
+TAKEN = {
+    "cublas": ("matmul", "matmul+bias", "matmul+bias+relu"),
+    "cutlass": ("matmul", "matmul+bias", "matmul+bias+relu"),
+    "tvm-cuda": tuple(REGIONS),
+}
+on_gpu = (pytest.mark.gpu, pytest.mark.skipif(driver_reason() != "", reason="no GPU"))
+ROWS = [("onnxruntime", "float32", "matmul+bias+relu")]
+ROWS += [
+    pytest.param(backend, dtype, region, marks=on_gpu)
+    for backend, regions in TAKEN.items()
+    for dtype in ("float32", "float16", "bfloat16")
+    for region in regions
+    if (dtype, region) != ("bfloat16", "norm")
+]
+
+
+def reference(x, w, b, s):
+    """Every value of the layer, in double precision."""
+    p = x @ w
+    r = np.maximum(p + b, 0)
+    mean, deviation = r.mean(-1, keepdims=True), r.std(-1, keepdims=True)
+    n = (r - mean) / np.sqrt(deviation**2 + 1e-5) * s + b
+    e = np.exp(n - n.max(-1, keepdims=True))
+    e /= e.sum(-1, keepdims=True)
+    return {"x": x, "p": p, "q": p + b, "r": r, "n": n, "e": e, "y": e @ r}
+
+
+def setup_of(folder, backend, function) -> Setup:
+    made = next(one for one in all_backends() if one.name == backend)
+    if reason := made.availability().reason:
+        pytest.skip(reason)
+    weights = [np.asarray(function.weights[name], np.float64) for name in ("w", "b", "s")]
+    kind = function.weights["w"].dtype
+    x = np.random.default_rng(0).standard_normal((1, 64, 64)).astype(kind)
+    values = reference(x.astype(np.float64), *weights)
+    save_reference({name: value.astype(kind) for name, value in values.items()}, folder)
+    return Setup(
+        "", (), (class_path(made),), 1, folder, 4 << 30, 1 << 20, False, device=made.device
+    )
+
+
+@pytest.mark.parametrize(("backend", "dtype", "region"), ROWS)
+def test_a_kernel_computes_the_reference_and_has_a_cost(
+    tmp_path, monkeypatch, backend, dtype, region
+):
+    function = layer(tmp_path, dtype)
+    monkeypatch.setattr("collage.frontend.load_function.load_function", lambda path, name: function)
+    setup = setup_of(tmp_path / "reference", backend, function)
+    workshop = FunctionWorkshop(
+        Setup(**{**vars(setup), "functions": (("main", function.simplified),)})
+    )
+    prepared = workshop.prepare(Work("main", nodes_of(function, *REGIONS[region]), backend))
+    assert first_run(prepared) == ""
+    timer = timer_of(setup, workshop)
+    timing = timer.time(prepared.call, prepared.arguments, prepared.inputs)
+    assert 1e-7 < timing.cost.seconds < 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(driver_reason() != "", reason="no GPU")
+def test_every_toolchain_is_here_or_says_what_is_missing():
+    for backend in known_backends(None, "cuda"):
+        found = backend.availability()
+        assert found.available != bool(found.reason)
+        assert "no driver" not in found.reason

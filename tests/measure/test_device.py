@@ -1,0 +1,151 @@
+"""The cost path of a GPU, on a simulated device with the same interfaces; the real one where there is one."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from collage.backends.nvidia.libraries import driver_reason
+from collage.cost import CostTable, Environment
+from collage.errors import MeasureError
+from collage.measure.cuda import CudaDevice
+from collage.measure.device import BATCH, MOST_DISCARDS, DeviceTimer, StickyError
+from collage.measure.environment import this_environment
+from collage.measure.local import LocalMeasurer
+from collage.measure.work import Work
+from tests.measure.fakes import SimulatedDevice
+
+HOT_S, COLD_S = 1e-5, 2e-5
+
+
+def kernel() -> tuple[float, float]:
+    return HOT_S, COLD_S
+
+
+def test_samples_are_cold_and_sweeps_are_twice_the_cache():
+    device = SimulatedDevice()
+    timing = DeviceTimer(device).time(kernel, ())
+    assert timing.cost.seconds == pytest.approx(COLD_S)
+    assert not timing.drifted
+    assert set(device.sweeps) == {2 * device.cache_bytes}
+
+
+def test_the_boundary_is_added():
+    timing = DeviceTimer(SimulatedDevice()).time(kernel, (), boundary_s=3e-6)
+    assert timing.cost.seconds == pytest.approx(COLD_S + 3e-6)
+    assert timing.cost.low <= timing.cost.seconds <= timing.cost.high
+
+
+def test_throttled_batches_are_discarded():
+    timer = DeviceTimer(SimulatedDevice(throttles=True))
+    for _ in range(4):
+        timing = timer.time(kernel, ())
+        assert max(timing.cost.samples) == pytest.approx(COLD_S)
+        assert not timing.drifted
+    assert timer.discarded > 0
+
+
+def test_a_device_that_is_always_throttled_gives_a_cost_that_says_so():
+    timer = DeviceTimer(SimulatedDevice(always=True))
+    timing = timer.time(kernel, ())
+    assert timing.drifted
+    assert timing.cost.seconds == pytest.approx(3 * COLD_S)
+    assert timer.discarded == MOST_DISCARDS
+    assert len(timing.cost.samples) == MOST_DISCARDS * BATCH
+
+
+def test_noise_is_sampled_longer_than_what_is_steady():
+    steady, noisy = (DeviceTimer(SimulatedDevice()) for _ in range(2))
+    times = iter(range(10**6))
+    calm = steady.time(kernel, ()).cost
+    loud = noisy.time(lambda: (0.0, COLD_S * (1 + next(times) % 7)), ()).cost
+    assert len(calm.samples) == BATCH
+    assert len(loud.samples) > 5 * BATCH
+
+
+def test_a_hopeless_kernel_is_left_early():
+    times = iter(range(10**6))
+    cost = DeviceTimer(SimulatedDevice()).time(
+        lambda: (0.0, 1.0 + next(times) % 7), (), give_up_s=0.5
+    )
+    assert len(cost.cost.samples) == BATCH
+
+
+def test_a_lost_context_is_raised_and_stays():
+    device = SimulatedDevice()
+
+    def bad():
+        device.lost = "an illegal memory access (700)"
+        return kernel()
+
+    with pytest.raises(StickyError, match="illegal memory access"):
+        DeviceTimer(device).time(bad, ())
+    with pytest.raises(StickyError):
+        device.timed(kernel)
+
+
+def make_measurer(folder: Path) -> LocalMeasurer:
+    (folder / "reference").mkdir(exist_ok=True)
+    return LocalMeasurer(
+        [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
+        [SimpleNamespace(name=name, identity=name) for name in ("good", "sticky")],
+        CostTable(folder),
+        Environment("cpu", "features", 2, 1, SimulatedDevice.identity.text, "test"),
+        reference_dir=folder / "reference",
+        timeout_s=20.0,
+        device="cuda",
+        loader="tests.measure.fakes:FakeGpuWorkshop",
+        digest=lambda function, nodes: str(nodes),
+    )
+
+
+def test_a_sticky_error_kills_the_worker_and_not_the_run(tmp_path):
+    """The candidate is invalid with the device's words; those after it are measured by a new worker."""
+    measurer = make_measurer(tmp_path)
+    batch = [Work("f", 1, "good"), Work("f", 2, "sticky"), Work("f", 4, "good")]
+    costs = measurer.measure(batch)
+    measurer.close()
+    assert [cost.is_valid for cost in costs] == [True, False, True]
+    assert costs[0].seconds == pytest.approx(COLD_S)
+    assert "crashed: exit code 1" in costs[1].reason
+    assert "illegal memory access (700)" in costs[1].reason
+    again = make_measurer(tmp_path)
+    assert [cost.reason for cost in again.measure(batch)] == [cost.reason for cost in costs]
+    assert again.measured == 0
+    again.close()
+
+
+def test_the_environment_of_a_cpu_is_what_it_was():
+    """Costs that were measured before there were devices keep their keys."""
+    found = this_environment(1)
+    assert (found.driver, found.protocol) == ("", "cold-1")
+
+
+@pytest.mark.skipif(driver_reason() == "", reason="this machine has a GPU")
+def test_without_a_gpu_measuring_says_why():
+    with pytest.raises(MeasureError, match="no GPU to measure on: no driver"):
+        this_environment(1, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(driver_reason() != "", reason="no GPU")
+class TestCudaDevice:
+    """The real device against what the simulated one promises."""
+
+    def test_events_measure_a_sweep(self):
+        device = CudaDevice()
+        small = min(device.timed(lambda: device.sweep(1 << 20)) for _ in range(20))
+        large = min(device.timed(lambda: device.sweep(1 << 30)) for _ in range(20))
+        assert 0 < small < large < 0.1
+
+    def test_identity_cache_and_clocks(self):
+        device = CudaDevice()
+        assert device.cache_bytes >= 1 << 20
+        assert int(device.identity.compute_capability) >= 70
+        assert device.identity.text in this_environment(1, "cuda").driver
+        assert device.clocks().sm_mhz >= 0
+
+    def test_a_kernel_is_timed(self):
+        device = CudaDevice()
+        timing = DeviceTimer(device).time(device.sweep, (1 << 26,))
+        assert 1e-6 < timing.cost.seconds < 1e-2
