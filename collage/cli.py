@@ -18,6 +18,7 @@ import numpy as np
 
 from collage.cli_base import command, duration, parse_dims, parse_shapes, say, size
 from collage.cli_candidates import add_candidates_command
+from collage.cli_registry import add_registry_commands
 from collage.cli_store import add_store_commands
 from collage.errors import CollageError, InputError, OptionError
 from collage.options import DEFAULT_TOLERANCE, DEVICES, EFFORTS, Options, Precision
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true")
     add_candidates_command(commands)
     add_store_commands(commands)
+    add_registry_commands(commands)
     return parser
 
 

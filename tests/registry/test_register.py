@@ -1,0 +1,44 @@
+"""`collage register`: a file becomes a candidate of a registry of files, with its external data."""
+
+import json
+
+import onnx
+import pytest
+
+from collage.cli import main
+from collage.registry import open_registry
+from tests.registry.conftest import make_model
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_file_becomes_a_candidate(tmp_path, capsys, external):
+    model = tmp_path / "source.onnx"
+    onnx.save(
+        make_model(), model, save_as_external_data=external, size_threshold=0, location="w.bin"
+    )
+    registry = str(tmp_path / "registry")
+    for _ in range(2):  # again changes nothing
+        assert main(["register", registry, "text-ocr", "3", str(model), "--json"]) == 0
+    said = capsys.readouterr().out.splitlines()[0]
+    assert json.loads(said) == {"name": "text-ocr", "version": "3", "alias": "candidate"}
+    (found,) = open_registry(registry).candidates()
+    assert (found.name, found.version) == ("text-ocr", "3")
+    (tmp_path / "fetched").mkdir()
+    fetched = open_registry(registry).download(found, tmp_path / "fetched")
+    assert onnx.load(fetched).graph == onnx.load(model).graph
+
+
+def test_without_an_alias_it_is_no_candidate(tmp_path, capsys):
+    onnx.save(make_model(), tmp_path / "m.onnx")
+    registry = str(tmp_path / "registry")
+    assert main(["register", registry, "m", "1", str(tmp_path / "m.onnx"), "--alias", ""]) == 0
+    assert list(open_registry(registry).candidates()) == []
+    assert open_registry(registry).find("m", "1").version == "1"
+
+
+def test_what_is_no_model_is_not_registered(tmp_path, capsys):
+    (tmp_path / "no.onnx").write_bytes(b"no model")
+    assert main(["register", str(tmp_path / "r"), "m", "1", str(tmp_path / "no.onnx")]) == 2
+    assert "not an ONNX model" in capsys.readouterr().err
+    assert main(["register", "mlflow+http://127.0.0.1:9", "m", "1", str(tmp_path / "no.onnx")]) == 2
+    assert "MLflow's own tools" in capsys.readouterr().err
