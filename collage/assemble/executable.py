@@ -26,7 +26,6 @@ from collage.graph.dataflow import OpenType, TensorType
 from collage.graph.index_set import IndexSet
 from collage.runtime.plugin import load_plugin
 
-
 CPU_ONLY = "executables are assembled for the CPU only so far"
 
 
