@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from collage.assemble import FunctionPlan, assemble, kernel_symbol
+from collage.assemble.executable import CPU_ONLY
 from collage.backends.base import PluginKernel
 from collage.bundle.publish import Facts, Published, publish
-from collage.errors import InputError, MeasureError
+from collage.errors import InputError, MeasureError, OptionError
 from collage.frontend import Function, Model
 from collage.frontend.inputs import random_inputs
 from collage.measure.peaks import machine_peaks
@@ -69,6 +70,10 @@ def compile_model(
     """
     check_output(output)
     with open_session(options, progress) as session:
+        if options.device != "cpu":  # after the backends' own reasons, before anything is measured
+            raise OptionError(
+                f"{CPU_ONLY}; `collage candidates --device {options.device}` lists what there is"
+            )
         return _compile(path, output, session)
 
 

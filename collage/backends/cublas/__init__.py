@@ -14,7 +14,7 @@ from collage.backends.nvidia.epilogue import Epilogue, read_epilogue
 from collage.backends.nvidia.libraries import CUBLASLT, CUDART
 from collage.backends.nvidia.operands import Operands
 from collage.backends.nvidia.product import Product, read_product
-from collage.backends.nvidia.toolchain import CudaBackend
+from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet, index_set
@@ -53,6 +53,8 @@ class CublasBackend(CudaBackend):
     ) -> PluginKernel:
         if variant not in VARIANTS:
             raise BackendError(f"cublas has no variant {variant!r}")
+        tell_plugin("cublaslt", CUBLASLT)
+        tell_plugin("cudart", CUDART)
         chain = Chains(function).read(nodes, PRODUCTS)
         product, epilogue = _describe(function, chain)
         operands = Operands(function, nodes)

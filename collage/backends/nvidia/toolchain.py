@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from collage.backends.base import Availability, Backend
-from collage.backends.nvidia.libraries import Need, cuda_availability
+from collage.backends.nvidia.libraries import Need, cuda_availability, open_library
 from collage.errors import BackendError
 from collage.runtime.blob import pack
-from collage.runtime.plugin import load_plugin
+from collage.runtime.plugin import library_reason, load_plugin
 
 
 class CudaBackend(Backend):
@@ -39,3 +39,12 @@ def plugin_availability(kind: str) -> Availability:
         if "no kernel of kind" in str(error):
             return Availability(f"this build of the plug-in has no {kind} kernels")
     return Availability("")
+
+
+def tell_plugin(name: str, need: Need) -> None:
+    """Tell the plug-in where library `name` is, where no wheel of that name has it (a CUDA toolkit)."""
+    import tvm_ffi
+
+    load_plugin()
+    if library_reason(name) and (path := open_library(need).path):
+        tvm_ffi.get_global_func("collage.set_library")(name, path)

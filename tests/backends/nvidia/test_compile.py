@@ -24,10 +24,10 @@ from tests.backends.nvidia.layer import TYPES, layer, nodes_of
 NATIVE = Path(__file__).parents[3] / "native"
 CHECK = Path(__file__).parent / "cublaslt_check.cc"
 CUBIN = (f"-arch={ARCHITECTURE}", "-cubin")
-pytestmark = [
-    pytest.mark.skipif(find_nvcc() is None, reason="no nvcc: make cuda-check installs it"),
-    pytest.mark.slow,
-]
+if find_nvcc() is None:
+    pytest.skip("no nvcc: make cuda-check installs it", allow_module_level=True)
+
+pytestmark = pytest.mark.slow
 needs_cutlass = pytest.mark.skipif(
     cutlass_include() is None, reason="no CUTLASS headers: make cuda-check installs them"
 )

@@ -1,0 +1,31 @@
+"""`make gpu-check` says that there is no GPU; with the backends of the CPU its measuring works anywhere."""
+
+import time
+
+import pytest
+
+from benchmarks.gpu import NO_GPU, main, measure_model
+from collage.backends.nvidia.libraries import driver_reason
+from collage.backends.registry import available_backends
+from collage.measure.environment import this_environment
+from tests.backends.regions import convolutions
+
+
+@pytest.mark.skipif(driver_reason() == "", reason="this machine has a GPU")
+def test_without_a_gpu_nothing_is_written(tmp_path, capsys):
+    assert main(["--output", str(tmp_path / "results.md")]) == NO_GPU
+    assert "no GPU here: no driver" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_tell_what_a_backend_would_run_alone(tmp_path):
+    backends = available_backends(("onnxruntime", "winograd"))
+    function = convolutions(tmp_path)
+    rows = measure_model(
+        "small", function, backends, this_environment(1), tmp_path, time.monotonic() + 60
+    )
+    assert [(row.backend, row.regions, row.nodes) for row in rows] == [
+        ("onnxruntime", 1, 5), ("winograd", 2, 4),
+    ]  # fmt: skip
+    assert all(0 < row.seconds < 1 and not row.invalid for row in rows)
+    assert rows[0].text.startswith("| small | onnxruntime | 1 | 5 of 5 |")
