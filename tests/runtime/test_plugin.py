@@ -3,7 +3,6 @@ import pytest
 from collage.errors import BackendError
 from collage.runtime import plugin
 
-
 RUNTIME = ("onnxruntime", "openvino", "onednn")
 """What the extra `runtime` installs; the others need a machine of their kind."""
 
