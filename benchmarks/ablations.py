@@ -14,13 +14,12 @@ import json
 import math
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from benchmarks.known_costs import KnownCosts, known_costs
-from benchmarks.model_set import BenchmarkModel, chosen_models
+from benchmarks.model_set import BenchmarkModel, chosen_models, model_options
 from benchmarks.models import geometric_mean, machine
 from collage.errors import SearchError
 from collage.rules.rule import HOST
@@ -80,14 +79,8 @@ def _only(name: str, option: Option) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = model_options(__doc__, None)
     parser.add_argument("--compile", action="store_true", help="measure whole plans: slow")
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--models", help="comma-separated names; default all")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "collage-bench")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     table: dict[str, list[float]] = {}

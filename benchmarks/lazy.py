@@ -9,12 +9,11 @@ than `--most` unmeasured candidates are left out: they take too long.
 """
 
 import argparse
-import tempfile
 import time
 from pathlib import Path
 
 from benchmarks.known_costs import KnownCosts, known_costs
-from benchmarks.model_set import BenchmarkModel, skeletons, trained
+from benchmarks.model_set import chosen_models, model_options
 from benchmarks.models import machine
 
 HEADER = (
@@ -46,19 +45,12 @@ def row(name: str, found: KnownCosts, most: int) -> str | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/LAZY.md"))
-    parser.add_argument("--models", help="comma-separated names; default all")
+    parser = model_options(__doc__, Path("benchmarks/LAZY.md"))
     parser.add_argument("--most", type=int, default=3000)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "collage-bench")
     arguments = parser.parse_args()
-    wanted = arguments.models.split(",") if arguments.models else None
-    models: list[BenchmarkModel] = [*skeletons(arguments.work), *trained()]
+    arguments.work.mkdir(parents=True, exist_ok=True)
     rows = []
-    for model in (m for m in models if not wanted or m.name in wanted):
+    for model in chosen_models(arguments.work, arguments.models):
         with known_costs(model, arguments.work / "store" / model.name, arguments.threads) as found:
             made = row(model.name, found, arguments.most)
         print(made or f"{model.name}: more than {arguments.most} candidates are left", flush=True)

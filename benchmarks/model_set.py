@@ -1,8 +1,10 @@
 """The models that the benchmarks measure: eight skeletons of this repository, five trained ones from PyPI."""
 
+import argparse
 import importlib.util
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,3 +57,15 @@ def chosen_models(work: Path, names: str | None) -> list[BenchmarkModel]:
     wanted = names.split(",") if names else None
     found = [*skeletons(work), *trained()]
     return [model for model in found if wanted is None or model.name in wanted]
+
+
+def model_options(description: str | None, output: Path | None) -> argparse.ArgumentParser:
+    """Return a parser of the options that every benchmark over the models has."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, default=output)
+    parser.add_argument("--models", help="comma-separated names; default all")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "collage-bench")
+    return parser

@@ -8,7 +8,6 @@ machine and the versions, and the facts as JSON lines beside the table. With `--
 others stay as they are.
 """
 
-import argparse
 import json
 import math
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.model_set import BenchmarkModel, chosen_models
+from benchmarks.model_set import BenchmarkModel, chosen_models, model_options
 
 HEADER = (
     "| model | collage ms | onnxruntime ms | openvino ms | speedup over best | predicted / measured "
@@ -46,7 +45,7 @@ def measure(model: BenchmarkModel, work: Path, threads: int, extra: list[str]) -
     bench = [sys.executable, "-m", "collage.cli", "bench", str(bundle), "--model", str(model.path)]
     again = json.loads(_output([*bench, "--seconds", "6", "--json"]))
     return {
-        "model": model.name, "compile": cold, "cold_s": cold_s, "warm_s": warm_s,
+        "model": model.name, "compile": cold | {"bundle": bundle.name}, "cold_s": cold_s, "warm_s": warm_s,
         "warm_measured": warm["candidates"]["measured"], "bench": again,
         "peak_bytes": peak_bytes, "plan": warm["plan"],
     }  # fmt: skip
@@ -127,13 +126,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/RESULTS.md"))
-    parser.add_argument("--models", help="comma-separated names; default all")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "collage-bench")
+    parser = model_options(__doc__, Path("benchmarks/RESULTS.md"))
     parser.add_argument("extra", nargs="*", help="further options of `collage compile`, after --")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)

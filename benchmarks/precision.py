@@ -10,13 +10,11 @@ shown in brackets: "over best" counts it all the same, "over allowed" does not. 
 tables under `--work`, so float32 costs that `benchmarks.models` measured there are not measured again.
 """
 
-import argparse
 import json
 import math
-import tempfile
 from pathlib import Path
 
-from benchmarks.model_set import chosen_models
+from benchmarks.model_set import chosen_models, model_options
 from benchmarks.models import backend_counts, geometric_mean, kept_facts, machine, measure
 
 FRAMEWORKS = ("onnxruntime", "openvino", "openvino-bf16")
@@ -74,14 +72,8 @@ def document(found: list[dict], threads: int, tolerance: float) -> str:  # type:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/PRECISION.md"))
-    parser.add_argument("--models", help="comma-separated names; default all")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = model_options(__doc__, Path("benchmarks/PRECISION.md"))
     parser.add_argument("--tolerance", type=float, default=0.01)
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "collage-bench")
     parser.add_argument("extra", nargs="*", help="further options of `collage compile`, after --")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)

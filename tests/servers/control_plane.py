@@ -109,10 +109,11 @@ class ControlPlane:
         return made.status.token
 
     def make_namespace(self, name: str, labels: dict[str, str] | None = None) -> str:
-        """Create a namespace; returns its name when its default ServiceAccount is there."""
+        """Create a namespace; returns its name when the controllers have filled it."""
         core = client.CoreV1Api(self._admin)
         core.create_namespace({"metadata": {"name": name, "labels": labels or {}}})
         self._await(lambda: core.read_namespaced_service_account("default", name), "controllers")
+        self._await(lambda: core.read_namespaced_config_map("kube-root-ca.crt", name), "controllers")
         return name
 
     def kill(self, name: str) -> None:
