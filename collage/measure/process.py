@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 from collage.measure.messages import Answer, AnswerReader, Request, Setup, pack_frame
+from collage.runtime.plugin import WAITING
 
 WORKER = "collage.measure.worker"
 LAST_WORDS_BYTES = 4096
@@ -104,11 +105,14 @@ class WorkerProcess:
 
 def _environment(threads: int) -> dict[str, str]:
     """The parent's, with the deployment's threads; the worker finds the modules that we found."""
-    return os.environ | {
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "OMP_NUM_THREADS": str(threads),
-        "TVM_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": "1",
-        "ORT_DISABLE_TELEMETRY": "1",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-    }
+    return (
+        os.environ
+        | WAITING
+        | {
+            "OMP_NUM_THREADS": str(threads),
+            "TVM_NUM_THREADS": str(threads),
+            "OPENBLAS_NUM_THREADS": "1",
+            "ORT_DISABLE_TELEMETRY": "1",
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+    )

@@ -18,6 +18,10 @@ from pathlib import Path
 from collage.errors import BackendError
 
 LIBRARY_FOLDER = Path(__file__).parent / "lib"
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+"""How OpenMP's threads wait between two loops: some 10 us awake, since the next loop of the same library is
+near and waking takes longer, then asleep, since the next kernel may be another library's and wants
+the core. Measured with `python -m benchmarks.waiting`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +125,15 @@ def library_reason(name: str) -> str:
 def load_plugin() -> None:
     """Load TVM's runtime and the plug-in into this process, once.
 
-    Sets OMP_WAIT_POLICY=PASSIVE unless the user chose: threads of one library that spin take the
-    cores from the next. Raises BackendError when the plug-in was not built.
+    Sets WAITING unless the user chose. Raises BackendError when the plug-in was not built.
     """
     _load()
 
 
 @functools.cache
 def _load() -> None:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name, value in WAITING.items():
+        os.environ.setdefault(name, value)
     import tvm_ffi
 
     plugin = LIBRARY_FOLDER / "libcollage_runtime.so"

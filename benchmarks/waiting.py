@@ -1,0 +1,65 @@
+"""How long idle threads should stay awake: a bundle of two threads or more, run with each setting.
+
+    python -m benchmarks.waiting BUNDLE [--rounds 3]
+
+Every cell is a process of its own (the settings are read when a library is loaded); rounds are
+interleaved. The second column is the same with a busy process on every core, where threads that stay
+awake cost the most. Ratios are to the first row: threads that sleep at once.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+RUN = "import sys, collage; print(collage.load(sys.argv[1]).benchmark(1.0))"
+SETTINGS = {
+    "asleep at once": {"GOMP_SPINCOUNT": "0"},
+    "OpenMP 1000": {"GOMP_SPINCOUNT": "1000"},
+    "OpenMP 10000": {"GOMP_SPINCOUNT": "10000"},
+    "OpenMP 100000": {"GOMP_SPINCOUNT": "100000"},
+    "OpenMP 1000, TVM 1000": {"GOMP_SPINCOUNT": "1000", "TVM_THREAD_POOL_SPIN_COUNT": "1000"},
+    "OpenMP 1000, TVM 10": {"GOMP_SPINCOUNT": "1000", "TVM_THREAD_POOL_SPIN_COUNT": "10"},
+}
+
+
+def seconds(bundle: Path, settings: dict[str, str]) -> float:
+    """Run the bundle in a process with these environment variables; returns the median seconds."""
+    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"} | settings
+    command = [sys.executable, "-c", RUN, str(bundle)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return float(done.stdout)
+
+
+def medians(bundle: Path, rounds: int) -> list[float]:
+    """Run all settings in turn, `rounds` times."""
+    found = [[seconds(bundle, each) for each in SETTINGS.values()] for _ in range(rounds)]
+    return [statistics.median(column) for column in zip(*found, strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    alone = medians(arguments.bundle, arguments.rounds)
+    spin = [sys.executable, "-c", "while True: pass"]
+    rivals = [subprocess.Popen(spin) for _ in range(os.cpu_count() or 1)]
+    try:
+        busy = medians(arguments.bundle, arguments.rounds)
+    finally:
+        for rival in rivals:
+            rival.kill()
+            rival.wait()
+    print(f"{'idle threads':<24}{'alone ms':>10}{'ratio':>7}{'busy ms':>10}{'ratio':>7}")
+    for name, one, other in zip(SETTINGS, alone, busy, strict=True):
+        ratios = (one / alone[0], other / busy[0])
+        print(f"{name:<24}{one * 1e3:10.2f}{ratios[0]:7.2f}{other * 1e3:10.2f}{ratios[1]:7.2f}")
+
+
+if __name__ == "__main__":
+    main()
