@@ -17,7 +17,10 @@ from benchmarks.models import machine
 from benchmarks.results import write_section
 
 NAMES = "bert_base_2l,resnet18,ppocr_cls"
-HEADER = "| model | workers | cold s | of it measuring s | measured | predicted ms |\n|---|---|---|---|---|---|"
+HEADER = (
+    "| model | workers | cold s | of it measuring s | measured | predicted ms |\n"
+    "|---|---|---|---|---|---|"
+)
 
 
 def row(model: BenchmarkModel, workers: int) -> str:
