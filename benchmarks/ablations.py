@@ -1,7 +1,7 @@
 """What each lever gives: the plan with all toolchains, then without one lever at a time.
 
-    python -m benchmarks.ablations [--output benchmarks/LEVERS.md] [--models resnet18] [--threads 1]
-    python -m benchmarks.ablations --compile [--output benchmarks/ABLATIONS.md] ...
+    python -m benchmarks.ablations [--models resnet18] [--threads 1]
+    python -m benchmarks.ablations --compile ...
 
 Without `--compile` the table is predicted: from the costs that `make bench` left in its stores, the best
 plan without a lever against the best plan with all, exactly and in seconds. With it every cell is a
@@ -19,8 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.known_costs import KnownCosts, known_costs
-from benchmarks.model_set import BenchmarkModel, chosen_models, model_options
+from benchmarks.model_set import BenchmarkModel, chosen_models, model_options, store_of
 from benchmarks.models import geometric_mean, machine
+from benchmarks.results import write_section
 from collage.errors import SearchError
 from collage.rules.rule import HOST
 from collage.search.problem import Option
@@ -47,7 +48,7 @@ def speedup(model: BenchmarkModel, work: Path, threads: int, left_out: tuple[str
     used = ",".join(name for name in ALL if name not in left_out)
     command = [
         sys.executable, "-m", "collage", "compile", str(model.path), "--backends", used,
-        "-o", str(work / f"{model.name}.collage"), "--cache-dir", str(work / "store" / model.name),
+        "-o", str(work / f"{model.name}.collage"), "--cache-dir", str(store_of(model, work)),
         "--threads", str(threads), "--json", "--quiet", *model.arguments,
     ]  # fmt: skip
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
@@ -58,13 +59,11 @@ def speedup(model: BenchmarkModel, work: Path, threads: int, left_out: tuple[str
 
 def slowdowns(model: BenchmarkModel, work: Path, threads: int) -> list[float]:
     """Predict how many times slower the best plan is without each lever, and without mixing at all."""
-    with known_costs(model, work / "store" / model.name, threads) as found:
+    with known_costs(model, store_of(model, work), threads) as found:
         best = found.best().predicted_s
         without = [found.best(keep).predicted_s for keep in LEVERS.values()]
-        singles = [
-            found.best(partial(_only, name)).predicted_s for name in ("onednn", "onnxruntime")
-        ]
-    return [seconds / best for seconds in (*without, min(singles))]
+        single = min(_alone_s(found, name) for name in ALL)
+    return [seconds / best for seconds in (*without, single)]
 
 
 def _alone_s(found: KnownCosts, name: str) -> float:
@@ -79,14 +78,11 @@ def _only(name: str, option: Option) -> bool:
 
 
 def main() -> None:
-    parser = model_options(__doc__, None)
+    parser = model_options(__doc__)
     parser.add_argument("--compile", action="store_true", help="measure whole plans: slow")
     arguments = parser.parse_args()
-    arguments.work.mkdir(parents=True, exist_ok=True)
     table: dict[str, list[float]] = {}
-    output = arguments.output or Path(
-        "benchmarks/ABLATIONS.md" if arguments.compile else "benchmarks/LEVERS.md"
-    )
+    section = "ablations" if arguments.compile else "levers"
     for model in chosen_models(arguments.work, arguments.models):
         if arguments.compile:
             table[model.name] = [
@@ -96,7 +92,7 @@ def main() -> None:
         else:
             table[model.name] = slowdowns(model, arguments.work, arguments.threads)
         print(model.name, *(f"{value:.3f}" for value in table[model.name]), flush=True)
-        output.write_text(_document(table, arguments))
+        write_section(arguments.output, section, _document(table, arguments))
 
 
 def _document(table: dict[str, list[float]], arguments: argparse.Namespace) -> str:
@@ -104,7 +100,7 @@ def _document(table: dict[str, list[float]], arguments: argparse.Namespace) -> s
         columns, option = [*CASES], " --compile"
         what = "Speedup over the better of onnxruntime and openvino on the original file."
     else:
-        columns, option = [*LEVERS, "mixing"], ""
+        columns, option = [*LEVERS, "mixing toolchains"], ""
         what = "How many times slower the best plan is predicted to be without a lever."
     values = zip(*table.values(), strict=True)
     means = [geometric_mean(column) for column in values]
@@ -113,7 +109,7 @@ def _document(table: dict[str, list[float]], arguments: argparse.Namespace) -> s
         f"| {name} | " + " | ".join(f"{value:.3f}" for value in row) + " |" for name, row in rows
     ]
     return (
-        f"# What each lever gives\n\n`python -m benchmarks.ablations{option} --threads "
+        f"## What each lever gives\n\n`python -m benchmarks.ablations{option} --threads "
         f"{arguments.threads}` on {machine()}.\n{what}\n\n"
         f"| model | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n"
         + "\n".join(lines)

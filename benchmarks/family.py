@@ -1,13 +1,12 @@
 """What a second model of a family still measures: the same blocks, another depth.
 
-    python -m benchmarks.family [--models bert_base_2l,resnet18]
+    python -m benchmarks.family [--models bert_base_2l,resnet18] [--threads 1]
 
 The deeper model is the skeleton; the shallower one is cut off after its first half, at a place where
 one tensor is live. The shallow one is compiled first, then the deep one in the same store, then the
 deep one in a store of its own.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -17,11 +16,14 @@ from pathlib import Path
 import onnx
 from onnx.utils import Extractor
 
-from benchmarks.model_set import skeletons
+from benchmarks.model_set import model_options, skeletons
+from benchmarks.models import machine
+from benchmarks.results import write_section
 from collage.frontend import import_model
 from collage.graph.cuts import cut_points
 
 NAMES = ("bert_base_2l", "gpt2_2l", "resnet18")
+HEADER = "| model | unique | measured after its shallow half | measured alone |\n|---|---|---|---|"
 
 
 def shallow(path: Path, work: Path) -> Path:
@@ -37,36 +39,47 @@ def shallow(path: Path, work: Path) -> Path:
     return target
 
 
-def compile_(model: Path, store: Path, work: Path) -> dict[str, int]:
+def compile_(model: Path, store: Path, work: Path, threads: int) -> dict[str, int]:
     """Compile and return the counts of candidates."""
     command = [
         sys.executable, "-m", "collage", "compile", str(model), "-o", str(work / "bundle"),
-        "--cache-dir", str(store), "--threads", "1", "--json", "--quiet",
+        "--cache-dir", str(store), "--threads", str(threads), "--json", "--quiet",
     ]  # fmt: skip
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     counts: dict[str, int] = json.loads(done.stdout)["candidates"]
     return counts
 
 
+def row(name: str, threads: int) -> str:
+    """Compile the shallow model, then the deep one after it and alone; returns the table's row."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        (model,) = skeletons(work, [name])
+        compile_(shallow(model.path, work), work / "store", work, threads)
+        second = compile_(model.path, work / "store", work, threads)
+        alone = compile_(model.path, work / "alone", work, threads)
+    unique, measured = second["unique"], second["measured"]
+    return f"| {name} | {unique} | {measured} ({measured / unique:.0%}) | {alone['measured']} |"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    parser = model_options(__doc__)
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.models.split(",") if arguments.models else NAMES:
+        rows.append(row(name, arguments.threads))
+        print(rows[-1], flush=True)
+        write_section(arguments.output, "family", document(rows, arguments.threads))
+
+
+def document(rows: list[str], threads: int) -> str:
+    return (
+        "## A second model of the family\n\n"
+        f"`python -m benchmarks.family --threads {threads}` on {machine()}.\nCandidates of the whole "
+        "model that are measured after its first half was compiled in the same store.\n\n"
+        + "\n".join([HEADER, *rows])
+        + "\n"
     )
-    parser.add_argument("--models", default=",".join(NAMES))
-    names = parser.parse_args().models.split(",")
-    print(
-        "| model | unique | measured after its shallow half | measured alone |\n|---|---|---|---|"
-    )
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            work = Path(folder)
-            (model,) = skeletons(work, [name])
-            compile_(shallow(model.path, work), work / "store", work)
-            second = compile_(model.path, work / "store", work)
-            alone = compile_(model.path, work / "alone", work)
-        unique = second["unique"]
-        share = f"{second['measured']} ({second['measured'] / unique:.0%})"
-        print(f"| {name} | {unique} | {share} | {alone['measured']} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does the lazy search find the plan that measuring everything finds?
 
-    python -m benchmarks.lazy [--output benchmarks/LAZY.md] [--models ppocr_cls] [--most 3000] [--store DIR]
+    python -m benchmarks.lazy [--models ppocr_cls] [--most 3000]
 
 The store holds what a cold compile measured (`make bench` leaves one a model). The best plan of those
 costs is compared with the best plan after every other candidate has been measured too; costs that
@@ -10,11 +10,11 @@ than `--most` unmeasured candidates are left out: they take too long.
 
 import argparse
 import time
-from pathlib import Path
 
 from benchmarks.known_costs import KnownCosts, known_costs
-from benchmarks.model_set import chosen_models, model_options
+from benchmarks.model_set import chosen_models, model_options, store_of
 from benchmarks.models import machine
+from benchmarks.results import write_section
 
 HEADER = (
     "| model | unique candidates | measured by the lazy search | its plan us | best of all us | lost "
@@ -45,22 +45,21 @@ def row(name: str, found: KnownCosts, most: int) -> str | None:
 
 
 def main() -> None:
-    parser = model_options(__doc__, Path("benchmarks/LAZY.md"))
+    parser = model_options(__doc__)
     parser.add_argument("--most", type=int, default=3000)
     arguments = parser.parse_args()
-    arguments.work.mkdir(parents=True, exist_ok=True)
     rows = []
     for model in chosen_models(arguments.work, arguments.models):
-        with known_costs(model, arguments.work / "store" / model.name, arguments.threads) as found:
+        with known_costs(model, store_of(model, arguments.work), arguments.threads) as found:
             made = row(model.name, found, arguments.most)
         print(made or f"{model.name}: more than {arguments.most} candidates are left", flush=True)
         rows += [made] if made else []
-        arguments.output.write_text(_document(rows, arguments))
+        write_section(arguments.output, "lazy", _document(rows, arguments))
 
 
 def _document(rows: list[str], arguments: argparse.Namespace) -> str:
     return (
-        f"# What the lazy search loses\n\n`python -m benchmarks.lazy --threads {arguments.threads} "
+        f"## What the lazy search loses\n\n`python -m benchmarks.lazy --threads {arguments.threads} "
         f"--most {arguments.most}` after `make bench`, on {machine()}.\n\n"
         + "\n".join([HEADER, *rows])
         + "\n"

@@ -55,17 +55,25 @@ def trained() -> list[BenchmarkModel]:
 def chosen_models(work: Path, names: str | None) -> list[BenchmarkModel]:
     """Return the models whose names are listed, separated by commas; all of them by default."""
     wanted = names.split(",") if names else None
+    work.mkdir(parents=True, exist_ok=True)
     found = [*skeletons(work), *trained()]
     return [model for model in found if wanted is None or model.name in wanted]
 
 
-def model_options(description: str | None, output: Path | None) -> argparse.ArgumentParser:
+def model_options(description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the options that every benchmark over the models has."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--output", type=Path, default=output)
+    parser.add_argument(
+        "--output", type=Path, default=Path("benchmarks"), help="folder of RESULTS.md"
+    )
     parser.add_argument("--models", help="comma-separated names; default all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "collage-bench")
     return parser
+
+
+def store_of(model: BenchmarkModel, work: Path) -> Path:
+    """Return the folder of the costs that the benchmarks share for this model, of every environment."""
+    return work / "store" / model.name

@@ -1,11 +1,10 @@
 """Compile the model set and compare each bundle with onnxruntime and openvino in fresh processes.
 
-    python -m benchmarks.models --output benchmarks/RESULTS.md [--models resnet18,ppocr_cls] [--threads 1]
+    python -m benchmarks.models [--models resnet18,ppocr_cls] [--threads 1]
 
 Every model is compiled cold (in a store of its own) and warm, then the saved bundle is measured again,
 interleaved with the original frameworks, each in a process of its own. Writes one row a model with the
-machine and the versions, and the facts as JSON lines beside the table. With `--models` the rows of the
-others stay as they are.
+machine and the versions. With `--models` the rows of the others stay as they are.
 """
 
 import json
@@ -23,7 +22,8 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.model_set import BenchmarkModel, chosen_models, model_options
+from benchmarks.model_set import BenchmarkModel, chosen_models, model_options, store_of
+from benchmarks.results import read_facts, write_section
 
 HEADER = (
     "| model | collage ms | onnxruntime ms | openvino ms | speedup over best | predicted / measured "
@@ -34,7 +34,7 @@ HEADER = (
 
 def measure(model: BenchmarkModel, work: Path, threads: int, extra: list[str]) -> dict[str, object]:
     """Compile cold and warm, then compare; returns the facts of one row."""
-    store, bundle = work / "store" / model.name, work / f"{model.name}.collage"
+    store, bundle = store_of(model, work), work / f"{model.name}.collage"
     command = [
         sys.executable, "-m", "collage.cli", "compile", str(model.path), "-o", str(bundle),
         "--threads", str(threads), "--cache-dir", str(store), "--json", "--quiet",
@@ -115,28 +115,21 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def kept_facts(file: Path) -> dict[str, dict]:  # type: ignore[type-arg]
-    """Read the facts of earlier rows by model; none where there is no file."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    return {facts["model"]: facts for facts in map(json.loads, lines)}
-
-
 def _ms(seconds: float | None) -> str:
     return f"{seconds * 1e3:.2f}" if seconds else "refused"
 
 
 def main() -> None:
-    parser = model_options(__doc__, Path("benchmarks/RESULTS.md"))
+    parser = model_options(__doc__)
     parser.add_argument("extra", nargs="*", help="further options of `collage compile`, after --")
     arguments = parser.parse_args()
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    facts_file = arguments.output.with_suffix(".jsonl")
-    found = kept_facts(facts_file) if arguments.models else {}
+    section = f"models-{arguments.threads}"
+    found = read_facts(arguments.output, section) if arguments.models else {}
     for model in chosen_models(arguments.work, arguments.models):
         found[model.name] = measure(model, arguments.work, arguments.threads, arguments.extra)
         print(row(found[model.name])[0], flush=True)
-        facts_file.write_text("".join(json.dumps(facts) + "\n" for facts in found.values()))
-        arguments.output.write_text(document(list(found.values()), arguments.threads))
+        rows = list(found.values())
+        write_section(arguments.output, section, document(rows, arguments.threads), rows)
 
 
 def document(found: list[dict], threads: int) -> str:  # type: ignore[type-arg]
@@ -148,7 +141,8 @@ def document(found: list[dict], threads: int) -> str:  # type: ignore[type-arg]
     off = sorted(abs(ratio - 1) for ratio in ratios)
     mean = geometric_mean(speedups)
     return (
-        f"# Benchmark\n\n`python -m benchmarks.models --threads {threads}` on {machine()}.\n"
+        f"## {'One thread' if threads == 1 else f'{threads} threads'}\n\n"
+        f"`python -m benchmarks.models --threads {threads}` on {machine()}.\n"
         "Latencies are medians of interleaved rounds in fresh processes; ratios are within one run.\n\n"
         + "\n".join([HEADER, *rows])
         + f"\n\nGeometric mean of the speedup over the best framework: **{mean:.3f}** "

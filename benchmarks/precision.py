@@ -1,6 +1,6 @@
 """What less than float32 gives within a tolerance: compile with `--precision auto` and compare.
 
-    python -m benchmarks.precision [--output benchmarks/PRECISION.md] [--models resnet18] [--tolerance 0.01]
+    python -m benchmarks.precision [--models resnet18] [--tolerance 0.01]
 
 Every model is compiled with the permission to compute in bfloat16 and the saved bundle is measured,
 interleaved with the original frameworks at the same permission: onnxruntime and openvino in float32, and
@@ -10,12 +10,11 @@ shown in brackets: "over best" counts it all the same, "over allowed" does not. 
 tables under `--work`, so float32 costs that `benchmarks.models` measured there are not measured again.
 """
 
-import json
 import math
-from pathlib import Path
 
 from benchmarks.model_set import chosen_models, model_options
-from benchmarks.models import backend_counts, geometric_mean, kept_facts, machine, measure
+from benchmarks.models import backend_counts, geometric_mean, machine, measure
+from benchmarks.results import read_facts, write_section
 
 FRAMEWORKS = ("onnxruntime", "openvino", "openvino-bf16")
 HEADER = (
@@ -61,7 +60,7 @@ def document(found: list[dict], threads: int, tolerance: float) -> str:  # type:
     """Write the table of all models with the machine and the means."""
     rows, over_best, over_allowed, errors = zip(*map(row, found), strict=True)
     return (
-        f"# Precision\n\n`python -m benchmarks.precision --threads {threads} --tolerance {tolerance:g}` on "
+        f"## Precision\n\n`python -m benchmarks.precision --threads {threads} --tolerance {tolerance:g}` on "
         f"{machine()}.\n\n"
         + "\n".join([HEADER, *rows])
         + f"\n\nGeometric mean over the best of openvino bf16 and the fp32 toolchains: "
@@ -72,21 +71,19 @@ def document(found: list[dict], threads: int, tolerance: float) -> str:  # type:
 
 
 def main() -> None:
-    parser = model_options(__doc__, Path("benchmarks/PRECISION.md"))
+    parser = model_options(__doc__)
     parser.add_argument("--tolerance", type=float, default=0.01)
     parser.add_argument("extra", nargs="*", help="further options of `collage compile`, after --")
     arguments = parser.parse_args()
-    arguments.work.mkdir(parents=True, exist_ok=True)
     permission = ["--precision", "auto", "--tolerance", str(arguments.tolerance)]
-    facts_file = arguments.output.with_suffix(".jsonl")
-    found = kept_facts(facts_file) if arguments.models else {}
+    found = read_facts(arguments.output, "precision") if arguments.models else {}
     for model in chosen_models(arguments.work, arguments.models):
         extra = [*permission, *arguments.extra]
         found[model.name] = measure(model, arguments.work, arguments.threads, extra)
         print(row(found[model.name])[0], flush=True)
-        facts_file.write_text("".join(json.dumps(facts) + "\n" for facts in found.values()))
-        table = document(list(found.values()), arguments.threads, arguments.tolerance)
-        arguments.output.write_text(table)
+        rows = list(found.values())
+        table = document(rows, arguments.threads, arguments.tolerance)
+        write_section(arguments.output, "precision", table, rows)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ import random
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
+from benchmarks.model_set import model_options
+from benchmarks.models import machine
+from benchmarks.results import write_section
 from collage.cost.cost import Cost
 from collage.graph.dataflow import DataflowGraph, Node
 from collage.graph.op_pattern import OpPatternKind
@@ -61,11 +64,12 @@ def simulated_costs(problem: Problem, seed: int = 0) -> dict[Hashable, Cost]:
     return costs
 
 
-def timed(name: str, work: Callable[[], object]) -> None:
-    """Run `work` once and print its seconds."""
+def timed(name: str, work: Callable[[], object]) -> str:
+    """Run `work` once; returns the table's row with its seconds."""
     start = time.monotonic()
     result = work()
-    print(f"  {name:<34}{time.monotonic() - start:8.2f} s  {result}")
+    print(line := f"| {name} | {time.monotonic() - start:.2f} | {result} |", flush=True)
+    return line
 
 
 def lazily(problem: Problem, costs: dict[Hashable, Cost]) -> str:
@@ -82,17 +86,32 @@ def lazily(problem: Problem, costs: dict[Hashable, Cost]) -> str:
     return f"{found.measured} of {len(costs)} keys, {len(found.rounds)} rounds, {excess:+.2%}"
 
 
+def rows(blocks: int, longest: int) -> list[str]:
+    """Search one chain in every way; returns the rows of its table."""
+    graph = residual_chain(blocks)
+    problem = Problem(graph, list(options(blocks, longest)), {"onnxruntime": 2e-6})
+    costs = simulated_costs(problem)
+    size = f"{len(graph)} nodes, {len(problem.options)} options, {len(costs)} keys"
+    return [
+        timed(f"{size}: best plan", lambda: f"{len(find_plan(problem, costs).options)} regions"),
+        timed("its 8 best plans", lambda: f"{len(find_plans(problem, costs, 8))} plans"),
+        timed("the regret of every option", lambda: f"{len(explain(problem, costs).regrets)}"),
+        timed("lazy search", lambda: lazily(problem, costs)),
+    ]
+
+
 def main() -> None:
-    """Print one table for each function."""
-    for blocks, longest in ((100, 100), (1000, 20)):
-        graph = residual_chain(blocks)
-        problem = Problem(graph, list(options(blocks, longest)), {"onnxruntime": 2e-6})
-        costs = simulated_costs(problem)
-        print(f"{len(graph)} nodes, {len(problem.options)} options, {len(costs)} keys")
-        timed("find_plan", lambda: len(find_plan(problem, costs).options))  # noqa: B023
-        timed("find_plans, k = 8", lambda: len(find_plans(problem, costs, 8)))  # noqa: B023
-        timed("explain", lambda: len(explain(problem, costs).regrets))  # noqa: B023
-        timed("search_lazily", lambda: lazily(problem, costs))  # noqa: B023
+    parser = model_options(__doc__)
+    arguments = parser.parse_args()
+    found = [line for size in ((100, 100), (1000, 20)) for line in rows(*size)]
+    write_section(
+        arguments.output,
+        "search",
+        f"## The search alone\n\n`python -m benchmarks.search_scaling` on {machine()}. Costs are simulated; "
+        "seconds of one thread.\n\n| what | seconds | result |\n|---|---|---|\n"
+        + "\n".join(found)
+        + "\n",
+    )
 
 
 if __name__ == "__main__":
