@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -12,6 +13,30 @@ namespace collage {
 namespace {
 
 using Task = std::function<void(std::int64_t, int)>;
+
+// The next loop of a region is near and waking a thread takes longer than this; the next kernel may be
+// another library's and wants the core.
+constexpr std::chrono::microseconds kAwake{20};
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Stays awake until `ready` or for kAwake.
+template <typename Ready>
+void AwaitAwake(Ready ready) {
+  auto end = std::chrono::steady_clock::now() + kAwake;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (ready()) return;
+      Pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+}
 
 class ThreadPool {
  public:
@@ -23,6 +48,7 @@ class ThreadPool {
     }
     Start(threads, count, task);
     Work(0);
+    AwaitAwake([this] { return working_ == 0; });
     std::unique_lock<std::mutex> lock(mutex_);
     done_.wait(lock, [this] { return working_ == 0; });
     task_ = nullptr;
@@ -33,7 +59,7 @@ class ThreadPool {
     std::lock_guard<std::mutex> lock(mutex_);
     while (static_cast<int>(threads_.size()) < threads - 1) {
       int worker = static_cast<int>(threads_.size()) + 1;
-      threads_.emplace_back([this, worker, seen = round_] { Wait(worker, seen); });
+      threads_.emplace_back([this, worker, seen = round_.load()] { Wait(worker, seen); });
     }
     task_ = &task;
     count_ = count;
@@ -45,8 +71,9 @@ class ThreadPool {
   }
 
   void Wait(int worker, std::uint64_t seen) {
-    std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
+      AwaitAwake([&] { return round_ != seen; });
+      std::unique_lock<std::mutex> lock(mutex_);
       start_.wait(lock, [&] { return round_ != seen; });
       seen = round_;
       if (worker > wanted_) continue;
@@ -62,11 +89,12 @@ class ThreadPool {
   }
 
   std::mutex busy_;   // held by the caller of Run
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards what follows; the two atomic ones are read without it by who is awake
   std::condition_variable start_, done_;
   std::vector<std::thread> threads_;
-  std::uint64_t round_ = 0;
-  int wanted_ = 0, working_ = 0;
+  std::atomic<std::uint64_t> round_{0};
+  int wanted_ = 0;
+  std::atomic<int> working_{0};
   const Task* task_ = nullptr;
   std::int64_t count_ = 0;
   std::atomic<std::int64_t> next_{0};

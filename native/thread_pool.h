@@ -1,4 +1,4 @@
-// Threads that the plug-in's own kernels share. They sleep between calls.
+// Threads that the plug-in's own kernels share. They sleep between calls, after some microseconds awake.
 #ifndef COLLAGE_THREAD_POOL_H_
 #define COLLAGE_THREAD_POOL_H_
 
