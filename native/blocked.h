@@ -1,5 +1,5 @@
-// Regions of convolutions in blocked layout: what the kernel (blocked.cc) and its instruction sets
-// share.
+// Regions of convolutions in blocked layout: what the kernel (blocked_program.h, blocked_plan.h and
+// blocked.cc) and its instruction sets share.
 //
 // A value inside a region lies in memory as [batch][channels / lanes][height * width][lanes], whatever
 // its shape: arguments of the kernel are packed and unpacked at the region's borders. There is one

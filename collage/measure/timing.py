@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
 
 import numpy as np
 
@@ -64,23 +63,6 @@ class Timing:
 
     cost: Cost
     drifted: bool = False
-
-
-class KernelTimer(Protocol):
-    """Times kernels, wherever they run."""
-
-    def time(
-        self,
-        call: Call,
-        arguments: Sequence[object],
-        inputs: Sequence[np.ndarray],
-        *,
-        give_up_s: float = math.inf,
-        boundary_s: float = 0.0,
-        resolution_s: float = 0.0,
-    ) -> Timing:
-        """Time `call(*arguments)`; see `Timer.time`."""
-        ...
 
 
 def sweep_bytes(footprint_bytes: int, cache_bytes: int | None = None) -> int:

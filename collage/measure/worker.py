@@ -32,13 +32,14 @@ from collage.measure.messages import (
     pack_frame,
     read_request,
 )
-from collage.measure.timing import KernelTimer, Timer
+from collage.measure.timing import Timer
 from collage.measure.workshop import Prepared, Workshop, open_workshop
 
 PR_SET_PDEATHSIG = 1
 ADDRESS_SPACE_FACTOR = 2
 ADDRESS_SPACE_SPARE = 32 << 30
 REASON_LENGTH = 300
+KernelTimer = Timer | DeviceTimer
 OUT_OF_RESOURCES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 
 

@@ -127,9 +127,7 @@ def measured_search(
             measurer.close()
     session.seconds.stages["measure"] += measuring_s
     session.seconds.stages["search"] += time.monotonic() - start - measuring_s
-    session.counts.measured += measurer.measured
-    session.counts.cached += measurer.cached
-    session.counts.invalid += measurer.invalid
+    session.counts.add(measurer)
     return search, mark
 
 

@@ -12,6 +12,7 @@ from collage.backends.registry import available_backends, with_recipes
 from collage.cost import Costs, CostTable, Environment, SharedCostTable
 from collage.errors import OptionError, StoreError
 from collage.measure.environment import this_environment
+from collage.measure.work import SearchMeasurer
 from collage.options import Options
 from collage.report.terminal import Progress
 from collage.store import open_store
@@ -47,6 +48,12 @@ class Counts:
     measured: int = 0
     cached: int = 0
     invalid: int = 0
+
+    def add(self, measurer: SearchMeasurer) -> None:
+        """Add what the measurer has met."""
+        self.measured += measurer.measured
+        self.cached += measurer.cached
+        self.invalid += measurer.invalid
 
 
 @dataclass

@@ -180,7 +180,5 @@ def _measured(
         measurer.close()
     session.counts.unique += len(works)
     session.counts.enumerated += len(works)
-    session.counts.measured += measurer.measured
-    session.counts.cached += measurer.cached
-    session.counts.invalid += measurer.invalid
+    session.counts.add(measurer)
     return dict(zip(works, costs, strict=True))

@@ -3,126 +3,18 @@
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from collage.backends.blocked import BlockedBackend
 from collage.backends.blocked.program import Op
 from collage.errors import BackendError
-from collage.frontend import Function, import_model
-from collage.frontend.region import region_onnx, region_values
+from collage.frontend import Function
 from collage.rules import find_candidates
-from collage.runtime.blob import pack, unpack
-from tests.runtime import executables
+from collage.runtime.blob import unpack
+from tests.backends import blocked_nets
+from tests.backends.blocked_nets import INSTRUCTIONS, Net, check, run, steps_of
 
-INSTRUCTIONS = ("avx512", "avx2", "plain")
-
-
-class Net:
-    """Writes a model node by node; every method returns the name of what it makes."""
-
-    def __init__(self, x: tuple[int, ...], seed: int = 3) -> None:
-        self.random = np.random.default_rng(seed)
-        self.shapes = {"x": x}
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
-
-    def weight(self, *shape: int, scale: float = 1.0) -> str:
-        name = f"w{len(self.weights)}"
-        values = (self.random.standard_normal(shape) * scale).astype(np.float32)
-        self.weights.append(numpy_helper.from_array(values, name))
-        return name
-
-    def number(self, value: float) -> str:
-        name = f"w{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(np.array(value, np.float32), name))
-        return name
-
-    def add(self, op: str, *inputs: str, **attributes) -> str:
-        name = f"v{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
-        return name
-
-    def conv(
-        self, x: str, channels: tuple[int, int], k=(1, 1), groups=1, bias=True, **attrs
-    ) -> str:
-        inner, out = channels
-        size = (out, inner // groups, *k)
-        inputs = [x, self.weight(*size, scale=float(np.prod(size[1:])) ** -0.5)]
-        if bias:
-            inputs.append(self.weight(out))
-        return self.add("Conv", *inputs, group=groups, **attrs)
-
-    def depthwise(self, x: str, channels: int, k: int, stride: int = 1, **attrs) -> str:
-        attrs.setdefault("pads", [k // 2] * 4)
-        return self.conv(
-            x, (channels, channels), (k, k), channels, strides=[stride, stride], **attrs
-        )
-
-    def silu(self, x: str) -> str:
-        return self.add("Mul", x, self.add("Sigmoid", x))
-
-    def excited(self, x: str, channels: int, squeezed: int) -> str:
-        mean = self.add("GlobalAveragePool", x)
-        inner = self.silu(self.conv(mean, (channels, squeezed)))
-        return self.add("Mul", x, self.add("Sigmoid", self.conv(inner, (squeezed, channels))))
-
-    def function(self, path, *outputs: str) -> Function:
-        def info(name, shape=None):
-            return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-
-        inputs = [info(name, shape) for name, shape in self.shapes.items()]
-        graph = helper.make_graph(
-            self.nodes, "model", inputs, [info(one) for one in outputs], self.weights
-        )
-        opsets = [helper.make_opsetid("", 17)]
-        made = helper.make_model(graph, opset_imports=opsets, ir_version=9)
-        onnx.save(made, path / "model.onnx")
-        return import_model(path / "model.onnx", work_dir=path).functions[0]
-
-
-def steps_of(function: Function, nodes: int) -> list[Op]:
-    header, _ = unpack(BlockedBackend().compile(function, nodes, 1).blob)
-    return [Op(step[0]) for step in header["steps"]]
-
-
-def run(function: Function, nodes: int, threads: int = 1, **header) -> list[np.ndarray]:
-    entries, tensors = unpack(BlockedBackend().compile(function, nodes, threads).blob)
-    del entries["tensors"]
-    inputs, outputs = region_values(function, nodes)
-    feeds = feeds_of(function, inputs)
-    found = [np.full(function.graph.types[one].shape, np.nan, np.float32) for one in outputs]
-    blob = pack({**entries, **header}, tensors)
-    executables.call_kernel("blocked", blob, list(feeds.values()), found)
-    return found
-
-
-def feeds_of(function: Function, inputs) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(5)
-    return {n: random.standard_normal(function.graph.types[n].shape, np.float32) for n in inputs}
-
-
-def check(function: Function, nodes: int = 0, threads: int = 1, **header) -> None:
-    nodes = nodes or function.graph.everything
-    inputs, _ = region_values(function, nodes)
-    session = onnxruntime.InferenceSession(region_onnx(function, nodes).SerializeToString())
-    reference = session.run(None, feeds_of(function, inputs))
-    for found, wanted in zip(run(function, nodes, threads, **header), reference, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
-
-
-@pytest.fixture(params=INSTRUCTIONS)
-def instructions(request, tmp_path):
-    net = Net((1, 3, 5, 5))
-    function = net.function(tmp_path, net.conv("x", (3, 2)))
-    try:
-        check(function, instructions=request.param)
-    except ValueError as error:
-        assert "this machine has no" in str(error)  # noqa: PT017
-        pytest.skip(str(error))
-    return request.param
+instructions = blocked_nets.instructions
 
 
 @dataclass(frozen=True)
@@ -378,71 +270,3 @@ def test_it_is_available_with_its_revision():
     found = BlockedBackend().availability()
     assert found.available or "AVX2" in found.reason
     assert not found.available or found.libraries["instructions"] in INSTRUCTIONS
-
-
-def attention_inputs(net: Net, x: str, width: int) -> list[str]:
-    return [
-        net.add("Add", net.add("MatMul", x, net.weight(width, out)), net.weight(out))
-        for out in (width, 40, 7)
-    ]
-
-
-@pytest.mark.parametrize("shape", [(1, 128, 64), (2, 9, 33), (31, 20), (1, 1, 17)])
-def test_parallel_products(shape, tmp_path, instructions):
-    net = Net(shape)
-    function = net.function(tmp_path, *attention_inputs(net, "x", shape[-1]))
-    for threads in (1, 2):
-        check(function, threads=threads, instructions=instructions)
-
-
-def test_products_in_a_row(tmp_path, instructions):
-    net = Net((1, 20, 48))
-    inner = net.silu(net.add("Add", net.add("MatMul", "x", net.weight(48, 96)), net.weight(96)))
-    y = net.add("Add", net.add("MatMul", inner, net.weight(96, 48)), "x")
-    check(net.function(tmp_path, y), instructions=instructions)
-
-
-@pytest.mark.parametrize(
-    "attributes", [{}, {"transB": 1}, {"transB": 1, "alpha": 0.5, "beta": 2.0}], ids=str
-)
-def test_gemm(attributes, tmp_path):
-    net = Net((5, 20))
-    size = (33, 20) if "transB" in attributes else (20, 33)
-    check(
-        net.function(
-            tmp_path, net.add("Gemm", "x", net.weight(*size), net.weight(33), **attributes)
-        )
-    )
-
-
-def test_products_of_pooled_values(tmp_path):
-    net = Net((1, 20, 6, 6))
-    mean = net.add("Flatten", net.add("GlobalAveragePool", net.conv("x", (20, 24))))
-    function = net.function(tmp_path, net.add("Gemm", mean, net.weight(24, 10), net.weight(10)))
-    check(function)
-
-
-def test_parallel_products_are_candidates(tmp_path):
-    net = Net((1, 16, 32))
-    results = attention_inputs(net, net.add("Relu", "x"), 32)
-    joined = net.add("Concat", *results, axis=-1)
-    function = net.function(tmp_path, net.add("Softmax", joined))
-    found = {c.inside for c in find_candidates(function, [BlockedBackend()]) if not c.is_host}
-    nodes = function.graph.nodes
-    bare = sum(1 << n.index for n in nodes if n.op == "MatMul")
-    assert bare in found
-    assert bare | sum(1 << n.index for n in nodes if n.op == "Add") in found
-
-
-def test_computed_matrices_are_refused(tmp_path):
-    net = Net((3, 3))
-    function = net.function(tmp_path, net.add("MatMul", "x", "x"))
-    assert "computed, not constant" in (BlockedBackend().unsupported(function, 0) or "")
-
-
-def test_rows_of_four_dimensions_are_refused(tmp_path):
-    net = Net((1, 5, 6, 8))
-    function = net.function(tmp_path, net.add("MatMul", "x", net.weight(8, 4)))
-    assert "seen with another shape" in (BlockedBackend().unsupported(function, 0) or "")
-    with pytest.raises(BackendError, match="seen with another shape"):
-        BlockedBackend().compile(function, 1, 1)

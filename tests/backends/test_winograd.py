@@ -14,9 +14,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import collage
+from collage.backends.native_kernels import PANEL, by_panels
 from collage.backends.winograd import WinogradBackend
 from collage.backends.winograd.convolution import describe
-from collage.backends.winograd.weights import PANEL, by_panels, filter_matrix, transformed_weights
+from collage.backends.winograd.weights import filter_matrix, transformed_weights
 from collage.errors import BackendError
 from collage.frontend import Function, import_model
 from collage.frontend.region import region_onnx, region_values

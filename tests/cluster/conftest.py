@@ -13,7 +13,7 @@ from collage.cluster.site import ClusterSite
 from collage.pipeline.request import RequestOptions, submit
 from collage.store import open_store
 from tests.pipeline.test_compile import small_model
-from tests.servers.control_plane import ControlPlane, Unavailable
+from tests.servers import fixtures
 from tests.servers.node import Node
 from tests.store import versitygw
 from tests.store.conftest import bucket, credentials, s3_address, s3_server  # noqa: F401
@@ -23,19 +23,10 @@ IMAGES = {
     "collage/controller:1": [sys.executable],
 }
 _namespaces = itertools.count(1)
+plane = fixtures.plane
 
 
-@pytest.fixture(scope="session")
-def plane(tmp_path_factory):
-    try:
-        made = ControlPlane(tmp_path_factory.mktemp("plane"))
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def nodes(plane, tmp_path_factory):
     labels = {"pool": "measure"}
     made = [

@@ -13,7 +13,7 @@ import yaml
 
 from collage.cost.table import decode_lines
 from collage.report.terminal import Progress
-from tests.servers.node import ROOT
+from tests.servers.played_pod import ROOT
 
 QUIET = Progress(quiet=True)
 

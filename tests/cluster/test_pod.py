@@ -23,7 +23,7 @@ from collage.pipeline.site import node_facts
 from collage.store import open_store
 from collage.store.blobs import put_blob
 from tests.pipeline.test_compile import small_model
-from tests.servers.node import ROOT
+from tests.servers.played_pod import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from collage.cost.table import encode_line
 from collage.measure.work import Work
 from collage.store import open_store
 from collage.store.blobs import get_blob
-from tests.servers.control_plane import Unavailable
+from tests.servers.fixtures import running
 from tests.servers.kwok import Fleet
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "", "cold-1")
@@ -27,12 +27,8 @@ BACKENDS = {"onednn": "onednn 1", "onnxruntime": "ort 1"}
 
 @pytest.fixture
 def fleet(plane, tmp_path_factory):
-    try:
-        made = Fleet(plane, tmp_path_factory.mktemp("kwok"), 200, {"pool": "fake"})
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    yield made
-    made.close()
+    with running(Fleet, plane, tmp_path_factory.mktemp("kwok"), 200, {"pool": "fake"}) as made:
+        yield made
 
 
 def works(count):

@@ -29,6 +29,29 @@ def receiver(prefect, tmp_path_factory):
 
 
 @pytest.fixture
+def own_prefect():
+    """A Prefect of the test's own that is down."""
+    made = PrefectRecorder()
+    made.down = True
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def receive(own_prefect, tmp_path):
+    """Start a receiver of the test's own before the Prefect that is down."""
+    started = []
+
+    def start(**settings):
+        started.append(Receiver(tmp_path, own_prefect.url, **settings))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+
+
+@pytest.fixture
 def model():
     return f"model-{next(_names)}"
 
@@ -148,71 +171,47 @@ def test_no_secret_in_the_log(receiver):
 
 
 @pytest.mark.parametrize("attempt", range(10))
-def test_a_promised_run_starts_after_a_kill(tmp_path, attempt):
+def test_a_promised_run_starts_after_a_kill(receive, own_prefect, attempt):
     """Prefect is down, so the promise is pending at the moment of the kill."""
-    prefect = PrefectRecorder()
-    prefect.down = True
-    receiver = Receiver(tmp_path, prefect.url)
-    try:
-        assert post(receiver, event("promised")).status_code == 202
-        time.sleep(0.04 * attempt)
-        receiver.kill()
-        prefect.down = False
-        receiver.start()
-        wait_for(lambda: prefect.runs)
-        wait_for(lambda: receiver.count("starts", "started") == 1)
-        assert len({one["idempotency_key"] for one in prefect.runs}) == 1
-        wait_for(
-            lambda: "collage_receiver_waiting 0.0" in httpx.get(f"{receiver.url}/metrics").text
-        )
-    finally:
-        receiver.kill()
-        prefect.close()
+    receiver = receive()
+    assert post(receiver, event("promised")).status_code == 202
+    time.sleep(0.04 * attempt)
+    receiver.kill()
+    own_prefect.down = False
+    receiver.start()
+    wait_for(lambda: own_prefect.runs)
+    wait_for(lambda: receiver.count("starts", "started") == 1)
+    assert len({one["idempotency_key"] for one in own_prefect.runs}) == 1
+    wait_for(lambda: "collage_receiver_waiting 0.0" in httpx.get(f"{receiver.url}/metrics").text)
 
 
-def test_prefect_down_for_long_gives_up_and_counts(tmp_path):
-    prefect = PrefectRecorder()
-    prefect.down = True
-    receiver = Receiver(tmp_path, prefect.url, COLLAGE_RECEIVER__ATTEMPTS="2")
-    try:
-        assert post(receiver, event("lost")).status_code == 202
-        wait_for(lambda: receiver.count("starts", "given_up") == 1)
-        assert receiver.count("starts", "retried") == 1
-        assert "reconcile" in receiver.log.read_text()
-        assert receiver.stop() in (0, -15)
-    finally:
-        receiver.kill()
-        prefect.close()
+def test_prefect_down_for_long_gives_up_and_counts(receive):
+    receiver = receive(COLLAGE_RECEIVER__ATTEMPTS="2")
+    assert post(receiver, event("lost")).status_code == 202
+    wait_for(lambda: receiver.count("starts", "given_up") == 1)
+    assert receiver.count("starts", "retried") == 1
+    assert "reconcile" in receiver.log.read_text()
+    assert receiver.stop() in (0, -15)
 
 
-def test_too_many_are_sent_away_and_may_come_again(tmp_path):
-    prefect = PrefectRecorder()
-    prefect.down = True
-    receiver = Receiver(tmp_path, prefect.url, COLLAGE_RECEIVER__MAX_STARTS="1")
-    try:
-        assert post(receiver, event("one")).status_code == 202
-        body = event("two")
-        send = headers(body)
-        assert post(receiver, body, send).status_code == 503
-        prefect.down = False
-        wait_for(lambda: receiver.count("starts", "started") == 1)
-        assert post(receiver, body, send).status_code == 202
-    finally:
-        receiver.kill()
-        prefect.close()
+def test_too_many_are_sent_away_and_may_come_again(receive, own_prefect):
+    receiver = receive(COLLAGE_RECEIVER__MAX_STARTS="1")
+    assert post(receiver, event("one")).status_code == 202
+    body = event("two")
+    send = headers(body)
+    assert post(receiver, body, send).status_code == 503
+    own_prefect.down = False
+    wait_for(lambda: receiver.count("starts", "started") == 1)
+    assert post(receiver, body, send).status_code == 202
 
 
-def test_sigterm_ends_it_and_both_secrets_hold_while_they_are_rotated(tmp_path):
-    prefect = PrefectRecorder()
+def test_sigterm_ends_it_and_both_secrets_hold_while_they_are_rotated(receive, own_prefect):
+    own_prefect.down = False
     old = "the-secret-before-this"
-    receiver = Receiver(tmp_path, prefect.url, COLLAGE_RECEIVER__PREVIOUS_SECRET=old)
-    try:
-        body = event("rotated")
-        assert post(receiver, body, headers(body, secret=old)).status_code == 202
-        assert post(receiver, body).status_code == 202
-        begin = time.monotonic()
-        assert receiver.stop() in (0, -15)
-        assert time.monotonic() - begin < 10
-    finally:
-        receiver.kill()
-        prefect.close()
+    receiver = receive(COLLAGE_RECEIVER__PREVIOUS_SECRET=old)
+    body = event("rotated")
+    assert post(receiver, body, headers(body, secret=old)).status_code == 202
+    assert post(receiver, body).status_code == 202
+    begin = time.monotonic()
+    assert receiver.stop() in (0, -15)
+    assert time.monotonic() - begin < 10

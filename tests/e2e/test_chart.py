@@ -21,11 +21,11 @@ import collage
 from collage.store import open_store
 from collage.store.aliases import list_aliases
 from collage.store.bundles import fetch_bundle, list_bundles
-from tests.cluster.conftest import plane  # noqa: F401
 from tests.flows.conftest import server  # noqa: F401
 from tests.helm import charts
 from tests.pipeline.test_compile import small_model
 from tests.registry.conftest import MlflowUser, mlflow_site  # noqa: F401
+from tests.servers.fixtures import plane  # noqa: F401
 from tests.servers.node import Node
 from tests.servers.receiver import SECRET, wait_for
 from tests.store import versitygw

@@ -1,10 +1,10 @@
 import contextlib
-import importlib.util
 import os
 
 import pytest
 
 from tests.servers import prefect as prefect_server
+from tests.servers.fixtures import running
 from tests.store.conftest import bucket, credentials, s3_address, s3_server  # noqa: F401
 
 OPTIONS = {
@@ -16,12 +16,16 @@ OPTIONS = {
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     """A Prefect server; the flows of this process use it."""
-    if importlib.util.find_spec("prefect") is None:
-        pytest.skip("Prefect is not installed: pip install 'collage[flows]'")
-    try:
-        made = prefect_server.Server(tmp_path_factory.mktemp("prefect"))
-    except prefect_server.Unavailable as reason:
-        pytest.skip(str(reason))
+    with (
+        running(prefect_server.Server, tmp_path_factory.mktemp("prefect")) as made,
+        _used(made, tmp_path_factory.mktemp("prefect-home")),
+    ):
+        yield made
+
+
+@contextlib.contextmanager
+def _used(server, home):
+    """Let the flows of this process use the server."""
     from prefect.settings import (
         PREFECT_API_URL,
         PREFECT_HOME,
@@ -29,11 +33,9 @@ def server(tmp_path_factory):
         temporary_settings,
     )
 
-    home = tmp_path_factory.mktemp("prefect-home")
-    here = {PREFECT_API_URL: made.url, PREFECT_HOME: home, PREFECT_LOGGING_TO_API_ENABLED: False}
+    here = {PREFECT_API_URL: server.url, PREFECT_HOME: home, PREFECT_LOGGING_TO_API_ENABLED: False}
     with temporary_settings(here):
-        yield made
-    made.close()
+        yield
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from kubernetes import client
 from containers.check import FORBIDDEN, NEEDED
 from containers.cleanup import delete_jobs
 from tests.helm import charts
-from tests.servers.control_plane import ControlPlane, Unavailable
+from tests.servers.fixtures import or_skip
 
 RESTRICTED = {
     "pod-security.kubernetes.io/enforce": "restricted",
@@ -40,16 +40,6 @@ KINDS = (
 CLUSTER_KINDS = ("clusterroles", "clusterrolebindings")
 
 
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory):
-    try:
-        made = ControlPlane(tmp_path_factory.mktemp("plane"))
-    except Unavailable as error:
-        pytest.skip(str(error))
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def namespace(plane, request):
     return plane.make_namespace(f"t{abs(hash(request.node.name)) % 10**8}", RESTRICTED)
@@ -68,10 +58,8 @@ def helm4(kubeconfig, namespace):
 
 @pytest.fixture
 def helm3(kubeconfig):
-    try:
+    with or_skip():
         found = charts.helm3()
-    except Unavailable as error:
-        pytest.skip(str(error))
     return lambda *arguments: charts.run(found, *arguments, kubeconfig=kubeconfig)
 
 

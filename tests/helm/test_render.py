@@ -9,7 +9,7 @@ import yaml
 
 from collage.store.open import parse_s3
 from tests.helm import charts
-from tests.servers import binaries
+from tests.servers.fixtures import or_skip
 
 VERSIONS = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "LocalQueue", "ExternalSecret"}
@@ -50,10 +50,8 @@ def test_validation_refuses_what_it_must():
 
 @pytest.mark.parametrize("name", VALUES)
 def test_helm_3_renders_the_same(name, tmp_path):
-    try:
+    with or_skip():
         helm = charts.helm3()
-    except binaries.Unavailable as error:
-        pytest.skip(str(error))
     file = charts.write_values(tmp_path, VALUES[name])
     given = ("-f", str(file), "--kube-version", "1.34.0")
     said = charts.run(helm, "template", "collage", str(charts.CHART), "-n", "ns", *given)

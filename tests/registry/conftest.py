@@ -1,7 +1,6 @@
 """A registry of each kind, with what a user does to it: every test of the protocol runs against all."""
 
 import contextlib
-import importlib.util
 import itertools
 
 import numpy as np
@@ -12,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from collage.registry import open_registry
 from collage.store import open_store
 from tests.servers import mlflow as mlflow_server
+from tests.servers.fixtures import running
 from tests.store.conftest import bucket, credentials, s3_address, s3_server  # noqa: F401
 
 _names = itertools.count()
@@ -39,14 +39,8 @@ def save_model(folder, external):
 
 @pytest.fixture(scope="session")
 def mlflow_site(tmp_path_factory):
-    if importlib.util.find_spec("mlflow") is None:
-        pytest.skip("MLflow is not installed: pip install 'collage[services]'")
-    try:
-        server = mlflow_server.Server(tmp_path_factory.mktemp("mlflow"))
-    except mlflow_server.Unavailable as reason:
-        pytest.skip(str(reason))
-    yield server
-    server.close()
+    with running(mlflow_server.Server, tmp_path_factory.mktemp("mlflow")) as server:
+        yield server
 
 
 class FileUser:

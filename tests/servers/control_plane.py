@@ -26,8 +26,6 @@ from kubernetes import client
 from tests.servers.binaries import CONTROL_PLANE, Unavailable, find
 from tests.servers.certificates import write_certificates
 
-__all__ = ["ControlPlane", "Unavailable"]
-
 SERVICES = "10.99.0.0/24"
 SERVICE_IP = "10.99.0.1"
 ISSUER = "https://kubernetes.default.svc"
@@ -113,7 +111,9 @@ class ControlPlane:
         core = client.CoreV1Api(self._admin)
         core.create_namespace({"metadata": {"name": name, "labels": labels or {}}})
         self._await(lambda: core.read_namespaced_service_account("default", name), "controllers")
-        self._await(lambda: core.read_namespaced_config_map("kube-root-ca.crt", name), "controllers")
+        self._await(
+            lambda: core.read_namespaced_config_map("kube-root-ca.crt", name), "controllers"
+        )
         return name
 
     def kill(self, name: str) -> None:

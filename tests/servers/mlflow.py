@@ -11,14 +11,11 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.servers.binaries import Unavailable
 from tests.store.versitygw import free_port
 
 START_S = 120.0
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
-
-
-class Unavailable(Exception):
-    """Why there is no server on this machine."""
 
 
 class Server:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.servers.binaries import Unavailable
 from tests.store.versitygw import free_port
 
 START_S = 120.0
@@ -20,10 +21,6 @@ _QUIET = {
     "PREFECT_CLI_COLORS": "false",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
 }
-
-
-class Unavailable(Exception):
-    """Why there is no server on this machine."""
 
 
 class Server:

@@ -6,18 +6,7 @@ import time
 import pytest
 from kubernetes import client
 
-from tests.servers.control_plane import ControlPlane, Unavailable
 from tests.servers.node import Node
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory):
-    try:
-        made = ControlPlane(tmp_path_factory.mktemp("plane"))
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from collage.store import open_store
+from tests.servers.fixtures import running
 from tests.store import versitygw
 from tests.store.proxy import Proxy
 
@@ -15,12 +16,8 @@ _buckets = itertools.count()
 def s3_server(tmp_path_factory):
     if importlib.util.find_spec("boto3") is None:
         pytest.skip("boto3 is not installed: pip install 'collage[s3]'")
-    try:
-        server = versitygw.Server(tmp_path_factory.mktemp("s3"))
-    except versitygw.Unavailable as reason:
-        pytest.skip(str(reason))
-    yield server
-    server.close()
+    with running(versitygw.Server, tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tests.servers.binaries import Unavailable, find
 
-__all__ = ["ACCESS", "SECRET", "Server", "Unavailable", "free_port"]
-
 ACCESS, SECRET = "collage-tests", "not-a-real-secret-0123456789"
 
 

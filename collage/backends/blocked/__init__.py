@@ -13,6 +13,7 @@ after the other over their packed weights, each into its own result. See native/
 from dataclasses import dataclass
 
 from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
+from collage.backends.native_kernels import kernels_availability
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph
@@ -21,7 +22,6 @@ from collage.rules.parallel import Parallel
 from collage.rules.regions import Regions
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
 from collage.rules.wrap import Union
-from collage.runtime.plugin import load_plugin
 
 KIND = "blocked"
 PRODUCTS = ("Conv", "MatMul", "Gemm")
@@ -36,18 +36,7 @@ class BlockedBackend(Backend):
     style = BackendStyle.LIBRARY
 
     def availability(self) -> Availability:
-        import tvm_ffi
-
-        try:
-            load_plugin()
-        except BackendError as error:
-            return Availability(str(error))
-        instructions = tvm_ffi.get_global_func("collage.blocked_instructions", allow_missing=True)
-        if instructions is None:
-            return Availability("this build of the plug-in has no blocked kernels")
-        if (name := str(instructions())) == "plain":
-            return Availability("the processor has no AVX2 with FMA")
-        return Availability("", {"blocked": REVISION, "instructions": name})
+        return kernels_availability(self.name, REVISION)
 
     def unsupported(self, function: Function, node: int) -> str | None:
         if reason := refusal(function, node):

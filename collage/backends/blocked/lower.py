@@ -13,8 +13,8 @@ import numpy as np
 
 from collage.backends.blocked.program import Op, Part, PostKind, Shape, Step, Window
 from collage.backends.blocked.program import Post as BlockedPost
+from collage.backends.native_kernels import Activation, Kind
 from collage.backends.onednn.program import Draft, Post, Source
-from collage.backends.winograd.convolution import Activation, Kind
 from collage.errors import BackendError
 
 POOLINGS = ("pooling_avg_exclude_padding", "pooling_avg_include_padding")

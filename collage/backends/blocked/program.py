@@ -10,15 +10,14 @@ from enum import IntEnum
 
 import numpy as np
 
-from collage.backends.winograd.convolution import Activation
-from collage.backends.winograd.weights import PANEL, by_panels
+from collage.backends.native_kernels import PANEL, Activation, by_panels
 from collage.runtime.blob import Header, pack
 
 Shape = tuple[int, ...]
 
 
 class Op(IntEnum):
-    """What a step does (`Op` in native/blocked.cc)."""
+    """What a step does (`Op` in native/blocked_program.h)."""
 
     PRODUCT = 0
     DEPTHWISE = 1

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
+from collage.backends.native_kernels import by_panels, kernels_availability
 from collage.backends.winograd.convolution import Convolution, describe, refusal
 from collage.backends.winograd.patterns import winograd_rule
-from collage.backends.winograd.weights import by_panels, transformed_weights
+from collage.backends.winograd.weights import transformed_weights
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.frontend.region import region_values
 from collage.graph.index_set import IndexSet
 from collage.rules.rule import PartitionRule
 from collage.runtime.blob import Header, pack
-from collage.runtime.plugin import load_plugin
 
 REVISION = "2"
 """Part of every cost's key: kernels that change invalidate what was measured with the old ones."""
@@ -49,18 +49,7 @@ class WinogradBackend(Backend):
     variants = tuple(VARIANTS)
 
     def availability(self) -> Availability:
-        import tvm_ffi
-
-        try:
-            load_plugin()
-        except BackendError as error:
-            return Availability(str(error))
-        instructions = tvm_ffi.get_global_func("collage.winograd_instructions", allow_missing=True)
-        if instructions is None:
-            return Availability("this build of the plug-in has no Winograd kernels")
-        if (name := str(instructions())) == "plain":
-            return Availability("the processor has no AVX2 with FMA")
-        return Availability("", {"winograd": REVISION, "instructions": name})
+        return kernels_availability(self.name, REVISION)
 
     def unsupported(self, function: Function, node: int) -> str | None:
         return refusal(function, node)

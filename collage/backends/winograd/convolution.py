@@ -8,40 +8,17 @@ precisely what does not fit. The residual is any value of the same shape; it may
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import onnx
 
+from collage.backends.native_kernels import Activation, Kind
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.frontend.region import region_values
 from collage.graph.dataflow import Node
 from collage.graph.index_set import IndexSet, indices
-
-
-class Kind(IntEnum):
-    """Activations of the kernel (`Activation` in native/activation.h)."""
-
-    NONE = 0
-    CLAMP = 1
-    LEAKY_RELU = 2
-    SIGMOID = 3
-    SILU = 4
-    HARD_SIGMOID = 5
-    HARD_SWISH = 6
-    LINEAR = 7
-
-
-@dataclass(frozen=True, slots=True)
-class Activation:
-    """An activation with its two parameters."""
-
-    kind: Kind = Kind.NONE
-    a: float = 0.0
-    b: float = 0.0
-
 
 NO_ACTIVATION = Activation()
 GATES = {Kind.SIGMOID: Kind.SILU, Kind.HARD_SIGMOID: Kind.HARD_SWISH}

@@ -15,8 +15,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-PANEL = 32
-"""Output channels that the kernel computes together (kPanel)."""
+from collage.backends.native_kernels import by_panels
 
 POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, sqrt(0.5), -sqrt(0.5), sqrt(2.0), -sqrt(2.0))}
 """The finite points of F(m, 3) by m, in the order of the kernel."""
@@ -43,13 +42,3 @@ def transformed_weights(weights: np.ndarray, tile: int) -> np.ndarray:
     matrix = filter_matrix(tile)
     product = np.einsum("ik,ockl,jl->ocij", matrix, weights.astype(np.float64), matrix)
     return np.ascontiguousarray(by_panels(product.astype(np.float32)).swapaxes(1, 2))
-
-
-def by_panels(weights: np.ndarray) -> np.ndarray:
-    """Order `weights` [out, in, height, width] as [panels, in, height * width, PANEL]."""
-    channels_out, channels_in = weights.shape[:2]
-    panels = -(-channels_out // PANEL)
-    padded = np.zeros((panels * PANEL, channels_in, prod(weights.shape[2:])), np.float32)
-    padded[:channels_out] = weights.reshape(channels_out, channels_in, -1)
-    grouped = padded.reshape(panels, PANEL, channels_in, -1)
-    return np.ascontiguousarray(grouped.transpose(0, 2, 3, 1))

@@ -1,0 +1,3 @@
+from tests.servers.fixtures import plane
+
+__all__ = ["plane"]

@@ -1,0 +1,45 @@
+"""Fixtures of real servers: what needs one that this machine cannot run is skipped, with the reason."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+import pytest
+
+from tests.servers.binaries import Unavailable
+
+
+class Server(Protocol):
+    """What runs until it is closed."""
+
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Server)
+
+
+@contextlib.contextmanager
+def or_skip() -> Iterator[None]:
+    """Skip the test where something is Unavailable."""
+    try:
+        yield
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@contextlib.contextmanager
+def running(start: Callable[..., S], *arguments: object) -> Iterator[S]:
+    """Start a server, or skip the test; it is closed at the end."""
+    with or_skip():
+        server = start(*arguments)
+    with contextlib.closing(server):
+        yield server
+
+
+@pytest.fixture(scope="package")
+def plane(tmp_path_factory):
+    """A Kubernetes control plane for the tests of the folder whose conftest.py imports this."""
+    from tests.servers.control_plane import ControlPlane
+
+    with running(ControlPlane, tmp_path_factory.mktemp("plane")) as made:
+        yield made
