@@ -31,11 +31,12 @@ class Runs:
         }  # fmt: skip
 
     def start(self, cache="cache"):
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.flows.runner", str(self.model)],
-            env={**self._environment, "COLLAGE_CACHE_DIR": str(self.folder / cache)},
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-        )  # fmt: skip
+        with (self.folder / f"{cache}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.flows.runner", str(self.model)],
+                env={**self._environment, "COLLAGE_CACHE_DIR": str(self.folder / cache)},
+                stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            )  # fmt: skip
 
     def end(self, process):
         text, _ = process.communicate(timeout=240)

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("prefect")
 
+from tests.flows.leaks import Places
 from tests.flows.runs import Runs
 
 
@@ -54,3 +55,25 @@ def test_a_store_that_is_away_fails_the_run_with_what_to_do(server, limit, bucke
     found = runs.end(runs.start())
     assert found["state"] == "Failed"
     assert bucket.name in found["message"]
+
+
+def test_wrong_credentials_fail_the_run_and_are_written_nowhere(
+    server, limit, client, s3_address, tmp_path, monkeypatch
+):
+    """Where something fails, tracebacks and requests are written: here at the level DEBUG."""
+    marked = "marked-wrong-secret-key-93bd"
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", marked)
+    monkeypatch.setenv("PREFECT_LOGGING_LEVEL", "DEBUG")
+    runs = Runs(server, s3_address, tmp_path / "runs")
+    found = runs.end(runs.start())
+    assert found["state"] == "Failed"
+    assert "secret key is wrong" in found["message"]
+    assert marked not in found["message"]
+    places = Places()
+    places.add_folder("run", runs.folder)
+    places.add_folder("server", server.folder)
+    places.add_prefect("prefect", client)
+    assert {"prefect/logs", "prefect/flow_runs", "run/cache.log"} <= places.with_word(
+        "secret key is wrong"
+    )
+    assert not places.with_word(marked)
