@@ -38,9 +38,7 @@ STATED = {
     "set-up": (set(), FLOWS),
     "clean-up": (set(), FLOWS | SERVER),
     "test": (set(), FLOWS | SERVER),
-    "probe": (set(), DNS | STORE),
-    "measure": (set(), DNS | STORE),
-    "finish": (set(), DNS | STORE),
+    **{str(kind): (set(), DNS | STORE) for kind in Kind},
 }
 """Component of a pod -> what may come in, and where it may go."""
 SERVERS = ("10.96.0.1", "172.20.0.1", "192.168.1.10", "169.254.169.254")
@@ -108,12 +106,12 @@ def test_no_pod_of_an_example_is_left_open(name):
 
 
 @pytest.mark.parametrize("name", ["aws-irsa", "laptop", "s3-compatible"])
-def test_measuring_pods_of_an_example_reach_no_api_server(name):
+def test_pods_of_jobs_of_an_example_reach_no_api_server(name):
     values = charts.example(name)
     found = policies(charts.render(values))
-    measuring = [one for one in pods(values) if one.get("collage.dev/measure") == "true"]
-    assert len(measuring) == len(Kind)
-    for labels in measuring:
+    of_jobs = [one for one in pods(values) if component(one) in set(Kind)]
+    assert len(of_jobs) == len(Kind)
+    for labels in of_jobs:
         outside = doors(found, labels, "Egress")
         for address in SERVERS:
             reached = [
