@@ -117,17 +117,23 @@ def killed_server(runs, moment_s, s3, chance):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300 + 180 * ROUNDS)
 @pytest.mark.parametrize("kill", [killed_flow, killed_server], ids=["flow", "S3 server"])
 def test_killed_at_any_moment_it_goes_on_where_it_was(kill, make_runs, undisturbed, s3, capsys):
     whole_s, plan_s = undisturbed
     chance = random.Random(os.getpid())
-    rounds = []
+    say(capsys, f"\n  undisturbed: {whole_s:.1f} s, plan {plan_s * 1e6:.1f} us; seed {os.getpid()}")
+    say(capsys, HEAD)
     for number in range(ROUNDS):
-        rounds.append(one_round(kill, make_runs, s3, number, whole_s, chance))
-        assert plan_s / NOISE < rounds[-1].plan_s < plan_s * NOISE, (rounds, plan_s)
+        one = one_round(kill, make_runs, s3, number, whole_s, chance)
+        say(capsys, one.line(number + 1))
+        assert plan_s / NOISE < one.plan_s < plan_s * NOISE, (one, plan_s)
+
+
+def say(capsys, line):
+    """Show a line at once: a round takes half a minute."""
     with capsys.disabled():
-        print(f"\n{HEAD}\n" + "\n".join(one.line(n) for n, one in enumerate(rounds, 1)))
-        print(f"  undisturbed: {whole_s:.1f} s, plan {plan_s * 1e6:.1f} us; seed {os.getpid()}")
+        print(line, flush=True)
 
 
 def one_round(kill, make_runs, s3, number, whole_s, chance):
@@ -187,6 +193,5 @@ def test_a_killed_run_gives_its_slot_back_in_the_time_that_the_documents_say(
     assert held() == 1
     wait_for(lambda: not held(), 90)
     seconds = time.monotonic() - start
-    with capsys.disabled():
-        print(f"\n  the slot of a killed run was free after {seconds:.0f} s")
+    say(capsys, f"\n  the slot of a killed run was free after {seconds:.0f} s")
     assert seconds < settings.lease_s + 15 + 5
