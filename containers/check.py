@@ -16,12 +16,16 @@ NEEDED = {
 }
 """(API group, resource, sub-resource) -> verbs that the chart's Role gives."""
 FORBIDDEN = {
-    ("", "secrets", ""): ("get", "list"),
-    ("", "pods", ""): ("create", "delete"),
+    ("batch", "jobs", ""): ("update", "patch", "deletecollection"),
+    ("", "secrets", ""): ("get", "list", "watch"),
+    ("", "pods", ""): ("create", "delete", "deletecollection"),
     ("", "pods", "exec"): ("create",),
+    ("", "serviceaccounts", ""): ("impersonate",),
+    ("", "serviceaccounts", "token"): ("create",),
     ("", "configmaps", ""): ("get", "update"),
     ("apps", "deployments", ""): ("get", "patch"),
-    ("rbac.authorization.k8s.io", "roles", ""): ("create",),
+    ("rbac.authorization.k8s.io", "roles", ""): ("create", "bind", "escalate"),
+    ("rbac.authorization.k8s.io", "rolebindings", ""): ("create",),
 }
 DEPLOYMENTS = ("optimize-model", "reconcile-registry", "collect-garbage")
 """Flows that must have a deployment."""

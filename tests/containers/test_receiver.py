@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import random
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -182,7 +184,52 @@ def test_a_promised_run_starts_after_a_kill(receive, own_prefect, attempt):
     wait_for(lambda: own_prefect.runs)
     wait_for(lambda: receiver.count("starts", "started") == 1)
     assert len({one["idempotency_key"] for one in own_prefect.runs}) == 1
-    wait_for(lambda: "collage_receiver_waiting 0.0" in httpx.get(f"{receiver.url}/metrics").text)
+    wait_for(lambda: "collage_receiver_waiting 0.0" in metrics(receiver))
+
+
+def test_killed_at_ten_random_moments_among_webhooks_it_keeps_what_it_promised(
+    receive, own_prefect, capsys
+):
+    """One that was answered with 202 starts its run once; one that was not, is sent again by MLflow."""
+    own_prefect.down = False
+    receiver, chance = receive(), random.Random()
+    promised, sent, lines = set(), 0, []
+
+    def send(name):
+        try:
+            return name if post(receiver, event(name)).status_code == 202 else None
+        except httpx.HTTPError:
+            return None
+
+    def keys(names):
+        found = [one for one in own_prefect.runs if one["parameters"]["model"] in names]
+        return {(one["parameters"]["model"], one["idempotency_key"]) for one in found}
+
+    for number in range(10):
+        names = [f"storm-{number}-{n}" for n in range(12)]
+        moment_s = chance.uniform(0.0, 0.25)
+        with ThreadPoolExecutor(12) as pool:
+            answers = [pool.submit(send, name) for name in names]
+            time.sleep(moment_s)
+            receiver.kill()
+            accepted = {one.result() for one in answers} - {None}
+        before = len(keys(accepted))
+        receiver.start()
+        promised.update(accepted)
+        sent += len(names)
+        wait_for(lambda: len(keys(promised)) >= len(promised))
+        lines.append(f"  {moment_s * 1e3:4.0f} ms: {len(accepted):2} accepted, {before:2} begun")
+    assert promised
+    assert len(promised) < sent, "it was never killed before an answer"
+    wait_for(lambda: "collage_receiver_waiting 0.0" in metrics(receiver))
+    found = keys({one["parameters"]["model"] for one in own_prefect.runs})
+    assert len(found) == len({name for name, _ in found}), "one key for each version"
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
+
+
+def metrics(receiver):
+    return httpx.get(f"{receiver.url}/metrics").text
 
 
 def test_prefect_down_for_long_gives_up_and_counts(receive):

@@ -1,9 +1,14 @@
 """The whole path with real parts: MLflow's webhook, the receiver, Prefect, a worker, S3, and back.
 
-Nothing here calls the flow: giving a version the alias `candidate` is the only step.
+Nothing here calls the flow: giving a version the alias `candidate` is the only step. All parts are told
+secrets; afterwards everything that they wrote anywhere is searched for them.
 """
 
+import base64
+import io
 import time
+import zipfile
+from urllib.parse import quote
 
 import pytest
 
@@ -11,13 +16,24 @@ from collage.store import open_store
 from collage.store.aliases import list_aliases
 from collage.store.bundles import list_bundles
 from tests.flows.conftest import OPTIONS
+from tests.flows.leaks import Places
 from tests.pipeline.test_compile import small_model
 from tests.registry.conftest import MlflowUser, mlflow_site  # noqa: F401
 from tests.servers.receiver import SECRET, Receiver, wait_for
+from tests.store import versitygw
 
 pytest.importorskip("prefect")
 
 WORK_S = 240.0
+MARKED = {
+    "store": versitygw.SECRET,
+    "webhook": SECRET,
+    "webhook before": "marked-webhook-secret-of-yesterday",
+    "MLflow": "marked-mlflow-password-51c09f",
+    "Prefect": "marked-prefect-password-77ab21",
+    "Prefect Cloud": "pnu_markedprefectkey0123456789",
+}
+"""Secret values by what they open; the servers of these tests do not ask for all of them."""
 
 
 @pytest.fixture
@@ -30,6 +46,10 @@ def worker(server, limit, s3_address, mlflow_site, tmp_path, monkeypatch):  # no
         "REGISTRY": mlflow_site.address, "WORK_POOL": "end-to-end",
     }  # fmt: skip
     settings = {f"COLLAGE_{name}": value for name, value in settings.items()}
+    settings |= {
+        "MLFLOW_TRACKING_USERNAME": "collage", "MLFLOW_TRACKING_PASSWORD": MARKED["MLflow"],
+        "PREFECT_API_AUTH_STRING": f"collage:{MARKED['Prefect']}", "PREFECT_LOGGING_LEVEL": "DEBUG",
+    }  # fmt: skip
     for name, value in {**settings, **server.environment}.items():
         monkeypatch.setenv(name, value)
     assert setup.main() == 0
@@ -40,7 +60,12 @@ def worker(server, limit, s3_address, mlflow_site, tmp_path, monkeypatch):  # no
 @pytest.fixture
 def hook(server, mlflow_site, tmp_path):  # noqa: F811
     user = MlflowUser(mlflow_site, tmp_path)
-    receiver = Receiver(tmp_path, server.url, COLLAGE_REGISTRY=mlflow_site.address)
+    (tmp_path / "receiver").mkdir()
+    receiver = Receiver(
+        tmp_path / "receiver", server.url, COLLAGE_REGISTRY=mlflow_site.address,
+        COLLAGE_RECEIVER__PREVIOUS_SECRET=MARKED["webhook before"],
+        PREFECT_API_KEY=MARKED["Prefect Cloud"],
+    )  # fmt: skip
     made = user.client.create_webhook(
         "collage", f"{receiver.url}/webhooks/mlflow",
         ["model_version_alias.created", "model_version_tag.set", "model_version.created"],
@@ -52,7 +77,25 @@ def hook(server, mlflow_site, tmp_path):  # noqa: F811
     receiver.stop()
 
 
-def test_an_alias_is_all_it_takes(server, worker, client, hook, s3_address, tmp_path):
+@pytest.fixture
+def written(server, client, hook, mlflow_site, s3_server, s3_address, tmp_path):  # noqa: F811
+    """Collect what all parts have written by now."""
+
+    def collect():
+        places = Places()
+        places.add_folder("prefect server and worker", server.folder)
+        places.add_folder("receiver", hook[1].folder)
+        places.add_folder("mlflow", mlflow_site.folder)
+        places.add_folder("cache", tmp_path / "cache")
+        places.add("s3 server's log", s3_server.log.read_bytes())
+        places.add_store("store", open_store(s3_address, writes=False))
+        places.add_prefect("prefect", client)
+        return places
+
+    return collect
+
+
+def test_an_alias_is_all_it_takes(server, worker, client, hook, written, s3_address, tmp_path):
     import mlflow.onnx
     import onnx
 
@@ -90,6 +133,51 @@ def test_an_alias_is_all_it_takes(server, worker, client, hook, s3_address, tmp_
     state = reconcile_registry(return_state=True)
     assert state.message == "0 started"
     assert len(_runs(client, deployment)) == 1
+    check_no_secret_in(written())
+
+
+def check_no_secret_in(places):
+    for what, secret in MARKED.items():
+        assert not places.with_word(secret), what
+    # The search reads what was written: what must be there, it finds.
+    for word, there in {
+        "onnxruntime": {"prefect/artifacts", "store/blobs"},
+        "collage.plan.ready": {"prefect/events", "prefect server and worker/prefect.db"},
+        "seconds": {"cache/costs", "store/costs"},
+        "collage.status": {"mlflow/mlflow.db"},
+        "from the store": {"prefect/logs", "prefect server and worker/worker-end-to-end.log"},
+        "accepted": {"receiver/receiver.log"},
+        "environment_digest": {"store/bundles"},
+    }.items():
+        found = places.with_word(word)
+        missing = {one for one in there if not any(place.startswith(one) for place in found)}
+        assert not missing, (word, missing, sorted(found))
+
+
+def test_the_search_finds_a_secret_however_it_is_written(server, client, s3_address):
+    """A leak into each kind of place, made on purpose."""
+    from prefect import flow
+    from prefect.artifacts import create_markdown_artifact
+
+    from collage.store.blobs import put_blob
+
+    planted = "planted-secret-6f1d/of+some-length"
+    basic = base64.b64encode(f"user:{planted}".encode())
+    flow(lambda: create_markdown_artifact(f"mlflow: {planted}", key="planted"), name="leaky")()
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("inner.json", b'{"auth": "' + basic + b'"}')
+    store = open_store(s3_address)
+    digest = put_blob(store, archive.getvalue())
+    put_blob(store, f"http://user:{quote(planted, safe='')}@host/".encode())
+    places = Places()
+    places.add_store("store", store)
+    places.add_prefect("prefect", client)
+    found = places.with_word(planted)
+    assert "prefect/artifacts" in found
+    assert sum(place.startswith("store/") for place in found) == 2
+    assert any(place.endswith(f"{digest}!inner.json") for place in found)
+    assert not places.with_word("another-secret-that-nobody-wrote")
 
 
 def _with_options():

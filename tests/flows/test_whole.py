@@ -1,63 +1,13 @@
-"""A real model through the real flow: real measuring, real S3, real Prefect, processes that die.
+"""A real model through the real flow: real measuring, real S3, real Prefect (kills: test_kills.py)."""
 
-COLLAGE_KILLS=10 kills ten times instead of three (a variable of this test alone).
-"""
-
-import json
-import os
-import random
-import signal
-import subprocess
-import sys
 import time
-from collections import Counter
 
 import pytest
 
-from collage.cost.table import decode_lines
-from collage.store import open_store
-from collage.store.aliases import list_aliases
-from collage.store.bundles import fetch_bundle, list_bundles
-from tests.flows.conftest import OPTIONS
-from tests.pipeline.test_compile import small_model
-
 pytest.importorskip("prefect")
 
-KILLS = int(os.environ.pop("COLLAGE_KILLS", "3"))
-
-
-class Runs:
-    """Runs of one model against one store, each in a process and with a local folder of its own."""
-
-    def __init__(self, server, address, folder):
-        self.address, self.folder = address, folder
-        self.model = small_model(folder / "small.onnx")
-        self._environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("COLLAGE_")},
-            **server.environment, "COLLAGE_STORE": address, "COLLAGE_THREADS": "1",
-            "COLLAGE_PROGRESS_EVERY_S": "1", "COLLAGE_RETRY_DELAY_S": "0.1",
-            "TEST_OPTIONS": json.dumps(OPTIONS),
-        }  # fmt: skip
-
-    def start(self, cache="cache"):
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.flows.runner", str(self.model)],
-            env={**self._environment, "COLLAGE_CACHE_DIR": str(self.folder / cache)},
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-        )  # fmt: skip
-
-    def end(self, process):
-        text, _ = process.communicate(timeout=240)
-        return json.loads(text.splitlines()[-1])
-
-    def costs(self):
-        """How often each cost is in the store."""
-        store = open_store(self.address, writes=False)
-        found = Counter()
-        for entry in store.entries("costs/"):
-            lines = decode_lines(store.read(entry.key).data)
-            found.update({line[0] for line in lines if line})
-        return found
+from tests.flows.leaks import Places
+from tests.flows.runs import Runs
 
 
 @pytest.fixture
@@ -65,61 +15,38 @@ def runs(server, limit, s3_address, tmp_path):
     return Runs(server, s3_address, tmp_path)
 
 
-def check_one_bundle(runs, outcome, tmp_path):
-    store = open_store(runs.address)
-    assert [*list_bundles(store)] == [outcome["result"]["bundle"]]
-    if outcome["status"] == "optimized":
-        (alias,) = list_aliases(store)
-        assert (alias.name, alias.bundle) == (outcome["alias"], outcome["bundle"])
-    import collage
-
-    fetch_bundle(store, outcome["result"]["bundle"], tmp_path / "fetched")
-    collage.load(tmp_path / "fetched").check()
-
-
-def test_a_second_run_measures_nothing_and_publishes_nothing(runs, tmp_path):
-    first = runs.end(runs.start())
+def test_a_second_run_measures_nothing_and_publishes_nothing(runs, capsys):
+    first, first_s = timed(runs)
     assert first["state"] == "Completed", first
     (outcome,) = first["outcomes"]
-    check_one_bundle(runs, outcome, tmp_path)
+    runs.check_one_bundle(outcome)
     known = runs.costs()
     assert len(known) > 10
-    start = time.monotonic()
-    second = runs.end(runs.start("elsewhere"))
-    assert time.monotonic() - start < 60
+    assert set(known) == set(runs.measured())
+    second, second_s = timed(runs, "elsewhere")
     assert second["outcomes"][0]["result"] == outcome["result"]
     assert runs.costs() == known
-    assert not list(tmp_path.glob("elsewhere/costs/*.jsonl")), "nothing was measured there"
+    again = len(runs.measured("elsewhere"))
+    with capsys.disabled():
+        print(
+            f"\n  first run {first_s:.0f} s, {len(known)} costs; second {second_s:.0f} s, {again}"
+        )
+    assert again == 0
+    assert second_s < 60
 
 
-def test_two_at_once_measure_nothing_twice_and_publish_one_bundle(runs, tmp_path):
+def timed(runs, cache="cache"):
+    start = time.monotonic()
+    return runs.end(runs.start(cache)), time.monotonic() - start
+
+
+def test_two_at_once_measure_nothing_twice_and_publish_one_bundle(runs):
     both = [runs.start("one"), runs.start("two")]
     one, two = (runs.end(process) for process in both)
     assert (one["state"], two["state"]) == ("Completed", "Completed")
     assert one["outcomes"][0]["result"] == two["outcomes"][0]["result"]
-    check_one_bundle(runs, one["outcomes"][0], tmp_path)
+    runs.check_one_bundle(one["outcomes"][0])
     assert set(runs.costs().values()) == {1}
-
-
-def test_killed_at_any_moment_it_goes_on_where_it_was(runs, limit, tmp_path):
-    limit(slots=KILLS + 1)  # a killed run keeps its slot until its lease ends
-    chance = random.Random(os.getpid())
-    for _ in range(KILLS):
-        process = runs.start()
-        time.sleep(chance.uniform(3.0, 16.0))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    last = runs.end(runs.start())
-    assert last["state"] == "Completed", last
-    check_one_bundle(runs, last["outcomes"][0], tmp_path)
-    measured = Counter(
-        key
-        for file in tmp_path.glob("cache/costs/*.jsonl")
-        for key in (line[0] for line in decode_lines(file.read_bytes()) if line)
-    )
-    assert len(measured) > 10
-    assert set(measured.values()) == {1}, "a cost that was known was measured again"
-    assert set(runs.costs()) <= set(measured)
 
 
 def test_a_store_that_is_away_fails_the_run_with_what_to_do(server, limit, bucket, tmp_path):
@@ -128,3 +55,25 @@ def test_a_store_that_is_away_fails_the_run_with_what_to_do(server, limit, bucke
     found = runs.end(runs.start())
     assert found["state"] == "Failed"
     assert bucket.name in found["message"]
+
+
+def test_wrong_credentials_fail_the_run_and_are_written_nowhere(
+    server, limit, client, s3_address, tmp_path, monkeypatch
+):
+    """Where something fails, tracebacks and requests are written: here at the level DEBUG."""
+    marked = "marked-wrong-secret-key-93bd"
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", marked)
+    monkeypatch.setenv("PREFECT_LOGGING_LEVEL", "DEBUG")
+    runs = Runs(server, s3_address, tmp_path / "runs")
+    found = runs.end(runs.start())
+    assert found["state"] == "Failed"
+    assert "secret key is wrong" in found["message"]
+    assert marked not in found["message"]
+    places = Places()
+    places.add_folder("run", runs.folder)
+    places.add_folder("server", server.folder)
+    places.add_prefect("prefect", client)
+    assert {"prefect/logs", "prefect/flow_runs", "run/cache.log"} <= places.with_word(
+        "secret key is wrong"
+    )
+    assert not places.with_word(marked)

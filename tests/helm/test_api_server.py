@@ -1,11 +1,7 @@
 """The chart against a real Kubernetes API server: what it leaves behind, what it may do, what is admitted."""
 
-import json
-import ssl
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import helm_python
@@ -14,7 +10,8 @@ from kubernetes import client
 
 from containers.check import FORBIDDEN, NEEDED
 from containers.cleanup import delete_jobs
-from tests.helm import charts
+from tests.helm import charts, networks, test_networks
+from tests.helm.requests import MERGE, VERBS, ask, items, may, resources, rules_of, status_of
 from tests.servers.fixtures import or_skip
 
 RESTRICTED = {
@@ -74,36 +71,12 @@ def objects(plane, namespace):
         if plural == "events":
             continue
         path = f"/apis/{group}/{version}" if group else f"/api/{version}"
-        for item in _items(plane, f"{path}/namespaces/{namespace}/{plural}"):
+        for item in items(plane, f"{path}/namespaces/{namespace}/{plural}"):
             found.add((plural, item["metadata"]["name"]))
     for plural in CLUSTER_KINDS:
-        for item in _items(plane, f"/apis/rbac.authorization.k8s.io/v1/{plural}"):
+        for item in items(plane, f"/apis/rbac.authorization.k8s.io/v1/{plural}"):
             found.add((plural, item["metadata"]["name"]))
     return found
-
-
-def ask(plane, method, path, body=None, kind="application/json", token=None):
-    """Ask the API server; returns the HTTP status and what it answers."""
-    told = plane.configuration(token)
-    request = urllib.request.Request(
-        plane.url + path,
-        method=method,
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"Authorization": told.api_key["authorization"], "Content-Type": kind},
-    )
-    context = ssl.create_default_context(cafile=told.ssl_ca_cert)
-    try:
-        with urllib.request.urlopen(request, context=context, timeout=30) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
-
-
-def _items(plane, path):
-    status, answer = ask(plane, "GET", path)
-    assert status == 200, answer
-    return answer["items"]
 
 
 def wait_until(condition, seconds=30):
@@ -178,72 +151,136 @@ def accounts(plane, namespace, helm4):
     helm4.uninstall("collage")
 
 
-VERBS = {
-    "get": "GET",
-    "list": "GET",
-    "create": "POST",
-    "update": "PUT",
-    "patch": "PATCH",
-    "delete": "DELETE",
+NEEDED_VERBS = {
+    (group, f"{resource}/{sub}" if sub else resource, verb)
+    for (group, resource, sub), verbs in NEEDED.items()
+    for verb in verbs
 }
-RESOURCES = [kind for kind in KINDS if kind[2] != "events"] + [
-    ("", "v1", "pods/log"), ("", "v1", "pods/exec"), ("", "v1", "pods/eviction"), ("", "v1", "secrets"),
-    ("", "v1", "events"), ("", "v1", "persistentvolumeclaims"), ("", "v1", "serviceaccounts/token"),
-    ("apps", "v1", "daemonsets"), ("batch", "v1", "jobs/status"),
-    ("coordination.k8s.io", "v1", "leases"),
-]  # fmt: skip
+REVIEWS = {
+    ("authorization.k8s.io", "selfsubjectaccessreviews", "create"),
+    ("authorization.k8s.io", "selfsubjectrulesreviews", "create"),
+    ("authentication.k8s.io", "selfsubjectreviews", "create"),
+}
+"""Everybody may ask the cluster what they are and may do (`system:basic-user`)."""
 
 
-def status_of(plane, token, group, version, resource, verb, namespace):
-    """Ask for real; returns the HTTP status."""
-    plural, _, sub = resource.partition("/")
-    base = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    path = f"{base}/namespaces/{namespace}/{plural}" if namespace else f"{base}/{plural}"
-    if sub or verb in ("get", "update", "patch", "delete"):
-        path += "/absent"
-    path += f"/{sub}" if sub else ""
-    kind = "application/merge-patch+json" if verb == "patch" else "application/json"
-    body = {} if verb in ("create", "update", "patch") else None
-    return ask(plane, VERBS[verb], path, body, kind, token)[0]
+def allowed_of(plane, token, namespace):
+    """Try every verb on every resource of the API server; returns what was not answered with 403."""
+    allowed, refused = set(), 0
+    for resource in resources(plane):
+        for verb in VERBS:
+            if resource.answers(verb):
+                if status_of(plane, token, resource, verb, namespace) == 403:
+                    refused += 1
+                else:
+                    allowed.add((resource.group, resource.name, verb))
+    assert refused > 500
+    return allowed
 
 
 def test_the_controller_is_refused_everything_outside_its_list(plane, namespace, accounts):
+    token = accounts["controller"]
+    assert allowed_of(plane, token, namespace) == NEEDED_VERBS | REVIEWS
     other = plane.make_namespace(f"{namespace}-other")
-    allowed, refused = set(), 0
-    for group, version, resource in RESOURCES:
-        for verb in VERBS:
-            if "/" in resource and verb == "list":
-                continue
-            told = status_of(
-                plane, accounts["controller"], group, version, resource, verb, namespace
-            )
-            if told == 403:
-                refused += 1
-            else:
-                allowed.add((group, resource, verb))
-            there = status_of(plane, accounts["controller"], group, version, resource, verb, other)
-            assert there == 403, (resource, verb)
-    # `get` of many is `list`, and PUT of what is absent is asked as an update: RBAC answers by verb.
-    assert allowed == {
-        (group, f"{resource}/{sub}" if sub else resource, verb)
-        for (group, resource, sub), verbs in NEEDED.items()
-        for verb in verbs
-    }
-    assert refused > 100
-    for resource in ("nodes", "namespaces", "persistentvolumes"):
-        assert status_of(plane, accounts["controller"], "", "v1", resource, "list", "") == 403
+    assert allowed_of(plane, token, other) == REVIEWS
 
 
 def test_the_measuring_account_is_refused_everything(plane, namespace, accounts):
-    for group, version, resource in RESOURCES:
-        for verb in VERBS:
-            told = status_of(plane, accounts["measure"], group, version, resource, verb, namespace)
-            assert told == 403, (resource, verb)
+    assert allowed_of(plane, accounts["measure"], namespace) == REVIEWS
+
+
+def test_the_check_of_refusals_sees_a_verb_too_much(plane, namespace, accounts):
+    """A rule of its own, for one verb that nobody needs: the same walk finds it, and nothing else."""
+    rbac = client.RbacAuthorizationV1Api(plane.client())
+    rules = [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["deletecollection"]}]
+    rbac.create_namespaced_role(namespace, {"metadata": {"name": "loose"}, "rules": rules})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "loose"}
+    subject = {"kind": "ServiceAccount", "name": "collage-measure", "namespace": namespace}
+    binding = {"metadata": {"name": "loose"}, "roleRef": reference, "subjects": [subject]}
+    rbac.create_namespaced_role_binding(namespace, binding)
+    loose = {("batch", "jobs", "deletecollection")}
+    assert wait_until(
+        lambda: allowed_of(plane, accounts["measure"], namespace) == loose | REVIEWS, 60
+    )
+
+
+@pytest.mark.parametrize("name", ["controller", "measure"])
+def test_no_account_can_make_itself_more(plane, namespace, accounts, name):
+    """Roles, bindings and other people's names; `escalate` and `bind` are verbs without a request."""
+    token = accounts[name]
+    every = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+    group = "rbac.authorization.k8s.io"
+    base = f"/apis/{group}/v1"
+    subject = {"kind": "ServiceAccount", "name": f"collage-{name}", "namespace": namespace}
+    reference = {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"}
+    meta = {"metadata": {"name": "more"}}
+    bound = {**meta, "roleRef": reference, "subjects": [subject]}
+    for path, body in (
+        (f"{base}/namespaces/{namespace}/roles", {**meta, "rules": every}),
+        (f"{base}/namespaces/{namespace}/rolebindings", bound),
+        (f"{base}/clusterroles", {**meta, "rules": every}),
+        (f"{base}/clusterrolebindings", bound),
+    ):
+        assert ask(plane, "POST", path, body, token=token)[0] == 403, path
+    own = f"{base}/namespaces/{namespace}/roles/collage-controller"
+    assert ask(plane, "PATCH", own, {"rules": every}, MERGE, token)[0] == 403
+    for who in (
+        {"Impersonate-User": "admin"},
+        {"Impersonate-User": f"system:serviceaccount:{namespace}:default"},
+        {"Impersonate-User": "admin", "Impersonate-Group": "system:masters"},
+    ):
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        assert ask(plane, "GET", path, token=token, headers=who)[0] == 403, who
+    virtual = {
+        ("", "users"): "impersonate", ("", "groups"): "impersonate",
+        ("", "serviceaccounts"): "impersonate", (group, "roles"): "escalate",
+        (group, "clusterroles"): "bind", (group, "rolebindings"): "bind",
+    }  # fmt: skip
+    for (of, resource), verb in virtual.items():
+        assert may(plane, token, namespace, of, resource, verb) is False, (resource, verb)
+
+
+def test_the_api_server_itself_lists_what_the_accounts_may(plane, namespace, accounts):
+    wanted = {"controller": NEEDED_VERBS | REVIEWS, "measure": REVIEWS}
+    for name, expected in wanted.items():
+        assert rules_of(plane, accounts[name], namespace) == expected
 
 
 def test_what_is_forbidden_by_name_is_not_needed():
     for key, verbs in FORBIDDEN.items():
         assert not set(verbs) & set(NEEDED.get(key, ()))
+
+
+def test_policies_as_the_api_server_keeps_them_select_the_pods(plane, namespace, helm4):
+    """Its own answer to each selector, for pods that it has taken, and the doors of what it stores."""
+    without_hooks = {**test_networks.VALUES, "setup": WITHOUT_HOOKS["setup"]}
+    helm4.install(charts.CHART, "collage", without_hooks)
+    core = client.CoreV1Api(plane.client())
+    policies = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
+    kept = [{"kind": "NetworkPolicy", **one} for one in items(plane, policies)]
+    assert len(kept) == 4
+    _, spec = next(charts.pods(charts.render(charts.ALL)))
+    spec = {**spec, "serviceAccountName": "default", "automountServiceAccountToken": False}
+    labels = {f"pod-{n}": one for n, one in enumerate(test_networks.pods(test_networks.VALUES))}
+    labels["stranger"] = {"app.kubernetes.io/name": "collage", "app.kubernetes.io/component": "x"}
+    for name, own in labels.items():
+        body = {"metadata": {"name": name, "labels": own}, "spec": spec}
+        core.create_namespaced_pod(namespace, body)
+    try:
+        for one in kept:
+            selector = one["spec"]["podSelector"]
+            found = core.list_namespaced_pod(namespace, label_selector=networks.query(selector))
+            selected = {pod.metadata.name for pod in found.items} & labels.keys()
+            assert selected == {n for n, own in labels.items() if networks.selects(selector, own)}
+            assert selected, one["metadata"]["name"]
+            assert "stranger" not in selected
+        for own in test_networks.pods(test_networks.VALUES):
+            stated = test_networks.STATED[test_networks.component(own)]
+            assert test_networks.allowed(kept, own) == stated, own
+    finally:
+        for name in labels:
+            core.delete_namespaced_pod(name, namespace, grace_period_seconds=0)
+        helm4.uninstall("collage")
 
 
 def test_every_pod_is_admitted_where_restricted_is_enforced(plane, namespace):

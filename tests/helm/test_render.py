@@ -7,7 +7,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.manifests import Kind, Task, job_manifest
 from collage.store.open import parse_s3
+from flows.settings import FlowSettings
 from tests.helm import charts
 from tests.servers.fixtures import or_skip
 
@@ -116,6 +119,36 @@ def test_no_secret_is_in_any_manifest(name):
                 secret = any(word in one["name"] for word in ("KEY", "PASSWORD", "TOKEN", "AUTH"))
                 secret = secret or one["name"].endswith("SECRET")
                 assert not (secret and "value" in one), one["name"]
+
+
+SECRETS = {
+    name: f"marked-{name.lower()}-of-this-process"
+    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING",
+                 "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+}  # fmt: skip
+
+
+def test_no_secret_of_whoever_makes_a_manifest_is_in_it(monkeypatch):
+    """The controller has them all in its environment when it makes Jobs; only their Secret is named."""
+    from kubernetes.client import ApiClient
+
+    told = {
+        "STORE": "s3://b/p", "CLUSTER__ENV_FROM_SECRETS": '["store"]', "CLUSTER__MEASURE_IMAGE": "m",
+        "CLUSTER__CONTROLLER_IMAGE": "c",
+    }  # fmt: skip
+    for name, value in {**SECRETS, **{f"COLLAGE_{k}": v for k, v in told.items()}}.items():
+        monkeypatch.setenv(name, value)
+    settings = FlowSettings.load()
+    assert settings.cluster is not None
+    jobs = [
+        job_manifest(Task(kind, "job", {"run": "r"}, []), MeasuringEnvironment(), settings.cluster)
+        for kind in Kind
+    ]
+    with ApiClient() as api:
+        made = [api.sanitize_for_serialization(one) for one in jobs]
+    text = json.dumps([made, charts.render(charts.ALL)])
+    assert '"secretRef": {"name": "store"}' in text
+    assert not [name for name, value in SECRETS.items() if value in text]
 
 
 def test_the_receiver_runs_where_a_secret_is_given():

@@ -100,6 +100,21 @@ def test_a_lasting_fault_of_reading_is_explained(
     assert not (tmp_path / "copy").exists()
 
 
+@pytest.mark.parametrize("checksum", ["when_supported", "when_required"])
+def test_a_service_that_is_always_slow_is_waited_for(
+    bucket, proxy, make_bundle, checksum, tmp_path
+):
+    """Bytes that come count as life: `timeout_s` is of silence, not of the whole."""
+    store = open_store(bucket.address(proxy.url, checksum=checksum, timeout_s=1), writes=False)
+    folder = make_bundle(weights_bin=DATA)
+    proxy.faults = [Fault("slow", "GET|PUT|POST|HEAD", times=FOREVER)]
+    publish_bundle(store, folder, ["a"])
+    fetch_bundle(store, "a", tmp_path / "out")
+    assert proxy.faults[0].hit > 5
+    for file in folder.iterdir():
+        assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
+
+
 def test_flipped_bits_are_noticed_without_the_services_checksum(bucket, proxy, direct, tmp_path):
     put_blob(direct, DATA)
     store = open_store(bucket.address(proxy.url, checksum="when_required"), writes=False)

@@ -12,14 +12,18 @@ ACCESS, SECRET = "collage-tests", "not-a-real-secret-0123456789"
 
 
 class Server:
-    """versitygw on a free port of this machine, with its data in `folder`."""
+    """versitygw on a free port of this machine, with its data in `folder`; started again after `kill`."""
 
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"
         self.data.mkdir(parents=True)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._log = (folder / "versitygw.log").open("wb")
+        self.log = folder / "versitygw.log"
+        self._log = self.log.open("ab")
+        self.start()
+
+    def start(self) -> None:
         self._process = subprocess.Popen(
             [find("versitygw"), "--port", f"127.0.0.1:{self.port}", "posix", self.data],
             env={**os.environ, "ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET},
@@ -27,6 +31,10 @@ class Server:
             stderr=self._log,
         )
         self._wait()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         self._process.terminate()

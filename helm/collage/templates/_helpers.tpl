@@ -98,10 +98,13 @@ capabilities: {drop: [ALL]}
 - {name: PREFECT_API_URL, value: {{ include "collage.prefectUrl" . | quote }}}
 {{- end -}}
 
+{{- /* Secrets that a container is told: the receiver, which strangers may call, knows Prefect's alone. */ -}}
 {{- define "collage.environmentFrom" -}}
 {{- $values := .root.Values -}}
 {{- $names := list $values.store.existingSecret -}}
-{{- if ne (.image | default "controller") "measure" -}}
+{{- if eq .name "receiver" -}}
+{{- $names = list $values.prefect.existingSecret -}}
+{{- else if ne (.image | default "controller") "measure" -}}
 {{- $names = concat $names (list $values.prefect.existingSecret $values.registry.existingSecret) -}}
 {{- end -}}
 {{- range $names | compact | uniq }}

@@ -1,0 +1,71 @@
+"""Runs of one small model against one store, and what each has left there and on its own disk."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import collage
+from collage.cost.table import decode_lines
+from collage.store import open_store
+from collage.store.aliases import list_aliases
+from collage.store.bundles import fetch_bundle, list_bundles
+from tests.flows.conftest import OPTIONS
+from tests.pipeline.test_compile import small_model
+
+
+class Runs:
+    """Each run is a process, with a local folder by name: another folder is another machine."""
+
+    def __init__(self, server, address, folder):
+        self.address, self.folder = address, folder
+        folder.mkdir(exist_ok=True)
+        self.model = small_model(folder / "small.onnx")
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("COLLAGE_")},
+            **server.environment, "COLLAGE_STORE": address, "COLLAGE_THREADS": "1",
+            "COLLAGE_PROGRESS_EVERY_S": "1", "COLLAGE_RETRY_DELAY_S": "0.1",
+            "TEST_OPTIONS": json.dumps(OPTIONS),
+        }  # fmt: skip
+
+    def start(self, cache="cache"):
+        with (self.folder / f"{cache}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.flows.runner", str(self.model)],
+                env={**self._environment, "COLLAGE_CACHE_DIR": str(self.folder / cache)},
+                stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            )  # fmt: skip
+
+    def end(self, process):
+        text, _ = process.communicate(timeout=240)
+        return json.loads(text.splitlines()[-1])
+
+    def kill(self, process):
+        """kill -9 of the run and of its workers: they share a session of their own."""
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+    def costs(self):
+        """How often each cost is in the store."""
+        store = open_store(self.address, writes=False)
+        return _count(store.read(entry.key).data for entry in store.entries("costs/"))
+
+    def measured(self, cache="cache"):
+        """How often each cost was measured with this local folder."""
+        return _count(file.read_bytes() for file in self.folder.glob(f"{cache}/costs/*.jsonl"))
+
+    def check_one_bundle(self, outcome):
+        """Check that there is this bundle and no other, that it is whole, and that it computes."""
+        store = open_store(self.address)
+        assert [*list_bundles(store)] == [outcome["result"]["bundle"]]
+        if outcome["status"] == "optimized":
+            (alias,) = list_aliases(store)
+            assert (alias.name, alias.bundle) == (outcome["alias"], outcome["bundle"])
+        fetch_bundle(store, outcome["result"]["bundle"], self.folder / "fetched")
+        collage.load(self.folder / "fetched").check()
+
+
+def _count(batches):
+    return Counter(line[0] for data in batches for line in decode_lines(data) if line)

@@ -1,0 +1,161 @@
+"""Who may talk to whom: for every pod that the chart or a flow makes, exactly this and nothing else."""
+
+import copy
+import json
+
+import pytest
+
+from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.manifests import Kind, Task, job_manifest
+from collage.cluster.settings import ClusterSettings
+from tests.helm import charts
+from tests.helm.networks import ANYWHERE, Door, doors, policies, selects
+
+kubernetes = pytest.importorskip("kubernetes")
+
+MLFLOW = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "mlflow"}}}
+VALUES = {
+    "image": {"repository": "registry.example.com/collage"},
+    "store": {"uri": "s3://b/p?endpoint=http://minio:9000&addressing=path"},
+    "prefect": {"apiUrl": "http://prefect:4200/api"},
+    "registry": {"uri": "mlflow://", "trackingUri": "http://mlflow:5000"},
+    "receiver": {"existingSecret": "webhook", "from": [MLFLOW]},
+    "networkPolicy": {"apiServerPorts": [6443]},
+}
+
+
+def out(*ports):
+    return {Door(ANYWHERE, f"TCP {port}") for port in ports}
+
+
+DNS = {Door(ANYWHERE, "UDP 53"), *out(53)}
+STORE, PREFECT, REGISTRY, SERVER = out(9000), out(4200), out(5000), out(6443)
+FLOWS = DNS | STORE | PREFECT | REGISTRY
+WEBHOOKS = {Door(json.dumps(MLFLOW, sort_keys=True), "TCP http")}
+STATED = {
+    "worker": (set(), FLOWS | SERVER),
+    "receiver": (WEBHOOKS, DNS | PREFECT),
+    "set-up": (set(), FLOWS),
+    "clean-up": (set(), FLOWS | SERVER),
+    "test": (set(), FLOWS | SERVER),
+    **{str(kind): (set(), DNS | STORE) for kind in Kind},
+}
+"""Component of a pod -> what may come in, and where it may go."""
+SERVERS = ("10.96.0.1", "172.20.0.1", "192.168.1.10", "169.254.169.254")
+"""Kubernetes' API server as pods see it in common clusters, and a cloud's metadata."""
+
+
+def pods(values):
+    """List labels of all pods: those of the chart's manifests, and of the Jobs that flows make."""
+    for one in charts.render(values):
+        if one["kind"] == "Pod":
+            yield one["metadata"]["labels"]
+        elif template := one.get("spec", {}).get("template"):
+            yield template["metadata"]["labels"]
+    settings = ClusterSettings(namespace="ns", measure_image="m", controller_image="c")
+    for kind in Kind:
+        job = job_manifest(Task(kind, "job", {"run": "r"}, []), MeasuringEnvironment(), settings)
+        yield job.spec.template.metadata.labels
+
+
+def component(labels):
+    return labels["app.kubernetes.io/component"]
+
+
+def allowed(found, labels):
+    return tuple(doors(found, labels, direction) for direction in ("Ingress", "Egress"))
+
+
+def test_every_pod_may_do_what_is_stated_and_nothing_else():
+    found = policies(charts.render(VALUES))
+    listed = list(pods(VALUES))
+    assert {component(labels) for labels in listed} == set(STATED)
+    assert len(listed) == len(STATED) + 2  # three pods of `helm test`
+    for labels in listed:
+        assert allowed(found, labels) == STATED[component(labels)], component(labels)
+
+
+def test_each_policy_is_needed_and_a_wrong_label_is_seen():
+    """Without any one policy, or with a selector that misses, the table above does not hold."""
+    found = policies(charts.render(VALUES))
+    listed = list(pods(VALUES))
+
+    def holds(some):
+        return all(allowed(some, labels) == STATED[component(labels)] for labels in listed)
+
+    assert holds(found)
+    for number in range(len(found)):
+        assert not holds(found[:number] + found[number + 1 :]), found[number]["metadata"]["name"]
+        wrong = copy.deepcopy(found)
+        wrong[number]["spec"]["podSelector"]["matchLabels"] = {"app.kubernetes.io/name": "colage"}
+        assert not holds(wrong)
+    loose = {"app.kubernetes.io/name": "collage"}
+    assert allowed(found, loose) == (None, None)
+
+
+@pytest.mark.parametrize("name", charts.EXAMPLES)
+def test_no_pod_of_an_example_is_left_open(name):
+    values = charts.example(name)
+    found = policies(charts.render(values))
+    for labels in pods(values):
+        into, outside = allowed(found, labels)
+        assert None not in (into, outside), component(labels)
+        assert not into or component(labels) == "receiver"
+        assert all(door.port != "all" for door in into | outside)
+        assert {Door(ANYWHERE, "UDP 53"), Door(ANYWHERE, "TCP 53")} <= outside
+
+
+@pytest.mark.parametrize("name", ["aws-irsa", "laptop", "s3-compatible"])
+def test_pods_of_jobs_of_an_example_reach_no_api_server(name):
+    values = charts.example(name)
+    found = policies(charts.render(values))
+    of_jobs = [one for one in pods(values) if component(one) in set(Kind)]
+    assert len(of_jobs) == len(Kind)
+    for labels in of_jobs:
+        outside = doors(found, labels, "Egress")
+        for address in SERVERS:
+            reached = [
+                one for one in outside for port in (443, 6443) if one.leads_to(address, port)
+            ]
+            assert not reached, (address, reached)
+    worker = next(one for one in pods(values) if component(one) == "worker")
+    assert any(one.leads_to(SERVERS[0], 443) for one in doors(found, worker, "Egress"))
+
+
+def test_the_store_may_be_a_place():
+    place = {"ipBlock": {"cidr": "192.0.2.0/24", "except": ["192.0.2.1/32"]}}
+    values = {**VALUES, "networkPolicy": {"storeTo": [place], "extraPorts": [8443]}}
+    found = policies(charts.render(values))
+    measuring = next(one for one in pods(values) if component(one) == "measure")
+    outside = doors(found, measuring, "Egress") - DNS
+    assert {(door.peer, door.port) for door in outside} == {
+        (json.dumps(place, sort_keys=True), port) for port in ("TCP 9000", "TCP 8443")
+    }
+    for address, port, reached in (
+        ("192.0.2.7", 9000, True), ("192.0.2.1", 9000, False), ("192.0.3.1", 9000, False),
+        ("192.0.2.7", 443, False),
+    ):  # fmt: skip
+        assert any(door.leads_to(address, port) for door in outside) is reached
+
+
+def test_the_ports_of_the_policies_are_ports_of_the_pods():
+    manifests = charts.render(VALUES)
+    specs = dict(charts.pods(manifests))
+    named = {one["name"] for one in specs["collage-receiver"]["containers"][0]["ports"]}
+    assert "http" in named
+    for one in policies(manifests):
+        for rule in one["spec"].get("ingress", ()):
+            assert {port["port"] for port in rule["ports"]} <= named
+
+
+def test_selectors_are_understood():
+    labels = {"a": "1", "b": "2"}
+    for selector, fits in (
+        ({}, True),
+        ({"matchLabels": {"a": "1"}}, True),
+        ({"matchLabels": {"a": "1", "c": "3"}}, False),
+        ({"matchExpressions": [{"key": "b", "operator": "In", "values": ["1", "2"]}]}, True),
+        ({"matchExpressions": [{"key": "b", "operator": "NotIn", "values": ["2"]}]}, False),
+        ({"matchExpressions": [{"key": "c", "operator": "Exists"}]}, False),
+    ):
+        assert selects(selector, labels) is fits, selector

@@ -1,0 +1,105 @@
+"""docs/operations.md names the metrics, alerts and events that there are, and no others."""
+
+import re
+
+import pytest
+
+from tests.documents import ROOT
+
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+METRIC = re.compile(r"\bcollage_(?:receiver|serve)_[a-z_]+")
+FOREIGN = {"kube_deployment_status_replicas_available", "kube_job_status_failed",
+           "kube_job_status_active"}  # fmt: skip
+"""Of kube-state-metrics: the chart's rules say so."""
+
+
+def receiver_page(folder):
+    pytest.importorskip("prometheus_client")
+    pytest.importorskip("starlette")
+    from containers.receiver import Receiver, ReceiverSettings
+
+    settings = ReceiverSettings(
+        secret="x" * 16, prefect_api_url="http://prefect/api", journal=folder / "journal.db"
+    )
+
+    async def start(_):
+        raise AssertionError("nothing is started here")
+
+    from prometheus_client import generate_latest
+
+    return generate_latest(Receiver(settings, start).metrics).decode()
+
+
+def server_page():
+    from containers.serving.metrics import Metrics
+
+    metrics = Metrics("m", "1")
+    metrics.count(200, 0.01)
+    return metrics.text(1, 2)
+
+
+@pytest.fixture
+def exposed(tmp_path):
+    """The pages of all parts that have metrics."""
+    return receiver_page(tmp_path) + server_page()
+
+
+def families(page):
+    """Names of metrics as people know them: of a histogram, and without when a counter was made."""
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", page, re.MULTILINE))
+    return {name for name in kinds if not name.endswith("_created")}
+
+
+def test_every_metric_is_described_and_every_described_one_exists(exposed):
+    assert set(METRIC.findall(PAGE)) == families(exposed)
+
+
+def test_no_other_part_has_metrics():
+    """Whoever adds some lets the test above know of them."""
+    users = {
+        str(file.relative_to(ROOT))
+        for folder in ("collage", "containers", "flows")
+        for file in (ROOT / folder).rglob("*.py")
+        if re.search(r"prometheus_client|# TYPE collage_", file.read_text())
+    }
+    assert users == {"containers/receiver.py", "containers/serving/metrics.py"}
+
+
+def test_every_result_that_is_counted_is_described(exposed):
+    results = set(re.findall(r'result="(\w+)"', exposed))
+    assert len(results) == 13
+    assert results <= set(re.findall(r"`(\w+)`", PAGE))
+
+
+def rules():
+    pytest.importorskip("helm_python")
+    from tests.helm import charts
+
+    values = {**charts.ALL, "metrics": {"enabled": True}}
+    (found,) = [one for one in charts.render(values) if one["kind"] == "PrometheusRule"]
+    return [rule for group in found["spec"]["groups"] for rule in group["rules"]]
+
+
+def test_the_alerts_of_the_page_are_those_of_the_chart():
+    described = re.findall(r"^\| (Collage\w+) \|", PAGE, re.MULTILINE)
+    assert sorted(described) == sorted(rule["alert"] for rule in rules())
+
+
+def test_alerts_ask_for_metrics_and_results_that_exist(exposed):
+    samples = set(re.findall(r"^(collage_\w+)", exposed, re.MULTILINE))
+    results = set(re.findall(r'result="(\w+)"', exposed))
+    for rule in rules():
+        asked = set(re.findall(r"([a-z_]+)\{", rule["expr"]))
+        assert asked, rule
+        assert asked <= samples | FOREIGN, rule["alert"]
+        for values in re.findall(r'result=~"([^"]+)"', rule["expr"]):
+            assert set(values.split("|")) <= results, rule["alert"]
+
+
+def test_every_event_is_described_and_every_described_one_exists():
+    event = re.compile(r"\bcollage\.(?:plan|artifact)\.[a-z]+")
+    told = {
+        name for file in (ROOT / "flows").glob("*.py") for name in event.findall(file.read_text())
+    }
+    assert len(told) == 3
+    assert set(event.findall((ROOT / "docs" / "flows.md").read_text())) == told
