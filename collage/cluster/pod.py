@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from collage.cluster.exits import BAD_INPUT, BAD_NODE, RETRY, TERMINATED
 from collage.cluster.shards import Batch, ShardWork
-from collage.cost import Cost, CostKey, Costs, Environment
+from collage.cost import CostKey, Costs, Environment
 from collage.errors import (
     BackendError,
     CollageError,
@@ -108,15 +108,15 @@ def measure_shard(address: str, batch_digest: str, index: int, scratch: Path) ->
     _check_node(batch, request)
     options = request.compile_options(address, scratch)
     path = fetch_model(store, request, scratch / "model")
-    with open_session(options) as session, _flushing(session.table) as table:
+    with open_session(options) as session, _flushing(session.table):
         model = imported(path, session)
         function = next((one for one in model.functions if one.name == batch.function), None)
         if function is None:
             raise ShardError(f"the model has no function {batch.function!r}")
         samples = sampled(model, function, session)
-        measurer = local_measurer(function, samples.reference_dir, replace(session, table=table))
+        measurer = local_measurer(function, samples.reference_dir, session)
         try:
-            return _measure(batch, shard, function, measurer, table)
+            return _measure(batch, shard, function, measurer, session.table)
         finally:
             measurer.close()
 
@@ -190,45 +190,10 @@ def _measure(
     )
 
 
-class _LockedCosts:
-    """Costs that a second thread may flush."""
-
-    def __init__(self, inner: Costs, lock: threading.RLock) -> None:
-        self._inner, self._lock = inner, lock
-
-    @property
-    def corrupt(self) -> int:
-        return self._inner.corrupt
-
-    def within(self, environment: Environment) -> Costs:
-        with self._lock:
-            return _LockedCosts(self._inner.within(environment), self._lock)
-
-    def get(self, key: CostKey) -> Cost | None:
-        with self._lock:
-            return self._inner.get(key)
-
-    def put(self, key: CostKey, cost: Cost) -> None:
-        with self._lock:
-            self._inner.put(key, cost)
-
-    def flush(self) -> None:
-        with self._lock:
-            self._inner.flush()
-
-    def refresh(self) -> None:
-        with self._lock:
-            self._inner.refresh()
-
-    def __len__(self) -> int:
-        with self._lock:
-            return len(self._inner)
-
-
 @contextmanager
-def _flushing(costs: Costs) -> Iterator[Costs]:
+def _flushing(table: Costs) -> Iterator[None]:
     """Send costs every few seconds: a candidate may take many, and a pod may be killed meanwhile."""
-    table, done = _LockedCosts(costs, threading.RLock()), threading.Event()
+    done = threading.Event()
 
     def run() -> None:
         while not done.wait(FLUSH_S):
@@ -240,7 +205,7 @@ def _flushing(costs: Costs) -> Iterator[Costs]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        yield table
+        yield
     finally:
         done.set()
         thread.join()

@@ -72,9 +72,12 @@ class SharedCostTable:
         self._batches.add(encode_line(key, cost))
 
     def flush(self) -> None:
-        """Send what waits; other machines see it when this returns. Raises StoreError."""
+        """Send what waits; other machines see it when this returns. Raises StoreError.
+
+        Any thread may do it, while another one puts costs.
+        """
         self._batches.flush()
-        for table in self._within.values():
+        for table in list(self._within.values()):
             table.flush()
 
     @property

@@ -120,6 +120,27 @@ def test_no_secret_is_in_any_manifest(name):
                 assert not (secret and "value" in one), one["name"]
 
 
+def test_a_program_gets_the_secrets_that_it_uses_and_no_others():
+    secrets = {"prefect": {"apiUrl": "http://prefect:4200/api", "existingSecret": "prefect"}}
+    secrets["registry"] = {"existingSecret": "registry"}
+    found = {
+        name: {one["secretRef"]["name"] for one in container.get("envFrom", ())}
+        for name, pod in charts.pods(charts.render({**charts.ALL, **secrets}))
+        for container in pod["containers"]
+    }
+    assert found["collage-receiver"] == {"prefect"}
+    assert found["collage-worker"] == {"store", "prefect", "registry"}
+    assert found["collage-test-store"] == {"store"}
+
+
+def test_the_receiver_has_no_account_that_reaches_the_store():
+    """A cloud gives a role to an account: the annotations of the chart's two are for the store."""
+    values = {**charts.ALL, "image": {**charts.THREE["image"], "pullSecrets": ["pull"]}}
+    pod = dict(charts.pods(charts.render(values)))["collage-receiver"]
+    assert "serviceAccountName" not in pod
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+
+
 def test_the_receiver_runs_where_a_secret_is_given():
     kinds = lambda values: [  # noqa: E731
         one["kind"]

@@ -98,11 +98,15 @@ capabilities: {drop: [ALL]}
 - {name: PREFECT_API_URL, value: {{ include "collage.prefectUrl" . | quote }}}
 {{- end -}}
 
+{{- /* Each program gets the Secrets that it uses: the measuring image that of the store, the receiver that of
+Prefect, which it starts runs with. */ -}}
 {{- define "collage.environmentFrom" -}}
 {{- $values := .root.Values -}}
-{{- $names := list $values.store.existingSecret -}}
-{{- if ne (.image | default "controller") "measure" -}}
-{{- $names = concat $names (list $values.prefect.existingSecret $values.registry.existingSecret) -}}
+{{- $names := list $values.store.existingSecret $values.prefect.existingSecret $values.registry.existingSecret -}}
+{{- if eq .name "receiver" -}}
+{{- $names = list $values.prefect.existingSecret -}}
+{{- else if eq (.image | default "controller") "measure" -}}
+{{- $names = list $values.store.existingSecret -}}
 {{- end -}}
 {{- range $names | compact | uniq }}
 - secretRef: {name: {{ . }}}
