@@ -50,9 +50,13 @@ class MeasuringEnvironment(_Entry):
         gpu_resource: the extended resource, e.g. `nvidia.com/gpu`; "" measures on CPUs.
         queue_name: of Kueue; "" where Kueue does not queue.
         parallelism: pods at once; there is at most one on a node.
+        backend_groups: backends whose candidates share a Job, by the group's name; a backend that is not
+            named is in the group that it declares (`Backend.group`: graph, library, native).
+        seconds_per_group: expected work below which a group shares the Job of another one.
         seconds_per_shard: expected work of one pod; what an eviction can make a node repeat is in the
             store every few seconds, so this only balances pods' start-up time against waiting for the last.
-        deadline_seconds: of one Job, from its first pod; waiting in a queue is free.
+        deadline_seconds: that pods of one Job may run; waiting does not count.
+        queue_seconds: that one Job may wait for nodes, images or quota; running does not count.
         ttl_seconds: after which a finished Job goes away.
     """
 
@@ -66,14 +70,24 @@ class MeasuringEnvironment(_Entry):
     priority_class_name: str = ""
     queue_name: str = ""
     parallelism: int = Field(default=4, ge=1)
+    backend_groups: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    seconds_per_group: float = Field(default=60.0, ge=0)
     seconds_per_shard: float = Field(default=300.0, gt=0)
     deadline_seconds: int = Field(default=7200, ge=1)
+    queue_seconds: int = Field(default=86400, ge=1)
     ttl_seconds: int = Field(default=86400, ge=0)
 
     @model_validator(mode="after")
     def _enough_cpus(self) -> "MeasuringEnvironment":
         if self.cpu < self.threads:
             raise ValueError(f"cpu ({self.cpu}) must be at least threads ({self.threads})")
+        return self
+
+    @model_validator(mode="after")
+    def _one_group_each(self) -> "MeasuringEnvironment":
+        named = [backend for group in self.backend_groups.values() for backend in group]
+        if twice := sorted({one for one in named if named.count(one) > 1}):
+            raise ValueError(f"backendGroups: {', '.join(twice)} in more than one group")
         return self
 
 

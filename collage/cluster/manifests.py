@@ -84,6 +84,7 @@ class Task:
         arguments: of the image's program.
         command: replaces the image's entry point; empty keeps it.
         indices: pods that must succeed.
+        parallelism: pods at once; None is what the environment says.
     """
 
     kind: Kind
@@ -93,6 +94,7 @@ class Task:
     notes: Mapping[str, str] = field(default_factory=dict)
     command: Sequence[str] = ()
     indices: int = 1
+    parallelism: int | None = None
 
 
 def job_manifest(task: Task, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1Job:
@@ -106,9 +108,9 @@ def job_manifest(task: Task, environment: MeasuringEnvironment, settings: Cluste
     spec = V1JobSpec(
         completion_mode="Indexed",
         completions=task.indices,
-        parallelism=min(task.indices, environment.parallelism),
+        parallelism=min(task.indices, task.parallelism or environment.parallelism),
         backoff_limit_per_index=RETRIES_PER_INDEX,
-        active_deadline_seconds=environment.deadline_seconds,
+        active_deadline_seconds=environment.deadline_seconds + environment.queue_seconds,
         ttl_seconds_after_finished=environment.ttl_seconds,
         pod_replacement_policy="Failed",
         pod_failure_policy=_failure_policy(),
@@ -151,6 +153,7 @@ def _exit_rule(action: str, code: int) -> V1PodFailurePolicyRule:
 def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1PodSpec:
     return V1PodSpec(
         restart_policy="Never",  # the policies above need it
+        active_deadline_seconds=environment.deadline_seconds,
         service_account_name=settings.service_account,
         automount_service_account_token=False,
         enable_service_links=False,

@@ -1,4 +1,4 @@
-"""A measurer whose workers are pods: every batch becomes an Indexed Job of shards.
+"""A measurer whose workers are pods: every batch becomes Indexed Jobs of shards, one a group of backends.
 
 The store is the only channel. Before a batch is sent, Jobs of the same search that already run, of this
 controller before it was killed or of another one, are waited for: what they measure is not measured again.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.groups import Share, split_groups
 from collage.cluster.jobs import End, Ending, JobRunner
 from collage.cluster.manifests import LABEL, Kind, Task
 from collage.cluster.shards import (
@@ -47,6 +48,7 @@ class SearchTask:
         environment_name: of the operator's file.
         environment: that costs are true for.
         backends: identities on the nodes that measure.
+        groups: of the backends (`collage.cluster.groups`).
         store: as pods are told to open it.
     """
 
@@ -56,6 +58,7 @@ class SearchTask:
     environment_name: str
     environment: Environment
     backends: Mapping[str, str]
+    groups: Mapping[str, str]
     store: str
 
     @property
@@ -117,10 +120,10 @@ class ClusterMeasurer:
         while round_.missing and self._waited_for_others(round_, on_cost):
             self._collect(round_, on_cost, cached=True)
         if round_.missing:
-            end = self._run(round_, on_cost)
+            ends = self._run(round_, on_cost)
             self._table.refresh()
             self._collect(round_, on_cost, cached=False)
-            self._judge(round_, end)
+            self._judge(round_, ends)
         return [round_.costs.get(key, Cost.unknown()) for key in round_.keys]
 
     def close(self) -> None:
@@ -155,54 +158,81 @@ class ClusterMeasurer:
     def _waited_for_others(self, round_: "_Round", on_cost: OnCost | None) -> bool:
         """Wait for Jobs of the same search that run; return whether there was one."""
         labels = {f"{LABEL}/search": self._task.labels["search"]}
-        others = [job for job in self._runner.jobs.find(labels) if not job.ended]
-        for job in others:
-            self._runner.notice(f"the Job {job.name} measures for the same search: waiting for it")
-            self._runner.wait(job.name, lambda: self._collect(round_, on_cost, cached=True))
+        others = [job.name for job in self._runner.jobs.find(labels) if not job.ended]
+        for name in others:
+            self._runner.notice(f"the Job {name} measures for the same search: waiting for it")
         if others:
+            self._runner.wait_all(others, lambda: self._collect(round_, on_cost, cached=True))
             self._table.refresh()
         return bool(others)
 
-    def _run(self, round_: "_Round", on_cost: OnCost | None) -> End:
-        task = self._written(round_)
-        self._runner.submit(task)
-        log.info("job %s: %d candidates", task.name, len(round_.missing))
-        return self._runner.wait(task.name, lambda: self._collect(round_, on_cost, cached=False))
+    def _run(self, round_: "_Round", on_cost: OnCost | None) -> list["_Ended"]:
+        sent = [self._sent(share) for share in self._shares(round_)]
+        for task, keys in sent:
+            self._runner.submit(task)
+            log.info("job %s: %d candidates", task.name, len(keys))
+        names = [task.name for task, _ in sent]
+        ends = self._runner.wait_all(names, lambda: self._collect(round_, on_cost, cached=False))
+        return [_Ended(task, keys, ends[task.name]) for task, keys in sent]
 
-    def _written(self, round_: "_Round") -> Task:
-        """Put the batch into the store; its digest names the Job."""
+    def _shares(self, round_: "_Round") -> list[Share]:
+        environment = self._runner.environment
+        return split_groups(
+            [Wanted(key, works[0]) for key, works in round_.missing.items()],
+            self._task.groups,
+            self._expectation.seconds,
+            environment.seconds_per_group,
+            environment.parallelism,
+        )
+
+    def _sent(self, share: Share) -> tuple[Task, frozenset[CostKey]]:
+        """Put a Job's part of the batch into the store; its digest names the Job."""
         mine, environment = self._task, self._runner.environment
-        wanted = [Wanted(key, works[0]) for key, works in round_.missing.items()]
         shards = plan_shards(
-            wanted,
+            share.wanted,
             self._expectation.seconds,
             environment.seconds_per_shard,
-            environment.parallelism,
+            share.parallelism,
         )
         text = write_batch(mine.request, mine.function, mine.environment, mine.backends, shards)
         digest = put_blob(self._store, text)
-        return Task(
+        notes = {"batch": digest, "function": mine.function, "groups": ", ".join(share.groups)}
+        task = Task(
             Kind.MEASURE,
             f"collage-{mine.environment_name}-{digest[:NAME_DIGITS]}",
             mine.labels,
             ["shard", "--store", mine.store, "--batch", digest],
-            {"batch": digest, "function": mine.function, "candidates": str(len(wanted))},
+            notes | {"candidates": str(len(share.wanted))},
             indices=len(shards),
+            parallelism=share.parallelism,
         )
+        return task, frozenset(one.key for one in share.wanted)
 
-    def _judge(self, round_: "_Round", end: End) -> None:
-        missing, total = len(round_.missing), len(set(round_.keys))
-        if not missing:
-            return
-        lacking = f"{missing} of {total} candidates have no cost"
-        kept = "what was measured is in the store: run again"
-        if end.ending is Ending.GONE:
-            raise ClusterError(f"{end.reason} while it ran: {lacking}; {kept}")
-        if end.ending is Ending.FAILED and end.code != "FailedIndexes":
-            raise ClusterError(f"{end.reason}\n{lacking}; {kept}")
-        if missing == total:
-            raise ClusterError(f"{end.reason or 'the Job ended'}\n{lacking}")
-        self._runner.notice(f"{lacking}; the search goes on without them. {end.reason}")
+    def _judge(self, round_: "_Round", ends: Sequence["_Ended"]) -> None:
+        """Go on without a few candidates, not without the whole of a Job."""
+        for one in ends:
+            missing, total = len(one.keys & round_.missing.keys()), len(one.keys)
+            if not missing:
+                continue
+            lacking = f"{missing} of {total} candidates have no cost"
+            kept = "what was measured is in the store: run again"
+            end = one.end
+            if end.ending is Ending.GONE:
+                raise ClusterError(f"{end.reason} while it ran: {lacking}; {kept}")
+            if end.ending is Ending.FAILED and end.code != "FailedIndexes":
+                raise ClusterError(f"{end.reason}\n{lacking}; {kept}")
+            if missing == len(set(round_.keys)):
+                raise ClusterError(f"{end.reason or 'the Job ended'}\n{lacking}")
+            self._runner.notice(f"{lacking}; the search goes on without them. {end.reason}")
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """A Job that worked on `keys`, and how it ended."""
+
+    task: Task
+    keys: frozenset[CostKey]
+    end: End
 
 
 @dataclass

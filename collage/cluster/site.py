@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from collage.backends.registry import available_backends
 from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.groups import named_groups
 from collage.cluster.jobs import JobRunner, Notice
 from collage.cluster.manifests import LABEL, Kind, Task
 from collage.cluster.measurer import LABEL_DIGITS, ClusterMeasurer, SearchTask
@@ -133,6 +134,10 @@ class ClusterSite:
             environment_name=request.environment,
             environment=facts.environment,
             backends=facts.backends,
+            groups=named_groups(
+                {backend.name: backend.group for backend in session.backends},
+                self._environments[request.environment].backend_groups,
+            ),
             store=_for_pods(self._address),
         )
         sweep = sweep_bytes(footprint_bytes(function), facts.cache_bytes)

@@ -87,7 +87,8 @@ def test_api_calls_and_memory_stay_flat(
     )
     store = open_store(str(tmp_path / "store"))
     table = SharedCostTable(store, CostTable(tmp_path / "mine"), time.monotonic)
-    task = SearchTask("r" * 64, "main", "s", "fake", ENVIRONMENT, BACKENDS, "s3://bucket")
+    groups = dict.fromkeys(BACKENDS, "all")
+    task = SearchTask("r" * 64, "main", "s", "fake", ENVIRONMENT, BACKENDS, groups, "s3://bucket")
     runner = JobRunner(
         jobs, environment, settings.model_copy(update={"poll_s": 1.0}), notices.append
     )
