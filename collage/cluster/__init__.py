@@ -6,9 +6,10 @@ uses. All that passes between them is in the store: a Job that ends says only th
 crash of either side loses nothing.
 
     environments, settings   what the operator says
-    shards, pod              what both sides share; imports no Kubernetes client (nor does the image)
+    shards, records, kernels what both sides share; imports no Kubernetes client (nor does the image)
+    pod, measuring, building what the pods do
     manifests, api           the two modules that know the Kubernetes client
-    groups                   which candidates share a Job
+    groups, sender           which candidates share a Job, and the Jobs of one search
     jobs                     Jobs from their creation, or adoption, to their end
     measurer, site           `SearchMeasurer` and `Site`
 """

@@ -64,11 +64,15 @@ SHARED = ("time-slicing", "mps")
 MEASURING: Mapping[str, str] = MappingProxyType({f"{LABEL}/measure": "true"})
 """Label of every pod that may time something; such pods keep off each other's nodes."""
 
+BUILDING: Mapping[str, str] = MappingProxyType({f"{LABEL}/build": "true"})
+"""Label of the pods that only build: any number on a node, none where something is timed."""
+
 
 class Kind(StrEnum):
     """What a Job does."""
 
     PROBE = "probe"
+    BUILD = "build"
     MEASURE = "measure"
     FINISH = "finish"
 
@@ -99,10 +103,14 @@ class Task:
 
 def job_manifest(task: Task, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1Job:
     """Return the Job of a task on the nodes of an environment."""
+    if task.kind is Kind.BUILD:
+        environment = environment.for_builds
     labels = _labels(task)
     queue = {QUEUE_LABEL: environment.queue_name} if environment.queue_name else {}
     template = V1PodTemplateSpec(
-        metadata=V1ObjectMeta(labels={**labels, **MEASURING}),
+        metadata=V1ObjectMeta(
+            labels={**labels, **(BUILDING if task.kind is Kind.BUILD else MEASURING)}
+        ),
         spec=_pod(task, environment, settings),
     )
     spec = V1JobSpec(
@@ -177,14 +185,14 @@ def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSetting
 def _container(
     task: Task, environment: MeasuringEnvironment, settings: ClusterSettings
 ) -> V1Container:
-    finishes = task.kind is Kind.FINISH
+    links = task.kind in (Kind.BUILD, Kind.FINISH)  # only the controller's image can
     secrets = [
         V1EnvFromSource(secret_ref=V1SecretEnvSource(name=name))
         for name in settings.env_from_secrets
     ]
     return V1Container(
         name=CONTAINER,
-        image=settings.controller_image if finishes else settings.measure_image,
+        image=settings.controller_image if links else settings.measure_image,
         image_pull_policy=settings.image_pull_policy or None,
         command=list(task.command) or None,
         args=list(task.arguments),
@@ -227,7 +235,10 @@ def _resources(environment: MeasuringEnvironment) -> V1ResourceRequirements:
 
 
 def _affinity(environment: MeasuringEnvironment) -> V1Affinity:
-    """One measuring pod a node, of all namespaces; never a GPU that others use at the same time."""
+    """One measuring pod a node, of all namespaces; never a GPU that others use at the same time.
+
+    Kubernetes takes the first both ways: no measuring pod comes to a node where pods build.
+    """
     alone = V1PodAffinityTerm(
         topology_key="kubernetes.io/hostname",
         label_selector=V1LabelSelector(match_labels=dict(MEASURING)),

@@ -122,7 +122,7 @@ class Timer:
         self._buffer = np.ones(max(1, sweep // 8), np.uint64)
         self._empty = empty
         self._limits = limits or Limits()
-        self._control = _Control()
+        self._control = Control()
 
     def time(
         self,
@@ -205,7 +205,7 @@ class Timer:
         return high - low < tolerance
 
 
-class _Control:
+class Control:
     """A kernel with fixed work, whose time tells the pace of the machine."""
 
     def __init__(self) -> None:
@@ -214,17 +214,17 @@ class _Control:
         self._result = np.empty_like(self._matrix)
         self._history: deque[float] = deque(maxlen=64)
         for _ in range(3):
-            self._history.append(self._seconds())
+            self._history.append(self.seconds())
 
     def change(self) -> float:
         """Return how far the pace is from the usual one, relative, e.g. 0.02."""
         usual = statistics.median(self._history)
-        now = self._seconds()
+        now = self.seconds()
         self._history.append(now)
         return max(now / usual, usual / now) - 1
 
-    def _seconds(self) -> float:
-        """The least of several: interruptions only add."""
+    def seconds(self) -> float:
+        """Return what the kernel takes now: the least of several times, since interruptions only add."""
         best = math.inf
         for _ in range(9):
             start = time.perf_counter_ns()

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from collage.cluster.exits import BAD_INPUT, BAD_NODE, RETRY, TERMINATED
-from collage.cluster.pod import NodeError, ShardError, exit_code, measure_shard
+from collage.cluster.measuring import measure_shard
+from collage.cluster.pod import NodeError, ShardError, exit_code
 from collage.cluster.shards import Batch, ShardWork
 from collage.cost.shared import costs_prefix
 from collage.cost.table import decode_lines

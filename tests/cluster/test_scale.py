@@ -10,7 +10,8 @@ import pytest
 from collage.cluster.api import Jobs
 from collage.cluster.environments import MeasuringEnvironment
 from collage.cluster.jobs import JobRunner
-from collage.cluster.measurer import ClusterMeasurer, SearchTask
+from collage.cluster.measurer import ClusterMeasurer
+from collage.cluster.sender import SearchTask
 from collage.cluster.shards import Batch
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.shared import costs_prefix
