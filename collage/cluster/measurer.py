@@ -8,6 +8,7 @@ come first, and what measures gets the kernels that are in the store then. Costs
 itself (`records`) are discarded, and measured again once.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from collage.cost import Cost, CostKey, SharedCostTable
 from collage.errors import ClusterError
 from collage.measure.work import OnCost, Work
 from collage.store.base import Store
+
+log = logging.getLogger(__name__)
 
 MOST = 512
 """Works in one batch that a search should ask for at most: it learns between batches."""
@@ -183,10 +186,15 @@ class ClusterMeasurer:
             again = {
                 key: mark for key, mark in one.costs.items() if not self._table.was_voided(key)
             }
+            said = (
+                f"on {one.node} (shard {one.index} of {one.batch[:12]}) the control kernel was "
+                f"{change:.0%} off its usual time, more than {tolerance:.0%}"
+            )
+            if not again:
+                log.info("%s; its costs were measured again already, and stay", said)
+                continue
             self._runner.notice(
-                f"on {one.node} (shard {one.index} of {one.batch[:12]}) the control kernel was {change:.0%} "
-                f"off its usual time, more than {tolerance:.0%}: {len(again)} of {len(one.costs)} costs "
-                "are discarded and measured again; the others were before, and stay"
+                f"{said}: {len(again)} of {len(one.costs)} costs are discarded and measured again"
             )
             for key, mark in again.items():
                 self._table.void(key, mark)

@@ -120,8 +120,8 @@ class _ShardWork:
             )
             Records(self._store, self._batch.environment).put(record)
         return (
-            f"{measurer.measured} measured, {measurer.built} built, {measurer.cached} known, "
-            f"{measurer.invalid} invalid, {measurer.drifted} drifted"
+            f"{measurer.measured} measured, {measurer.cached} known, {measurer.invalid} invalid, "
+            f"{measurer.drifted} drifted, {measurer.built} built"
         )
 
     def _measure(self, measurer: LocalMeasurer) -> None:

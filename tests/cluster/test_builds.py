@@ -6,8 +6,7 @@ from kubernetes import client
 from collage.cluster.environments import BuildSettings, MeasuringEnvironment
 from collage.cluster.records import Records
 from collage.report.terminal import Progress
-from tests.cluster.conftest import IMAGES
-from tests.cluster.test_crashes import measured
+from tests.cluster.conftest import IMAGES, measured
 from tests.servers.node import Node
 
 QUIET = Progress(quiet=True)

@@ -195,3 +195,30 @@ def test_notes_say_the_next_command_and_warn():
     assert "has no Kueue" in charts.notes(charts.example("kueue"))
     said = charts.notes(charts.example("nvidia-gpu"))
     assert "kubectl get nodes -l nvidia.com/gpu.product=" in said
+
+
+def test_the_schema_knows_every_field_of_an_environment_and_no_other():
+    from collage.cluster.environments import BuildSettings, MeasuringEnvironment
+
+    schema = json.loads((charts.CHART / "values.schema.json").read_text())
+    environments = schema["properties"]["measuring"]["properties"]["environments"]
+    (one,) = environments["patternProperties"].values()
+    for fields, model in (
+        (one["properties"], MeasuringEnvironment),
+        (one["properties"]["build"]["properties"], BuildSettings),
+    ):
+        assert fields.keys() == {field.alias for field in model.model_fields.values()}
+
+
+def test_the_network_of_job_pods_is_theirs_by_the_labels_that_jobs_have():
+    from collage.cluster.manifests import Kind, Task, _labels
+
+    policies = {
+        one["metadata"]["name"]: one["spec"]["podSelector"].get("matchExpressions", [])
+        for one in charts.render(charts.THREE)
+        if one["kind"] == "NetworkPolicy"
+    }
+    wanted = {one["key"]: one["values"] for one in policies["collage-measure"]}
+    for kind in Kind:
+        labels = _labels(Task(kind, "name", {}, []))
+        assert all(labels[key] in values for key, values in wanted.items())
