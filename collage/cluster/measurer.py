@@ -91,13 +91,11 @@ class ClusterMeasurer:
         """Add to `waited_s` the time in which no pod worked."""
         start = time.monotonic()
         self._sender.forget()
-        try:
-            yield
-        finally:
-            if used := self._sender.batches:
-                self._records.refresh()
-                work_s = worked_s(self._records.of(used)) or self._sender.running_s
-                self.waited_s += max(0.0, time.monotonic() - start - work_s)
+        yield
+        if used := self._sender.batches:
+            self._records.refresh()
+            work_s = worked_s(self._records.of(used)) or self._sender.running_s
+            self.waited_s += max(0.0, time.monotonic() - start - work_s)
 
     def _recalled(self, work: Work, on_cost: OnCost | None) -> Cost | None:
         cost = self._table.get(self._key(work))

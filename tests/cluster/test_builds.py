@@ -88,33 +88,6 @@ def test_kernels_are_built_on_cpu_nodes_and_the_pods_with_a_gpu_build_none(
     assert (again.measured, again.gap_s) == (0, found.gap_s)
 
 
-def test_a_build_node_with_another_processor_is_refused(batch_on_other_processor):
-    from collage.cluster.pod import NodeError, check_building_node
-
-    batch, facts = batch_on_other_processor
-    with pytest.raises(NodeError, match="choose nodes of the same processor to build on"):
-        check_building_node(batch, facts)
-
-
-@pytest.fixture
-def batch_on_other_processor(request_):
-    import dataclasses
-
-    from collage.cluster.shards import Batch
-    from collage.pipeline.site import node_facts
-
-    facts = node_facts(request_)
-    batch = Batch(
-        purpose="build",
-        request=request_.digest,
-        function="main",
-        environment=dataclasses.replace(facts.environment, cpu_features="others"),
-        backends=facts.backends,
-        shards=(),
-    )
-    return batch, facts
-
-
 @pytest.mark.parametrize(
     ("gpu", "separate", "apart"),
     [("", None, False), (GPU, None, True), ("", True, True), (GPU, False, False)],
