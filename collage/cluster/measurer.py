@@ -176,6 +176,7 @@ class ClusterMeasurer:
         if not new:
             return
         self._records.refresh()
+        self._table.refresh()
         usual_s, tolerance = self._records.usual_s(), self._runner.environment.control_tolerance
         for one in self._records.of(new) if usual_s else ():
             change = one.change(usual_s) if usual_s and one.before_s else 0.0

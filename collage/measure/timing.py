@@ -208,9 +208,10 @@ class Timer:
 class Control:
     """A kernel with fixed work, whose time tells the pace of the machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = 128) -> None:
+        """Make a product of two matrices with `size` rows and columns; 64 is too small for threads."""
         random = np.random.default_rng(0)
-        self._matrix = random.standard_normal((128, 128)).astype(np.float32)
+        self._matrix = random.standard_normal((size, size)).astype(np.float32)
         self._result = np.empty_like(self._matrix)
         self._history: deque[float] = deque(maxlen=64)
         for _ in range(3):
