@@ -82,7 +82,7 @@ def test_kernels_are_built_on_cpu_nodes_and_the_pods_with_a_gpu_build_none(
     assert built["timer"] == 0
     assert built["builder"] >= costs["timer"] > 10
     assert costs["builder"] == 0
-    assert set(measured(store).values()) == {1}
+    assert set(measured(store, facts.environment).values()) == {1}
 
     again = make_site().search(request_, "main", QUIET)
     assert (again.measured, again.gap_s) == (0, found.gap_s)
