@@ -60,7 +60,7 @@ class Options:
         threads: threads of every kernel; None means one a physical core.
         dims: values of named dynamic dimensions, e.g. `{"batch": 1}`.
         shapes: input shapes, one mapping a shape set; several make a dispatcher.
-        measure_budget_s: seconds that the search may spend on measuring.
+        measure_budget_s: seconds that the search may spend on measuring; waiting for machines is free.
         workers: worker processes that build and measure.
         timeout_s: hard limit of one candidate's build and measurement.
         memory_bytes: hard limit of one worker's resident memory.

@@ -129,6 +129,11 @@ class Backend(abc.ABC):
         return None
 
     @property
+    def group(self) -> str:
+        """Name the toolchains that are measured together, in one Job of a cluster: those of one style."""
+        return self.style.value
+
+    @property
     def identity(self) -> str:
         """Name and versions; part of every cost key."""
         versions = sorted(self.availability().libraries.items())

@@ -40,6 +40,29 @@ class Toleration(_Entry):
     toleration_seconds: int | None = None
 
 
+_MEMORY = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+
+
+class BuildSettings(_Entry):
+    """Where kernels are built, when not by the pods that measure them.
+
+    Attributes:
+        separate: build in Jobs of their own, and let measuring pods only load kernels; by default only
+            where the measuring pods have a GPU, which is too dear to wait for a compiler.
+        cpu, memory: of a building pod.
+        parallelism: building pods at once.
+    """
+
+    separate: bool | None = None
+    cpu: int = Field(default=2, ge=1)
+    memory: str = Field(default="4Gi", pattern=_MEMORY)
+    node_selector: Mapping[str, str] = Field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    priority_class_name: str = ""
+    queue_name: str = ""
+    parallelism: int = Field(default=4, ge=1)
+
+
 class MeasuringEnvironment(_Entry):
     """Nodes that are alike, and how a Job uses them.
 
@@ -50,15 +73,22 @@ class MeasuringEnvironment(_Entry):
         gpu_resource: the extended resource, e.g. `nvidia.com/gpu`; "" measures on CPUs.
         queue_name: of Kueue; "" where Kueue does not queue.
         parallelism: pods at once; there is at most one on a node.
+        backend_groups: backends whose candidates share a Job, by the group's name; a backend that is not
+            named is in the group that it declares (`Backend.group`: graph, library, native).
+        seconds_per_group: expected work below which a group shares the Job of another one.
         seconds_per_shard: expected work of one pod; what an eviction can make a node repeat is in the
             store every few seconds, so this only balances pods' start-up time against waiting for the last.
-        deadline_seconds: of one Job, from its first pod; waiting in a queue is free.
+        deadline_seconds: that pods of one Job may run; waiting does not count.
+        queue_seconds: that one Job may wait for nodes, images or quota; running does not count.
         ttl_seconds: after which a finished Job goes away.
+        control_tolerance: relative difference of a pod's pace from the usual one (`records`) from which
+            its costs are discarded and measured again, once.
+        build: where kernels are built.
     """
 
     threads: int = Field(default=1, ge=1)
     cpu: int = Field(default=2, ge=1)
-    memory: str = Field(default="4Gi", pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$")
+    memory: str = Field(default="4Gi", pattern=_MEMORY)
     node_selector: Mapping[str, str] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     gpu_resource: str = ""
@@ -66,14 +96,38 @@ class MeasuringEnvironment(_Entry):
     priority_class_name: str = ""
     queue_name: str = ""
     parallelism: int = Field(default=4, ge=1)
+    backend_groups: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    seconds_per_group: float = Field(default=60.0, ge=0)
     seconds_per_shard: float = Field(default=300.0, gt=0)
     deadline_seconds: int = Field(default=7200, ge=1)
+    queue_seconds: int = Field(default=43200, ge=1)
     ttl_seconds: int = Field(default=86400, ge=0)
+    control_tolerance: float = Field(default=0.25, gt=0)
+    build: BuildSettings = BuildSettings()
+
+    @property
+    def builds_apart(self) -> bool:
+        """Whether kernels are built in Jobs of their own."""
+        return bool(self.gpu_resource) if self.build.separate is None else self.build.separate
+
+    @property
+    def for_builds(self) -> "MeasuringEnvironment":
+        """The nodes that build, as if they were to measure; without a GPU."""
+        own = {name: getattr(self.build, name) for name in BuildSettings.model_fields}
+        del own["separate"]
+        return self.model_copy(update={**own, "gpu_resource": ""})
 
     @model_validator(mode="after")
     def _enough_cpus(self) -> "MeasuringEnvironment":
         if self.cpu < self.threads:
             raise ValueError(f"cpu ({self.cpu}) must be at least threads ({self.threads})")
+        return self
+
+    @model_validator(mode="after")
+    def _one_group_each(self) -> "MeasuringEnvironment":
+        named = [backend for group in self.backend_groups.values() for backend in group]
+        if twice := sorted({one for one in named if named.count(one) > 1}):
+            raise ValueError(f"backendGroups: {', '.join(twice)} in more than one group")
         return self
 
 

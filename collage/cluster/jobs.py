@@ -4,13 +4,14 @@ A Job has ended when its condition Complete or Failed is True and never before: 
 FailureTarget only announce that. A Job that is gone (its time to live, somebody's hand) is no failure:
 the store tells what it did. Looks are some seconds apart, with jitter, and ask for the same few objects
 however large the Job is. Three ends are decided here, because Kubernetes would wait for ever or long: pods
-that cannot start (wrong image, missing Secret), a deadline of our own should the Job's fail to hold, and
-nothing else: pods without room wait, as long as it takes, and say so.
+that cannot start (wrong image, missing Secret); a Job whose pods have run for longer than its deadline;
+and one that has waited for nodes or quota for longer than it may, which it says meanwhile. The Job's own
+deadline counts both, so that it ends without a controller too.
 """
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -27,9 +28,6 @@ STUCK_BESIDE_S = 300.0
 """The same while other pods of the Job run."""
 
 NO_ROOM_S = 30.0
-LATE_S = 300.0
-"""How much later than the Job's own deadline this side gives up."""
-
 DELETED_S = 60.0
 LOGS, LOG_LINES = 3, 15
 
@@ -42,12 +40,17 @@ class Ending(Enum):
 
 @dataclass(frozen=True)
 class End:
-    """How a Job ended; `reason`, in words, where it is not complete."""
+    """How a Job ended; `reason`, in words, where it is not complete.
+
+    Attributes:
+        running_s: for how long pods of it were seen to run.
+    """
 
     ending: Ending
     reason: str = ""
     code: str = ""
     failed_indices: str = ""
+    running_s: float = 0.0
 
 
 Notice = Callable[[str], None]
@@ -91,25 +94,41 @@ class JobRunner:
             self.sleep(self.settings.poll_s / 8)
 
     def wait(self, name: str, on_look: Callable[[], None] = lambda: None) -> End:
-        """Return how the Job ended; `on_look` is called at every look.
+        """Return how the Job ended; see `wait_all`."""
+        return self.wait_all([name], on_look)[name]
+
+    def wait_all(
+        self, names: Sequence[str], on_look: Callable[[], None] = lambda: None
+    ) -> dict[str, End]:
+        """Return how each Job ended, once all have; `on_look` is called after every look.
 
         Raises:
-            ClusterError: no pod of it can start (the Job is deleted then), it is overdue, or
-                Kubernetes does not answer.
+            ClusterError: no pod of one can start, or it has waited or run for too long (it is deleted
+                then), or Kubernetes does not answer. The others go on.
         """
-        watch = _Watch(self, name)
+        watches = {name: _Watch(self, name) for name in names}
+        ends: dict[str, End] = {}
         while True:
-            view = self.jobs.read(name)
-            if view is None:
-                return End(Ending.GONE, f"the Job {name} was deleted")
-            if view.complete:
-                return End(Ending.COMPLETE)
-            if view.failed:
-                reason = self._explained(view)
-                return End(Ending.FAILED, reason, view.reason, view.failed_indices)
-            watch.look(view)
+            for name, watch in watches.items():
+                if name not in ends and (end := self._ended(watch)):
+                    ends[name] = end
+            if len(ends) == len(watches):
+                return ends
             on_look()
             self.sleep(self.settings.poll_s * random.uniform(0.75, 1.25))
+
+    def _ended(self, watch: "_Watch") -> End | None:
+        view = self.jobs.read(watch.name)
+        if view is None:
+            why = f"the Job {watch.name} was deleted"
+            return End(Ending.GONE, why, running_s=watch.running_s)
+        if view.complete:
+            return End(Ending.COMPLETE, running_s=watch.running_s)
+        if view.failed:
+            why = self._explained(view)
+            return End(Ending.FAILED, why, view.reason, view.failed_indices, watch.running_s)
+        watch.look(view)
+        return None
 
     def _explained(self, view: JobView) -> str:
         words = [f"the Job {view.name} failed: {view.reason}: {view.message}".rstrip(": ")]
@@ -125,24 +144,38 @@ class _Watch:
 
     runner: JobRunner
     name: str
+    running_s: float = 0.0
+    _waiting_s: float = 0.0
+    _looked: float | None = None
     _stuck_since: dict[str, float] = field(default_factory=dict)
     _no_room_since: float | None = None
-    _overdue: float | None = None
     _said: str = ""
 
     def look(self, view: JobView) -> None:
         now = self.runner.clock()
+        self._count(view, now)
         if view.suspended:
-            self._overdue = None  # the Job's own deadline stands still too
             self._say(f"the Job {self.name} is suspended: queued until there is quota for it")
             return
-        if self._overdue is None and view.started:
-            self._overdue = now + self.runner.environment.deadline_seconds + LATE_S
-        if self._overdue is not None and now > self._overdue:
-            self._give_up("it is overdue, and Kubernetes has not ended it")
         troubles = self.runner.jobs.troubles(self.name) if view.active > view.ready else []
         self._look_at_stuck(view, [one for one in troubles if one.stuck], now)
         self._look_at_waiting([one for one in troubles if not one.stuck], now)
+
+    def _count(self, view: JobView, now: float) -> None:
+        """Time since the last look counts for what is seen now."""
+        passed_s = now - (now if self._looked is None else self._looked)
+        self._looked = now
+        if view.ready:
+            self.running_s += passed_s
+        else:
+            self._waiting_s += passed_s
+        limits = self.runner.environment
+        if self.running_s > limits.deadline_seconds:
+            limit = f"deadlineSeconds: {limits.deadline_seconds}"
+            self._give_up(f"it has run for {self.running_s:.0f} s ({limit})")
+        if self._waiting_s > limits.queue_seconds:
+            limit = f"queueSeconds: {limits.queue_seconds}"
+            self._give_up(f"it has waited {self._waiting_s:.0f} s for nodes or quota ({limit})")
 
     def _look_at_stuck(self, view: JobView, stuck: list[PodTrouble], now: float) -> None:
         pods = {one.pod for one in stuck}

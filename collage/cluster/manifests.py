@@ -64,11 +64,15 @@ SHARED = ("time-slicing", "mps")
 MEASURING: Mapping[str, str] = MappingProxyType({f"{LABEL}/measure": "true"})
 """Label of every pod that may time something; such pods keep off each other's nodes."""
 
+BUILDING: Mapping[str, str] = MappingProxyType({f"{LABEL}/build": "true"})
+"""Label of the pods that only build: any number on a node, none where something is timed."""
+
 
 class Kind(StrEnum):
     """What a Job does."""
 
     PROBE = "probe"
+    BUILD = "build"
     MEASURE = "measure"
     FINISH = "finish"
 
@@ -84,6 +88,7 @@ class Task:
         arguments: of the image's program.
         command: replaces the image's entry point; empty keeps it.
         indices: pods that must succeed.
+        parallelism: pods at once; None is what the environment says.
     """
 
     kind: Kind
@@ -93,22 +98,27 @@ class Task:
     notes: Mapping[str, str] = field(default_factory=dict)
     command: Sequence[str] = ()
     indices: int = 1
+    parallelism: int | None = None
 
 
 def job_manifest(task: Task, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1Job:
     """Return the Job of a task on the nodes of an environment."""
+    if task.kind is Kind.BUILD:
+        environment = environment.for_builds
     labels = _labels(task)
     queue = {QUEUE_LABEL: environment.queue_name} if environment.queue_name else {}
     template = V1PodTemplateSpec(
-        metadata=V1ObjectMeta(labels={**labels, **MEASURING}),
+        metadata=V1ObjectMeta(
+            labels={**labels, **(BUILDING if task.kind is Kind.BUILD else MEASURING)}
+        ),
         spec=_pod(task, environment, settings),
     )
     spec = V1JobSpec(
         completion_mode="Indexed",
         completions=task.indices,
-        parallelism=min(task.indices, environment.parallelism),
+        parallelism=min(task.indices, task.parallelism or environment.parallelism),
         backoff_limit_per_index=RETRIES_PER_INDEX,
-        active_deadline_seconds=environment.deadline_seconds,
+        active_deadline_seconds=environment.deadline_seconds + environment.queue_seconds,
         ttl_seconds_after_finished=environment.ttl_seconds,
         pod_replacement_policy="Failed",
         pod_failure_policy=_failure_policy(),
@@ -151,6 +161,7 @@ def _exit_rule(action: str, code: int) -> V1PodFailurePolicyRule:
 def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1PodSpec:
     return V1PodSpec(
         restart_policy="Never",  # the policies above need it
+        active_deadline_seconds=environment.deadline_seconds,
         service_account_name=settings.service_account,
         automount_service_account_token=False,
         enable_service_links=False,
@@ -174,14 +185,14 @@ def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSetting
 def _container(
     task: Task, environment: MeasuringEnvironment, settings: ClusterSettings
 ) -> V1Container:
-    finishes = task.kind is Kind.FINISH
+    links = task.kind in (Kind.BUILD, Kind.FINISH)  # only the controller's image can
     secrets = [
         V1EnvFromSource(secret_ref=V1SecretEnvSource(name=name))
         for name in settings.env_from_secrets
     ]
     return V1Container(
         name=CONTAINER,
-        image=settings.controller_image if finishes else settings.measure_image,
+        image=settings.controller_image if links else settings.measure_image,
         image_pull_policy=settings.image_pull_policy or None,
         command=list(task.command) or None,
         args=list(task.arguments),
@@ -224,7 +235,10 @@ def _resources(environment: MeasuringEnvironment) -> V1ResourceRequirements:
 
 
 def _affinity(environment: MeasuringEnvironment) -> V1Affinity:
-    """One measuring pod a node, of all namespaces; never a GPU that others use at the same time."""
+    """One measuring pod a node, of all namespaces; never a GPU that others use at the same time.
+
+    Kubernetes takes the first both ways: no measuring pod comes to a node where pods build.
+    """
     alone = V1PodAffinityTerm(
         topology_key="kubernetes.io/hostname",
         label_selector=V1LabelSelector(match_labels=dict(MEASURING)),

@@ -1,78 +1,33 @@
-"""A measurer whose workers are pods: every batch becomes an Indexed Job of shards.
+"""A measurer whose workers are pods: every batch becomes Indexed Jobs of shards, one a group of backends.
 
 The store is the only channel. Before a batch is sent, Jobs of the same search that already run, of this
 controller before it was killed or of another one, are waited for: what they measure is not measured again.
 Costs are believed from the table alone, under the keys that were computed here; a candidate without one
-after its Job is unknown, and the search does without it.
+after its Jobs is unknown, and the search does without it. Where kernels are built apart, Jobs that build
+come first, and what measures gets the kernels that are in the store then. Costs of a pod whose node was not
+itself (`records`) are discarded, and measured again once.
 """
 
-import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from collage.cluster.environments import MeasuringEnvironment
-from collage.cluster.jobs import End, Ending, JobRunner
-from collage.cluster.manifests import LABEL, Kind, Task
-from collage.cluster.shards import (
-    TIMING_S,
-    WORTH_A_POD_S,
-    Expectation,
-    Wanted,
-    plan_shards,
-    write_batch,
-)
-from collage.cost import Cost, CostKey, Costs, Environment
+from collage.cluster.jobs import JobRunner
+from collage.cluster.kernels import KernelIndex
+from collage.cluster.records import Records, worked_s
+from collage.cluster.sender import SearchTask, Sender, Sent
+from collage.cluster.shards import TIMING_S, WORTH_A_POD_S, Wanted
+from collage.cost import Cost, CostKey, SharedCostTable
 from collage.errors import ClusterError
 from collage.measure.work import OnCost, Work
 from collage.store.base import Store
-from collage.store.blobs import put_blob
 
 log = logging.getLogger(__name__)
 
-NAME_DIGITS = 16
-LABEL_DIGITS = 32
 MOST = 512
 """Works in one batch that a search should ask for at most: it learns between batches."""
-
-
-@dataclass(frozen=True)
-class SearchTask:
-    """What all batches of one search share.
-
-    Attributes:
-        request: digest of the request.
-        function: name of the function that is searched.
-        structure: digest of the whole function.
-        environment_name: of the operator's file.
-        environment: that costs are true for.
-        backends: identities on the nodes that measure.
-        store: as pods are told to open it.
-    """
-
-    request: str
-    function: str
-    structure: str
-    environment_name: str
-    environment: Environment
-    backends: Mapping[str, str]
-    store: str
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """Equal for searches that measure the same candidates."""
-        text = f"{self.structure} {self.environment.digest}"
-        return {
-            "run": self.request[:LABEL_DIGITS],
-            "environment": self.environment_name,
-            "search": hashlib.sha256(text.encode()).hexdigest()[:LABEL_DIGITS],
-        }
-
-
-def batch_size(environment: MeasuringEnvironment) -> int:
-    """Count the works that give every pod at once a shard that is worth it."""
-    shard_s = min(environment.seconds_per_shard, 2 * WORTH_A_POD_S)
-    return max(1, min(MOST, int(environment.parallelism * shard_s / (2 * TIMING_S))))
 
 
 class ClusterMeasurer:
@@ -83,7 +38,7 @@ class ClusterMeasurer:
         task: SearchTask,
         runner: JobRunner,
         store: Store,
-        table: Costs,
+        table: SharedCostTable,
         key: Callable[[Work], CostKey],
     ) -> None:
         """Make a measurer; nothing is sent before the first `measure`.
@@ -96,35 +51,51 @@ class ClusterMeasurer:
             key: of a work's cost, as the pods compute it too.
         """
         self.measured = self.cached = self.invalid = 0
-        self._task, self._runner, self._store, self._key = task, runner, store, key
+        self.waited_s = 0.0
+        self._runner, self._key = runner, key
         self._table = table.within(task.environment)
-        self._expectation = Expectation()
-        self.batch = batch_size(runner.environment)
+        self._sender = Sender(task, runner, store)
+        self._kernels = KernelIndex(store, task.environment)
+        self._records = Records(store, task.environment)
+        self._checked: set[str] = set()
+        self.batch = batch_size(runner)
 
     def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         """Return what the table knows of each work, in order; unknown where it knows nothing."""
+        self._discard(self._sender.ended_batches())
         return [self._recalled(work, on_cost) or Cost.unknown() for work in works]
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         """Return the cost of each work, in order; unknown where its shard failed.
 
         Raises:
-            ClusterError: the Job failed as a whole, with the reason and the last lines of its pods.
+            ClusterError: a Job failed as a whole, with the reason and the last lines of its pods.
             StoreError: the store fails.
         """
-        round_ = _Round(self._key, batch)
-        self._collect(round_, on_cost, cached=True)
-        while round_.missing and self._waited_for_others(round_, on_cost):
-            self._collect(round_, on_cost, cached=True)
-        if round_.missing:
-            end = self._run(round_, on_cost)
-            self._table.refresh()
-            self._collect(round_, on_cost, cached=False)
-            self._judge(round_, end)
+        round_ = _Round(self._key, batch, on_cost)
+        with self._timed():
+            self._collect(round_, cached=True)
+            while round_.missing and self._waited_for_others(round_):
+                pass
+            if round_.missing:
+                self._run(round_)
+                if self._discarded(round_):
+                    self._run(round_)
         return [round_.costs.get(key, Cost.unknown()) for key in round_.keys]
 
     def close(self) -> None:
         """Do nothing: Jobs that run go on, and are adopted by whoever asks again."""
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Add to `waited_s` the time in which no pod worked."""
+        start = time.monotonic()
+        self._sender.forget()
+        yield
+        if used := self._sender.batches:
+            self._records.refresh()
+            work_s = worked_s(self._records.of(used)) or self._sender.running_s
+            self.waited_s += max(0.0, time.monotonic() - start - work_s)
 
     def _recalled(self, work: Work, on_cost: OnCost | None) -> Cost | None:
         cost = self._table.get(self._key(work))
@@ -137,84 +108,139 @@ class ClusterMeasurer:
         self.measured += not cached
         self.invalid += cost.is_invalid
         if cost.is_valid:
-            self._expectation.learn(work.backend, cost.build_s)
+            self._sender.expectation.learn(work.backend, cost.build_s)
         if on_cost:
             on_cost(work, cost, cached)
 
-    def _collect(self, round_: "_Round", on_cost: OnCost | None, *, cached: bool) -> None:
+    def _collect(self, round_: "_Round", *, cached: bool) -> None:
         """Take what the table knows by now."""
-        for key, works in list(round_.missing.items()):
+        for key in list(round_.missing):
             cost = self._table.get(key)
             if cost is None:
                 continue
             round_.costs[key] = cost
-            del round_.missing[key]
+            works = round_.missing.pop(key)
+            told = None if key in round_.again else round_.on_cost
             for number, work in enumerate(works):
-                self._count(work, cost, cached or number > 0, on_cost)
+                self._count(work, cost, cached or number > 0, told)
 
-    def _waited_for_others(self, round_: "_Round", on_cost: OnCost | None) -> bool:
+    def _waited_for_others(self, round_: "_Round") -> bool:
         """Wait for Jobs of the same search that run; return whether there was one."""
-        labels = {f"{LABEL}/search": self._task.labels["search"]}
-        others = [job for job in self._runner.jobs.find(labels) if not job.ended]
-        for job in others:
-            self._runner.notice(f"the Job {job.name} measures for the same search: waiting for it")
-            self._runner.wait(job.name, lambda: self._collect(round_, on_cost, cached=True))
-        if others:
+        waited = self._sender.wait_for_others(lambda: self._collect(round_, cached=True))
+        if waited:
             self._table.refresh()
-        return bool(others)
+            self._discard(self._sender.batches)
+            self._collect(round_, cached=True)
+        return waited
 
-    def _run(self, round_: "_Round", on_cost: OnCost | None) -> End:
-        task = self._written(round_)
-        self._runner.submit(task)
-        log.info("job %s: %d candidates", task.name, len(round_.missing))
-        return self._runner.wait(task.name, lambda: self._collect(round_, on_cost, cached=False))
+    def _run(self, round_: "_Round") -> None:
+        """Let pods measure what is missing."""
+        if self._runner.environment.builds_apart:
+            wanted = self._built(round_)
+        else:
+            wanted = [Wanted(key, works[0]) for key, works in round_.missing.items()]
+        if wanted:
+            sent = self._sender.measure(wanted, lambda: self._collect(round_, cached=False))
+            self._table.refresh()
+            self._collect(round_, cached=False)
+            self._judge(round_, sent, set(round_.missing), "cost")
 
-    def _written(self, round_: "_Round") -> Task:
-        """Put the batch into the store; its digest names the Job."""
-        mine, environment = self._task, self._runner.environment
-        wanted = [Wanted(key, works[0]) for key, works in round_.missing.items()]
-        shards = plan_shards(
-            wanted,
-            self._expectation.seconds,
-            environment.seconds_per_shard,
-            environment.parallelism,
-        )
-        text = write_batch(mine.request, mine.function, mine.environment, mine.backends, shards)
-        digest = put_blob(self._store, text)
-        return Task(
-            Kind.MEASURE,
-            f"collage-{mine.environment_name}-{digest[:NAME_DIGITS]}",
-            mine.labels,
-            ["shard", "--store", mine.store, "--batch", digest],
-            {"batch": digest, "function": mine.function, "candidates": str(len(wanted))},
-            indices=len(shards),
-        )
+    def _built(self, round_: "_Round") -> list[Wanted]:
+        """Let pods build the kernels that are not in the store; return all that can be measured then."""
+        kernels = self._kernels.find(round_.missing)
+        without = {key: works for key, works in round_.missing.items() if key not in kernels}
+        if without:
+            wanted = [Wanted(key, works[0]) for key, works in without.items()]
+            sent = self._sender.build(wanted)
+            self._table.refresh()
+            self._collect(round_, cached=False)  # those that cannot be built have their cost now
+            kernels = self._kernels.find(round_.missing)
+            self._judge(round_, sent, round_.missing.keys() - kernels.keys(), "kernel")
+        missing = round_.missing
+        return [Wanted(key, missing[key][0], blob) for key, blob in sorted(kernels.items())]
 
-    def _judge(self, round_: "_Round", end: End) -> None:
-        missing, total = len(round_.missing), len(set(round_.keys))
-        if not missing:
+    def _discarded(self, round_: "_Round") -> bool:
+        """Discard what was measured under wrong conditions; return whether some of it is missing now."""
+        self._discard(self._sender.batches)
+        for key in list(round_.costs):
+            if self._table.was_voided(key) and self._table.get(key) is None:
+                del round_.costs[key]
+                round_.missing[key] = round_.works[key]
+                round_.again.add(key)
+        return bool(round_.again)
+
+    def _discard(self, batches: set[str]) -> None:
+        """Let costs of pods with an unusual pace not hold, unless that happened to the key before."""
+        new = batches - self._checked
+        self._checked |= new
+        if not new:
             return
-        lacking = f"{missing} of {total} candidates have no cost"
-        kept = "what was measured is in the store: run again"
-        if end.ending is Ending.GONE:
-            raise ClusterError(f"{end.reason} while it ran: {lacking}; {kept}")
-        if end.ending is Ending.FAILED and end.code != "FailedIndexes":
-            raise ClusterError(f"{end.reason}\n{lacking}; {kept}")
-        if missing == total:
-            raise ClusterError(f"{end.reason or 'the Job ended'}\n{lacking}")
-        self._runner.notice(f"{lacking}; the search goes on without them. {end.reason}")
+        self._records.refresh()
+        self._table.refresh()
+        usual_s, tolerance = self._records.usual_s(), self._runner.environment.control_tolerance
+        for one in self._records.of(new) if usual_s else ():
+            change = one.change(usual_s) if usual_s and one.before_s else 0.0
+            if change <= tolerance:
+                continue
+            again = {
+                key: mark for key, mark in one.costs.items() if not self._table.was_voided(key)
+            }
+            said = (
+                f"on {one.node} (shard {one.index} of {one.batch[:12]}) the control kernel was "
+                f"{change:.0%} off its usual time, more than {tolerance:.0%}"
+            )
+            if not again:
+                log.info("%s; its costs were measured again already, and stay", said)
+                continue
+            self._runner.notice(
+                f"{said}: {len(again)} of {len(one.costs)} costs are discarded and measured again"
+            )
+            for key, mark in again.items():
+                self._table.void(key, mark)
+        self._table.flush()
+        self._table.refresh()
+
+    def _judge(
+        self, round_: "_Round", sent: Sequence[Sent], lacking: set[CostKey], what: str
+    ) -> None:
+        """Go on without a few candidates, not without the whole of a Job."""
+        for one in sent:
+            missing = len(one.keys & lacking)
+            if not missing:
+                continue
+            said = f"{missing} of {len(one.keys)} candidates have no {what}"
+            if one.broken:
+                raise ClusterError(
+                    f"{one.end.reason}\n{said}; what was done is in the store: run again"
+                )
+            if missing == len(set(round_.keys)):
+                raise ClusterError(f"{one.end.reason or 'the Job ended'}\n{said}")
+            self._runner.notice(f"{said}; the search goes on without them. {one.end.reason}")
+
+
+def batch_size(runner: JobRunner) -> int:
+    """Count the works that give every pod at once a shard that is worth it."""
+    environment = runner.environment
+    shard_s = min(environment.seconds_per_shard, 2 * WORTH_A_POD_S)
+    return max(1, min(MOST, int(environment.parallelism * shard_s / (2 * TIMING_S))))
 
 
 @dataclass
 class _Round:
-    """The state of one `measure` call: keys in order, and the works of each that is missing."""
+    """The state of one `measure` call: keys in order, the works of each, and of those that are missing.
+
+    `again` are keys whose first cost was discarded.
+    """
 
     key: Callable[[Work], CostKey]
     batch: Sequence[Work]
+    on_cost: OnCost | None
     costs: dict[CostKey, Cost] = field(default_factory=dict)
     missing: dict[CostKey, list[Work]] = field(default_factory=dict)
+    again: set[CostKey] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.keys = [self.key(work) for work in self.batch]
         for key, work in zip(self.keys, self.batch, strict=True):
             self.missing.setdefault(key, []).append(work)
+        self.works: Mapping[CostKey, list[Work]] = dict(self.missing)

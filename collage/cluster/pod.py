@@ -1,10 +1,9 @@
-"""What a measuring pod does: one shard of a batch, with the workers of `LocalMeasurer`.
+"""What the pods that work for a controller share: answers, checks, exit codes, and costs on their way.
 
-The pod first proves that its costs will be the ones that are wanted: it must be in the environment of the
-batch, have the same backends, and compute the same keys; otherwise nothing of what it measured would ever
-be found, so the Job fails at once (exit 43) and says what differs. It skips what the store knows, so an
-index that is run again repeats nothing. Costs reach the store within seconds, whatever the next
-candidate takes, and once more on SIGTERM.
+A pod that measures or builds (`measuring`, `building`) first proves that what it leaves will be what is
+wanted: it must be in the environment of the batch and have the same backends, otherwise nothing of it would
+ever be found, so the Job fails at once (exit 43) and says what differs. Costs reach the store within
+seconds, whatever the next candidate takes, and once more on SIGTERM.
 """
 
 import signal
@@ -12,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -20,21 +19,17 @@ from pydantic import ValidationError
 
 from collage.cluster.exits import BAD_INPUT, BAD_NODE, RETRY, TERMINATED
 from collage.cluster.shards import Batch, ShardWork
-from collage.cost import Cost, CostKey, Costs, Environment
+from collage.cost import Costs, Environment
 from collage.errors import (
     BackendError,
     CollageError,
     DamagedError,
     InputError,
     OptionError,
-    StoreError,
 )
-from collage.frontend import Function
+from collage.frontend import Function, Model
 from collage.logs import redact
-from collage.measure.local import LocalMeasurer
-from collage.pipeline.request import CompileRequest, fetch_model, read_request
-from collage.pipeline.searching import imported, local_measurer, sampled
-from collage.pipeline.session import open_session
+from collage.pipeline.request import NodeFacts, read_request
 from collage.pipeline.site import LocalSite, node_facts
 from collage.report.terminal import Progress
 from collage.store import open_store
@@ -94,34 +89,14 @@ def answer_finish(
     store.create(answer, result.model_dump_json().encode())
 
 
-def measure_shard(address: str, batch_digest: str, index: int, scratch: Path) -> str:
-    """Measure one shard; return what was done, in words.
+def read_shard(
+    store: Store, digest: str, index: int, purpose: str
+) -> tuple[Batch, Sequence[ShardWork]]:
+    """Return a batch, which is to be for this purpose, and one shard of it.
 
     Raises:
-        NodeError, OptionError: no shard of this batch can be measured here.
-        ShardError, InputError, DamagedError: this shard can be measured nowhere.
-        CollageError: another try may work.
+        NodeError, ShardError: there is none that this program can work on.
     """
-    store = open_store(address, writes=False)
-    batch, shard = _read_shard(store, batch_digest, index)
-    request = read_request(store, batch.request)
-    _check_node(batch, request)
-    options = request.compile_options(address, scratch)
-    path = fetch_model(store, request, scratch / "model")
-    with open_session(options) as session, _flushing(session.table) as table:
-        model = imported(path, session)
-        function = next((one for one in model.functions if one.name == batch.function), None)
-        if function is None:
-            raise ShardError(f"the model has no function {batch.function!r}")
-        samples = sampled(model, function, session)
-        measurer = local_measurer(function, samples.reference_dir, replace(session, table=table))
-        try:
-            return _measure(batch, shard, function, measurer, table)
-        finally:
-            measurer.close()
-
-
-def _read_shard(store: Store, digest: str, index: int) -> tuple[Batch, Sequence[ShardWork]]:
     try:
         batch = Batch.model_validate_json(get_blob(store, BlobDigest(digest)))
     except ValidationError as error:
@@ -129,17 +104,34 @@ def _read_shard(store: Store, digest: str, index: int) -> tuple[Batch, Sequence[
             "the batch was written by another version of Collage: use images of one version: "
             f"{error.errors()[0]['msg']}"
         ) from error
+    if batch.purpose != purpose:
+        raise ShardError(f"the batch is one to {batch.purpose}, not to {purpose}")
     if not 0 <= index < len(batch.shards):
         raise ShardError(f"the batch has {len(batch.shards)} shards, and none with index {index}")
     return batch, batch.shards[index]
 
 
-def _check_node(batch: Batch, request: CompileRequest) -> None:
-    facts = node_facts(request)
+def check_measuring_node(batch: Batch, facts: NodeFacts) -> None:
+    """Raise NodeError unless costs that are measured here are those that are wanted."""
     if facts.environment != batch.environment:
         raise NodeError(
             f"this node is another environment: {_differences(batch, facts.environment)}"
         )
+    _check_backends(batch, facts)
+
+
+def check_building_node(batch: Batch, facts: NodeFacts) -> None:
+    """Raise NodeError unless kernels that are built here run on the nodes that measure."""
+    here, there = facts.environment, batch.environment
+    if here.cpu_features != there.cpu_features:
+        raise NodeError(
+            f"kernels that are built on this node ({here.cpu}) are for other instructions than those of "
+            f"the nodes that measure ({there.cpu}): choose nodes of the same processor to build on"
+        )
+    _check_backends(batch, facts)
+
+
+def _check_backends(batch: Batch, facts: NodeFacts) -> None:
     for name, identity in batch.backends.items():
         found = facts.backends.get(name)
         if found != identity:
@@ -159,76 +151,21 @@ def _differences(batch: Batch, found: Environment) -> str:
     return "; ".join(parts) + "; narrow the node selector so that all nodes are alike"
 
 
-def _measure(
-    batch: Batch,
-    shard: Sequence[ShardWork],
-    function: Function,
-    measurer: LocalMeasurer,
-    table: Costs,
-) -> str:
-    works = [one.work(batch.function) for one in shard]
-    for one, work in zip(shard, works, strict=True):
-        if work.nodes >> len(function.graph):
+def find_function(model: Model, batch: Batch, shard: Sequence[ShardWork]) -> Function:
+    """Return the function that a batch is of. Raises ShardError where it has not what the shard names."""
+    function = next((one for one in model.functions if one.name == batch.function), None)
+    if function is None:
+        raise ShardError(f"the model has no function {batch.function!r}")
+    for one in shard:
+        if one.work(batch.function).nodes >> len(function.graph):
             raise ShardError(f"the function {function.name} has no region {one.nodes}")
-        if (key := measurer.key(work)) != one.key:
-            raise NodeError(
-                f"the key of {one.backend} on {one.nodes} is {key[:12]} here, {one.key[:12]} was "
-                "expected: use a measuring image and a controller image of one version"
-            )
-    costs = measurer.measure(works)
-    kept = table.within(batch.environment)
-    lost = [
-        cost.reason
-        for one, cost in zip(shard, costs, strict=True)
-        if kept.get(CostKey(one.key)) is None
-    ]
-    if lost:
-        raise StoreError(f"{len(lost)} of {len(shard)} candidates have no cost: {lost[0]}")
-    return (
-        f"{measurer.measured} measured, {measurer.cached} known, {measurer.invalid} invalid, "
-        f"{measurer.drifted} drifted"
-    )
-
-
-class _LockedCosts:
-    """Costs that a second thread may flush."""
-
-    def __init__(self, inner: Costs, lock: threading.RLock) -> None:
-        self._inner, self._lock = inner, lock
-
-    @property
-    def corrupt(self) -> int:
-        return self._inner.corrupt
-
-    def within(self, environment: Environment) -> Costs:
-        with self._lock:
-            return _LockedCosts(self._inner.within(environment), self._lock)
-
-    def get(self, key: CostKey) -> Cost | None:
-        with self._lock:
-            return self._inner.get(key)
-
-    def put(self, key: CostKey, cost: Cost) -> None:
-        with self._lock:
-            self._inner.put(key, cost)
-
-    def flush(self) -> None:
-        with self._lock:
-            self._inner.flush()
-
-    def refresh(self) -> None:
-        with self._lock:
-            self._inner.refresh()
-
-    def __len__(self) -> int:
-        with self._lock:
-            return len(self._inner)
+    return function
 
 
 @contextmanager
-def _flushing(costs: Costs) -> Iterator[Costs]:
+def flushing(table: Costs) -> Iterator[None]:
     """Send costs every few seconds: a candidate may take many, and a pod may be killed meanwhile."""
-    table, done = _LockedCosts(costs, threading.RLock()), threading.Event()
+    done = threading.Event()
 
     def run() -> None:
         while not done.wait(FLUSH_S):
@@ -240,7 +177,7 @@ def _flushing(costs: Costs) -> Iterator[Costs]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        yield table
+        yield
     finally:
         done.set()
         thread.join()

@@ -32,6 +32,9 @@ BUILD_S: Mapping[str, float] = {
 
 OTHER_BUILD_S = 3.0
 TIMING_S = 0.8
+LOADING_S = 0.4
+"""Seconds from a kernel's file to its first right result."""
+
 WORTH_A_POD_S = 30.0
 """A shard shorter than this is all start-up."""
 
@@ -41,21 +44,26 @@ class _Document(BaseModel):
 
 
 class ShardWork(_Document):
-    """One candidate and the key that its cost must have; `nodes` is a hexadecimal index set."""
+    """One candidate and the key that its cost must have; `nodes` is a hexadecimal index set.
+
+    `kernel` is the blob with its kernel (`collage.measure.kernel_file`), "" where the pod builds it.
+    """
 
     nodes: str
     backend: str
     variant: str
     key: str
+    kernel: str = ""
 
     def work(self, function: str) -> Work:
         return Work(function, IndexSet(int(self.nodes, 16)), self.backend, self.variant)
 
 
 class Batch(_Document):
-    """What one Indexed Job measures: a blob in the store.
+    """What one Indexed Job works on: a blob in the store.
 
     Attributes:
+        purpose: of the Job; one that builds leaves kernels in the store (`collage.cluster.kernels`).
         request: digest of the request, which names the model.
         function: all candidates are of it.
         environment: what every pod must find itself in.
@@ -63,7 +71,8 @@ class Batch(_Document):
         shards: one a completion index.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
+    purpose: Literal["measure", "build"] = "measure"
     request: str
     function: str
     environment: Environment
@@ -73,10 +82,11 @@ class Batch(_Document):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A candidate to measure."""
+    """A candidate to build or to measure; `kernel` as in `ShardWork`."""
 
     key: CostKey
     work: Work
+    kernel: str = ""
 
 
 class Expectation:
@@ -157,10 +167,12 @@ def write_batch(
     environment: Environment,
     backends: Mapping[str, str],
     shards: Sequence[Sequence[Wanted]],
+    purpose: Literal["measure", "build"] = "measure",
 ) -> bytes:
     """Return the canonical text of a batch."""
     used = {one.work.backend for shard in shards for one in shard}
     batch = Batch(
+        purpose=purpose,
         request=request,
         function=function,
         environment=environment,
@@ -172,4 +184,10 @@ def write_batch(
 
 def _written(one: Wanted) -> ShardWork:
     work = one.work
-    return ShardWork(nodes=hex(work.nodes), backend=work.backend, variant=work.variant, key=one.key)
+    return ShardWork(
+        nodes=hex(work.nodes),
+        backend=work.backend,
+        variant=work.variant,
+        key=one.key,
+        kernel=one.kernel,
+    )

@@ -16,10 +16,13 @@ from uuid import uuid4
 
 from collage.backends.registry import available_backends
 from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.groups import named_groups
 from collage.cluster.jobs import JobRunner, Notice
 from collage.cluster.manifests import LABEL, Kind, Task
-from collage.cluster.measurer import LABEL_DIGITS, ClusterMeasurer, SearchTask
+from collage.cluster.measurer import ClusterMeasurer
+from collage.cluster.sender import LABEL_DIGITS, SearchTask
 from collage.cluster.settings import ClusterSettings
+from collage.cost import SharedCostTable
 from collage.errors import ClusterError, OptionError
 from collage.frontend import Function, Model
 from collage.measure.timing import sweep_bytes
@@ -133,13 +136,18 @@ class ClusterSite:
             environment_name=request.environment,
             environment=facts.environment,
             backends=facts.backends,
+            groups=named_groups(
+                {backend.name: backend.group for backend in session.backends},
+                self._environments[request.environment].backend_groups,
+            ),
             store=_for_pods(self._address),
         )
         sweep = sweep_bytes(footprint_bytes(function), facts.cache_bytes)
         keys = WorkKeys([function], session.backends, facts.environment, sweep)
-        store = session.store
+        store, table = session.store, session.table
         assert store is not None, "a request's options name a store"
-        return ClusterMeasurer(task, self._runner(request), store, session.table, keys)
+        assert isinstance(table, SharedCostTable), "so its costs are shared"
+        return ClusterMeasurer(task, self._runner(request), store, table, keys)
 
     def _ask(
         self, kind: Kind, request: CompileRequest, arguments: list[str], command: tuple[str, ...]

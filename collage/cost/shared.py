@@ -1,7 +1,8 @@
 """Costs of many machines in one store, as batches of lines (see `collage.cost.batches`).
 
 Two costs of one key are two true measurements: the valid one holds, then the narrower interval, then
-the lower time, so the order of reading does not matter.
+the lower time, so the order of reading does not matter. One that turns out to be measured under wrong
+conditions is not removed, for others may have read it: a further line says that it does not hold.
 
 What this process measures is in a local table before the measurer goes on, and reaches the store a few
 seconds later, or at `flush`.
@@ -12,7 +13,15 @@ from collections.abc import Callable
 
 from collage.cost.batches import Batches
 from collage.cost.cost import Cost, CostKey, Environment
-from collage.cost.table import CostTable, decode_lines, encode_line, environment_line
+from collage.cost.table import (
+    CostTable,
+    cost_mark,
+    decode_lines,
+    decode_voids,
+    encode_line,
+    environment_line,
+    void_line,
+)
 from collage.store.base import Store
 
 Ranked = tuple[tuple[bool, float, float, str], Cost]
@@ -37,7 +46,8 @@ class SharedCostTable:
         self._clock = clock
         head = environment_line(local.environment) if local.environment else b""
         self._batches = Batches(store, costs_prefix(local.environment), head, clock)
-        self._costs: dict[CostKey, Ranked] = {}
+        self._costs: dict[CostKey, list[Ranked]] = {}
+        self._void: dict[CostKey, set[str]] = {}
         self._within: dict[str, SharedCostTable] = {}
 
     def within(self, environment: Environment) -> "SharedCostTable":
@@ -57,10 +67,9 @@ class SharedCostTable:
         own = self._local.get(key)
         if own is not None:
             return own
-        if key not in self._costs:
+        if self._best(key) is None:
             self._look()
-        found = self._costs.get(key)
-        return found[1] if found else None
+        return self._best(key)
 
     def put(self, key: CostKey, cost: Cost) -> None:
         """Keep one cost on this machine's disk, and send it with the next batch.
@@ -71,10 +80,21 @@ class SharedCostTable:
         self._local.put(key, cost)
         self._batches.add(encode_line(key, cost))
 
+    def void(self, key: CostKey, mark: str) -> None:
+        """Let the cost with this mark (`cost_mark`) not hold: with the next batch, and for all machines."""
+        self._batches.add(void_line(key, mark))
+
+    def was_voided(self, key: CostKey) -> bool:
+        """Tell whether some cost of the key was found not to hold, as of the last look."""
+        return key in self._void
+
     def flush(self) -> None:
-        """Send what waits; other machines see it when this returns. Raises StoreError."""
+        """Send what waits; other machines see it when this returns. Raises StoreError.
+
+        Any thread may do it, while another one puts costs.
+        """
         self._batches.flush()
-        for table in self._within.values():
+        for table in list(self._within.values()):
             table.flush()
 
     @property
@@ -88,11 +108,20 @@ class SharedCostTable:
 
     def __len__(self) -> int:
         self._look(at_once=True)
-        return len(self._costs.keys() | self._local.keys())
+        shared = {key for key in self._costs if self._best(key) is not None}
+        return len(shared | self._local.keys())
 
     def _look(self, at_once: bool = False) -> None:
         for data in self._batches.read_new(at_once):
             self._corrupt += _merge(self._costs, data)
+            for key, mark in decode_voids(data):
+                self._void.setdefault(key, set()).add(mark)
+
+    def _best(self, key: CostKey) -> Cost | None:
+        found = [one for _, one in self._costs.get(key, ())]
+        if key in self._void:
+            found = [one for one in found if cost_mark(key, one) not in self._void[key]]
+        return found[0] if found else None
 
 
 def costs_prefix(environment: Environment | None) -> str:
@@ -100,8 +129,8 @@ def costs_prefix(environment: Environment | None) -> str:
     return f"costs/{environment.digest if environment else 'any'}/"
 
 
-def _merge(costs: dict[CostKey, Ranked], data: bytes) -> int:
-    """Let the better cost of each key hold; return how many lines were corrupt."""
+def _merge(costs: dict[CostKey, list[Ranked]], data: bytes) -> int:
+    """Put the costs of each key in order, the best first; return how many lines were corrupt."""
     corrupt = 0
     for entry in decode_lines(data):
         if entry is None:
@@ -111,6 +140,8 @@ def _merge(costs: dict[CostKey, Ranked], data: bytes) -> int:
         spread = (cost.high - cost.low) / cost.seconds if cost.is_valid and cost.seconds else 0.0
         width = math.inf if math.isnan(spread) else spread
         rank = (cost.is_invalid, width, cost.seconds, cost.reason)
-        if key not in costs or rank < costs[key][0]:
-            costs[key] = (rank, cost)
+        known = costs.setdefault(key, [])
+        if all(rank != other for other, _ in known):
+            known.append((rank, cost))
+            known.sort(key=lambda one: one[0])
     return corrupt

@@ -126,6 +126,23 @@ def encode_line(key: CostKey, cost: Cost) -> bytes:
     return encode_entry(entry)
 
 
+def cost_mark(key: CostKey, cost: Cost) -> str:
+    """Return what tells this cost from another one of the key: the check of its line."""
+    return encode_line(key, cost)[:8].decode()
+
+
+def void_line(key: CostKey, mark: str) -> bytes:
+    """Return the line that says that the key's cost with this mark does not hold."""
+    return encode_entry({"void": key, "mark": mark})
+
+
+def decode_voids(data: bytes) -> Iterator[tuple[CostKey, str]]:
+    """Iterate over the costs that do not hold, as keys and marks."""
+    for entry in decode_entries(data):
+        if entry is not None and "void" in entry:
+            yield CostKey(entry["void"]), str(entry["mark"])
+
+
 def environment_line(environment: Environment) -> bytes:
     """Return the line that says, for people, what the costs below it are true for."""
     return encode_entry({"environment": json.dumps(asdict(environment))})

@@ -43,11 +43,14 @@ class LocalMeasurer:
 
     Counts of all batches: `measured` works were built here, `cached` came from the table or from an
     equal work of the batch, `invalid` of both are unusable, and `drifted` were measured while the
-    machine changed its pace.
+    machine changed its pace. `built` kernels were built here, not elsewhere.
     """
 
     batch = 16
     """Works that keep two workers busy for some seconds."""
+
+    waited_s = 0.0
+    """This machine waits for nobody."""
 
     def __init__(
         self,
@@ -63,6 +66,8 @@ class LocalMeasurer:
         footprint_bytes: int = 64 << 20,
         parallel_timing: bool = False,
         device: str = "cpu",
+        kernels: Path | None = None,
+        builds: bool = False,
         loader: str = LOADER,
         digest: Callable[[Function, IndexSet], str] = region_structure,
     ) -> None:
@@ -79,10 +84,13 @@ class LocalMeasurer:
             footprint_bytes: what one run of the model touches, weights and activations.
             parallel_timing: time several kernels at once, for rough costs.
             device: where the kernels run.
+            kernels: folder with kernels that were built elsewhere (`kernel_file`); None builds them.
+            builds: build kernels into that folder, as many at once as there are workers; the cost of a
+                work is then what its build takes, and the table one of builds.
             loader: "module:callable" that makes the workshop in a worker.
             digest: of a region's structure.
         """
-        self.measured = self.cached = self.invalid = self.drifted = 0
+        self.measured = self.cached = self.invalid = self.drifted = self.built = 0
         self._table = table.within(environment)
         self._parallel_timing = parallel_timing
         self._kept: dict[CostKey, Cost] = {}
@@ -93,7 +101,7 @@ class LocalMeasurer:
         sweep = sweep_bytes(footprint_bytes)
         self.key = WorkKeys(functions, backends, environment, sweep, digest)
         known = self._table.get(self.key.boundary)
-        self._boundary_s = known.seconds if known else None
+        self._boundary_s = known.seconds if known else 0.0 if builds else None
         self._setup = Setup(
             loader,
             tuple((function.name, function.simplified) for function in functions),
@@ -102,11 +110,13 @@ class LocalMeasurer:
             reference_dir,
             memory_bytes,
             sweep,
-            measure_boundary=known is None,
+            measure_boundary=self._boundary_s is None,
             recipes=next((backend.recipes for backend in backends if backend.recipes), None),
             device=device,
+            kernels=kernels,
+            builds=builds,
         )
-        count = _worker_count(workers, environment, parallel_timing)
+        count = _worker_count(workers, environment, parallel_timing or builds)
         self._slots = [Slot(self._setup, timeout_s) for _ in range(count)]
 
     def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
@@ -266,6 +276,7 @@ class LocalMeasurer:
             self._kept[job.key] = cost
         self.measured += 1
         self.drifted += outcome.drifted
+        self.built += outcome.built
         self.cached += len(job.works) - 1
         self.invalid += cost.is_invalid * len(job.works)
         for count, (position, work) in enumerate(job.works):

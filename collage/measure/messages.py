@@ -36,6 +36,8 @@ class Setup:
         measure_boundary: tell the virtual machine's cost of a call in `Ready`.
         recipes: see `Backend.recipes`.
         device: where the kernels run.
+        kernels: kernels that were built elsewhere are in this folder; None builds them.
+        builds: build kernels into that folder, and time nothing.
     """
 
     loader: str
@@ -48,6 +50,8 @@ class Setup:
     measure_boundary: bool
     recipes: Path | None = None
     device: str = "cpu"
+    kernels: Path | None = None
+    builds: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,16 @@ class Go:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`durable` is False when the failure says nothing about the candidate (a full disk)."""
+    """`durable` is False when the failure says nothing about the candidate (a full disk).
+
+    `built` tells whether a kernel was built for it. The cost of a task of a setup that builds is the
+    seconds which the build took.
+    """
 
     cost: Cost
     durable: bool = True
     drifted: bool = False
+    built: bool = False
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class Timer:
         self._buffer = np.ones(max(1, sweep // 8), np.uint64)
         self._empty = empty
         self._limits = limits or Limits()
-        self._control = _Control()
+        self._control = Control()
 
     def time(
         self,
@@ -187,26 +187,27 @@ class Timer:
         return high - low < tolerance
 
 
-class _Control:
+class Control:
     """A kernel with fixed work, whose time tells the pace of the machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = 128) -> None:
+        """Make a product of two matrices with `size` rows and columns; 64 is too small for threads."""
         random = np.random.default_rng(0)
-        self._matrix = random.standard_normal((128, 128)).astype(np.float32)
+        self._matrix = random.standard_normal((size, size)).astype(np.float32)
         self._result = np.empty_like(self._matrix)
         self._history: deque[float] = deque(maxlen=64)
         for _ in range(3):
-            self._history.append(self._seconds())
+            self._history.append(self.seconds())
 
     def change(self) -> float:
         """Return how far the pace is from the usual one, relative, e.g. 0.02."""
         usual = statistics.median(self._history)
-        now = self._seconds()
+        now = self.seconds()
         self._history.append(now)
         return max(now / usual, usual / now) - 1
 
-    def _seconds(self) -> float:
-        """The least of several: interruptions only add."""
+    def seconds(self) -> float:
+        """Return what the kernel takes now: the least of several times, since interruptions only add."""
         best = math.inf
         for _ in range(9):
             start = time.perf_counter_ns()

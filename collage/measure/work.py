@@ -34,12 +34,14 @@ class SearchMeasurer(Measurer, Protocol):
     """A measurer with a memory: what a search needs.
 
     Works are counted once each: `measured` now, `cached` known before or equal to another one;
-    `invalid` of both are unusable. Fewer works than `batch` leave some of its workers idle.
+    `invalid` of both are unusable. Fewer works than `batch` leave some of its workers idle. Of the time
+    that `measure` took, nothing was built or measured in `waited_s`: it waited for machines.
     """
 
     measured: int
     cached: int
     invalid: int
+    waited_s: float
     batch: int
 
     def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:

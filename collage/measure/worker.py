@@ -58,7 +58,7 @@ class Worker:
             limit_address_space(setup)
         try:
             workshop = open_workshop(setup)
-            timer = timer_of(setup, workshop)
+            timer = None if setup.builds else timer_of(setup, workshop)
             ready = Ready(workshop.boundary_s() if setup.measure_boundary else None)
         except Exception as error:
             self._send(Refused(reason_of(error)))
@@ -67,21 +67,30 @@ class Worker:
         while isinstance(task := read_request(self._requests), Task):
             self._send(self._outcome(workshop, timer, task))
 
-    def _outcome(self, workshop: Workshop, timer: KernelTimer, task: Task) -> Outcome:
+    def _outcome(self, workshop: Workshop, timer: KernelTimer | None, task: Task) -> Outcome:
         try:
+            if timer is None:
+                return self._build(workshop, task)
             return self._measure(workshop, timer, task)
         except StickyError:
             raise  # nothing runs in this process any more: it ends, and its last words are the reason
         except (Exception, SystemExit) as error:
             return Outcome(Cost.invalid(reason_of(error)), durable=not is_infrastructure(error))
 
+    def _build(self, workshop: Workshop, task: Task) -> Outcome:
+        start = time.monotonic()
+        workshop.build(task.work)
+        build_s = time.monotonic() - start
+        return Outcome(Cost(build_s, build_s, build_s, build_s=build_s), built=True)
+
     def _measure(self, workshop: Workshop, timer: KernelTimer, task: Task) -> Outcome:
         start = time.monotonic()
         prepared = workshop.prepare(task.work)
         wrong, error = first_run(prepared)
-        build_s = time.monotonic() - start
+        build_s = time.monotonic() - start + prepared.built_s
+        built = prepared.built_s == 0
         if wrong:
-            return Outcome(with_build_time(Cost.invalid(wrong), build_s))
+            return Outcome(with_build_time(Cost.invalid(wrong), build_s), built=built)
         self._send(Built())
         if read_request(self._requests) is None:
             raise SystemExit("the parent has gone")
@@ -98,7 +107,7 @@ class Worker:
         wrong, again = prepared.judge(found)
         cost = Cost.invalid(f"{wrong}, when called repeatedly") if wrong else timing.cost
         cost = replace(cost, error=max(error, again))
-        return Outcome(with_build_time(cost, build_s), drifted=timing.drifted)
+        return Outcome(with_build_time(cost, build_s), drifted=timing.drifted, built=built)
 
     def _send(self, answer: Answer) -> None:
         self._answers.write(pack_frame(answer))

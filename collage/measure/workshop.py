@@ -2,8 +2,9 @@
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -11,12 +12,16 @@ import numpy as np
 from collage.errors import BackendError, MeasureError
 from collage.measure.cuda import CudaDevice
 from collage.measure.device import Device
+from collage.measure.kernel_file import LibraryKernel, kernel_name, load_kernel, save_kernel
 from collage.measure.messages import Setup
 from collage.measure.numerics import difference, reduced_difference
 from collage.measure.timing import Call
 from collage.measure.work import Work
 
 if TYPE_CHECKING:
+    import tvm
+
+    from collage.backends.base import Kernel, TirKernel
     from collage.frontend.model import Function
 
 ALIGNMENT = 64
@@ -43,6 +48,8 @@ class Prepared:
     probabilities: frozenset[int] = frozenset()
     fetch: Callable[[], None] | None = None
     """Brings inputs and outputs back from a device into the arrays."""
+    built_s: float = 0.0
+    """Seconds that a build took elsewhere; 0 for a kernel that was built here."""
 
     def judge(self, found: Sequence[np.ndarray]) -> tuple[str, float]:
         """Return what is wrong with the outputs, or "", and the error of a reduced kernel, else 0."""
@@ -70,6 +77,10 @@ class Workshop(Protocol):
         """Build the kernel of `work` with buffers. May raise anything: the reason counts."""
         ...
 
+    def build(self, work: Work) -> None:
+        """Build the kernel of `work` and leave it in the setup's folder. May raise anything."""
+        ...
+
     def boundary_s(self) -> float:
         """Measure what the executable adds to each kernel call."""
         ...
@@ -93,7 +104,6 @@ class FunctionWorkshop:
         import tvm_ffi
 
         from collage.backends.registry import available_backends
-        from collage.frontend.inputs import load_reference
         from collage.frontend.load_function import load_function
         from collage.runtime.plugin import load_plugin
 
@@ -105,9 +115,9 @@ class FunctionWorkshop:
         self._backends = {one.name: one for one in available_backends(setup.backends, setup.device)}
         for backend in self._backends.values():
             backend.recipes = setup.recipes
-        self._reference = load_reference(setup.reference_dir)
+        self._reference_dir, self._kernels = setup.reference_dir, setup.kernels
         self._gpu: CudaDevice | None = None
-        if setup.device != "cpu":
+        if setup.device != "cpu" and not setup.builds:
             self._gpu = CudaDevice()
 
     def open_device(self) -> Device:
@@ -116,13 +126,24 @@ class FunctionWorkshop:
         return self._gpu
 
     def prepare(self, work: Work) -> Prepared:
+        if self._kernels is None:
+            return self.with_buffers(work, self._compiled(work))
+        kernel, built_s = load_kernel(self._kernels / kernel_name(work))
+        return replace(self.with_buffers(work, kernel), built_s=built_s)
+
+    def build(self, work: Work) -> None:
+        assert self._kernels is not None, "a setup that builds names a folder"
+        start = time.monotonic()
+        kernel = self._compiled(work)
+        file = self._kernels / kernel_name(work)
+        save_kernel(kernel, self._threads, time.monotonic() - start, file)
+
+    def _compiled(self, work: Work) -> "Kernel":
         backend = self._backends.get(work.backend)
         if backend is None:
             raise BackendError(f"the backend {work.backend} is not available in the worker")
         function = self._functions[work.function]
-        return self.with_buffers(
-            work, backend.compile(function, work.nodes, self._threads, work.variant)
-        )
+        return backend.compile(function, work.nodes, self._threads, work.variant)
 
     def function(self, name: str) -> "Function":
         """Return the function that works call so."""
@@ -170,6 +191,12 @@ class FunctionWorkshop:
 
         return vm_call_s()
 
+    @functools.cached_property
+    def _reference(self) -> Mapping[str, np.ndarray]:
+        from collage.frontend.inputs import load_reference
+
+        return load_reference(self._reference_dir)
+
     def _value(self, name: str) -> np.ndarray:
         try:
             return self._reference[name]
@@ -187,25 +214,28 @@ def callable_kernel(kernel: object, threads: int) -> tuple[Call, tuple[np.ndarra
         case PluginKernel(kind, blob):
             module = tvm_ffi.get_global_func("collage.create_module")(kind, "kernel", blob)
             return module.get_function("kernel"), ()
-        case TirKernel(module, symbol, constants, "cuda"):
-            from collage.backends.tvm_cuda.schedule import cuda_function
-
-            return cuda_function(module, symbol), constants
-        case TirKernel(module, symbol, constants):
-            return _compiled(module, symbol, threads), tuple(aligned_copy(c) for c in constants)
+        case TirKernel(_, symbol, constants):
+            return compiled_module(kernel, threads)[symbol], tuple(map(aligned_copy, constants))
+        case LibraryKernel(file, symbol, constants):
+            return tvm_ffi.load_module(str(file))[symbol], tuple(map(aligned_copy, constants))
         case CudaKernel(file, symbol, constants):
             return tvm_ffi.load_module(str(file))[symbol], constants
     raise BackendError(f"a backend returned {type(kernel).__name__} instead of a kernel")
 
 
-def _compiled(module: object, symbol: str, threads: int) -> Call:
+def compiled_module(kernel: "TirKernel", threads: int) -> "tvm.runtime.Executable":
+    """Compile the kernel's function for the device that it is meant for."""
     import tvm
 
     from collage.backends.tvm.target import host_target
 
-    function = module[symbol].with_attr("global_symbol", symbol)  # type: ignore[index]
-    call: Call = tvm.compile(tvm.IRModule({symbol: function}), target=host_target(threads))[symbol]
-    return call
+    if kernel.device == "cuda":
+        from collage.backends.tvm_cuda.schedule import cuda_module
+
+        return cuda_module(kernel.module)
+    function = kernel.module[kernel.symbol].with_attr("global_symbol", kernel.symbol)
+    module = tvm.IRModule({kernel.symbol: function})
+    return tvm.compile(module, target=host_target(threads))
 
 
 def as_tensors(arrays: Sequence[np.ndarray]) -> tuple[object, ...]:

@@ -66,8 +66,10 @@ def enumerated_function(function: Function, session: Session) -> Enumerated:
     return enumerated
 
 
-def local_measurer(function: Function, reference_dir: Path, session: Session) -> LocalMeasurer:
-    """Make a measurer with worker processes on this machine."""
+def local_measurer(
+    function: Function, reference_dir: Path, session: Session, kernels: Path | None = None
+) -> LocalMeasurer:
+    """Make a measurer with worker processes on this machine; `kernels` as in `LocalMeasurer`."""
     return LocalMeasurer(
         [function],
         session.backends,
@@ -79,6 +81,7 @@ def local_measurer(function: Function, reference_dir: Path, session: Session) ->
         memory_bytes=session.options.memory_bytes,
         footprint_bytes=footprint_bytes(function),
         device=session.options.device,
+        kernels=kernels,
     )
 
 
@@ -87,8 +90,8 @@ def measured_search(
 ) -> tuple[FunctionSearch, SearchMark]:
     """Search with what the table knows and what is measured now; also return the search's mark.
 
-    Where the mark says that the search has ended, only what it takes to have one plan is measured.
-    The measurer is closed.
+    Where the mark says that the search has ended, only what it takes to have one plan is measured. The
+    budget is one of measuring: waiting for machines is not in it. The measurer is closed.
     """
     options = session.options
     start = time.monotonic()
@@ -114,7 +117,7 @@ def measured_search(
                 },
                 plans=options.end_to_end_plans,
                 budget_s=options.measure_budget_s if gap_s is None else 0.0,
-                clock=time.monotonic,
+                clock=lambda: time.monotonic() - measurer.waited_s,
                 on_cost=on_cost,
                 batch=measurer.batch,
             )

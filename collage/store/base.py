@@ -11,6 +11,8 @@ wins and the others are told. Hence this protocol, which a folder and S3 both im
     signatures/<bundle>/<file>         of a bundle's manifest             create
     costs/<environment>/<digest>.jsonl a batch of costs                   create
     tuning/<environment>/<digest>.jsonl a batch of tuning records         create
+    shards/<environment>/<digest>.jsonl what measuring pods say of it     create
+    kernels/<environment>/<digest>.jsonl which blobs are whose kernels    create
     aliases/<name>.json                which bundle a name stands for     swap
     requests/<digest>.json             what a pipeline is asked for       create
     searches/<digest>.json             how a search of such ended         swap

@@ -2,8 +2,8 @@
 
 Blobs are reached from manifests, and nothing else: every bundle in the store is kept, with or without
 an alias. Costs are knowledge, not garbage; aliases and manifests are never touched. What goes is blobs
-of publishers that were killed, batches and answers of finished runs, the start-up check's objects and
-unfinished uploads.
+of publishers that were killed, batches, kernels and answers of finished runs, the start-up check's objects
+and unfinished uploads.
 
 Sweeping beside publishers is safe: what may go is listed before the manifests are read, must be older
 than `older_s` (a publisher makes the blobs that it relies on young again), and is looked at once more
@@ -22,8 +22,11 @@ from collage.store.bundles import bundle_files, list_bundles, read_bundle
 
 OLDER_S = 24 * 3600.0
 AT_ONCE = 8
-_SWEPT = ("answers/", "blobs/", "probe/")
-_OURS = re.compile(r"answers/[0-9a-f]{32}\.json|blobs/[0-9a-f]{2}/[0-9a-f]{64}|probe/[0-9a-f]{32}")
+_SWEPT = ("answers/", "blobs/", "kernels/", "probe/")
+_OURS = re.compile(
+    r"answers/[0-9a-f]{32}\.json|blobs/[0-9a-f]{2}/[0-9a-f]{64}"
+    r"|kernels/[0-9a-f]{64}/[0-9a-f]{64}\.jsonl|probe/[0-9a-f]{32}"
+)
 
 
 @dataclass(frozen=True)

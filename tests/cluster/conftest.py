@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from collections import Counter
 
 import pytest
 from kubernetes import client
@@ -10,6 +11,8 @@ from collage.cluster.api import Jobs
 from collage.cluster.environments import MeasuringEnvironment
 from collage.cluster.settings import ClusterSettings
 from collage.cluster.site import ClusterSite
+from collage.cost.table import decode_lines
+from collage.measure.work_key import WorkKeys
 from collage.pipeline.request import RequestOptions, submit
 from collage.store import open_store
 from tests.pipeline.test_compile import small_model
@@ -90,7 +93,22 @@ def environment():
         parallelism=2,
         seconds_per_shard=20,
         deadline_seconds=200,
+        control_tolerance=100,  # tests share this machine with whatever else runs on it
     )
+
+
+def measured(store, environment=None):
+    """How often each key was measured, by what is in the store.
+
+    What a call costs is of no candidate, and several pods that start at once measure it: with an
+    environment it is left out.
+    """
+    counts = Counter()
+    for entry in store.entries("costs/"):
+        counts.update(line[0] for line in decode_lines(store.read(entry.key).data) if line)
+    if environment is not None:
+        del counts[WorkKeys([], [], environment, 0).boundary]
+    return counts
 
 
 @pytest.fixture
@@ -117,7 +135,7 @@ def notices():
 def make_site(s3_address, tmp_path_factory, settings, environment, jobs, notices):  # noqa: F811
     """Make a site as another process would: with an empty folder of its own."""
 
-    def make(**changes):
+    def make(environment=environment, **changes):
         return ClusterSite(
             s3_address,
             tmp_path_factory.mktemp("controller"),

@@ -12,6 +12,7 @@ from collage.cluster.api import _view
 from collage.cluster.environments import MeasuringEnvironment
 from collage.cluster.jobs import Ending, JobRunner
 from collage.cluster.manifests import Kind, Task
+from collage.errors import ClusterError
 from tests.servers.node import Node
 
 FOREVER = "import time; print('up', flush=True); time.sleep(120)"
@@ -185,11 +186,52 @@ def test_a_job_that_is_deleted_is_gone(runner, core, nodes, namespace, jobs):
     assert waiting.end().ending is Ending.GONE
 
 
-def test_the_deadline_ends_a_job(runner, environment):
-    runner.environment = environment.model_copy(update={"deadline_seconds": 2})
+def test_the_deadlines_end_a_job_without_a_controller(runner, environment, jobs):
+    short = {"deadline_seconds": 1, "queue_seconds": 1}
+    runner.environment = environment.model_copy(update=short)
     runner.submit(task("late", FOREVER))
+    until(lambda: jobs.read("late").failed)
     end = runner.wait("late")
     assert (end.ending, end.code) == (Ending.FAILED, "DeadlineExceeded")
+
+
+def test_a_job_that_runs_for_too_long_is_given_up(runner, environment, jobs):
+    runner.environment = environment.model_copy(update={"deadline_seconds": 2})
+    runner.submit(task("long", FOREVER))
+    with pytest.raises(ClusterError, match=r"has run for [23] s \(deadlineSeconds: 2\)"):
+        runner.wait("long")
+
+
+@pytest.mark.parametrize("where", ["without a node", "suspended"])
+def test_a_job_waits_no_longer_than_it_may_and_then_runs_as_long_as_it_may(
+    plane, runner, environment, jobs, where
+):
+    limits = {"queue_seconds": 2, "deadline_seconds": 60}
+    nowhere = {"node_selector": {"pool": "none"}} if where == "without a node" else {}
+    runner.environment = environment.model_copy(update=limits | nowhere)
+    runner.submit(task("queue", FOREVER))
+    if where == "suspended":
+        with plane.client() as api:
+            client.BatchV1Api(api).patch_namespaced_job(
+                "queue", runner.jobs.namespace, {"spec": {"suspend": True}}
+            )
+    with pytest.raises(ClusterError, match=r"waited [23] s for nodes or quota \(queueSeconds: 2"):
+        runner.wait("queue")
+    runner.environment = environment.model_copy(update={"queue_seconds": 30})
+    runner.submit(task("runs", FOREVER.replace("120", "4")))
+    end = runner.wait("runs")
+    assert end.ending is Ending.COMPLETE
+    assert 2.5 < end.running_s < 6
+
+
+def test_several_jobs_are_waited_for_at_once(runner):
+    for name in ("one", "two"):
+        runner.submit(task(name, "import time; time.sleep(2)"))
+    runner.submit(task("bad", "import sys; sys.exit(42)"))
+    ends = runner.wait_all(["one", "two", "bad"])
+    endings = {name: end.ending for name, end in ends.items()}
+    complete = Ending.COMPLETE
+    assert endings == {"one": complete, "two": complete, "bad": Ending.FAILED}
 
 
 def test_pods_without_room_wait_and_say_so(runner, environment, notices, jobs, monkeypatch):

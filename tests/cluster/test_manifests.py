@@ -28,6 +28,7 @@ GPU = parse_environments(
             "priorityClassName": "collage-measure", "queueName": "gpu-measure",
             "nodeSelector": {"nvidia.com/gpu.product": "H200"}, "parallelism": 16,
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "build": {"cpu": 4, "nodeSelector": {"pool": "build"}, "parallelism": 3},
         }
     },
     "here",
@@ -38,6 +39,15 @@ MEASURE = Task(
     {"run": "r" * 32, "environment": "pool", "search": "s" * 32},
     ["shard", "--store", "s3://bucket", "--batch", "d" * 64],
     {"batch": "d" * 64},
+    indices=5,
+)
+BUILD = Task(
+    Kind.BUILD,
+    "collage-pool-4567",
+    {"run": "r" * 32, "environment": "pool", "search": "s" * 32},
+    ["build", "--store", "s3://bucket", "--batch", "d" * 64],
+    {"batch": "d" * 64},
+    command=("python", "-m", "containers.measure"),
     indices=5,
 )
 FINISH = Task(
@@ -53,7 +63,12 @@ def rendered(task, environment):
 
 @pytest.mark.parametrize(
     ("name", "task", "environment"),
-    [("measure", MEASURE, PLAIN), ("gpu", MEASURE, GPU), ("finish", FINISH, PLAIN)],
+    [
+        ("measure", MEASURE, PLAIN),
+        ("gpu", MEASURE, GPU),
+        ("finish", FINISH, PLAIN),
+        ("build", BUILD, GPU),
+    ],
 )
 def test_manifests(name, task, environment):
     """To renew a golden text, delete it and run twice."""
@@ -70,7 +85,7 @@ def test_manifests(name, task, environment):
 @pytest.mark.parametrize("environment", [PLAIN, GPU], ids=["plain", "gpu"])
 def test_manifests_are_valid(version, environment):
     validate = pytest.importorskip("kubernetes_validate").validate
-    for task in (MEASURE, FINISH):
+    for task in (MEASURE, BUILD, FINISH):
         validate(rendered(task, environment), version, strict=True)
 
 
@@ -90,12 +105,29 @@ def test_pods_are_guaranteed_with_whole_cpus():
     assert limits == found["requests"] == {"cpu": "6", "memory": "32Gi"}
 
 
+def test_pods_that_build_need_no_gpu_and_keep_off_nodes_where_something_is_timed():
+    job = rendered(BUILD, GPU)["spec"]
+    pod, labels = job["template"]["spec"], job["template"]["metadata"]["labels"]
+    container = pod["containers"][0]
+    assert container["image"] == SETTINGS.controller_image
+    assert container["resources"]["limits"] == {"cpu": "4", "memory": "4Gi"}
+    assert pod["nodeSelector"] == {"pool": "build"}
+    assert "tolerations" not in pod
+    assert "nodeAffinity" not in pod["affinity"]
+    assert job["parallelism"] == 3
+    (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    timed = rendered(MEASURE, GPU)["spec"]["template"]["metadata"]["labels"]
+    assert apart["labelSelector"]["matchLabels"].items() <= timed.items()
+    assert not apart["labelSelector"]["matchLabels"].items() <= labels.items()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ({"a": {"paralelism": 3}}, r"here: a\.paralelism: Extra inputs"),
         ({"a": {"cpu": 1.5}}, r"here: a\.cpu: "),
         ({"a": {"cpu": 2, "threads": 4}}, r"here: a: .*cpu \(2\) must be at least threads \(4\)"),
+        ({"a": {"build": {"nodeSelectr": {}}}}, r"here: a\.build\.nodeSelectr: Extra inputs"),
         ({"a": {"memory": "lots"}}, r"here: a\.memory: "),
         ({"a": {"tolerations": [{"efect": "x"}]}}, r"here: a\.tolerations\.0\.efect: "),
         ({"A": {}}, "cannot name an environment"),

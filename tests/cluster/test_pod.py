@@ -8,9 +8,14 @@ import time
 
 import pytest
 
+from collage.cluster.building import build_shard
 from collage.cluster.exits import BAD_INPUT, BAD_NODE, RETRY, TERMINATED
-from collage.cluster.pod import NodeError, ShardError, exit_code, measure_shard
+from collage.cluster.kernels import KernelIndex
+from collage.cluster.measuring import measure_shard
+from collage.cluster.pod import NodeError, ShardError, exit_code
+from collage.cluster.records import Records
 from collage.cluster.shards import Batch, ShardWork
+from collage.cost import CostKey
 from collage.cost.shared import costs_prefix
 from collage.cost.table import decode_lines
 from collage.errors import DamagedError, MeasureError, ModelError, OptionError, StoreError
@@ -22,6 +27,7 @@ from collage.pipeline.session import open_session
 from collage.pipeline.site import node_facts
 from collage.store import open_store
 from collage.store.blobs import put_blob
+from collage.store.gc import collect_garbage
 from tests.pipeline.test_compile import small_model
 from tests.servers.played_pod import ROOT
 
@@ -73,6 +79,58 @@ def test_a_shard_is_measured_once_whoever_asks_again(store, batch, tmp_path):
     assert measure_shard(store.url, digest, 0, tmp_path / "a").startswith("6 measured, 0 known")
     assert {one.key for one in batch.shards[0]} <= set(costs(store, batch))
     assert measure_shard(store.url, digest, 0, tmp_path / "b").startswith("0 measured, 6 known")
+
+
+def test_a_shard_that_is_built_elsewhere_is_measured_without_a_build(store, batch, tmp_path):
+    shard = batch.shards[1][-12:]
+    apart = batch.model_copy(update={"purpose": "build", "shards": (shard,)})
+    kernels = KernelIndex(store, batch.environment)
+    keys = [CostKey(one.key) for one in shard]
+    assert kernels.find(keys) == {}
+    digest = written(store, apart)
+    said = build_shard(store.url, digest, 0, tmp_path / "a")
+    assert said == "12 built, 0 known, 0 invalid"
+    found = kernels.find(keys)
+    assert found.keys() == set(keys)
+    assert build_shard(store.url, digest, 0, tmp_path / "b") == "0 built, 12 known, 0 invalid"
+
+    ready = [one.model_copy(update={"kernel": found[CostKey(one.key)]}) for one in shard]
+    digest = written(store, batch.model_copy(update={"shards": (tuple(ready),)}))
+    said = measure_shard(store.url, digest, 0, tmp_path / "c")
+    assert said.startswith("12 measured, 0 known, 0 invalid")
+    assert said.endswith(" 0 built")
+    (record,) = records_of(store, batch, digest)
+    assert record.built == 0
+    assert record.costs.keys() == set(keys)
+    assert record.before_s > 0 < record.after_s
+    with pytest.raises(ShardError, match="the batch is one to measure, not to build"):
+        build_shard(store.url, digest, 0, tmp_path / "d")
+
+
+def test_kernels_that_will_soon_be_swept_are_built_again(store, batch, monkeypatch):
+    shard = batch.shards[1][-12:]
+    kernels = KernelIndex(store, batch.environment)
+    keys = [CostKey(one.key) for one in shard]
+    assert len(kernels.find(keys)) == 12
+    monkeypatch.setattr("collage.cluster.kernels.YOUNG_S", 0.0)
+    assert kernels.find(keys) == {}
+    monkeypatch.undo()
+    sweep = collect_garbage(store, 0.0)
+    swept = {entry.key for entry in sweep.deleted}
+    assert any(key.startswith("kernels/") for key in swept)
+
+
+def test_a_build_for_other_processors_is_refused(store, batch, tmp_path):
+    there = dataclasses.replace(batch.environment, cpu_features="others")
+    changes = {"purpose": "build", "environment": there}
+    with pytest.raises(NodeError, match="choose nodes of the same processor to build on"):
+        build_shard(store.url, written(store, batch.model_copy(update=changes)), 0, tmp_path)
+
+
+def records_of(store, batch, digest):
+    records = Records(store, batch.environment)
+    records.refresh()
+    return records.of({digest})
 
 
 def other_key(batch):

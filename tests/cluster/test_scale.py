@@ -10,7 +10,8 @@ import pytest
 from collage.cluster.api import Jobs
 from collage.cluster.environments import MeasuringEnvironment
 from collage.cluster.jobs import JobRunner
-from collage.cluster.measurer import ClusterMeasurer, SearchTask
+from collage.cluster.measurer import ClusterMeasurer
+from collage.cluster.sender import SearchTask
 from collage.cluster.shards import Batch
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.shared import costs_prefix
@@ -83,7 +84,8 @@ def test_api_calls_and_memory_stay_flat(
     )
     store = open_store(str(tmp_path / "store"))
     table = SharedCostTable(store, CostTable(tmp_path / "mine"), time.monotonic)
-    task = SearchTask("r" * 64, "main", "s", "fake", ENVIRONMENT, BACKENDS, "s3://bucket")
+    groups = dict.fromkeys(BACKENDS, "all")
+    task = SearchTask("r" * 64, "main", "s", "fake", ENVIRONMENT, BACKENDS, groups, "s3://bucket")
     runner = JobRunner(
         jobs, environment, settings.model_copy(update={"poll_s": 1.0}), notices.append
     )

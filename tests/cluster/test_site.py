@@ -1,12 +1,22 @@
 """Requests on a real control plane: searched here, measured and finished in pods."""
 
+import re
+import threading
+import time
+from collections import Counter
+
 import pytest
 
 from collage.cluster.jobs import JobRunner
+from collage.cluster.measurer import ClusterMeasurer
+from collage.cluster.records import Records, ShardRecord
+from collage.cluster.shards import Batch
 from collage.errors import ClusterError, OptionError
 from collage.pipeline.request import RequestOptions
 from collage.report.terminal import Progress
+from collage.store.blobs import get_blob
 from collage.store.bundles import fetch_bundle
+from tests.cluster.conftest import measured
 
 QUIET = Progress(quiet=True)
 
@@ -37,6 +47,67 @@ def test_a_search_measures_in_jobs_a_finish_publishes_and_a_rerun_measures_nothi
     assert result.measured == 0
     assert result.latency_s["collage"] > 0
     assert fetch_bundle(store, result.bundle, tmp_path / "bundle") == result.bundle
+
+
+def test_groups_of_backends_have_jobs_of_their_own_beside_each_other(
+    nodes, make_site, request_, store, jobs, environment
+):
+    changes = {"backend_groups": {"mine": ("onednn",)}, "seconds_per_group": 0.0}
+    site = make_site(environment=environment.model_copy(update=changes))
+    facts = site.describe(request_)
+    found = site.search(request_, "main", QUIET)
+    groups = Counter()
+    for job in jobs.find({"app.kubernetes.io/component": "measure"}):
+        batch = Batch.model_validate_json(get_blob(store, job.notes["collage.dev/batch"]))
+        groups[(job.notes["collage.dev/groups"], *sorted(batch.backends))] += 1
+    assert groups.keys() == {("mine", "onednn"), ("graph", "onnxruntime")}
+    counts = measured(store, facts.environment)
+    assert len(counts) == found.measured
+    assert set(counts.values()) == {1}
+
+
+def test_the_budget_counts_measuring_and_not_the_queue(
+    nodes, make_site, request_, core, monkeypatch
+):
+    site = make_site()
+    site.describe(request_)
+    waited_s = []
+    monkeypatch.setattr(ClusterMeasurer, "close", lambda self: waited_s.append(self.waited_s))
+    names = [one.name for one in nodes]
+    for name in names:
+        core.patch_node(name, {"spec": {"unschedulable": True}})
+    freed = threading.Timer(
+        15, lambda: [core.patch_node(n, {"spec": {"unschedulable": None}}) for n in names]
+    )
+    freed.start()
+    start = time.monotonic()
+    site.search(request_, "main", QUIET)
+    taken_s = time.monotonic() - start
+    freed.join()
+    assert 15 < waited_s[0] < taken_s - 2
+
+
+def test_costs_from_a_node_that_is_not_itself_are_discarded_and_measured_again_once(
+    nodes, make_site, request_, store, notices, environment
+):
+    site = make_site(environment=environment.model_copy(update={"control_tolerance": 0.25}))
+    facts = site.describe(request_)
+    records = Records(store, facts.environment)
+    for number in range(60):  # other nodes that were ten thousand times as fast
+        records.put(
+            ShardRecord(
+                batch="earlier", index=number, pod="p", node="n", began=0.0, ended=1.0,
+                before_s=1e-9, after_s=1e-9, costs={}, built=0,
+            )
+        )  # fmt: skip
+    found = site.search(request_, "main", QUIET)
+    counts = measured(store, facts.environment)
+    assert set(counts.values()) == {2}
+    assert len(counts) == found.measured / 2
+    said = [one for one in notices if "off its usual time, more than 25%" in one]
+    assert any(re.search(r": (\d+) of \1 costs are discarded", one) for one in said)
+    assert site.search(request_, "main", QUIET).measured == 0, "the second costs stay"
+    assert len([one for one in notices if "off its usual time" in one]) == len(said)
 
 
 def test_a_wrong_image_fails_within_a_minute_with_the_reason(nodes, make_site, request_, jobs):

@@ -9,6 +9,7 @@ import pytest
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.batches import LOOK_EVERY_S, SEND_AT, SEND_EVERY_S, compact
 from collage.cost.shared import costs_prefix
+from collage.cost.table import cost_mark
 from collage.errors import StoreError
 from collage.store import open_store
 
@@ -215,3 +216,70 @@ def test_compaction_between_listing_and_reading(machine, store, monkeypatch):
 
     monkeypatch.setattr(type(store), "read", compact_first)
     assert len(machine("reader")) == 4
+
+
+def test_a_cost_that_does_not_hold_makes_room_for_the_next_best_and_for_a_new_one(machine):
+    one, two, judge = machine("one"), machine("two"), machine("judge")
+    bad, good = cost(1e-3, 0.05), cost(2e-3)
+    one.put(K, bad)
+    two.put(K, good)
+    one.flush()
+    two.flush()
+    judge.refresh()
+    assert judge.get(K) == bad
+    assert not judge.was_voided(K)
+    judge.void(K, cost_mark(K, bad))
+    judge.flush()
+    for reader in (judge, machine("reader")):
+        reader.refresh()
+        assert reader.get(K) == good
+        assert reader.was_voided(K)
+        assert len(reader) == 1
+    judge.void(K, cost_mark(K, good))
+    judge.flush()
+    judge.refresh()
+    assert judge.get(K) is None
+    assert len(judge) == 0
+    again = cost(3e-3)
+    two.put(K, again)
+    two.flush()
+    judge.refresh()
+    assert judge.get(K) == again
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_what_does_not_hold_does_not_in_whatever_order_batches_are_read_and_merged(
+    machine, store, order
+):
+    bad, good = cost(1e-3, 0.05), cost(2e-3)
+    acts = [
+        lambda table: table.put(K, bad),
+        lambda table: table.put(K, good),
+        lambda table: table.void(K, cost_mark(K, bad)),
+    ]
+    for number in order:
+        table = machine(f"writer-{number}")
+        acts[number](table)
+        table.flush()
+        assert machine(f"reader-{number}").get(K) in {None, bad, good}
+    assert machine("before").get(K) == good
+    assert compact(store, 0.0, at_least=2) == 2
+    assert machine("after").get(K) == good
+
+
+def test_a_mark_survives_the_way_through_the_store(machine):
+    some = [
+        cost(1 / 3, 0.1, build_s=0.1 + 0.2),
+        Cost(1e-3),
+        Cost.invalid("no"),
+        cost(2e-3, error=0.1),
+    ]
+    table = machine("one")
+    for number, one in enumerate(some):
+        table.put(CostKey(str(number)), one)
+    table.flush()
+    reader = machine("two")
+    for number, one in enumerate(some):
+        key = CostKey(str(number))
+        assert cost_mark(key, reader.get(key)) == cost_mark(key, one)
+    assert len({cost_mark(K, one) for one in some}) == len(some)

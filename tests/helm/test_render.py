@@ -151,6 +151,27 @@ def test_no_secret_of_whoever_makes_a_manifest_is_in_it(monkeypatch):
     assert not [name for name, value in SECRETS.items() if value in text]
 
 
+def test_a_program_gets_the_secrets_that_it_uses_and_no_others():
+    secrets = {"prefect": {"apiUrl": "http://prefect:4200/api", "existingSecret": "prefect"}}
+    secrets["registry"] = {"existingSecret": "registry"}
+    found = {
+        name: {one["secretRef"]["name"] for one in container.get("envFrom", ())}
+        for name, pod in charts.pods(charts.render({**charts.ALL, **secrets}))
+        for container in pod["containers"]
+    }
+    assert found["collage-receiver"] == {"prefect"}
+    assert found["collage-worker"] == {"store", "prefect", "registry"}
+    assert found["collage-test-store"] == {"store"}
+
+
+def test_the_receiver_has_no_account_that_reaches_the_store():
+    """A cloud gives a role to an account: the annotations of the chart's two are for the store."""
+    values = {**charts.ALL, "image": {**charts.THREE["image"], "pullSecrets": ["pull"]}}
+    pod = dict(charts.pods(charts.render(values)))["collage-receiver"]
+    assert "serviceAccountName" not in pod
+    assert pod["imagePullSecrets"] == [{"name": "pull"}]
+
+
 def test_the_receiver_runs_where_a_secret_is_given():
     kinds = lambda values: [  # noqa: E731
         one["kind"]
@@ -205,3 +226,30 @@ def test_notes_say_the_next_command_and_warn():
     assert "has no Kueue" in charts.notes(charts.example("kueue"))
     said = charts.notes(charts.example("nvidia-gpu"))
     assert "kubectl get nodes -l nvidia.com/gpu.product=" in said
+
+
+def test_the_schema_knows_every_field_of_an_environment_and_no_other():
+    from collage.cluster.environments import BuildSettings, MeasuringEnvironment
+
+    schema = json.loads((charts.CHART / "values.schema.json").read_text())
+    environments = schema["properties"]["measuring"]["properties"]["environments"]
+    (one,) = environments["patternProperties"].values()
+    for fields, model in (
+        (one["properties"], MeasuringEnvironment),
+        (one["properties"]["build"]["properties"], BuildSettings),
+    ):
+        assert fields.keys() == {field.alias for field in model.model_fields.values()}
+
+
+def test_the_network_of_job_pods_is_theirs_by_the_labels_that_jobs_have():
+    from collage.cluster.manifests import Kind, Task, _labels
+
+    policies = {
+        one["metadata"]["name"]: one["spec"]["podSelector"].get("matchExpressions", [])
+        for one in charts.render(charts.THREE)
+        if one["kind"] == "NetworkPolicy"
+    }
+    wanted = {one["key"]: one["values"] for one in policies["collage-measure"]}
+    for kind in Kind:
+        labels = _labels(Task(kind, "name", {}, []))
+        assert all(labels[key] in values for key, values in wanted.items())

@@ -9,6 +9,7 @@ import numpy as np
 
 from collage.errors import BackendError
 from collage.measure.device import Clocks, DeviceIdentity, StickyError
+from collage.measure.kernel_file import kernel_name
 from collage.measure.messages import Setup
 from collage.measure.work import Work
 from collage.measure.workshop import Prepared
@@ -19,7 +20,7 @@ class FakeWorkshop:
 
     def __init__(self, setup: Setup) -> None:
         self.empty = lambda *_: None
-        self._folder = setup.reference_dir
+        self._folder, self._kernels = setup.reference_dir, setup.kernels
 
     def boundary_s(self) -> float:
         return 0.0
@@ -33,6 +34,12 @@ class FakeWorkshop:
         y = np.full_like(x, np.nan)
         call = getattr(self, "_" + work.backend)
         return Prepared(lambda a, b: call(a, b, work), (x, y), (x,), (y,), (2 * x,))
+
+    def build(self, work: Work) -> None:
+        if work.backend not in ("good", "noisy"):
+            self.prepare(work)
+            getattr(self, "_" + work.backend)(np.zeros(16), np.zeros(16), work)
+        (self._kernels / kernel_name(work)).write_text(work.backend)
 
     def _good(self, x, y, work):
         if work.variant:

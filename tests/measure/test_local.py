@@ -12,6 +12,7 @@ import pytest
 
 from collage.cost import Costs, CostTable, Environment, SharedCostTable
 from collage.errors import MeasureError, StoreError
+from collage.measure.kernel_file import kernel_name
 from collage.measure.local import LocalMeasurer
 from collage.measure.work import Work
 from collage.store import open_store
@@ -83,6 +84,22 @@ def test_faults_are_invalid_costs_and_the_batch_goes_on(tmp_path, workers):
     assert again.measured == len(UNSTORED)
     assert again.cached == len(batch) - len(UNSTORED)
     assert [cost.reason for cost in found] == [cost.reason for cost in costs]
+
+
+def test_a_build_that_goes_wrong_costs_its_candidate_and_leaves_no_kernel(tmp_path):
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    faults = {name: FAULTS[name] for name in ("refusing", "raising", "segfault", "abort", "hang")}
+    works = [Work("f", 1 << number, fault) for number, fault in enumerate([*faults, "good"])]
+    builder = make_measurer(tmp_path, kernels=folder, builds=True, workers=2)
+    *bad, good = builder.measure(works)
+    builder.close()
+    for cost, reason in zip(bad, faults.values(), strict=True):
+        assert cost.is_invalid
+        assert reason in cost.reason
+    assert good.is_valid
+    assert [file.name for file in folder.iterdir()] == [kernel_name(works[-1])]
+    assert (builder.measured, builder.built, builder.invalid) == (6, 1, 5)
 
 
 def test_a_worker_killed_from_outside_has_its_candidate_tried_again(measurer):

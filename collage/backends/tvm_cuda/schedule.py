@@ -1,7 +1,6 @@
 """dlight's rule-based schedules, and the target they are for."""
 
 import os
-from collections.abc import Callable
 from functools import cache
 
 import tvm
@@ -57,16 +56,11 @@ def schedule(function: tirx.PrimFunc, variant: str = "") -> tvm.IRModule:
 
 def cuda_code(module: tvm.IRModule) -> str:
     """Return the CUDA C++ of a scheduled module. Raises BackendError when TVM refuses it."""
-    return "\n".join(one.inspect_source() for one in _built(module).mod.imports)
+    return "\n".join(one.inspect_source() for one in cuda_module(module).mod.imports)
 
 
-def cuda_function(module: tvm.IRModule, symbol: str) -> Callable[..., object]:
-    """Return the compiled kernel as a function of device tensors. Raises BackendError as well."""
-    function: Callable[..., object] = _built(module)[symbol]
-    return function
-
-
-def _built(module: tvm.IRModule) -> tvm.runtime.Executable:
+def cuda_module(module: tvm.IRModule) -> tvm.runtime.Executable:
+    """Compile the kernels of a module. Raises BackendError where nvcc is missing, or refuses them."""
     nvcc = find_nvcc()
     if nvcc is None:
         raise BackendError(nvcc_availability().reason)

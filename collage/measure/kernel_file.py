@@ -1,0 +1,124 @@
+"""A built kernel as one file, for a process or a machine that must not build.
+
+    {"form": "plugin", "kind": ..., "allocates": ..., "build_s": ...}\\n    then the plug-in's blob
+    {"form": "library", "symbol": ..., "constants": [[dtype, shape], ...], "build_s": ...}\\n
+                                            then the constants' bytes in order, and a shared library
+
+What is compiled (native and CUDA code) is linked here, by the compiler driver of this machine, for its
+processor: whoever loads the file must have the same instruction sets and library versions, which the
+environment of its costs says. What a library makes of its blob when it is loaded is part of loading.
+"""
+
+import json
+import tempfile
+from dataclasses import astuple, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collage.errors import BackendError
+from collage.measure.work import Work
+
+if TYPE_CHECKING:
+    from collage.backends.base import Kernel, PluginKernel
+
+
+@dataclass(frozen=True)
+class LibraryKernel:
+    """A kernel that is linked: the shared library `file` exports `symbol`.
+
+    Called with inputs, then `constants`, then outputs.
+    """
+
+    file: Path
+    symbol: str
+    constants: tuple[np.ndarray, ...] = ()
+
+
+def kernel_name(work: Work) -> str:
+    """Return the name of the file that holds the kernel of this work."""
+    return sha256(repr(astuple(work)).encode()).hexdigest()
+
+
+def save_kernel(kernel: "Kernel", threads: int, build_s: float, file: Path) -> None:
+    """Write the kernel to `file`.
+
+    Args:
+        kernel: as a backend made it; it is compiled and linked where that is still to be done.
+        threads: of the kernel.
+        build_s: that the backend took for it.
+
+    Raises:
+        BackendError: it cannot be linked.
+        OSError: the disk is full.
+    """
+    from collage.backends.base import CudaKernel, PluginKernel, TirKernel
+
+    match kernel:
+        case PluginKernel(kind, blob, allocates):
+            head = {"form": "plugin", "kind": kind, "allocates": allocates}
+            _write(file, head | {"build_s": build_s}, [blob])
+        case TirKernel(_, symbol, constants):
+            with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+                linked = Path(folder) / "kernel.so"
+                _link(kernel, threads, linked)
+                _write_library(file, symbol, constants, linked, build_s)
+        case CudaKernel(linked, symbol, constants):
+            _write_library(file, symbol, constants, linked, build_s)
+
+
+def load_kernel(file: Path) -> tuple["PluginKernel | LibraryKernel", float]:
+    """Return the kernel of a file and the seconds that its build took.
+
+    Raises:
+        BackendError: the file is not one of `save_kernel`.
+    """
+    from collage.backends.base import PluginKernel
+
+    line, _, rest = file.read_bytes().partition(b"\n")
+    try:
+        head = json.loads(line)
+        if head["form"] == "plugin":
+            kernel = PluginKernel(head["kind"], rest, head["allocates"])
+            return kernel, float(head["build_s"])
+        constants = []
+        for name, shape in head["constants"]:
+            like = np.dtype(name)
+            size = like.itemsize * int(np.prod(shape))
+            constants.append(np.frombuffer(rest[:size], like).reshape(shape))
+            rest = rest[size:]
+        library = file.with_suffix(".so")
+        library.write_bytes(rest)
+        return LibraryKernel(library, head["symbol"], tuple(constants)), float(head["build_s"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BackendError(f"{file.name} holds no kernel: {error}") from error
+
+
+def _link(kernel: "Kernel", threads: int, file: Path) -> None:
+    from collage.backends.base import TirKernel
+    from collage.measure.workshop import compiled_module
+
+    assert isinstance(kernel, TirKernel)
+    executable = compiled_module(kernel, threads)
+    try:
+        executable.export_library(str(file), workspace_dir=str(file.parent))
+    except RuntimeError as error:
+        last = str(error).strip().splitlines()[-1:]
+        raise BackendError(f"the kernel cannot be linked: {' '.join(last)}") from error
+
+
+def _write_library(
+    file: Path, symbol: str, constants: tuple[np.ndarray, ...], library: Path, build_s: float
+) -> None:
+    shapes = [[one.dtype.name, list(one.shape)] for one in constants]
+    head = {"form": "library", "symbol": symbol, "constants": shapes, "build_s": build_s}
+    parts = [np.ascontiguousarray(one).tobytes() for one in constants]
+    _write(file, head, [*parts, library.read_bytes()])
+
+
+def _write(file: Path, head: dict[str, Any], parts: list[bytes]) -> None:
+    with file.open("wb") as out:
+        out.write(json.dumps(head).encode() + b"\n")
+        out.writelines(parts)

@@ -1,0 +1,86 @@
+"""Kernels that are built by one measurer and timed by another one, which builds nothing."""
+
+import math
+
+import numpy as np
+import pytest
+
+from collage.backends.base import PluginKernel
+from collage.backends.registry import available_backends
+from collage.cost import CostTable
+from collage.errors import BackendError
+from collage.measure.environment import this_environment
+from collage.measure.kernel_file import kernel_name, load_kernel, save_kernel
+from collage.measure.local import LocalMeasurer
+from collage.measure.work import Work
+from collage.options import Options
+from collage.pipeline.searching import enumerated_function, imported, sampled
+from collage.pipeline.session import open_session
+from tests.pipeline.test_compile import small_model
+
+
+@pytest.fixture(scope="module")
+def sampled_function(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    names = [one.name for one in available_backends() if one.name != "openvino"]
+    options = Options(backends=tuple(names), cache_dir=folder, threads=1)
+    with open_session(options) as session:
+        model = imported(small_model(folder / "small.onnx"), session)
+        function = model.functions[0]
+        reference = sampled(model, function, session).reference_dir
+        works = list(enumerated_function(function, session).work.values())
+        yield function, reference, session, works
+
+
+def measurer(sampled_function, folder, table, **options):
+    function, reference, session, _ = sampled_function
+    return LocalMeasurer(
+        [function], session.backends, CostTable(folder / table), this_environment(1),
+        reference_dir=reference, workers=2, kernels=folder / "kernels", **options,
+    )  # fmt: skip
+
+
+def test_what_is_built_apart_is_measured_without_a_build(sampled_function, tmp_path):
+    works = sampled_function[-1]
+    some = {(one.backend, one.variant, one.nodes.bit_count()): one for one in works}
+    chosen = sorted(some.values())[:40]
+    assert "tvm" in {one.backend for one in chosen} or "tvm" not in {w.backend for w in works}
+    (tmp_path / "kernels").mkdir()
+    builder = measurer(sampled_function, tmp_path, "builds", builds=True)
+    built = builder.measure(chosen)
+    builder.close()
+    files = {file.name for file in (tmp_path / "kernels").iterdir()}
+    assert files == {
+        kernel_name(work) for work, cost in zip(chosen, built, strict=True) if cost.is_valid
+    }
+    assert builder.built == len(files) > 5
+    assert all(cost.build_s == cost.seconds > 0 for cost in built if cost.is_valid)
+
+    timed = [work for work, cost in zip(chosen, built, strict=True) if cost.is_valid]
+    loader = measurer(sampled_function, tmp_path, "costs")
+    costs = loader.measure(timed)
+    loader.close()
+    assert (loader.measured, loader.built) == (len(timed), 0)
+    assert all(cost.is_valid for cost in costs), [cost.reason for cost in costs]
+    assert all(cost.build_s > 0 for cost in costs)
+    assert math.isfinite(sum(cost.seconds for cost in costs))
+
+
+def test_a_file_that_holds_no_kernel_is_refused(tmp_path):
+    for content in (b"", b"{}", b'{"form": "library"}\n', b"\xff\xfe"):
+        (tmp_path / "kernel").write_bytes(content)
+        with pytest.raises(BackendError, match="kernel holds no kernel"):
+            load_kernel(tmp_path / "kernel")
+
+
+def test_a_plugins_kernel_is_kept_as_it_is(tmp_path):
+    kernel = PluginKernel("kind", b"\x00line\nand more", True)
+    save_kernel(kernel, 1, 0.5, tmp_path / "kernel")
+    assert load_kernel(tmp_path / "kernel") == (kernel, 0.5)
+
+
+def test_names_tell_works_apart():
+    works = [Work("f", nodes, "b", variant) for nodes in (1, 2) for variant in ("", "v")]
+    assert len({kernel_name(one) for one in works}) == 4
+    assert kernel_name(Work("f", 1, "b")) == kernel_name(Work("f", 1, "b", ""))
+    assert np.all([len(kernel_name(one)) == 64 for one in works])
