@@ -19,7 +19,7 @@ done
 [ -n "$builder" ] || { echo "images are built with docker, podman or buildah; none works here" >&2; exit 2; }
 
 version=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)}
-revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+revision=$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)
 arguments=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision")
 [ -n "${BASE_IMAGE:-}" ] && arguments+=(--build-arg "BASE_IMAGE=$BASE_IMAGE")
 # Layers are kept between targets: buildah alone does not do so by itself.

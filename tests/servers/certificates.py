@@ -13,7 +13,7 @@ VALID = datetime.timedelta(days=2)
 
 
 def write_certificates(folder: Path, name: str, service_ip: str) -> None:
-    """Write ca.crt, server.crt, server.key and accounts.key (signs tokens) into `folder`; the server is called `name`."""
+    """Write ca.crt, server.crt (for `name`), server.key and accounts.key (signs tokens) into `folder`."""
     authority, key = _key(), _key()
     ca = _certificate("collage-tests", authority, None, authority, ())
     names = ("localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", service_ip)

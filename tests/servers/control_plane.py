@@ -6,7 +6,8 @@
     plane.kubeconfig(file)                        # for Helm and other programs
     plane.close()
 
-Pods run where `tests/servers/node.py` plays a node, or on the real one of `tests/servers/kubelet.py`. Everything is stopped by the pids recorded here.
+Pods run where `tests/servers/node.py` plays a node, or on the real one of `tests/servers/kubelet.py`.
+Everything is stopped by the pids recorded here.
 """
 
 import os

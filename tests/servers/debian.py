@@ -1,4 +1,4 @@
-"""Programs of Debian packages for tests: from PATH, else unpacked into the user's cache; nothing is installed."""
+"""Debian's programs for tests: from PATH, else unpacked into the user's cache; nothing is installed."""
 
 import shutil
 import subprocess

@@ -1,15 +1,16 @@
 """A real Kubernetes node for tests: kubelet, containerd and runc on this machine, beside a `ControlPlane`.
 
-    node = RealNode(plane, labels={"pool": "measure"})    # Ready in about 10 s; raises Unavailable (then skip)
+    node = RealNode(plane, labels={"pool": "measure"})    # Ready in about 4 s; raises Unavailable (then skip)
     node.load(Path("image.tar"))                          # what docker, podman or buildah wrote
     node.bridge.forward(4200)                             # pods reach 127.0.0.1:4200 at bridge.GATEWAY
     node.publish("ns", "service")                         # its cluster IP answers, without kube-proxy
     node.offer("nvidia.com/gpu", 1)                       # capacity that no device backs
     node.close()
 
-Needs root. Everything lives in a folder of its own under the system's temporary folder, with a short
-name: sockets' paths may be no longer than 107 bytes. kubelet and containerd leave traces elsewhere, and
-`_Host` puts those back: sysctls, cgroups, mounts, folders that were not there before.
+Needs root, and the variable COLLAGE_E2E: `make e2e` sets it. Everything lives in a folder of its own under
+the system's temporary folder, with a short name: sockets' paths may be no longer than 107 bytes. kubelet and
+containerd leave traces elsewhere, and `_Host` puts those back: sysctls, cgroups, mounts, folders that were
+not there before.
 """
 
 import os
@@ -55,6 +56,10 @@ class RealNode:
     name = NODE
 
     def __init__(self, plane: ControlPlane, labels: Mapping[str, str] | None = None) -> None:
+        if os.environ.get("COLLAGE_E2E") != "1":
+            raise Unavailable(
+                "no real node: it changes this machine while it runs; `make e2e` does"
+            )
         if os.geteuid():
             raise Unavailable("no node: kubelet, containerd and runc need root")
         binary = find(KUBELET)

@@ -1,4 +1,4 @@
-"""The real node: a pod runs there, its log is read through the API server, and the machine is left as it was."""
+"""The real node: a pod runs, its log comes through the API server, and the machine is left as it was."""
 
 import subprocess
 from pathlib import Path
