@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 from tests.servers.binaries import Unavailable
+from tests.servers.kubelet import check_wanted
 
 ROOT = Path(__file__).parents[2]
 REPOSITORY = "localhost/collage-e2e"
@@ -32,6 +33,7 @@ def reference(target: str) -> str:
 @functools.cache
 def build() -> None:
     """Build all three images. Raises Unavailable where there is no builder or no base."""
+    check_wanted()
     if shutil.which("buildah") is None:
         raise Unavailable("no images: buildah is not installed")
     mounts = [f"--volume={one}:{one}:ro" for one in MACHINE if Path(one).exists()]

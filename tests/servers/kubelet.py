@@ -7,7 +7,7 @@
     node.offer("nvidia.com/gpu", 1)                       # capacity that no device backs
     node.close()
 
-Needs root, and the variable COLLAGE_E2E: `make e2e` sets it. Everything lives in a folder of its own under
+Needs root, and the variable COLLAGE_REAL_NODE: `make e2e` sets it. Everything lives in a folder of its own under
 the system's temporary folder, with a short name: sockets' paths may be no longer than 107 bytes. kubelet and
 containerd leave traces elsewhere, and `_Host` puts those back: sysctls, cgroups, mounts, folders that were
 not there before.
@@ -56,10 +56,7 @@ class RealNode:
     name = NODE
 
     def __init__(self, plane: ControlPlane, labels: Mapping[str, str] | None = None) -> None:
-        if os.environ.get("COLLAGE_E2E") != "1":
-            raise Unavailable(
-                "no real node: it changes this machine while it runs; `make e2e` does"
-            )
+        check_wanted()
         if os.geteuid():
             raise Unavailable("no node: kubelet, containerd and runc need root")
         binary = find(KUBELET)
@@ -201,6 +198,12 @@ class RealNode:
             "podLogsDir": str(self.folder / "logs"), "resolvConf": str(self.folder / "resolv.conf"),
             "volumePluginDir": str(self.folder / "plugins"),
         }  # fmt: skip
+
+
+def check_wanted() -> None:
+    """Raise Unavailable unless `make e2e` runs: nodes change the machine, images take gigabytes."""
+    if os.environ.get("COLLAGE_REAL_NODE") != "1":
+        raise Unavailable("no real node and no images: `make e2e` has them")
 
 
 class _Host:
