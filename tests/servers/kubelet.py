@@ -7,7 +7,7 @@
     node.offer("nvidia.com/gpu", 1)                       # capacity that no device backs
     node.close()
 
-Needs root, and the variable COLLAGE_REAL_NODE: `make e2e` sets it. Everything lives in a folder of its own under
+Needs root, and COLLAGE_REAL_NODE=1, which `make e2e` sets. Everything lives in a folder of its own under
 the system's temporary folder, with a short name: sockets' paths may be no longer than 107 bytes. kubelet and
 containerd leave traces elsewhere, and `_Host` puts those back: sysctls, cgroups, mounts, folders that were
 not there before.
