@@ -66,7 +66,8 @@ pipeline: setup $(SERVICES)
 # COLLAGE_E2E_MODELS names other models than a small one.
 e2e: setup $(SERVICES)
 	$(BIN)/python -m tests.servers.binaries
-	COLLAGE_REAL_NODE=1 $(BIN)/python -m pytest -rs -k "not played" tests/servers/test_kubelet.py tests/e2e
+	COLLAGE_REAL_NODE=1 $(BIN)/python -m pytest -rs -o timeout_func_only=true -k "not played" \
+	  tests/servers/test_kubelet.py tests/e2e
 
 # With docker, podman or buildah; REPOSITORY, VERSION, BASE_IMAGE and BUILD_FLAGS as containers/build.sh says.
 images:
