@@ -8,7 +8,10 @@
 # production: --build-arg BASE_IMAGE=docker.io/library/python:3.11-slim-bookworm@sha256:...
 # All images run as uid 65532 with a read-only root; /tmp is the one folder they write to.
 ARG BASE_IMAGE=docker.io/library/python:3.11-slim-bookworm
+ARG VERSION=0.1.0
+ARG REVISION=unknown
 
+# What all images share; OpenMP's library is what their kernels need of Debian.
 FROM ${BASE_IMAGE} AS base
 ENV PATH=/opt/collage/bin:$PATH \
     PYTHONPATH=/app \
@@ -18,6 +21,14 @@ ENV PATH=/opt/collage/bin:$PATH \
     TMPDIR=/tmp \
     XDG_CACHE_HOME=/tmp/cache
 WORKDIR /app
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends libgomp1 \
+    && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/ldconfig/aux-cache
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 
 # The wheel, with the plug-in that g++ compiles: the only stages with a compiler are this one and controller.
 FROM ${BASE_IMAGE} AS wheel
@@ -66,15 +77,11 @@ RUN --mount=type=cache,target=/root/.cache/pip \
              libopenvino_tensorflow* libopenvino_pytorch* libopenvino_paddle* libopenvino_jax*
 
 FROM base AS controller
-ARG VERSION=0.1.0
-ARG REVISION=unknown
+ARG VERSION
 LABEL org.opencontainers.image.title="collage-controller" \
-      org.opencontainers.image.description="Collage: flows, registry, webhook receiver, and linking of executables" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.description="Collage: flows, registry, webhook receiver, and linking of executables"
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends g++ libgomp1 \
+    && apt-get install -y --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/ldconfig/aux-cache
 COPY --from=controller-environment /opt/collage /opt/collage
 COPY prefect.yaml ./
@@ -85,16 +92,9 @@ USER 65532:65532
 CMD ["prefect", "worker", "start", "--pool", "collage", "--type", "process"]
 
 FROM base AS measure
-ARG VERSION=0.1.0
-ARG REVISION=unknown
+ARG VERSION
 LABEL org.opencontainers.image.title="collage-measure" \
-      org.opencontainers.image.description="Collage: measures candidates on the node that will serve" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends libgomp1 \
-    && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/ldconfig/aux-cache
+      org.opencontainers.image.description="Collage: measures candidates on the node that will serve"
 COPY --from=measure-environment /opt/collage /opt/collage
 COPY containers containers
 RUN python -m containers.sbom collage-measure "${VERSION}" /usr/share/sbom
@@ -103,16 +103,9 @@ ENTRYPOINT ["python", "-m", "containers.measure"]
 CMD ["--help"]
 
 FROM base AS serve-base
-ARG VERSION=0.1.0
-ARG REVISION=unknown
+ARG VERSION
 LABEL org.opencontainers.image.title="collage-serve-base" \
-      org.opencontainers.image.description="Collage: loads a bundle and answers; no compiler" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends libgomp1 \
-    && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/ldconfig/aux-cache
+      org.opencontainers.image.description="Collage: loads a bundle and answers; no compiler"
 COPY --from=serve-environment /opt/collage /opt/collage
 COPY containers containers
 RUN python -m containers.sbom collage-serve-base "${VERSION}" /usr/share/sbom

@@ -10,7 +10,7 @@ CUDA_WHEELS := nvidia-cuda-nvcc nvidia-cuda-cccl nvidia-cuda-runtime nvidia-cubl
 # Another one where the checkout's own environment cannot be made (no network).
 GPU_PYTHON ?= $(BIN)/python
 
-.PHONY: setup demo test lint types bench pipeline images chart-docs cuda-check gpu-check clean
+.PHONY: setup demo test lint types bench pipeline e2e images chart-docs cuda-check gpu-check clean
 
 setup: $(PLUGIN)
 
@@ -72,6 +72,13 @@ bench: setup
 pipeline: setup $(SERVICES)
 	$(BIN)/python -m tests.servers.binaries
 	COLLAGE_E2E_MODELS=resnet18,ppocr_v4_rec $(BIN)/python -m pytest tests/e2e
+
+# The same with the Dockerfile's images on a real node of this machine: needs root, Go, buildah and Debian's archive.
+# COLLAGE_E2E_MODELS names other models than a small one.
+e2e: setup $(SERVICES)
+	$(BIN)/python -m tests.servers.binaries
+	COLLAGE_REAL_NODE=1 $(BIN)/python -m pytest -rs -o timeout_func_only=true -k "not played" \
+	  tests/servers/test_kubelet.py tests/e2e
 
 # With docker, podman or buildah; REPOSITORY, VERSION, BASE_IMAGE and BUILD_FLAGS as containers/build.sh says.
 images:

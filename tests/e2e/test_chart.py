@@ -1,18 +1,23 @@
 """The chart on a real control plane, then one alias in MLflow, and nothing else by hand.
 
 Installed by Helm as a platform team does: the set-up hook makes the deployments, the worker's and the
-receiver's pods run (on a played node, with this project as their image), MLflow's webhook starts a run,
-the run's Jobs measure on the measuring node, the last one publishes, the alias `optimized` is set.
+receiver's pods run, MLflow's webhook starts a run, the run's Jobs measure, the last one publishes, the alias
+`optimized` is set; then the bundle is fetched and a pod serves it. Twice: on played nodes, with this project
+as their image (`make test`), and on a real one with the images of the Dockerfile (`make e2e`).
 
     COLLAGE_E2E_MODELS=resnet18,ppocr_v4_rec python -m pytest tests/e2e      # `make pipeline`
 """
 
 import base64
+import contextlib
 import os
+import subprocess
 import sys
 import time
 
 import helm_python
+import httpx
+import numpy as np
 import onnx
 import pytest
 from kubernetes import client
@@ -20,17 +25,14 @@ from kubernetes import client
 import collage
 from collage.store import open_store
 from collage.store.aliases import list_aliases
-from collage.store.bundles import fetch_bundle, list_bundles
+from collage.store.bundles import list_bundles
 from tests.flows.conftest import server  # noqa: F401
 from tests.helm import charts
 from tests.pipeline.test_compile import small_model
 from tests.registry.conftest import MlflowUser, mlflow_site  # noqa: F401
-from tests.servers.fixtures import plane  # noqa: F401
-from tests.servers.node import Node
 from tests.servers.receiver import SECRET, wait_for
 from tests.store import versitygw
 from tests.store.conftest import bucket, credentials, s3_address, s3_server  # noqa: F401
-from tests.store.versitygw import free_port
 
 MODELS = os.environ.get("COLLAGE_E2E_MODELS", "small").split(",")
 WORK_S = 900.0
@@ -42,29 +44,9 @@ def secret(name, values):
 
 
 @pytest.fixture
-def ports():
-    return {"worker": free_port(), "receiver": free_port()}
-
-
-@pytest.fixture(scope="module")
-def cluster(plane, tmp_path_factory):  # noqa: F811
-    """Two played nodes: one for the chart's own pods, one that measures."""
-    images = {
-        "collage/controller:1": [sys.executable],
-        "collage/measure:1": [sys.executable, "-m", "containers.measure"],
-    }
-    made = [
-        Node(plane, name, tmp_path_factory.mktemp(name), images=images, labels=labels)
-        for name, labels in (("services", {}), ("measure", {"pool": "measure"}))
-    ]
-    yield made
-    for one in made:
-        one.close()
-
-
-@pytest.fixture
-def namespace(plane, name):  # noqa: F811
-    made = f"e2e-{name.replace('_', '-')}"
+def namespace(plane, name, place):
+    place.prepare()
+    made = f"e2e-{type(place).__name__.lower()}-{name.replace('_', '-')}"
     plane.make_namespace(made, {"pod-security.kubernetes.io/enforce": "restricted"})
     store = {
         "AWS_ACCESS_KEY_ID": versitygw.ACCESS, "AWS_SECRET_ACCESS_KEY": versitygw.SECRET,
@@ -78,38 +60,33 @@ def namespace(plane, name):  # noqa: F811
         core.delete_namespace(made)
 
 
-def chart_values(server, mlflow_site, s3_address, ports):  # noqa: F811
+def chart_values(place, server, mlflow_site, s3_address):  # noqa: F811
     environment = {
-        "threads": 1, "cpu": 2, "memory": "4Gi", "nodeSelector": {"pool": "measure"},
-        "parallelism": 1, "secondsPerShard": 60, "deadlineSeconds": 600,
+        "threads": 1, "memory": "4Gi", "nodeSelector": {"pool": "measure"},
+        "parallelism": 1, "secondsPerShard": 60, "deadlineSeconds": 600, **place.environment,
     }  # fmt: skip
+    worker = dict(place.worker)
+    often = {"name": "PREFECT_WORKER_QUERY_SECONDS", "value": "1"}
+    worker["extraEnv"] = [*worker.get("extraEnv", ()), often]
     return {
-        "image": {"repository": "collage", "tag": "1"},
-        "store": {"uri": s3_address, "existingSecret": "store"},
-        "prefect": {"apiUrl": server.url, "workPool": "e2e"},
-        "registry": {"uri": "mlflow://", "trackingUri": mlflow_site.url},
+        "image": {"repository": place.repository, "tag": place.tag},
+        "store": {"uri": place.reach(s3_address), "existingSecret": "store"},
+        "prefect": {"apiUrl": place.reach(server.url), "workPool": "e2e"},
+        "registry": {"uri": "mlflow://", "trackingUri": place.reach(mlflow_site.url)},
         "measuring": {"environments": {"cpu": environment}},
-        "worker": {
-            "extraEnv": [
-                {"name": "PREFECT_WORKER_WEBSERVER_PORT", "value": str(ports["worker"])},
-                {"name": "PREFECT_WORKER_QUERY_SECONDS", "value": "1"},
-            ]
-        },
-        "receiver": {
-            "existingSecret": "webhook",
-            "extraEnv": [{"name": "COLLAGE_RECEIVER__PORT", "value": str(ports["receiver"])}],
-        },
+        "worker": worker,
+        "receiver": {"existingSecret": "webhook", **place.receiver},
     }
 
 
 @pytest.fixture
-def release(plane, cluster, namespace, server, mlflow_site, s3_address, ports, tmp_path):  # noqa: F811
+def release(plane, place, namespace, server, mlflow_site, s3_address, tmp_path):  # noqa: F811
     """Install the chart and wait for its pods; what its pods said is shown where a test fails."""
-    values = chart_values(server, mlflow_site, s3_address, ports)
+    values = chart_values(place, server, mlflow_site, s3_address)
     kubeconfig = plane.kubeconfig(tmp_path / "kubeconfig", namespace=namespace)
     with helm_python.Config(kubeconfig_path=kubeconfig, namespace=namespace) as helm:
         try:
-            helm.install(charts.CHART, RELEASE, values, timeout=180)
+            helm.install(charts.CHART, RELEASE, values, timeout=300)
         except helm_python.HelmError:
             print(*pod_logs(plane, namespace).values(), sep="\n\n")
             raise
@@ -118,11 +95,11 @@ def release(plane, cluster, namespace, server, mlflow_site, s3_address, ports, t
 
 
 @pytest.fixture
-def hook(plane, namespace, mlflow_site, release, ports, tmp_path):  # noqa: F811
+def hook(plane, place, namespace, mlflow_site, release, tmp_path):  # noqa: F811
     user = MlflowUser(mlflow_site, tmp_path)
-    url = f"http://127.0.0.1:{ports['receiver']}"
+    url = place.receiver_url(namespace, f"{RELEASE}-receiver")
     try:
-        wait_for(lambda: _answers(f"{url}/readyz"), 60)
+        wait_for(lambda: answers(f"{url}/readyz"), 60)
     except AssertionError:
         print(*pod_logs(plane, namespace).values(), sep="\n\n")
         raise
@@ -134,13 +111,10 @@ def hook(plane, namespace, mlflow_site, release, ports, tmp_path):  # noqa: F811
     user.client.delete_webhook(made.webhook_id)
 
 
-def _answers(url):
-    import httpx
-
-    try:
+def answers(url):
+    with contextlib.suppress(httpx.HTTPError):
         return httpx.get(url, timeout=2).status_code == 200
-    except httpx.HTTPError:
-        return False
+    return False
 
 
 def model_file(name, folder):
@@ -162,7 +136,7 @@ def model_file(name, folder):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.timeout(2 * WORK_S)
 def test_one_alias_makes_a_proven_bundle(
-    plane, hook, server, namespace, release, s3_address, name, tmp_path  # noqa: F811
+    plane, place, hook, server, namespace, release, s3_address, name, tmp_path  # noqa: F811
 ):  # fmt: skip
     import mlflow.onnx
 
@@ -177,25 +151,111 @@ def test_one_alias_makes_a_proven_bundle(
         return hook.client.get_model_version(name, version.version).tags
 
     try:
+        place.admit(namespace)
         wait_for(lambda: tags().get("collage.status") not in (None, "", "running"), WORK_S)
     finally:
         logs = pod_logs(plane, namespace)
         print(f"{time.monotonic() - before:.0f} s", tags(), *logs.values(), sep="\n\n")
-    found = tags()
-    if name == "small" and found["collage.status"] == "not-faster":
-        return  # microseconds, on a machine that runs other tests: the gate may find them slower
-    assert found["collage.status"] == "optimized", found
-    assert hook.client.get_model_version_by_alias(name, "optimized").version == version.version
-    store = open_store(s3_address)
-    (bundle,) = list_bundles(store)
-    aliases = {one.name: one.bundle for one in list_aliases(store)}
-    assert aliases == {f"{name}/1/cpu": bundle, f"{name}/optimized/cpu": bundle}
-    fetch_bundle(store, bundle, tmp_path / "bundle")
-    collage.load(tmp_path / "bundle").check()
+    (bundle,) = list_bundles(open_store(s3_address))
+    if tags()["collage.status"] == "optimized":
+        assert hook.client.get_model_version_by_alias(name, "optimized").version == version.version
+        aliases = {one.name: one.bundle for one in list_aliases(open_store(s3_address))}
+        assert aliases == {f"{name}/1/cpu": bundle, f"{name}/optimized/cpu": bundle}
+        bundle = f"{name}/optimized/cpu"
+    else:  # microseconds, on a machine that runs other tests: the gate may find them slower
+        assert (name, tags()["collage.status"]) == ("small", "not-faster"), tags()
+    folder = fetched(place.reach(s3_address), bundle, tmp_path / "bundle")
+    loaded = collage.load(folder)
+    loaded.check()
+    serves(plane, place, namespace, loaded, place.reach(s3_address), bundle)
     assert jobs_by_component(plane, namespace) >= {"probe", "measure", "finish"}
-    for text in logs.values():
+    assert may_not_write(plane, namespace) >= {"worker", "receiver", "probe", "finish", "serve"}
+    for text in (*logs.values(), *pod_logs(plane, namespace).values()):
         assert versitygw.SECRET not in text
         assert SECRET not in text
+
+
+def fetched(store, bundle, folder):
+    """Fetch a bundle as a serving team does; returns its folder."""
+    subprocess.run(
+        [sys.executable, "-m", "collage", "fetch", store, "--alias", bundle, str(folder), "--no-cache"],
+        check=True, timeout=120,
+    )  # fmt: skip
+    return folder
+
+
+def serves(plane, place, namespace, loaded, store, bundle):
+    """Start a pod that serves the bundle from the store, and compare one answer with the bundle's own."""
+    (signature, *_) = loaded.signatures
+    inputs = {one.name: np.ones(one.shape, one.dtype) for one in signature.inputs}
+    with plane.client() as api:
+        core = client.CoreV1Api(api)
+        core.create_namespaced_pod(namespace, serving_pod(place, store, bundle))
+
+        def address():
+            pod = core.read_namespaced_pod("serve", namespace)
+            return pod.status.pod_ip if pod.status.phase == "Running" else None
+
+        wait_for(address, 120)
+        url = f"http://{address()}:{place.serve_port}/v2"
+        wait_for(lambda: answers(f"{url}/health/ready"), 120)
+        answer = httpx.post(f"{url}/models/model/infer", json=question(inputs), timeout=60)
+        assert answer.status_code == 200, answer.text
+    expected = loaded.run(inputs)
+    for one in answer.json()["outputs"]:
+        value = np.asarray(one["data"], "float64").reshape(one["shape"])
+        np.testing.assert_allclose(value, expected[one["name"]], rtol=1e-4, atol=1e-5)
+
+
+def question(inputs):
+    kinds = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
+    return {
+        "inputs": [
+            {"name": name, "shape": list(value.shape), "datatype": kinds[str(value.dtype)],
+             "data": value.ravel().tolist()}
+            for name, value in inputs.items()
+        ]
+    }  # fmt: skip
+
+
+def serving_pod(place, store, bundle):
+    command = ["python", "-m", "containers.serve", "--bundle", store, "--alias", bundle]
+    container = {
+        "name": "serve",
+        "image": f"{place.repository}/serve-base:{place.tag}",
+        "command": [*command, "--port", str(place.serve_port)],
+        "envFrom": [{"secretRef": {"name": "store"}}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
+    }  # fmt: skip
+    return {
+        "metadata": {"name": "serve", "labels": {"app.kubernetes.io/component": "serve"}},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True, "fsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+        },
+    }  # fmt: skip
+
+
+def may_not_write(plane, namespace):
+    """The components whose pods all run with a root that is read-only."""
+    with plane.client() as api:
+        pods = client.CoreV1Api(api).list_namespaced_pod(namespace).items
+    kinds = {pod.metadata.labels["app.kubernetes.io/component"] for pod in pods}
+    for pod in pods:
+        for one in pod.spec.containers:
+            if not one.security_context.read_only_root_filesystem:
+                kinds.discard(pod.metadata.labels["app.kubernetes.io/component"])
+    return kinds
 
 
 def set_options(server, options):  # noqa: F811
@@ -207,13 +267,13 @@ def set_options(server, options):  # noqa: F811
         prefect.update_deployment(deployment.id, DeploymentUpdate(parameters={"options": options}))
 
 
-def jobs_by_component(plane, namespace):  # noqa: F811
+def jobs_by_component(plane, namespace):
     with plane.client() as api:
         jobs = client.BatchV1Api(api).list_namespaced_job(namespace).items
     return {job.metadata.labels.get("app.kubernetes.io/component") for job in jobs}
 
 
-def pod_logs(plane, namespace):  # noqa: F811
+def pod_logs(plane, namespace):
     """What every pod said, by its name."""
     found = {}
     with plane.client() as api:

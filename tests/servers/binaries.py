@@ -6,6 +6,7 @@ Usage: `find("kube-apiserver")` returns a path, or raises Unavailable with one l
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -42,10 +43,11 @@ _STAMP = (
     f"-X k8s.io/component-base/version.gitMinor={KUBERNETES.split('.')[1]}"
 )
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+KUBELET = "kubelet"
 RECIPES = {
     **{
         name: Recipe("k8s.io/kubernetes", f"v{KUBERNETES}", f"k8s.io/kubernetes/cmd/{name}", _STAMP)
-        for name in CONTROL_PLANE
+        for name in (*CONTROL_PLANE, KUBELET)
     },
     "etcd": Recipe("go.etcd.io/etcd/server/v3", "v3.6.5", "go.etcd.io/etcd/server/v3"),
     "versitygw": Recipe(
@@ -63,65 +65,81 @@ def find(name: str) -> Path:
     if name == "etcd" and (installed := shutil.which("etcd")):
         return Path(installed)
     recipe = RECIPES[name]
-    binary = _cache() / f"{name}-{recipe.version}" / name
+    binary = cache_folder() / f"{name}-{recipe.version}" / name
     if not binary.is_file():
-        with _alone():
+        with alone():
             if not binary.is_file():
                 _build(name, recipe, binary)
     return binary
 
 
-def _cache() -> Path:
+def build_program(name: str, source: str) -> Path:
+    """Return a small static program of the tests' own, built from Go source. Raises Unavailable."""
+    digest = hashlib.sha256(source.encode()).hexdigest()[:12]
+    binary = cache_folder() / f"{name}-{digest}" / name
+    with alone():
+        if not binary.is_file():
+            with tempfile.TemporaryDirectory(prefix="build-", dir=cache_folder()) as made:
+                folder = Path(made)
+                (folder / "go.mod").write_text("module build\n\ngo 1.24\n")
+                (folder / "main.go").write_text(source)
+                _compile(name, "-s -w", ".", folder, binary)
+    return binary
+
+
+def cache_folder() -> Path:
+    """Return the folder of the user's cache where what was built and fetched stays."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "collage-tests"
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """Let one process build at a time; the others find what it built."""
-    _cache().mkdir(parents=True, exist_ok=True)
-    with (_cache() / "building").open("w") as lock:
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / "building").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _build(name: str, recipe: Recipe, binary: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        raise Unavailable(
-            f"no {name}: it is built with Go, which is not here; or set KUBEBUILDER_ASSETS"
-        )
-    with tempfile.TemporaryDirectory(prefix="build-", dir=_cache()) as made:
+    with tempfile.TemporaryDirectory(prefix="build-", dir=cache_folder()) as made:
         folder = Path(made)
-        _write_module(go, name, recipe, folder)
-        output = folder / "binary"
-        _go(
-            go, name, folder,
-            "build", "-trimpath", "-ldflags", recipe.flags, "-o", str(output), recipe.package,
-        )  # fmt: skip
-        binary.parent.mkdir(parents=True, exist_ok=True)
-        output.replace(binary)
+        _write_module(name, recipe, folder)
+        _compile(name, recipe.flags, recipe.package, folder, binary)
 
 
-def _write_module(go: str, name: str, recipe: Recipe, folder: Path) -> None:
+def _compile(name: str, flags: str, package: str, folder: Path, binary: Path) -> None:
+    output = folder / "binary"
+    _go(name, folder, "build", "-trimpath", "-ldflags", flags, "-o", str(output), package)
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    output.replace(binary)
+
+
+def _write_module(name: str, recipe: Recipe, folder: Path) -> None:
     """Write a module that needs the recipe's one: `go install` refuses modules with replacements."""
     (folder / "go.mod").write_text("module build\n\ngo 1.24\n")
     (folder / "tools.go").write_text(
         f'//go:build tools\n\npackage tools\n\nimport _ "{recipe.package}"\n'
     )
     module = f"{recipe.module}@{recipe.version}"
-    found = json.loads(_go(go, name, folder, "mod", "download", "-json", module))
+    found = json.loads(_go(name, folder, "mod", "download", "-json", module))
     staging = re.findall(
         r"^\s*(k8s\.io/[\w-]+) => \./staging/", Path(found["GoMod"]).read_text(), re.M
     )
     for staged in staging:
         version = f"v0.{KUBERNETES.split('.', 1)[1]}"
-        _go(go, name, folder, "mod", "edit", f"-replace={staged}={staged}@{version}")
-    _go(go, name, folder, "get", module)
-    _go(go, name, folder, "mod", "tidy")
+        _go(name, folder, "mod", "edit", f"-replace={staged}={staged}@{version}")
+    _go(name, folder, "get", module)
+    _go(name, folder, "mod", "tidy")
 
 
-def _go(go: str, name: str, folder: Path, *arguments: str) -> str:
+def _go(name: str, folder: Path, *arguments: str) -> str:
+    go = shutil.which("go")
+    if go is None:
+        raise Unavailable(
+            f"no {name}: it is built with Go, which is not here; or set KUBEBUILDER_ASSETS"
+        )
     try:
         done = subprocess.run(
             [go, *arguments],

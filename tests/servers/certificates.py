@@ -12,12 +12,12 @@ from cryptography.x509.oid import NameOID
 VALID = datetime.timedelta(days=2)
 
 
-def write_certificates(folder: Path, service_ip: str) -> None:
-    """Write ca.crt, server.crt, server.key and accounts.key (signs tokens) into `folder`."""
+def write_certificates(folder: Path, name: str, service_ip: str) -> None:
+    """Write ca.crt, server.crt (for `name`), server.key and accounts.key (signs tokens) into `folder`."""
     authority, key = _key(), _key()
     ca = _certificate("collage-tests", authority, None, authority, ())
     names = ("localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", service_ip)
-    server = _certificate("kube-apiserver", key, ca, authority, names)
+    server = _certificate(name, key, ca, authority, names)
     (folder / "ca.crt").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
     (folder / "server.crt").write_bytes(server.public_bytes(serialization.Encoding.PEM))
     for name, content in (("server.key", key), ("accounts.key", _key())):

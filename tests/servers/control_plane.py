@@ -6,7 +6,8 @@
     plane.kubeconfig(file)                        # for Helm and other programs
     plane.close()
 
-Pods run where `tests/servers/node.py` plays a node. Everything is stopped by the pids recorded here.
+Pods run where `tests/servers/node.py` plays a node, or on the real one of `tests/servers/kubelet.py`.
+Everything is stopped by the pids recorded here.
 """
 
 import os
@@ -30,10 +31,15 @@ SERVICES = "10.99.0.0/24"
 SERVICE_IP = "10.99.0.1"
 ISSUER = "https://kubernetes.default.svc"
 START_TIMEOUT_S = 60.0
+NODE = "kubelet"
+"""Name of the real node (`tests/servers/kubelet.py`)."""
+API_SERVER_USER = "kube-apiserver"
+"""Common name of the certificate that the API server shows to a kubelet."""
 USERS = {
     "admin": "system:masters",
     "system:kube-controller-manager": "",
     "system:kube-scheduler": "",
+    f"system:node:{NODE}": "system:nodes",
 }
 
 
@@ -44,7 +50,7 @@ class ControlPlane:
         self.binaries = {name: find(name) for name in ("etcd", *CONTROL_PLANE)}
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        write_certificates(folder, SERVICE_IP)
+        write_certificates(folder, API_SERVER_USER, SERVICE_IP)
         self.port, self._etcd_port, self._peer_port = free_ports(3)
         self.url = f"https://127.0.0.1:{self.port}"
         self.tokens = {user: secrets.token_hex(16) for user in USERS}
@@ -202,6 +208,7 @@ class ControlPlane:
                 f"--service-account-issuer={ISSUER}", "--service-account-key-file=accounts.key",
                 "--service-account-signing-key-file=accounts.key",
                 "--kubelet-preferred-address-types=InternalIP",
+                "--kubelet-client-certificate=server.crt", "--kubelet-client-key=server.key",
             ],
             "kube-controller-manager": [
                 "--kubeconfig=kube-controller-manager.yaml", "--leader-elect=false",

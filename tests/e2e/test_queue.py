@@ -1,0 +1,72 @@
+"""More measuring pods than GPUs: those that do not fit wait, and run when one is free."""
+
+import pytest
+from kubernetes import client
+
+from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.manifests import CONTAINER, Kind, Task, job_manifest
+from collage.cluster.settings import ClusterSettings
+from tests.e2e.images import reference
+from tests.e2e.places import GPU, MEASURING
+from tests.servers.receiver import wait_for
+
+PODS, GPUS = 4, 2
+
+
+@pytest.fixture
+def namespace(plane):
+    made = plane.make_namespace("queue", {"pod-security.kubernetes.io/enforce": "restricted"})
+    with plane.client() as api:
+        yield made
+        client.CoreV1Api(api).delete_namespace(made)
+
+
+def job(namespace):
+    """A measuring Job as the flows make it, apart from what one node of two cores makes impossible."""
+    settings = ClusterSettings(
+        namespace=namespace,
+        measure_image=reference("measure"),
+        controller_image=reference("controller"),
+    )
+    environment = MeasuringEnvironment(
+        cpu=1, memory="256Mi", node_selector=MEASURING, gpu_resource=GPU, parallelism=PODS
+    )
+    task = Task(
+        Kind.MEASURE, "queue", labels={}, indices=PODS,
+        command=["python", "-c", "import time; time.sleep(3)"], arguments=[],
+    )  # fmt: skip
+    made = job_manifest(task, environment, settings)
+    spec = made.spec.template.spec
+    spec.affinity.pod_anti_affinity = None  # there is one node
+    for amounts in (spec.containers[0].resources.requests, spec.containers[0].resources.limits):
+        amounts["cpu"] = "100m"
+    return made
+
+
+@pytest.mark.timeout(300)
+def test_pods_that_do_not_fit_wait_and_then_run(real, plane, namespace):
+    real.node.offer(GPU, GPUS)
+    at_once, waited = set(), set()
+    with plane.client() as api:
+        batch = client.BatchV1Api(api)
+        batch.create_namespaced_job(namespace, job(namespace))
+
+        def complete():
+            running = [one for one in containers(real, namespace) if one.state.running]
+            at_once.add(len(running))
+            waited.update(real.waiting(namespace))
+            return batch.read_namespaced_job("queue", namespace).status.completion_time
+
+        wait_for(complete, 120)
+        done = batch.read_namespaced_job("queue", namespace).status
+    assert (done.succeeded, done.failed) == (PODS, None)
+    assert max(at_once) == GPUS
+    assert len(waited) == PODS - GPUS
+    assert [one.state.terminated.exit_code for one in containers(real, namespace)] == [0] * PODS
+
+
+def containers(real, namespace):
+    pods = real.node.core.list_namespaced_pod(namespace).items
+    return [
+        one for pod in pods for one in pod.status.container_statuses or () if one.name == CONTAINER
+    ]
