@@ -3,12 +3,11 @@
 import subprocess
 from pathlib import Path
 
-import pytest
 from kubernetes import client
 
-from tests.cluster.conftest import plane  # noqa: F401
 from tests.servers.containerd import SANDBOX
-from tests.servers.kubelet import CGROUPS, FOLDERS, SYSCTLS, RealNode, Unavailable
+from tests.servers.fixtures import or_skip
+from tests.servers.kubelet import CGROUPS, FOLDERS, SYSCTLS, RealNode
 from tests.servers.receiver import wait_for
 
 
@@ -32,12 +31,10 @@ def machine():
     )
 
 
-def test_a_pod_runs_and_nothing_stays(plane, tmp_path):  # noqa: F811
+def test_a_pod_runs_and_nothing_stays(plane, tmp_path):
     before = machine()
-    try:
+    with or_skip():
         node = RealNode(plane, labels={"pool": "measure"})
-    except Unavailable as reason:
-        pytest.skip(str(reason))
     with plane.client() as api:
         core = client.CoreV1Api(api)
         try:
