@@ -157,6 +157,12 @@ class Builder {
     Emit(rest);
   }
 
+  // oneDNN 3.2's simple resampling takes an element's place in memory for its place in row-major
+  // order when it looks up a post-operation's operand, and works on one element at a time.
+  static bool IsSimple(const std::string& implementation) {
+    return implementation.rfind("simple", 0) == 0;
+  }
+
   // The first way that is fast with all post-operations, else with as many as possible; a way with
   // the reference implementation when there is no other.
   Recipe BestRecipe(const Step& step, std::size_t* posts) {
@@ -165,7 +171,9 @@ class Builder {
       for (int attempt = 0; attempt < Attempts(step); ++attempt) {
         Recipe recipe = MakeRecipe(program_, step, around_, attempt, count);
         if (recipe.primitive == nullptr) continue;
-        if (api_.ImplementationOf(recipe.primitive).rfind("ref", 0) != 0) {
+        std::string implementation = api_.ImplementationOf(recipe.primitive);
+        if (count > 0 && IsSimple(implementation)) continue;
+        if (implementation.rfind("ref", 0) != 0) {
           *posts = count;
           return recipe;
         }
