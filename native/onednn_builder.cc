@@ -117,8 +117,10 @@ class Builder {
     Type type = api_.TypeOf(tensor.desc);
     std::size_t bytes = type == dnnl_f32 ? 4 : 2;
     Dims strides = api_.StridesOf(tensor.desc), starts = step.dims("starts");
+    Dims steps = step.dims("steps");
     for (std::size_t i = 0; i < starts.size(); ++i) {
       tensor.offset += static_cast<std::size_t>(starts[i] * strides[i]) * bytes;
+      strides[i] *= steps[i];
     }
     tensor.desc = api_.Strided(program_.values[step.output], strides, type);
     return tensor;

@@ -5,7 +5,7 @@ import pytest
 
 from collage.backends.onednn import OneDnnBackend
 from tests.backends.test_onednn import check, make, node
-from tests.frontend.build import floats
+from tests.frontend.build import floats, integers
 
 CHANNELS = 32
 IMAGE = (1, CHANNELS, 6, 6)
@@ -59,3 +59,40 @@ def test_post_operations_read_operands_where_they_lie(step, posts, variant, tmp_
         node("GlobalAveragePool", "i", "g"), node(op, operands, "z", **attributes), *POSTS[posts],
     ]  # fmt: skip
     check(make(tmp_path, nodes, {"x": IMAGE, "q": place}, weights), variant=variant)
+
+
+RIM = {"rim": integers(0, 0, 1, 2, 0, 0, 1, 0)}
+BOUNDS = {
+    "start": integers(1, 0),
+    "end": integers(9, 9),
+    "axes": integers(2, 3),
+    "by": integers(2, 2),
+}
+MOVES = {
+    "a rim": ([node("Pad", ["a", "rim"], "z")], RIM),
+    "every second place": ([node("Slice", ["a", "start", "end", "axes", "by"], "z")], BOUNDS),
+    "one channel group": ([node("Gather", ["a", "i"], "z", axis=1)], {"i": integers(*range(8, 24))}),
+}  # fmt: skip
+READERS = {
+    "activation": [node("Relu", "z")],
+    "convolution": [node("Conv", "zk")],
+    "concat": [node("Tanh", "z", "t"), node("Concat", "zt", axis=1)],
+}
+
+
+@pytest.mark.parametrize("variant", OneDnnBackend.variants)
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("move", MOVES)
+def test_parts_and_rims_of_activations(move, reader, variant, tmp_path):
+    nodes, constants = MOVES[move]
+    after = READERS[reader]
+    channels = 16 if move == "one channel group" else CHANNELS
+    weights = {**WEIGHTS, **constants, "k": floats(16, channels, 1, 1)}
+    function = make(tmp_path, [node("Conv", "xp", "a"), *nodes, *after], {"x": IMAGE}, weights)
+    check(function, variant=variant)
+
+
+def test_import_folds_a_rim_into_a_convolution(tmp_path):
+    nodes = [node("Pad", ["x", "rim"], "z"), node("Conv", "zw")]
+    function = make(tmp_path, nodes, {"x": IMAGE}, {**WEIGHTS, **RIM})
+    assert [n.op for n in function.graph.nodes] == ["Conv"]
