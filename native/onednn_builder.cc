@@ -37,6 +37,9 @@ class Builder {
     around_.fixed.assign(count, true);
     around_.layout = layout;
     around_.products = products;
+    std::size_t weights = 0;
+    for (const TensorView& tensor : blob.tensors()) weights += tensor.nbytes;
+    schedule_.weights = Pool(weights);
     for (std::size_t i = 0; products != dnnl_f32 && i < count; ++i) WishIn(products, i);
   }
 
@@ -275,8 +278,7 @@ class Builder {
 
   // Reorders a weight now, into memory of its own.
   int Pack(const std::string& name, const Tensor& from, const Desc& wanted) {
-    schedule_.owned.push_back(Allocate(api_.SizeOf(wanted)));
-    int number = buffers_.AddOwn(schedule_.owned.back().get());
+    int number = buffers_.AddOwn(schedule_.weights.Take(api_.SizeOf(wanted)));
     Planned planned = Reorder(name + ", packing", from, {wanted, number, 0});
     Bytes scratch;
     std::vector<Memory> memories;
@@ -332,8 +334,8 @@ class Builder {
   }
 
   Schedule Finish() {
-    schedule_.owned.push_back(Allocate(buffers_.Place()));
-    char* arena = schedule_.owned.back().get();
+    schedule_.arena = Allocate(buffers_.Place());
+    char* arena = schedule_.arena.get();
     schedule_.bindings.resize(program_.inputs.size() + program_.outputs.size());
     for (const Planned& planned : planned_) {
       Call call{planned.name, api_.MakePrimitive(planned.primitive, planned.name), {}};
