@@ -1,5 +1,6 @@
 #include "arena.h"
 
+#include <sys/mman.h>
 #include <tvm/ffi/error.h>
 
 #include <algorithm>
@@ -10,17 +11,37 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kPage = 4096;
+constexpr std::size_t kLargePage = std::size_t{2} << 20;
+
+std::size_t RoundUp(std::size_t size, std::size_t unit) { return (size + unit - 1) / unit * unit; }
 
 }  // namespace
 
 void FreeMemory::operator()(void* memory) const { std::free(memory); }
 
 Bytes Allocate(std::size_t size) {
-  std::size_t rounded = (size / kPage + 1) * kPage;
-  auto* memory = static_cast<char*>(std::aligned_alloc(kPage, rounded));
-  if (memory == nullptr)
+  void* memory = nullptr;
+  bool large = size >= kLargePage;
+  if (posix_memalign(&memory, large ? kLargePage : kPage, RoundUp(size + 1, kPage)) != 0) {
     TVM_FFI_THROW(RuntimeError) << "no memory for " << size << " bytes";
-  return Bytes(memory);
+  }
+#ifdef MADV_HUGEPAGE
+  // The rest behind the last large page stays in small ones. A refusal costs speed only.
+  if (large) madvise(memory, size / kLargePage * kLargePage, MADV_HUGEPAGE);
+#endif
+  return Bytes(static_cast<char*>(memory));
+}
+
+char* Pool::Take(std::size_t size) {
+  std::size_t rounded = RoundUp(std::max<std::size_t>(size, 1), kAlignment);
+  if (rounded > left_) {
+    left_ = std::max(rounded, chunks_.empty() ? expected_ : expected_ / 8);
+    chunks_.push_back(Allocate(left_));
+    next_ = chunks_.back().get();
+  }
+  left_ -= rounded;
+  next_ += rounded;
+  return next_ - rounded;
 }
 
 int Buffers::AddArgument(int argument) {
@@ -37,7 +58,7 @@ int Buffers::AddOwn(char* memory) {
 
 int Buffers::AddToArena(std::size_t size, int first_call) {
   Buffer buffer;
-  buffer.size = (size + kAlignment - 1) / kAlignment * kAlignment;
+  buffer.size = RoundUp(size, kAlignment);
   buffer.first = first_call;
   return Add(buffer);
 }

@@ -14,8 +14,26 @@ struct FreeMemory {
 };
 using Bytes = std::unique_ptr<char, FreeMemory>;
 
-// Page-aligned memory of at least one byte. Throws a ffi RuntimeError when there is none.
+// Page-aligned memory of at least one byte; what fills large pages is asked to lie in some: weights
+// and activations are then read through fewer translations. Throws a ffi RuntimeError when there is
+// none.
 Bytes Allocate(std::size_t size);
+
+// Pieces side by side that are freed together: many small ones share large pages.
+class Pool {
+ public:
+  Pool() = default;
+  // More than `expected` bytes in all may be taken.
+  explicit Pool(std::size_t expected) : expected_(expected) {}
+
+  // Memory at a cache line's start.
+  char* Take(std::size_t size);
+
+ private:
+  std::size_t expected_ = 0, left_ = 0;
+  char* next_ = nullptr;
+  std::vector<Bytes> chunks_;
+};
 
 struct Buffer {
   std::size_t size = 0;

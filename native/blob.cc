@@ -5,10 +5,6 @@
 #include <tvm/ffi/dtype.h>
 #include <tvm/ffi/error.h>
 
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cstdlib>
 #include <cstring>
 
 namespace collage {
@@ -22,17 +18,6 @@ constexpr std::size_t kPrefix = kMagic.size() + sizeof(std::uint64_t);
 
 std::size_t AlignUp(std::size_t offset) {
   return (offset + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-// Asks for large pages where they pay: megabytes of weights are read through fewer translations.
-void AdviseLargePages(char* data, std::size_t size) {
-#ifdef MADV_HUGEPAGE
-  constexpr std::size_t kWorthwhile = std::size_t{4} << 20;
-  auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  auto first = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
-  auto last = (reinterpret_cast<std::uintptr_t>(data) + size) / page * page;
-  if (size >= kWorthwhile) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#endif
 }
 
 ffi::Any Entry(const json::Object& object, const char* key) {
@@ -58,8 +43,6 @@ TensorView ParseTensor(const json::Object& entry, const char* data, std::size_t 
 
 }  // namespace
 
-void Blob::Free::operator()(void* memory) const { std::free(memory); }
-
 std::shared_ptr<const Blob> Blob::Parse(std::string_view bytes) {
   if (bytes.size() < kPrefix || bytes.substr(0, kMagic.size()) != kMagic) {
     TVM_FFI_THROW(ValueError) << "not a kernel blob: it does not start with " << kMagic;
@@ -72,8 +55,7 @@ std::shared_ptr<const Blob> Blob::Parse(std::string_view bytes) {
   blob->header_ = json::Parse(ffi::String(bytes.data() + kPrefix, length)).cast<json::Object>();
   std::size_t start = AlignUp(kPrefix + length);
   std::size_t size = bytes.size() > start ? bytes.size() - start : 0;
-  blob->data_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, AlignUp(size + 1))));
-  AdviseLargePages(blob->data_.get(), size);
+  blob->data_ = Allocate(size);
   if (size > 0) std::memcpy(blob->data_.get(), bytes.data() + start, size);
   for (const ffi::Any& entry : Entry(blob->header_, "tensors").cast<json::Array>()) {
     blob->tensors_.push_back(ParseTensor(entry.cast<json::Object>(), blob->data_.get(), size));

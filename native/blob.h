@@ -3,7 +3,8 @@
 //   "COLLAGE1" | u64 LE header length | JSON header | zeros up to 64 | tensors, each 64-aligned
 //
 // header["tensors"] lists dtype, shape, offset (from the start of the tensors) and nbytes. Tensors
-// are copied into memory that is aligned to 64 bytes, so that kernels may use them in place.
+// are copied into memory of the blob's own (arena.h), each at a cache line's start, so that kernels
+// may use them in place.
 #ifndef COLLAGE_BLOB_H_
 #define COLLAGE_BLOB_H_
 
@@ -16,6 +17,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "arena.h"
 
 namespace collage {
 
@@ -43,12 +46,8 @@ class Blob {
   std::vector<std::string> GetStrings(const char* key) const;
 
  private:
-  struct Free {
-    void operator()(void* memory) const;
-  };
-
   json::Object header_;
-  std::unique_ptr<char, Free> data_;
+  Bytes data_;
   std::vector<TensorView> tensors_;
 };
 

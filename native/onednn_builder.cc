@@ -37,6 +37,9 @@ class Builder {
     around_.fixed.assign(count, true);
     around_.layout = layout;
     around_.products = products;
+    std::size_t weights = 0;
+    for (const TensorView& tensor : blob.tensors()) weights += tensor.nbytes;
+    schedule_.weights = Pool(weights);
     for (std::size_t i = 0; products != dnnl_f32 && i < count; ++i) WishIn(products, i);
   }
 
@@ -117,8 +120,10 @@ class Builder {
     Type type = api_.TypeOf(tensor.desc);
     std::size_t bytes = type == dnnl_f32 ? 4 : 2;
     Dims strides = api_.StridesOf(tensor.desc), starts = step.dims("starts");
+    Dims steps = step.dims("steps");
     for (std::size_t i = 0; i < starts.size(); ++i) {
       tensor.offset += static_cast<std::size_t>(starts[i] * strides[i]) * bytes;
+      strides[i] *= steps[i];
     }
     tensor.desc = api_.Strided(program_.values[step.output], strides, type);
     return tensor;
@@ -157,6 +162,12 @@ class Builder {
     Emit(rest);
   }
 
+  // oneDNN 3.2's simple resampling takes an element's place in memory for its place in row-major
+  // order when it looks up a post-operation's operand, and works on one element at a time.
+  static bool IsSimple(const std::string& implementation) {
+    return implementation.rfind("simple", 0) == 0;
+  }
+
   // The first way that is fast with all post-operations, else with as many as possible; a way with
   // the reference implementation when there is no other.
   Recipe BestRecipe(const Step& step, std::size_t* posts) {
@@ -165,7 +176,9 @@ class Builder {
       for (int attempt = 0; attempt < Attempts(step); ++attempt) {
         Recipe recipe = MakeRecipe(program_, step, around_, attempt, count);
         if (recipe.primitive == nullptr) continue;
-        if (api_.ImplementationOf(recipe.primitive).rfind("ref", 0) != 0) {
+        std::string implementation = api_.ImplementationOf(recipe.primitive);
+        if (count > 0 && IsSimple(implementation)) continue;
+        if (implementation.rfind("ref", 0) != 0) {
           *posts = count;
           return recipe;
         }
@@ -265,8 +278,7 @@ class Builder {
 
   // Reorders a weight now, into memory of its own.
   int Pack(const std::string& name, const Tensor& from, const Desc& wanted) {
-    schedule_.owned.push_back(Allocate(api_.SizeOf(wanted)));
-    int number = buffers_.AddOwn(schedule_.owned.back().get());
+    int number = buffers_.AddOwn(schedule_.weights.Take(api_.SizeOf(wanted)));
     Planned planned = Reorder(name + ", packing", from, {wanted, number, 0});
     Bytes scratch;
     std::vector<Memory> memories;
@@ -322,8 +334,8 @@ class Builder {
   }
 
   Schedule Finish() {
-    schedule_.owned.push_back(Allocate(buffers_.Place()));
-    char* arena = schedule_.owned.back().get();
+    schedule_.arena = Allocate(buffers_.Place());
+    char* arena = schedule_.arena.get();
     schedule_.bindings.resize(program_.inputs.size() + program_.outputs.size());
     for (const Planned& planned : planned_) {
       Call call{planned.name, api_.MakePrimitive(planned.primitive, planned.name), {}};

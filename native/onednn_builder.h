@@ -38,7 +38,8 @@ struct Schedule {
   std::vector<Call> calls;
   std::vector<std::vector<Binding>> bindings;  // per argument: inputs, then outputs
   std::vector<Memory> memories;                // all others
-  std::vector<Bytes> owned;                    // packed weights, then the arena
+  Pool weights;                                // packed
+  Bytes arena;
 };
 
 // Throws a ffi RuntimeError that names the step when oneDNN refuses one.

@@ -218,11 +218,29 @@ Recipe Resampling(const Making& making) {
   return making.Finish(status, made, {{DNNL_ARG_SRC, making.in(0)}});
 }
 
-// As it lies, unless the first operand holds another type.
+// The first operand that is no weight, else the first.
+int FirstFixed(const Making& making) {
+  for (int value : making.step.inputs) {
+    if (making.around.fixed[value]) return value;
+  }
+  return making.in(0);
+}
+
+// As it lies, unless the first operand holds another type; a weight as the first operand lies.
 Desc InOneType(const Making& making, int value) {
-  Type type = making.type(making.in(0));
-  return making.type(value) == type ? making.AsItLies(value)
-                                    : making.api.RowMajor(making.dims(value), type);
+  const OneDnn& api = making.api;
+  const Dims& dims = making.dims(value);
+  int first = FirstFixed(making);
+  Type type = making.type(first);
+  if (making.around.fixed[value]) {
+    return making.type(value) == type ? making.AsItLies(value) : api.RowMajor(dims, type);
+  }
+  const Dims& whole = making.dims(first);
+  const Desc& lies = making.around.layouts[first];
+  bool image = dims.size() >= 3 && dims.size() <= 5 && !making.last();
+  if (image && api.Same(lies, api.ChannelsLast(whole, type))) return api.ChannelsLast(dims, type);
+  if (image && api.Same(lies, api.Blocked(whole, type))) return api.Blocked(dims, type);
+  return api.RowMajor(dims, type);
 }
 
 Recipe Concat(const Making& making) {

@@ -73,6 +73,7 @@ SIZE = {
 }
 LINEAR = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
 FLOOR = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+RIM = integers(0, 0, 1, 2, 0, 0, 0, 1)
 OPERATORS = {
     "conv 3x3": convolution((32, 16, 3, 3), pads=[1, 1, 1, 1]),
     "conv without bias": convolution((8, 16, 1, 1), bias=False),
@@ -132,6 +133,14 @@ OPERATORS = {
     "Reshape": one("Reshape", ROWS, weights={"n": integers(6, -1)}),
     "Slice": one("Slice", ROWS, weights={
         "s": integers(1, -3), "e": integers(9, -1), "a": integers(1, 3)}),
+    "Slice in steps": one("Slice", ROWS, weights={
+        "s": integers(1, -7), "e": integers(9, 9), "a": integers(1, 3), "t": integers(2, 2)}),
+    "Gather one row": one("Gather", ROWS, weights={"i": integers(-1).reshape(())}, axis=2),
+    "Gather rows": one("Gather", ROWS, weights={"i": integers(1, 2, 3, 4).reshape(2, 2)}, axis=3),
+    "Gather every second": one("Gather", ROWS, weights={"i": integers(0, 2, 4)}, axis=3),
+    "Pad": one("Pad", IMAGE, weights={"p": RIM}),
+    "Pad by a number": one("Pad", ROWS, weights={
+        "p": integers(0, 1, 0, 2), "n": np.float32(-1.5), "a": integers(1, -1)}),
     "Expand": one("Expand", (2, 1, 5), weights={"n": integers(2, 3, 5)}),
     "Expand to itself": one("Expand", (2, 5), weights={"n": integers(2, 1)}),
     "Resize by whole factors": one("Resize", IMAGE, weights=UP, **FLOOR),
@@ -228,8 +237,17 @@ REFUSALS = {
     "exponent of Pow is no constant": one("Pow", ROWS, ROWS),
     "all operands are broadcast": one("Add", (5, 1), (1, 8)),
     "has 3 operands": one("Max", ROWS, ROWS, ROWS),
-    "steps other than 1": one("Slice", ROWS, weights={
-        "s": integers(0), "e": integers(9), "a": integers(3), "t": integers(2)}),
+    "steps below 1": one("Slice", ROWS, weights={
+        "s": integers(9), "e": integers(0), "a": integers(3), "t": integers(-2)}),
+    "leads out of the tensor": one("Slice", ROWS, weights={
+        "s": integers(0), "e": integers(9), "a": integers(2), "t": integers(2)}),
+    "do not ascend at one distance": one("Gather", ROWS, weights={"i": integers(0, 1, 3)}, axis=3),
+    "that do not ascend": one("Gather", ROWS, weights={"i": integers(1, 0)}, axis=3),
+    "in mode reflect": one("Pad", IMAGE, weights={"n": RIM}, mode="reflect"),
+    "a number that is computed": (
+        [node("Pad", "xpn")], {"x": IMAGE, "n": ()}, {"p": RIM}),
+    "by less than nothing": one("Pad", IMAGE, weights={"p": -RIM}),
+    "by more than the tensor holds": one("Pad", IMAGE, weights={"p": 9 * RIM}),
     "Expand from": one("Expand", (1, 1), weights={"n": integers(3, 4)}),
     "factor that is not whole": one("Resize", IMAGE, weights=SIZE, mode="nearest"),
     "in mode cubic": one("Resize", IMAGE, weights=UP, mode="cubic"),

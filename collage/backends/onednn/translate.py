@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from collage.backends.onednn.elementwise import ELEMENTWISE, elementwise
+from collage.backends.onednn.pieces import gathering, padding, piece, split
 from collage.backends.onednn.program import Draft, Post, Source, seen_as
 from collage.backends.onednn.view import MAX_RANK, NodeView
 from collage.backends.onednn.windows import (
@@ -166,36 +167,6 @@ def transposition(view: NodeView) -> list[Draft]:
     return [view.draft("permute", [view.source(0)], {"permutation": permutation})]
 
 
-def piece(view: NodeView) -> list[Draft]:
-    """Slice with constant bounds and steps of one."""
-    shape = view.shape(view.node.inputs[0])
-    if view.opset < 10:
-        raise BackendError(f"Slice of opset {view.opset}")
-    starts = view.constant_integers(1, "the starts")
-    axes = view.constant_integers(3, "the axes") if view.has(3) else tuple(range(len(starts)))
-    steps = view.constant_integers(4, "the steps") if view.has(4) else (1,) * len(starts)
-    if any(step != 1 for step in steps):
-        raise BackendError("Slice with steps other than 1")
-    begin = [0] * len(shape)
-    for axis, start in zip(axes, starts, strict=True):
-        extent = shape[axis]
-        begin[axis] = min(max(start + extent if start < 0 else start, 0), extent)
-    return [view.draft("slice", [view.source(0)], {"starts": begin})]
-
-
-def split(view: NodeView) -> list[Draft]:
-    """Split: one piece per output."""
-    shape = view.shape(view.node.inputs[0])
-    axis = view.integer("axis", 0) % len(shape)
-    drafts, start = [], 0
-    for name in view.node.outputs:
-        part = view.shape(name)
-        begin = [start if one == axis else 0 for one in range(len(shape))]
-        drafts.append(Draft("slice", (view.source(0),), part, name, part, {"starts": begin}))
-        start += part[axis]
-    return drafts
-
-
 TRANSLATORS: dict[str, Callable[[NodeView], list[Draft]]] = {
     **dict.fromkeys(sorted(ELEMENTWISE), elementwise),
     **dict.fromkeys(REDUCTIONS, reduction),
@@ -206,6 +177,7 @@ TRANSLATORS: dict[str, Callable[[NodeView], list[Draft]]] = {
     "Conv": convolution,
     "ConvTranspose": transposed_convolution,
     "Expand": expansion,
+    "Gather": gathering,
     "Gemm": gemm,
     "GlobalAveragePool": global_pooling,
     "GlobalMaxPool": global_pooling,
@@ -214,6 +186,7 @@ TRANSLATORS: dict[str, Callable[[NodeView], list[Draft]]] = {
     "LogSoftmax": softmax,
     "MatMul": matrix_product,
     "MaxPool": pooling,
+    "Pad": padding,
     "Resize": resize,
     "Slice": piece,
     "Softmax": softmax,
