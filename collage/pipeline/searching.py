@@ -103,12 +103,12 @@ def measured_search(
             gap_s = mark.gap_s()
             works = list(enumerated.work.values())
             known = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
-            timed = _TimedMeasurer(measurer, options.tolerance)
+            judged = _JudgingMeasurer(measurer, enumerated, options.tolerance)
             search = search_function(
                 enumerated,
-                timed,
+                judged,
                 {
-                    key: within_budget(cost, options.tolerance)
+                    key: judged.judge(enumerated.work[key], cost)
                     for key, cost in known.items()
                     if not cost.is_unknown
                 },
@@ -117,8 +117,9 @@ def measured_search(
                 clock=time.monotonic,
                 on_cost=on_cost,
                 batch=measurer.batch,
+                tolerance=options.tolerance if options.may_reduce else None,
             )
-            measuring_s = timed.seconds
+            measuring_s = judged.seconds
             if gap_s is None:
                 mark.write(search.lazy.gap_s)
             else:
@@ -133,24 +134,28 @@ def measured_search(
     return search, mark
 
 
-class _TimedMeasurer:
+class _JudgingMeasurer:
     """Passes batches on, adds up the wall seconds, and refuses errors that are beyond all hope.
 
     The table keeps a cost with its error, so another tolerance measures nothing again.
     """
 
-    def __init__(self, inner: SearchMeasurer, tolerance: float) -> None:
+    def __init__(self, inner: SearchMeasurer, enumerated: Enumerated, tolerance: float) -> None:
         self.inner = inner
         self.tolerance = tolerance
+        self.last = {enumerated.work[key] for key in enumerated.last}
         self.seconds = 0.0
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         start = time.monotonic()
         try:
             costs = self.inner.measure(batch, on_cost)
-            return [within_budget(cost, self.tolerance) for cost in costs]
+            return [self.judge(work, cost) for work, cost in zip(batch, costs, strict=True)]
         finally:
             self.seconds += time.monotonic() - start
+
+    def judge(self, work: Work, cost: Cost) -> Cost:
+        return within_budget(cost, self.tolerance, is_last=work in self.last)
 
 
 def footprint_bytes(function: Function) -> int:

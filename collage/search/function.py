@@ -3,7 +3,8 @@
 The plans that are worth assembling are the whole function on one backend, the additive best ones, the
 best ones when every call is dearer than measured (fewer borders: what a sum of isolated kernels gets
 wrong grows with them), and for each backend the best plan that uses it alone. Where regions may compute
-in less than float32, the same again without them, and plans with less and less error.
+in less than float32, the same again without them, plans with less and less error, and what each
+toolchain would do with the permission: as much as it can in as few regions as it can.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -14,8 +15,8 @@ from collage.backends.base import Backend
 from collage.cost import Cost
 from collage.errors import SearchError
 from collage.frontend import Function
-from collage.frontend.region import region_digest
-from collage.graph.index_set import IndexSet, first
+from collage.frontend.region import region_digest, region_values
+from collage.graph.index_set import IndexSet, first, index_set
 from collage.measure.work import Measurer, OnCost, Work
 from collage.rules.candidates import find_candidates
 from collage.rules.rule import HOST, Candidate
@@ -23,8 +24,8 @@ from collage.search.estimate import AdditiveEstimator
 from collage.search.k_best import least_plans
 from collage.search.lazy import Budget, LazyResult, search_lazily
 from collage.search.problem import Option, Plan, Problem
-from collage.search.reduced import gentler_plans
-from collage.search.shortest_path import is_measured, least_plan, valid_space
+from collage.search.reduced import gentler_plans, search_gentler
+from collage.search.shortest_path import is_measured, least_plan, surcharged_plan, valid_space
 from collage.search.state_space import StateSpace, build_state_space
 
 VIEW_S = 2e-7
@@ -39,6 +40,12 @@ SEEDS = 24
 """The same while seeds are measured."""
 SEED_SHARE = 0.5
 """Share of the budget that tilings may take; the rest goes where the estimates point."""
+FASTEST_SHARE = 0.75
+"""Share of the budget after which, under an error budget, gentler plans are looked for."""
+
+
+FOREIGN = 1000
+"""Regions that a toolchain would rather be cut into than leave a node to another."""
 
 
 EVERYTHING = "onnxruntime"
@@ -53,6 +60,8 @@ class Enumerated:
     candidates: tuple[Candidate, ...]
     problem: Problem
     work: Mapping[Hashable, Work]
+    last: frozenset[Hashable] = frozenset()
+    """Keys of reduced options that make outputs of the function and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,24 @@ def enumerate_function(
         less = reduced[backend].get(variant, "")
         rank = priority[backend]
         options.append(Option(inside, key, backend, rank, variant=variant, precision=less))
-    return Enumerated(function, tuple(candidates), Problem(function.graph, options), work)
+    problem = Problem(function.graph, options)
+    return Enumerated(function, tuple(candidates), problem, work, _last(function, options))
+
+
+def _last(function: Function, options: Iterable[Option]) -> frozenset[Hashable]:
+    """Return the keys whose errors nothing comes after that could make them smaller."""
+    graph = function.graph
+    results = set(graph.outputs)
+    final = index_set(node.index for node in graph.nodes if results.intersection(node.outputs))
+    found: set[Hashable] = set()
+    others: set[Hashable] = set()
+    for option in options:
+        if option.reduced:
+            makes = option.nodes & final and results.issuperset(
+                region_values(function, option.nodes)[1]
+            )
+            (found if makes else others).add(option.key)
+    return frozenset(found - others)
 
 
 def _require_cover(
@@ -134,6 +160,7 @@ def search_function(
     clock: Callable[[], float],
     on_cost: OnCost | None = None,
     batch: int = BATCH,
+    tolerance: float | None = None,
 ) -> FunctionSearch:
     """Measure what matters and return the plans worth assembling.
 
@@ -146,6 +173,8 @@ def search_function(
         clock: monotonic seconds.
         on_cost: called for every result.
         batch: works that the measurer wants at once, at least.
+        tolerance: of the outputs, where options may be reduced; a part of the budget then goes to
+            plans that should be within it.
 
     Raises:
         SearchError: the valid candidates cover no plan; names the node and the reasons.
@@ -164,14 +193,21 @@ def search_function(
         missing = [key for key in chunk if key not in costs]
         if missing:
             costs |= measure(missing)
+
+    def until(share: float) -> Budget:
+        return Budget(seconds=max(0.0, start + share * budget_s - clock()), clock=clock)
+
     lazy = search_lazily(
         problem,
         measure,
         costs=costs,
         estimator=AdditiveEstimator(problem),
         batch_size=batch,
-        budget=Budget(seconds=max(0.0, start + budget_s - clock()), clock=clock),
+        budget=until(1.0 if tolerance is None else FASTEST_SHARE),
     )
+    if tolerance is not None and budget_s:
+        found = search_gentler(problem, measure, lazy.costs, tolerance, batch, until(1.0))
+        lazy = replace(lazy, costs=found)
     return FunctionSearch(
         enumerated, lazy.costs, tuple(worth_assembling(problem, lazy.costs, plans)), lazy
     )
@@ -230,6 +266,7 @@ def worth_assembling(
     if any(option.reduced for option in space.options):
         gentler = enumerate(gentler_plans(space, costs), start=1)
         found += [NamedPlan(f"gentler-{rank}", plan, _single(plan)) for rank, plan in gentler]
+        found += _mostly(space, costs)
         exact = build_state_space(
             problem, lambda option: not option.reduced and is_measured(option, costs)
         )
@@ -250,15 +287,37 @@ def _plans_of(space: StateSpace, costs: Mapping[Hashable, Cost], count: int) -> 
     for rank, plan in enumerate(least_plans(space, costs, count), start=1):
         yield NamedPlan(f"best-{rank}", plan, _single(plan))
     for penalty_s in BORDER_PENALTIES_S:
-        dearer = least_plan(space, partial(_dearer, costs, penalty_s))
-        if dearer is not None:
-            real_s = dearer.predicted_s - penalty_s * len(dearer.options)
-            plan = replace(dearer, predicted_s=real_s)
-            yield NamedPlan(f"fewer-borders-{penalty_s * 1e6:.0f}us", plan, _single(plan))
+        fewer = surcharged_plan(space, costs, partial(_same, penalty_s))
+        if fewer is not None:
+            yield NamedPlan(f"fewer-borders-{penalty_s * 1e6:.0f}us", fewer, _single(fewer))
     for backend in sorted({option.backend for option in space.options} - {HOST}):
         alone = least_plan(space, partial(_only, costs, backend))
         if alone is not None:
             yield NamedPlan(f"{backend}-only", alone, backend)
+
+
+def _mostly(space: StateSpace, costs: Mapping[Hashable, Cost]) -> Iterator[NamedPlan]:
+    """Yield what each toolchain in less precision would do alone, the fastest for what it cannot.
+
+    That is a plan of its own, whatever the sum of its measured costs says: long regions, which are
+    measured once and not over and over like the short ones in repeated blocks, may be unlucky.
+    """
+    fastest = least_plan(space, lambda option: costs[option.key].seconds)
+    toolchains = sorted({(o.backend, o.precision) for o in space.options if o.reduced})
+    for backend, precision in toolchains if fastest else ():
+        border_s = fastest.predicted_s if fastest else 0.0
+
+        def surcharge(
+            option: Option, own: tuple[str, str] = (backend, precision), border_s: float = border_s
+        ) -> float:
+            if option.backend == HOST:
+                return 0.0
+            inside = (option.backend, option.precision) == own
+            return border_s * (1 if inside else 1 + FOREIGN * option.size)
+
+        plan = surcharged_plan(space, costs, surcharge)
+        if plan is not None and plan.reduced:
+            yield NamedPlan(f"mostly-{backend}-{precision}", plan, _single(plan))
 
 
 def _single(plan: Plan) -> str:
@@ -266,8 +325,8 @@ def _single(plan: Plan) -> str:
     return used[0] if len(used) == 1 else ""
 
 
-def _dearer(costs: Mapping[Hashable, Cost], penalty_s: float, option: Option) -> float:
-    return costs[option.key].seconds + penalty_s
+def _same(surcharge_s: float, option: Option) -> float:
+    return surcharge_s
 
 
 def _only(costs: Mapping[Hashable, Cost], backend: str, option: Option) -> float | None:
