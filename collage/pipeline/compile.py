@@ -129,7 +129,9 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     plans = WholePlans(search, session)
     remembered = () if is_new else mark.plans(search)
     executables = _assemble_all(plans, remembered or search.plans)
-    refinement = Refinement(plans, 0.0 if remembered else session.options.refine_s)
+    budget = _budget(function, samples, session)
+    tolerance = budget.tolerance if budget else None
+    refinement = Refinement(plans, 0.0 if remembered else session.options.refine_s, tolerance)
     with session.progress.stage("verify") as stage, session.seconds.of("verify"):
 
         def on_round(done: int, total: int) -> None:
@@ -142,12 +144,17 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
             session.options.verify_s,
             session.work_dir,
             on_round,
-            _budget(function, samples, session),
+            budget,
         )
         decision = gate.decide(
-            function, executables, samples.inputs, samples.expected, refinement.next_heat
+            function,
+            executables,
+            samples.inputs,
+            samples.expected,
+            refinement.next_heat,
+            lambda: [plans.assemble(one) for one in plans.fresh()],
         )
-        best = worth_remembering(plans.named, decision.latencies)
+        best = worth_remembering(plans.named, decision.latencies, decision.finalists)
         mark.write(search.lazy.gap_s, best)
         kernels = plans.kernels[decision.chosen.name]
         measured_s = _kernel_seconds(kernels, decision.chosen, samples.inputs, session)

@@ -1,8 +1,9 @@
 """Whole plans: assembled, and improved by their neighbours."""
 
+import math
 import time
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import Kernel
@@ -12,14 +13,19 @@ from collage.rules.rule import HOST
 from collage.search.function import FunctionSearch, NamedPlan
 from collage.search.neighbours import neighbours
 from collage.search.problem import Option, Plan
+from collage.search.reduced import Calibration, PricedPlans, expected_error
+from collage.search.shortest_path import valid_space
 from collage.verify.gate import PlanExecutable
+from collage.verify.trials import Errors
 
 HEAT = 4
 """Neighbours that are measured together."""
 PATIENCE = 2
 """Heats without a better plan after which refinement ends."""
 HOPELESS = 1.02
-"""Neighbours predicted this many times slower than the leader are not tried."""
+"""Plans predicted this many times slower than the leader are not tried."""
+TIGHTENED = 4
+"""Plans that are tried at most in search of the fastest one within the error budget."""
 
 
 @dataclass
@@ -43,6 +49,15 @@ class WholePlans:
             plan.name, file, plan.plan.predicted_s, plan.single, plan.plan.reduced
         )
 
+    def fresh(self) -> list[NamedPlan]:
+        """Return the plans of the search that were not assembled yet."""
+        known = {one.plan.options for one in self.named.values()}
+        return [
+            replace(one, name=one.name if one.name not in self.named else f"{one.name}-now")
+            for one in self.search.plans
+            if one.plan.options not in known
+        ]
+
     def _kernels(self, plan: Plan) -> FunctionPlan:
         function = self.search.enumerated.function
         planned = []
@@ -65,29 +80,69 @@ class WholePlans:
 
 
 class Refinement:
-    """Offers neighbours of the leading plan until nothing better is likely, or time is up."""
+    """Offers neighbours of the leading plan until nothing better is likely, or time is up.
 
-    def __init__(self, plans: WholePlans, seconds: float) -> None:
-        """Start the clock.
+    Before them, where plans were beyond an error budget, it offers the fastest ones that may be within.
+    """
+
+    def __init__(self, plans: WholePlans, seconds: float, tolerance: float | None = None) -> None:
+        """Remember what has been tried.
 
         Args:
             plans: those assembled so far; more are added.
-            seconds: after which no neighbour is offered.
+            seconds: after which no neighbour is offered, from the first one on; 0 offers nothing.
+            tolerance: the error budget; None where nothing may be reduced.
         """
         self._plans = plans
-        self._deadline = time.monotonic() + seconds
+        self._seconds = seconds
+        self._deadline: float | None = None
+        self._tolerance = tolerance
+        self._priced = _priced_plans(plans.search) if tolerance is not None else None
+        self._tightened = 0
         self._tried = {plan.plan.options for plan in plans.named.values()}
         self._leader = ""
         self._waiting: list[Plan] = []
         self._in_vain = 0
 
-    def next_heat(self, leader: str) -> list[PlanExecutable]:
-        """Assemble the next neighbours of the plan that leads now; none ends the refinement."""
+    def next_heat(self, leader: str, errors: Mapping[str, Errors]) -> list[PlanExecutable]:
+        """Assemble the next plans, given who leads and the errors so far; none ends the refinement."""
+        if not self._seconds:
+            return []
+        limit = self._limit(errors)
+        if limit is not None and (plan := self._within(limit, leader)):
+            self._tried.add(plan.options)
+            self._tightened += 1
+            return [self._plans.assemble(_named(f"within-{self._tightened}", plan))]
+        return self._neighbours(leader, math.inf if limit is None else limit)
+
+    def _limit(self, errors: Mapping[str, Errors]) -> float | None:
+        """Return the expected error beyond which plans are beyond the budget, None for no limit."""
+        if self._tolerance is None:
+            return None
+        calibration = Calibration(self._tolerance)
+        for name, found in self._plans.named.items():
+            if found.plan.reduced and name in errors:
+                expected = expected_error(found.plan, self._plans.search.costs)
+                calibration.add(expected, max(errors[name].values(), default=0.0))
+        return calibration.limit()
+
+    def _within(self, limit: float, leader: str) -> Plan | None:
+        """Return a plan that may be the fastest within the budget, None when there is none to try."""
+        if self._priced is None or self._tightened >= TIGHTENED:
+            return None
+        _, plan = self._priced.within(limit)
+        hopeless_s = HOPELESS * self._plans.named[leader].plan.predicted_s
+        known = plan.options in self._tried or not plan.reduced
+        return None if known or plan.predicted_s > hopeless_s else plan
+
+    def _neighbours(self, leader: str, limit: float) -> list[PlanExecutable]:
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._seconds
         if leader == self._leader:
             self._in_vain += 1
         else:
             self._leader, self._in_vain = leader, 0
-            self._waiting = self._hopeful(self._plans.named[leader].plan)
+            self._waiting = self._hopeful(self._plans.named[leader].plan, limit)
         if self._in_vain >= PATIENCE or time.monotonic() >= self._deadline:
             return []
         heat, self._waiting = self._waiting[:HEAT], self._waiting[HEAT:]
@@ -96,11 +151,20 @@ class Refinement:
         named = [_named(f"refined-{first + place}", plan) for place, plan in enumerate(heat)]
         return [self._plans.assemble(one) for one in named]
 
-    def _hopeful(self, plan: Plan) -> list[Plan]:
+    def _hopeful(self, plan: Plan, limit: float) -> list[Plan]:
         search = self._plans.search
-        limit = HOPELESS * plan.predicted_s
-        found = neighbours(search.enumerated.problem, search.costs, plan)
-        return [one for one in found if one.predicted_s <= limit and one.options not in self._tried]
+        slowest_s = HOPELESS * plan.predicted_s
+        return [
+            one
+            for one in neighbours(search.enumerated.problem, search.costs, plan)
+            if one.predicted_s <= slowest_s
+            and one.options not in self._tried
+            and expected_error(one, search.costs) <= limit
+        ]
+
+
+def _priced_plans(search: FunctionSearch) -> PricedPlans | None:
+    return PricedPlans.of(valid_space(search.enumerated.problem, search.costs), search.costs)
 
 
 def _named(name: str, plan: Plan) -> NamedPlan:
