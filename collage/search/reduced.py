@@ -167,13 +167,36 @@ def search_gentler(
             problem,
             measured,
             costs={key: _priced(cost, price_s) for key, cost in known.items()},
-            estimator=AdditiveEstimator(problem),
+            estimator=_PricedEstimator(problem, known, price_s),
             batch_size=batch_size,
             budget=replace(budget, seconds=max(0.0, end - budget.clock())),
         )
         if len(known) == before:
             break
     return known
+
+
+class _PricedEstimator:
+    """Estimates seconds and squared errors apart; either adds up over nodes, their mixture does not."""
+
+    def __init__(self, problem: Problem, known: Costs, price_s: float) -> None:
+        self._known = known
+        self._price_s = price_s
+        self._seconds = AdditiveEstimator(problem)
+        self._errors = AdditiveEstimator(problem)
+
+    def estimate(self, option: Option) -> float:
+        seconds = self._seconds.estimate(option)
+        if not option.reduced:
+            return seconds
+        return seconds + self._price_s * self._errors.estimate(option)
+
+    def observe(self, option: Option, _: Cost) -> None:
+        """Take in the cost without its price, which `known` holds."""
+        cost = self._known[option.key]
+        self._seconds.observe(option, cost)
+        if option.reduced and cost.error:
+            self._errors.observe(option, Cost(cost.error**2))
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """`--precision auto`, whole: faster within the tolerance, float32 where nothing is, and said so."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -110,6 +111,36 @@ def test_a_tolerance_that_nothing_meets_ships_float32_and_says_so(store, tmp_pat
     assert not json.loads((tmp_path / "bundle" / "manifest.json").read_text())["precision"][
         "reduced"
     ]
+
+
+def deep_model(path, products=4):
+    """Products one after the other, whose errors add up."""
+    rng = np.random.default_rng(1)
+    names = ["x", *(f"h{n}" for n in range(products))]
+    nodes, weights = [], []
+    for n, (before, after) in enumerate(pairwise(names)):
+        weight = (rng.standard_normal((WIDE, WIDE)) / np.sqrt(WIDE)).astype(np.float32)
+        weights.append(numpy_helper.from_array(weight, f"w{n}"))
+        nodes.append(helper.make_node("MatMul", [before, f"w{n}"], [f"a{n}"]))
+        nodes.append(helper.make_node("Tanh", [f"a{n}"], [after]))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [128, WIDE])]
+    outputs = [helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, [128, WIDE])]
+    graph = helper.make_graph(nodes, "deep", inputs, outputs, weights)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+    return path
+
+
+@needs_bf16
+def test_where_the_whole_is_beyond_the_tolerance_a_mix_ships(store, tmp_path):
+    model = deep_model(tmp_path / "deep.onnx")
+    whole = compiled(model, store, tmp_path, precision="auto", tolerance=0.1).precision
+    tolerance = 0.75 * whole.baselines["openvino-bf16"]
+    summary = compiled(model, store, tmp_path, precision="auto", tolerance=tolerance, refine_s=5.0)
+    found = summary.precision
+    assert {region.precision for region in summary.plan} == {"", "bf16"}
+    assert found.errors["h3"] <= tolerance
+    assert "openvino-bf16" in found.excused
 
 
 @needs_bf16

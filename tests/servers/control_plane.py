@@ -113,7 +113,9 @@ class ControlPlane:
         core = client.CoreV1Api(self._admin)
         core.create_namespace({"metadata": {"name": name, "labels": labels or {}}})
         self._await(lambda: core.read_namespaced_service_account("default", name), "controllers")
-        self._await(lambda: core.read_namespaced_config_map("kube-root-ca.crt", name), "controllers")
+        self._await(
+            lambda: core.read_namespaced_config_map("kube-root-ca.crt", name), "controllers"
+        )
         return name
 
     def kill(self, name: str) -> None:
