@@ -166,7 +166,14 @@ def _with_tuned(
     return FunctionSearch(
         replace(enumerated, problem=problem, work={**enumerated.work, **works}),
         costs,
-        tuple(worth_assembling(problem, costs, session.options.end_to_end_plans)),
+        tuple(
+            worth_assembling(
+                problem,
+                costs,
+                session.options.end_to_end_plans,
+                session.options.tolerance if session.options.may_reduce else None,
+            )
+        ),
         replace(search.lazy, plan=plan, costs=costs),
     )
 

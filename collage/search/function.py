@@ -208,9 +208,8 @@ def search_function(
     if tolerance is not None and budget_s:
         found = search_gentler(problem, measure, lazy.costs, tolerance, batch, until(1.0))
         lazy = replace(lazy, costs=found)
-    return FunctionSearch(
-        enumerated, lazy.costs, tuple(worth_assembling(problem, lazy.costs, plans)), lazy
-    )
+    worth = worth_assembling(problem, lazy.costs, plans, tolerance)
+    return FunctionSearch(enumerated, lazy.costs, tuple(worth), lazy)
 
 
 def seed_chunks(problem: Problem, at_once: int = SEEDS) -> Iterator[list[Hashable]]:
@@ -258,13 +257,24 @@ def tiling(options: Iterable[Option], limit: int) -> list[Option]:
 
 
 def worth_assembling(
-    problem: Problem, costs: Mapping[Hashable, Cost], count: int
+    problem: Problem,
+    costs: Mapping[Hashable, Cost],
+    count: int,
+    tolerance: float | None = None,
 ) -> list[NamedPlan]:
-    """Name the plans to assemble, each once, whole-function ones first."""
+    """Name the plans to assemble, each once, whole-function ones first.
+
+    Args:
+        problem: the whole one.
+        costs: by key.
+        count: additive best plans.
+        tolerance: of the outputs, where options may be reduced.
+    """
     space = valid_space(problem, costs)
     found = list(_plans_of(space, costs, count))
     if any(option.reduced for option in space.options):
-        gentler = enumerate(gentler_plans(space, costs), start=1)
+        plans = () if tolerance is None else gentler_plans(space, costs, tolerance)
+        gentler = enumerate(plans, start=1)
         found += [NamedPlan(f"gentler-{rank}", plan, _single(plan)) for rank, plan in gentler]
         found += _mostly(space, costs)
         exact = build_state_space(

@@ -32,9 +32,10 @@ from collage.search.shortest_path import least_plan, surcharged_plan, valid_spac
 from collage.search.state_space import StateSpace
 
 SLACK = 4.0
-PRICES = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""In units of (seconds that the fastest plan saves) / (its squared error)."""
+SHARES = (2.0, 1.0, 0.5, 0.25)
+"""Of the tolerance: expected errors of the plans that are tried at first. They may be off by as much."""
 HIGHEST_PRICE = 2.0**20
+"""In units of (seconds that the fastest plan saves) / (its squared error)."""
 PRICE_STEPS = 8
 """Halvings of the interval in which a price lies."""
 GENTLER_ROUNDS = 3
@@ -72,6 +73,7 @@ class PricedPlans:
     space: StateSpace
     costs: Costs
     unit_s: float
+    _found: dict[float, Plan] = field(default_factory=dict)
 
     @classmethod
     def of(cls, space: StateSpace, costs: Costs) -> "PricedPlans | None":
@@ -89,9 +91,11 @@ class PricedPlans:
 
     def at(self, price: float) -> Plan:
         """Return the best plan when errors cost `price` units."""
-        plan = surcharged_plan(self.space, self.costs, self._surcharge(price))
-        assert plan is not None, "a space with a unit holds plans"
-        return plan
+        if price not in self._found:
+            plan = surcharged_plan(self.space, self.costs, self._surcharge(price))
+            assert plan is not None, "a space with a unit holds plans"
+            self._found[price] = plan
+        return self._found[price]
 
     def within(self, limit: float) -> tuple[float, Plan]:
         """Return a low price, and its plan, at which the expected error is at most `limit`."""
@@ -118,11 +122,11 @@ class PricedPlans:
         return lambda option: price * self.unit_s * self.costs[option.key].error ** 2
 
 
-def gentler_plans(space: StateSpace, costs: Costs) -> Iterator[Plan]:
-    """Yield plans with ever less error, from the fastest one's towards an unreduced one."""
+def gentler_plans(space: StateSpace, costs: Costs, tolerance: float) -> Iterator[Plan]:
+    """Yield plans with ever less error, around what the tolerance allows, while they are reduced."""
     priced = PricedPlans.of(space, costs)
-    for price in PRICES if priced else ():
-        plan = priced.at(price) if priced else None
+    for share in SHARES if priced else ():
+        plan = priced.within(share * tolerance)[1] if priced else None
         if plan is not None and plan.reduced:
             yield plan
 

@@ -80,7 +80,7 @@ def test_the_clock_of_refinement_starts_with_the_first_neighbours(plans, monkeyp
 
 def test_plans_that_were_not_assembled_are_the_reserve(plans):
     problem, costs = problem_and_costs()
-    *_, other = gentler_plans(valid_space(problem, costs), costs)
+    *_, other = gentler_plans(valid_space(problem, costs), costs, 0.01)
     fastest = plans.named["best-1"].plan
     search = plans.search
     plans.search = FunctionSearch(

@@ -48,7 +48,7 @@ def squared(plan, costs):
 
 def test_gentler_plans_give_up_the_worst_regions_first():
     problem, costs = problem_and_costs()
-    found = list(gentler_plans(valid_space(problem, costs), costs))
+    found = list(gentler_plans(valid_space(problem, costs), costs, 0.01))
     errors = [squared(plan, costs) for plan in found]
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > errors[-1]
@@ -63,7 +63,7 @@ def test_gentler_plans_give_up_the_worst_regions_first():
 
 def test_unreduced_plans_are_always_worth_assembling():
     problem, costs = problem_and_costs()
-    found = worth_assembling(problem, costs, 2)
+    found = worth_assembling(problem, costs, 2, 0.01)
     assert any(plan.plan.reduced for plan in found)
     assert any(not plan.plan.reduced and plan.single for plan in found)
     assert len({plan.name for plan in found}) == len(found)
@@ -74,7 +74,7 @@ def test_without_reduced_options_nothing_is_added():
     problem, costs = problem_and_costs()
     exact = Problem(problem.graph, [one for one in problem.options if not one.reduced])
     assert not any("fp32" in plan.name or "gentler" in plan.name
-                   for plan in worth_assembling(exact, costs, 2))  # fmt: skip
+                   for plan in worth_assembling(exact, costs, 2, 0.01))  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "valid"), [(0.0, True), (SLACK * 0.01, True), (0.05, False)])
@@ -152,7 +152,7 @@ def test_parts_are_measured_where_the_fastest_plan_is_beyond_the_tolerance():
     found = search_gentler(problem, measure, plain.costs, 0.01, 2, Budget())
     assert len(set(asked)) >= LENGTH - 2
     assert all(found[key] == hidden[key] for key in asked)  # without the price
-    errors = [expected_error(p.plan, found) for p in worth_assembling(problem, found, 1)]
+    errors = [expected_error(p.plan, found) for p in worth_assembling(problem, found, 1, 0.01)]
     assert any(0 < error <= 0.01 for error in errors)
 
 
