@@ -130,8 +130,7 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     remembered = () if is_new else mark.plans(search)
     executables = _assemble_all(plans, remembered or search.plans)
     budget = _budget(function, samples, session)
-    tolerance = budget.tolerance if budget else None
-    refinement = Refinement(plans, 0.0 if remembered else session.options.refine_s, tolerance)
+    refinement = Refinement(plans, 0.0 if remembered else session.options.refine_s)
     with session.progress.stage("verify") as stage, session.seconds.of("verify"):
 
         def on_round(done: int, total: int) -> None:

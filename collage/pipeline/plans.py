@@ -13,7 +13,7 @@ from collage.rules.rule import HOST
 from collage.search.function import FunctionSearch, NamedPlan
 from collage.search.neighbours import neighbours
 from collage.search.problem import Option, Plan
-from collage.search.reduced import Calibration, PricedPlans, expected_error
+from collage.search.reduced import Calibration, PricedPlans, expected_error, weighed
 from collage.search.shortest_path import valid_space
 from collage.verify.gate import PlanExecutable
 from collage.verify.trials import Errors
@@ -85,19 +85,22 @@ class Refinement:
     Before them, where plans were beyond an error budget, it offers the fastest ones that may be within.
     """
 
-    def __init__(self, plans: WholePlans, seconds: float, tolerance: float | None = None) -> None:
+    def __init__(self, plans: WholePlans, seconds: float) -> None:
         """Remember what has been tried.
 
         Args:
             plans: those assembled so far; more are added.
             seconds: after which no neighbour is offered, from the first one on; 0 offers nothing.
-            tolerance: the error budget; None where nothing may be reduced.
         """
         self._plans = plans
         self._seconds = seconds
         self._deadline: float | None = None
-        self._tolerance = tolerance
-        self._priced = _priced_plans(plans.search) if tolerance is not None else None
+        self._effects = dict(plans.search.costs)
+        self._priced: PricedPlans | None = None
+        if (errors := plans.search.errors) and seconds:
+            problem = plans.search.enumerated.problem
+            self._effects = weighed(problem, plans.search.costs, errors.gain)
+            self._priced = PricedPlans.of(valid_space(problem, self._effects), self._effects)
         self._tightened = 0
         self._tried = {plan.plan.options for plan in plans.named.values()}
         self._leader = ""
@@ -117,12 +120,12 @@ class Refinement:
 
     def _limit(self, errors: Mapping[str, Errors]) -> float | None:
         """Return the expected error beyond which plans are beyond the budget, None for no limit."""
-        if self._tolerance is None:
+        if self._plans.search.errors is None:
             return None
-        calibration = Calibration(self._tolerance)
+        calibration = Calibration(self._plans.search.errors.tolerance)
         for name, found in self._plans.named.items():
             if found.plan.reduced and name in errors:
-                expected = expected_error(found.plan, self._plans.search.costs)
+                expected = expected_error(found.plan, self._effects)
                 calibration.add(expected, max(errors[name].values(), default=0.0))
         return calibration.limit()
 
@@ -159,12 +162,8 @@ class Refinement:
             for one in neighbours(search.enumerated.problem, search.costs, plan)
             if one.predicted_s <= slowest_s
             and one.options not in self._tried
-            and expected_error(one, search.costs) <= limit
+            and expected_error(one, self._effects) <= limit
         ]
-
-
-def _priced_plans(search: FunctionSearch) -> PricedPlans | None:
-    return PricedPlans.of(valid_space(search.enumerated.problem, search.costs), search.costs)
 
 
 def _named(name: str, plan: Plan) -> NamedPlan:

@@ -14,8 +14,10 @@ import numpy as np
 from collage.cost import Cost
 from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
+from collage.frontend.sensitivity import Sensitivity
 from collage.measure.local import LocalMeasurer
 from collage.measure.work import OnCost, SearchMeasurer, Work
+from collage.options import Options
 from collage.pipeline.mark import SearchMark
 from collage.pipeline.session import Session
 from collage.search.function import (
@@ -24,8 +26,11 @@ from collage.search.function import (
     enumerate_function,
     search_function,
 )
-from collage.search.reduced import within_budget
+from collage.search.reduced import ErrorBudget, within_budget
 from collage.verify.original import original_outputs
+
+SENSITIVITY_S = 20.0
+"""Seconds for finding what errors inside a function are at its outputs."""
 
 
 def imported(path: Path, session: Session) -> Model:
@@ -117,7 +122,7 @@ def measured_search(
                 clock=time.monotonic,
                 on_cost=on_cost,
                 batch=measurer.batch,
-                tolerance=options.tolerance if options.may_reduce else None,
+                errors=_allowed_errors(enumerated.function, options),
             )
             measuring_s = judged.seconds
             if gap_s is None:
@@ -132,6 +137,16 @@ def measured_search(
     session.counts.cached += measurer.cached
     session.counts.invalid += measurer.invalid
     return search, mark
+
+
+def _allowed_errors(function: Function, options: Options) -> ErrorBudget | None:
+    if not options.may_reduce:
+        return None
+    inputs = random_inputs(function, options.seed)
+    level = 0.5 * options.tolerance
+    return ErrorBudget(
+        options.tolerance, Sensitivity(function, inputs, level, SENSITIVITY_S).of_region
+    )
 
 
 class _JudgingMeasurer:

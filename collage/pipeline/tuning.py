@@ -171,10 +171,11 @@ def _with_tuned(
                 problem,
                 costs,
                 session.options.end_to_end_plans,
-                session.options.tolerance if session.options.may_reduce else None,
+                search.errors,
             )
         ),
         replace(search.lazy, plan=plan, costs=costs),
+        search.errors,
     )
 
 

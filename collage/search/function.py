@@ -24,7 +24,7 @@ from collage.search.estimate import AdditiveEstimator
 from collage.search.k_best import least_plans
 from collage.search.lazy import Budget, LazyResult, search_lazily
 from collage.search.problem import Option, Plan, Problem
-from collage.search.reduced import gentler_plans, search_gentler
+from collage.search.reduced import ErrorBudget, gentler_plans, search_gentler
 from collage.search.shortest_path import is_measured, least_plan, surcharged_plan, valid_space
 from collage.search.state_space import StateSpace, build_state_space
 
@@ -75,12 +75,16 @@ class NamedPlan:
 
 @dataclass(frozen=True)
 class FunctionSearch:
-    """What the search found; `costs` holds every cost that is known."""
+    """What the search found; `costs` holds every cost that is known.
+
+    `errors` is what was allowed, None where nothing may be reduced.
+    """
 
     enumerated: Enumerated
     costs: Mapping[Hashable, Cost]
     plans: tuple[NamedPlan, ...]
     lazy: LazyResult
+    errors: ErrorBudget | None = None
 
 
 def enumerate_function(
@@ -160,7 +164,7 @@ def search_function(
     clock: Callable[[], float],
     on_cost: OnCost | None = None,
     batch: int = BATCH,
-    tolerance: float | None = None,
+    errors: ErrorBudget | None = None,
 ) -> FunctionSearch:
     """Measure what matters and return the plans worth assembling.
 
@@ -173,8 +177,8 @@ def search_function(
         clock: monotonic seconds.
         on_cost: called for every result.
         batch: works that the measurer wants at once, at least.
-        tolerance: of the outputs, where options may be reduced; a part of the budget then goes to
-            plans that should be within it.
+        errors: what is allowed where options may be reduced; a part of the budget then goes to plans
+            that should be within it.
 
     Raises:
         SearchError: the valid candidates cover no plan; names the node and the reasons.
@@ -203,13 +207,13 @@ def search_function(
         costs=costs,
         estimator=AdditiveEstimator(problem),
         batch_size=batch,
-        budget=until(1.0 if tolerance is None else FASTEST_SHARE),
+        budget=until(1.0 if errors is None else FASTEST_SHARE),
     )
-    if tolerance is not None and budget_s:
-        found = search_gentler(problem, measure, lazy.costs, tolerance, batch, until(1.0))
+    if errors is not None and budget_s:
+        found = search_gentler(problem, measure, lazy.costs, errors, batch, until(1.0))
         lazy = replace(lazy, costs=found)
-    worth = worth_assembling(problem, lazy.costs, plans, tolerance)
-    return FunctionSearch(enumerated, lazy.costs, tuple(worth), lazy)
+    worth = worth_assembling(problem, lazy.costs, plans, errors)
+    return FunctionSearch(enumerated, lazy.costs, tuple(worth), lazy, errors)
 
 
 def seed_chunks(problem: Problem, at_once: int = SEEDS) -> Iterator[list[Hashable]]:
@@ -260,7 +264,7 @@ def worth_assembling(
     problem: Problem,
     costs: Mapping[Hashable, Cost],
     count: int,
-    tolerance: float | None = None,
+    errors: ErrorBudget | None = None,
 ) -> list[NamedPlan]:
     """Name the plans to assemble, each once, whole-function ones first.
 
@@ -268,12 +272,12 @@ def worth_assembling(
         problem: the whole one.
         costs: by key.
         count: additive best plans.
-        tolerance: of the outputs, where options may be reduced.
+        errors: what is allowed where options may be reduced.
     """
     space = valid_space(problem, costs)
     found = list(_plans_of(space, costs, count))
     if any(option.reduced for option in space.options):
-        plans = () if tolerance is None else gentler_plans(space, costs, tolerance)
+        plans = () if errors is None else gentler_plans(space, costs, errors)
         gentler = enumerate(plans, start=1)
         found += [NamedPlan(f"gentler-{rank}", plan, _single(plan)) for rank, plan in gentler]
         found += _mostly(space, costs)

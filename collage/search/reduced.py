@@ -11,6 +11,9 @@ cost what they save is the natural unit. The gate tries the plans and keeps the 
 within the tolerance; what it finds says how far off expected errors are (`Calibration`), and so which
 plan is the fastest that may still be within.
 
+Errors are weighed by their gain first: how many times larger, or smaller, they are at the outputs
+(`weighed`; who knows the function says, `collage.frontend.sensitivity`).
+
 A residual connection or a mean makes a region's error smaller on its way to the outputs, so a single
 candidate may be `SLACK` times further off than the whole plan. One that makes nothing but outputs of
 the function has no way left to go: its error is the plan's, and it gets no slack.
@@ -25,11 +28,15 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from collage.cost import Cost
+from collage.graph.index_set import IndexSet
 from collage.search.estimate import AdditiveEstimator
 from collage.search.lazy import Budget, Measure, search_lazily
 from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.shortest_path import least_plan, surcharged_plan, valid_space
 from collage.search.state_space import StateSpace
+
+Gain = Callable[[IndexSet], float]
+"""Of a region: the error of the function's outputs, divided by that of the region's."""
 
 SLACK = 4.0
 SHARES = (2.0, 1.0, 0.5, 0.25)
@@ -57,6 +64,29 @@ def within_budget(cost: Cost, tolerance: float, *, is_last: bool = False) -> Cos
     return replace(Cost.invalid(reason), build_s=cost.build_s)
 
 
+@dataclass(frozen=True)
+class ErrorBudget:
+    """What the outputs may be off by, and what errors of regions do to them."""
+
+    tolerance: float
+    gain: Gain = lambda nodes: 1.0
+
+
+def weighed(problem: Problem, costs: Costs, gain: Gain) -> dict[Hashable, Cost]:
+    """Return the costs with the errors that the function's outputs have for them.
+
+    Options of one key are in several places: the largest gain of these counts.
+    """
+    return {key: _weighed(problem, key, cost, gain) for key, cost in costs.items()}
+
+
+def _weighed(problem: Problem, key: Hashable, cost: Cost, gain: Gain) -> Cost:
+    if not cost.is_valid or not cost.error:
+        return cost
+    most = max((gain(option.nodes) for option in problem.options_of(key)), default=1.0)
+    return replace(cost, error=most * cost.error)
+
+
 def expected_error(plan: Plan, costs: Costs) -> float:
     """Return the root of the sum of the regions' squared errors."""
     return math.sqrt(_squared_error(plan, costs))
@@ -64,7 +94,7 @@ def expected_error(plan: Plan, costs: Costs) -> float:
 
 @dataclass(frozen=True)
 class PricedPlans:
-    """The best plans of a space of valid options by what their errors cost.
+    """The best plans of a space of valid options by what their (weighed) errors cost.
 
     Attributes:
         unit_s: seconds that the fastest plan saves, divided by its squared error.
@@ -122,11 +152,11 @@ class PricedPlans:
         return lambda option: price * self.unit_s * self.costs[option.key].error ** 2
 
 
-def gentler_plans(space: StateSpace, costs: Costs, tolerance: float) -> Iterator[Plan]:
+def gentler_plans(space: StateSpace, costs: Costs, errors: ErrorBudget) -> Iterator[Plan]:
     """Yield plans with ever less error, around what the tolerance allows, while they are reduced."""
-    priced = PricedPlans.of(space, costs)
+    priced = PricedPlans.of(space, weighed(space.problem, costs, errors.gain))
     for share in SHARES if priced else ():
-        plan = priced.within(share * tolerance)[1] if priced else None
+        plan = priced.within(share * errors.tolerance)[1] if priced else None
         if plan is not None and plan.reduced:
             yield plan
 
@@ -135,7 +165,7 @@ def search_gentler(
     problem: Problem,
     measure: Measure,
     costs: Costs,
-    tolerance: float,
+    errors: ErrorBudget,
     batch_size: int,
     budget: Budget,
 ) -> dict[Hashable, Cost]:
@@ -145,19 +175,19 @@ def search_gentler(
         problem: the whole one.
         measure: of keys.
         costs: those known from the search for the fastest plan.
-        tolerance: of the outputs.
+        errors: what is allowed.
         batch_size: keys that are measured together, at least.
         budget: for all of the rounds, of which there are at most `GENTLER_ROUNDS`.
 
     Returns:
         All known costs.
     """
-    known = dict(costs)
+    known, effects = dict(costs), weighed(problem, costs, errors.gain)
     end = math.inf if budget.seconds is None else budget.clock() + budget.seconds
     for _ in range(GENTLER_ROUNDS):
         before = len(known)
-        priced = PricedPlans.of(valid_space(problem, known), known)
-        price = priced.within(tolerance)[0] if priced else 0.0
+        priced = PricedPlans.of(valid_space(problem, effects), effects)
+        price = priced.within(errors.tolerance)[0] if priced else 0.0
         if not priced or not price:
             break
         price_s = price * priced.unit_s
@@ -165,13 +195,14 @@ def search_gentler(
         def measured(keys: Sequence[Hashable], price_s: float = price_s) -> Mapping[Hashable, Cost]:
             found = measure(keys)
             known.update(found)
-            return {key: _priced(cost, price_s) for key, cost in found.items()}
+            effects.update(weighed(problem, found, errors.gain))
+            return {key: _priced(effects[key], price_s) for key in found}
 
         search_lazily(
             problem,
             measured,
-            costs={key: _priced(cost, price_s) for key, cost in known.items()},
-            estimator=_PricedEstimator(problem, known, price_s),
+            costs={key: _priced(cost, price_s) for key, cost in effects.items()},
+            estimator=_PricedEstimator(problem, effects, price_s),
             batch_size=batch_size,
             budget=replace(budget, seconds=max(0.0, end - budget.clock())),
         )

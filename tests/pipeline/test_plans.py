@@ -7,7 +7,7 @@ import pytest
 from collage.pipeline.plans import TIGHTENED, Refinement, WholePlans
 from collage.search.function import Enumerated, FunctionSearch, NamedPlan
 from collage.search.problem import Problem
-from collage.search.reduced import expected_error, gentler_plans
+from collage.search.reduced import ErrorBudget, expected_error, gentler_plans
 from collage.search.shortest_path import find_plan, valid_space
 from collage.verify.gate import PlanExecutable
 from tests.search.test_reduced import problem_and_costs
@@ -25,7 +25,9 @@ class Noted(WholePlans):
 def plans():
     problem, costs = problem_and_costs()
     fastest = NamedPlan("best-1", find_plan(problem, costs))
-    search = FunctionSearch(Enumerated(None, (), problem, {}), costs, (fastest,), None)
+    search = FunctionSearch(
+        Enumerated(None, (), problem, {}), costs, (fastest,), None, ErrorBudget(0.01)
+    )
     found = Noted(search, None)
     found.assemble(fastest)
     found.assemble(NamedPlan("fp32-best-1", in_float32(problem, costs)))
@@ -39,7 +41,7 @@ def in_float32(problem, costs):
 
 def test_a_plan_beyond_the_budget_gives_way_to_the_fastest_that_may_be_within(plans):
     costs = plans.search.costs
-    refinement = Refinement(plans, 60.0, tolerance=0.01)
+    refinement = Refinement(plans, 60.0)
     expected = expected_error(plans.named["best-1"].plan, costs)
     (first,) = refinement.next_heat("fp32-best-1", {"best-1": {"y": 0.015}})
     assert first.name == "within-1"
@@ -53,7 +55,7 @@ def test_a_plan_beyond_the_budget_gives_way_to_the_fastest_that_may_be_within(pl
 
 
 def test_the_search_for_it_ends(plans):
-    refinement = Refinement(plans, 60.0, tolerance=0.01)
+    refinement = Refinement(plans, 60.0)
     errors, names = {"best-1": {"y": 1.0}}, []
     while heat := refinement.next_heat("fp32-best-1", errors):
         names += [one.name for one in heat]
@@ -62,9 +64,8 @@ def test_the_search_for_it_ends(plans):
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize(("seconds", "tolerance"), [(0.0, 0.01), (0.0, None)])
-def test_without_time_nothing_is_offered(plans, seconds, tolerance):
-    refinement = Refinement(plans, seconds, tolerance)
+def test_without_time_nothing_is_offered(plans):
+    refinement = Refinement(plans, 0.0)
     assert refinement.next_heat("fp32-best-1", {"best-1": {"y": 0.015}}) == []
 
 
@@ -80,7 +81,7 @@ def test_the_clock_of_refinement_starts_with_the_first_neighbours(plans, monkeyp
 
 def test_plans_that_were_not_assembled_are_the_reserve(plans):
     problem, costs = problem_and_costs()
-    *_, other = gentler_plans(valid_space(problem, costs), costs, 0.01)
+    *_, other = gentler_plans(valid_space(problem, costs), costs, ErrorBudget(0.01))
     fastest = plans.named["best-1"].plan
     search = plans.search
     plans.search = FunctionSearch(

@@ -17,10 +17,12 @@ from collage.search.problem import Option
 from collage.search.reduced import (
     SLACK,
     Calibration,
+    ErrorBudget,
     PricedPlans,
     expected_error,
     gentler_plans,
     search_gentler,
+    weighed,
     within_budget,
 )
 from collage.search.shortest_path import valid_space
@@ -48,7 +50,7 @@ def squared(plan, costs):
 
 def test_gentler_plans_give_up_the_worst_regions_first():
     problem, costs = problem_and_costs()
-    found = list(gentler_plans(valid_space(problem, costs), costs, 0.01))
+    found = list(gentler_plans(valid_space(problem, costs), costs, ErrorBudget(0.01)))
     errors = [squared(plan, costs) for plan in found]
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > errors[-1]
@@ -63,7 +65,7 @@ def test_gentler_plans_give_up_the_worst_regions_first():
 
 def test_unreduced_plans_are_always_worth_assembling():
     problem, costs = problem_and_costs()
-    found = worth_assembling(problem, costs, 2, 0.01)
+    found = worth_assembling(problem, costs, 2, ErrorBudget(0.01))
     assert any(plan.plan.reduced for plan in found)
     assert any(not plan.plan.reduced and plan.single for plan in found)
     assert len({plan.name for plan in found}) == len(found)
@@ -74,7 +76,7 @@ def test_without_reduced_options_nothing_is_added():
     problem, costs = problem_and_costs()
     exact = Problem(problem.graph, [one for one in problem.options if not one.reduced])
     assert not any("fp32" in plan.name or "gentler" in plan.name
-                   for plan in worth_assembling(exact, costs, 2, 0.01))  # fmt: skip
+                   for plan in worth_assembling(exact, costs, 2, ErrorBudget(0.01)))  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "valid"), [(0.0, True), (SLACK * 0.01, True), (0.05, False)])
@@ -149,10 +151,13 @@ def test_parts_are_measured_where_the_fastest_plan_is_beyond_the_tolerance():
         estimator=AdditiveEstimator(problem, initial_optimism=1.0),
     )
     assert asked == []  # the whole is faster than any sum of parts
-    found = search_gentler(problem, measure, plain.costs, 0.01, 2, Budget())
+    found = search_gentler(problem, measure, plain.costs, ErrorBudget(0.01), 2, Budget())
     assert len(set(asked)) >= LENGTH - 2
     assert all(found[key] == hidden[key] for key in asked)  # without the price
-    errors = [expected_error(p.plan, found) for p in worth_assembling(problem, found, 1, 0.01)]
+    errors = [
+        expected_error(p.plan, found)
+        for p in worth_assembling(problem, found, 1, ErrorBudget(0.01))
+    ]
     assert any(0 < error <= 0.01 for error in errors)
 
 
@@ -162,7 +167,7 @@ def test_nothing_more_is_measured_where_the_fastest_plan_is_within_the_tolerance
     def measure(keys):
         raise AssertionError(keys)
 
-    assert search_gentler(problem, measure, costs, 0.03, 2, Budget()) == costs
+    assert search_gentler(problem, measure, costs, ErrorBudget(0.03), 2, Budget()) == costs
 
 
 def test_each_toolchain_in_less_precision_has_its_plan_whatever_its_cost():
@@ -196,3 +201,28 @@ def test_plans_that_were_tried_say_what_may_be_within_the_tolerance(tried, limit
     for expected, error in tried:
         calibration.add(expected, error)
     assert calibration.limit() == (None if limit is None else pytest.approx(limit))
+
+
+def test_errors_count_as_what_they_are_at_the_outputs():
+    problem, costs = problem_and_costs()
+    # Node 4, the worst by itself, hardly matters; node 0, the best by itself, matters most.
+    gains = {1 << 0: 50.0, 1 << 4: 0.01}
+
+    def gain(nodes):
+        return gains.get(nodes, 1.0)
+
+    found = weighed(problem, costs, gain)
+    assert found["bf16", 0].error == pytest.approx(0.05)
+    assert found["bf16", 4].error == pytest.approx(0.0003)
+    assert found["f32", 0] == costs["f32", 0]
+    space = valid_space(problem, costs)
+    *_, last = gentler_plans(space, costs, ErrorBudget(0.01, gain))
+    kept = {option.nodes.bit_length() - 1 for option in last.options if option.reduced}
+    assert 4 in kept
+    assert 0 not in kept
+
+
+def test_options_of_one_key_count_as_the_worst_place():
+    options = [Option(1, "k", "ov", precision="bf16"), Option(2, "k", "ov", precision="bf16")]
+    found = weighed(Problem(chain(2), options), {"k": Cost(1.0, error=0.1)}, float)
+    assert found["k"].error == pytest.approx(0.2)
