@@ -24,8 +24,22 @@ from collage.search.estimate import AdditiveEstimator
 from collage.search.k_best import least_plans
 from collage.search.lazy import Budget, LazyResult, search_lazily
 from collage.search.problem import Option, Plan, Problem
-from collage.search.reduced import ErrorBudget, gentler_plans, search_gentler
-from collage.search.shortest_path import is_measured, least_plan, surcharged_plan, valid_space
+from collage.search.reduced import (
+    SLACK,
+    ErrorBudget,
+    PricedPlans,
+    expected_error,
+    gentler_plans,
+    search_gentler,
+    weighed,
+)
+from collage.search.shortest_path import (
+    is_measured,
+    least_plan,
+    predicted_s,
+    surcharged_plan,
+    valid_space,
+)
 from collage.search.state_space import StateSpace, build_state_space
 
 VIEW_S = 2e-7
@@ -277,10 +291,9 @@ def worth_assembling(
     space = valid_space(problem, costs)
     found = list(_plans_of(space, costs, count))
     if any(option.reduced for option in space.options):
-        plans = () if errors is None else gentler_plans(space, costs, errors)
-        gentler = enumerate(plans, start=1)
-        found += [NamedPlan(f"gentler-{rank}", plan, _single(plan)) for rank, plan in gentler]
         found += _mostly(space, costs)
+        if errors is not None:
+            found = _within(space, costs, count, errors, found)
         exact = build_state_space(
             problem, lambda option: not option.reduced and is_measured(option, costs)
         )
@@ -308,6 +321,33 @@ def _plans_of(space: StateSpace, costs: Mapping[Hashable, Cost], count: int) -> 
         alone = least_plan(space, partial(_only, costs, backend))
         if alone is not None:
             yield NamedPlan(f"{backend}-only", alone, backend)
+
+
+def _within(
+    space: StateSpace,
+    costs: Mapping[Hashable, Cost],
+    count: int,
+    errors: ErrorBudget,
+    found: Iterable[NamedPlan],
+) -> list[NamedPlan]:
+    """Return those of `found` that may be within the budget, and plans that should be.
+
+    Where the fastest plan should not, those are the same as without a budget, with errors paid for.
+    """
+    effects = weighed(space.problem, costs, errors.gain)
+    hopeless = SLACK * errors.tolerance
+    kept = [one for one in found if expected_error(one.plan, effects) <= hopeless]
+    priced = PricedPlans.of(space, effects)
+    if priced is None:
+        return kept
+    price, _ = priced.within(errors.tolerance)
+    if price:
+        for one in _plans_of(space, priced.priced(price), count):
+            real_s = predicted_s(space.problem, costs, one.plan)
+            plan = replace(one.plan, predicted_s=real_s)
+            kept.append(replace(one, name=f"budget-{one.name}", plan=plan))
+    gentler = enumerate(gentler_plans(priced, errors.tolerance), start=1)
+    return kept + [NamedPlan(f"gentler-{rank}", plan, _single(plan)) for rank, plan in gentler]
 
 
 def _mostly(space: StateSpace, costs: Mapping[Hashable, Cost]) -> Iterator[NamedPlan]:

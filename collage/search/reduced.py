@@ -145,6 +145,10 @@ class PricedPlans:
                 low = middle
         return high, self.at(high)
 
+    def priced(self, price: float) -> dict[Hashable, Cost]:
+        """Return the costs with their errors paid for."""
+        return {key: _priced(cost, price * self.unit_s) for key, cost in self.costs.items()}
+
     def _error_at(self, price: float) -> float:
         return expected_error(self.at(price), self.costs)
 
@@ -152,12 +156,11 @@ class PricedPlans:
         return lambda option: price * self.unit_s * self.costs[option.key].error ** 2
 
 
-def gentler_plans(space: StateSpace, costs: Costs, errors: ErrorBudget) -> Iterator[Plan]:
+def gentler_plans(priced: PricedPlans, tolerance: float) -> Iterator[Plan]:
     """Yield plans with ever less error, around what the tolerance allows, while they are reduced."""
-    priced = PricedPlans.of(space, weighed(space.problem, costs, errors.gain))
-    for share in SHARES if priced else ():
-        plan = priced.within(share * errors.tolerance)[1] if priced else None
-        if plan is not None and plan.reduced:
+    for share in SHARES:
+        _, plan = priced.within(share * tolerance)
+        if plan.reduced:
             yield plan
 
 
@@ -191,6 +194,7 @@ def search_gentler(
         if not priced or not price:
             break
         price_s = price * priced.unit_s
+        paid = priced.priced(price)
 
         def measured(keys: Sequence[Hashable], price_s: float = price_s) -> Mapping[Hashable, Cost]:
             found = measure(keys)
@@ -201,7 +205,7 @@ def search_gentler(
         search_lazily(
             problem,
             measured,
-            costs={key: _priced(cost, price_s) for key, cost in effects.items()},
+            costs=paid,
             estimator=_PricedEstimator(problem, effects, price_s),
             batch_size=batch_size,
             budget=replace(budget, seconds=max(0.0, end - budget.clock())),

@@ -74,12 +74,16 @@ def surcharged_plan(
     plan = least_plan(space, seconds)
     if plan is None:
         return None
-    problem = space.problem
+    return replace(plan, predicted_s=predicted_s(space.problem, costs, plan))
+
+
+def predicted_s(problem: Problem, costs: Costs, plan: Plan) -> float:
+    """Return the sum of the costs and boundary costs of a plan's options."""
     real_fs = sum(
         femtoseconds(costs[option.key].seconds) + problem.boundary_fs(option)
         for option in plan.options
     )
-    return replace(plan, predicted_s=real_fs / FEMTOSECONDS)
+    return real_fs / FEMTOSECONDS
 
 
 def option_weights(

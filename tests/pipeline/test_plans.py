@@ -7,7 +7,7 @@ import pytest
 from collage.pipeline.plans import TIGHTENED, Refinement, WholePlans
 from collage.search.function import Enumerated, FunctionSearch, NamedPlan
 from collage.search.problem import Problem
-from collage.search.reduced import ErrorBudget, expected_error, gentler_plans
+from collage.search.reduced import ErrorBudget, PricedPlans, expected_error, gentler_plans
 from collage.search.shortest_path import find_plan, valid_space
 from collage.verify.gate import PlanExecutable
 from tests.search.test_reduced import problem_and_costs
@@ -81,7 +81,7 @@ def test_the_clock_of_refinement_starts_with_the_first_neighbours(plans, monkeyp
 
 def test_plans_that_were_not_assembled_are_the_reserve(plans):
     problem, costs = problem_and_costs()
-    *_, other = gentler_plans(valid_space(problem, costs), costs, ErrorBudget(0.01))
+    *_, other = gentler_plans(PricedPlans.of(valid_space(problem, costs), costs), 0.01)
     fastest = plans.named["best-1"].plan
     search = plans.search
     plans.search = FunctionSearch(

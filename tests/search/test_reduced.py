@@ -50,7 +50,7 @@ def squared(plan, costs):
 
 def test_gentler_plans_give_up_the_worst_regions_first():
     problem, costs = problem_and_costs()
-    found = list(gentler_plans(valid_space(problem, costs), costs, ErrorBudget(0.01)))
+    found = list(gentler_plans(PricedPlans.of(valid_space(problem, costs), costs), 0.01))
     errors = [squared(plan, costs) for plan in found]
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > errors[-1]
@@ -215,8 +215,7 @@ def test_errors_count_as_what_they_are_at_the_outputs():
     assert found["bf16", 0].error == pytest.approx(0.05)
     assert found["bf16", 4].error == pytest.approx(0.0003)
     assert found["f32", 0] == costs["f32", 0]
-    space = valid_space(problem, costs)
-    *_, last = gentler_plans(space, costs, ErrorBudget(0.01, gain))
+    *_, last = gentler_plans(PricedPlans.of(valid_space(problem, found), found), 0.01)
     kept = {option.nodes.bit_length() - 1 for option in last.options if option.reduced}
     assert 4 in kept
     assert 0 not in kept
@@ -226,3 +225,20 @@ def test_options_of_one_key_count_as_the_worst_place():
     options = [Option(1, "k", "ov", precision="bf16"), Option(2, "k", "ov", precision="bf16")]
     found = weighed(Problem(chain(2), options), {"k": Cost(1.0, error=0.1)}, float)
     assert found["k"].error == pytest.approx(0.2)
+
+
+def test_plans_that_are_beyond_all_hope_give_way_to_the_same_ones_within_the_budget():
+    problem, costs = problem_and_costs()
+    free = worth_assembling(problem, costs, 2)
+    assert any(one.name == "best-1" and one.plan.reduced for one in free)
+    budget = ErrorBudget(0.01, lambda nodes: 5.0)  # what is 0.036 in the regions is 0.18 at the end
+    found = worth_assembling(problem, costs, 2, budget)
+    effects = weighed(problem, costs, budget.gain)
+    reduced = [one for one in found if one.plan.reduced]
+    assert reduced
+    assert all(expected_error(one.plan, effects) <= SLACK * 0.01 for one in reduced)
+    best = next(one.plan for one in found if one.name == "budget-best-1")
+    assert 0 < expected_error(best, effects) <= 0.01
+    real_s = sum(costs[option.key].seconds for option in best.options)
+    assert best.predicted_s == pytest.approx(real_s)  # nothing of the price is left in it
+    assert any(not one.plan.reduced for one in found)
