@@ -41,7 +41,8 @@ from collage.report.precision import Allowed, FunctionResult, manifest_precision
 from collage.report.terminal import Progress
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import library_names
-from collage.search.function import FunctionSearch, NamedPlan
+from collage.search.function import FunctionSearch
+from collage.search.worth import NamedPlan
 from collage.store.folder import check_output
 from collage.verify import Contender, Latency, compare_latency, profile_kernels
 from collage.verify.gate import Budget, Gate, PlanExecutable, original_frameworks

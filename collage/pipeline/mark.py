@@ -21,8 +21,9 @@ from uuid import uuid4
 from collage.errors import StoreError
 from collage.frontend.region import region_digest
 from collage.pipeline.session import Session
-from collage.search.function import Enumerated, FunctionSearch, NamedPlan
+from collage.search.function import Enumerated, FunctionSearch
 from collage.search.problem import Option, Plan
+from collage.search.worth import NamedPlan
 from collage.store.base import Store
 from collage.verify.latency import Latency
 

@@ -10,11 +10,12 @@ from collage.backends.base import Kernel
 from collage.frontend.region import region_values
 from collage.pipeline.session import Session
 from collage.rules.rule import HOST
-from collage.search.function import FunctionSearch, NamedPlan
+from collage.search.function import FunctionSearch
 from collage.search.neighbours import neighbours
 from collage.search.problem import Option, Plan
 from collage.search.reduced import Calibration, PricedPlans, expected_error, weighed
 from collage.search.shortest_path import valid_space
+from collage.search.worth import NamedPlan
 from collage.verify.gate import PlanExecutable
 from collage.verify.trials import Errors
 

@@ -6,8 +6,9 @@ import pytest
 
 from collage.cost import Cost
 from collage.pipeline.mark import SearchMark, worth_remembering
-from collage.search.function import Enumerated, FunctionSearch, NamedPlan
+from collage.search.function import Enumerated, FunctionSearch
 from collage.search.problem import Option, Plan, Problem
+from collage.search.worth import NamedPlan
 from collage.verify import Latency
 from tests.search.oracle import chain
 

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from collage.pipeline.plans import TIGHTENED, Refinement, WholePlans
-from collage.search.function import Enumerated, FunctionSearch, NamedPlan
+from collage.search.function import Enumerated, FunctionSearch
 from collage.search.problem import Problem
 from collage.search.reduced import ErrorBudget, PricedPlans, expected_error, gentler_plans
 from collage.search.shortest_path import find_plan, valid_space
+from collage.search.worth import NamedPlan
 from collage.verify.gate import PlanExecutable
 from tests.search.test_reduced import problem_and_costs
 

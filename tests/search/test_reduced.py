@@ -12,7 +12,7 @@ from collage.cost.cost import Cost
 from collage.runtime.cpu import bf16_reason
 from collage.search import Budget, Problem, search_lazily
 from collage.search.estimate import AdditiveEstimator
-from collage.search.function import enumerate_function, worth_assembling
+from collage.search.function import enumerate_function
 from collage.search.problem import Option
 from collage.search.reduced import (
     SLACK,
@@ -26,6 +26,7 @@ from collage.search.reduced import (
     within_budget,
 )
 from collage.search.shortest_path import valid_space
+from collage.search.worth import worth_assembling
 from tests.frontend.build import imported, model
 from tests.search.oracle import chain
 
