@@ -132,15 +132,19 @@ def deep_model(path, products=4):
 
 
 @needs_bf16
-def test_where_the_whole_is_beyond_the_tolerance_a_mix_ships(store, tmp_path):
+def test_where_the_whole_is_beyond_the_tolerance_a_mix_races(store, tmp_path):
     model = deep_model(tmp_path / "deep.onnx")
     whole = compiled(model, store, tmp_path, precision="auto", tolerance=0.1).precision
     tolerance = 0.75 * whole.baselines["openvino-bf16"]
     summary = compiled(model, store, tmp_path, precision="auto", tolerance=tolerance, refine_s=5.0)
     found = summary.precision
-    assert {region.precision for region in summary.plan} == {"", "bf16"}
     assert found.errors["h3"] <= tolerance
     assert "openvino-bf16" in found.excused
+    report = json.loads((tmp_path / "bundle" / "report.json").read_text())
+    made = {p["name"]: p for one in report["functions"] for p in one["plans"]}
+    mixes = [p for name, p in made.items() if name.startswith(("budget-", "gentler-", "within-"))]
+    assert any(p["measured_s"] for p in mixes)  # within the tolerance; which is fastest, noise says
+    assert not any(p["measured_s"] for p in made.values() if p["name"] == "best-1")
 
 
 @needs_bf16
