@@ -112,15 +112,17 @@ class Refinement:
         """Assemble the next plans, given who leads and the errors so far; none ends the refinement."""
         if not self._seconds:
             return []
-        limit = self._limit(errors)
-        if limit is not None and (plan := self._within(limit, leader)):
+        calibration = self._calibration(errors)
+        limit = calibration.limit() if calibration else None
+        below = calibration.next_below() if calibration else 0.0
+        if limit and (plan := self._within(limit, leader) or self._within(below, leader)):
             self._tried.add(plan.options)
             self._tightened += 1
             return [self._plans.assemble(_named(f"within-{self._tightened}", plan))]
         return self._neighbours(leader, math.inf if limit is None else limit)
 
-    def _limit(self, errors: Mapping[str, Errors]) -> float | None:
-        """Return the expected error beyond which plans are beyond the budget, None for no limit."""
+    def _calibration(self, errors: Mapping[str, Errors]) -> Calibration | None:
+        """Gather what plans were off by, None where nothing may be reduced."""
         if self._plans.search.errors is None:
             return None
         calibration = Calibration(self._plans.search.errors.tolerance)
@@ -128,7 +130,7 @@ class Refinement:
             if found.plan.reduced and name in errors:
                 expected = expected_error(found.plan, self._effects)
                 calibration.add(expected, max(errors[name].values(), default=0.0))
-        return calibration.limit()
+        return calibration
 
     def _within(self, limit: float, leader: str) -> Plan | None:
         """Return a plan that may be the fastest within the budget, None when there is none to try."""

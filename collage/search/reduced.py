@@ -257,7 +257,7 @@ class Calibration:
         None while no plan was beyond it: then expected errors limit nothing. Between a plan that was
         beyond and one that was not, halfway; below all that were beyond, in proportion.
         """
-        beyond = [one for one in self.tried if one[1] > self.tolerance and one[0] > 0]
+        beyond = self._beyond()
         if not beyond:
             return None
         expected, error = min(beyond, key=lambda one: (one[1], one[0]))
@@ -266,6 +266,16 @@ class Calibration:
             return math.sqrt(max(kept) * expected)
         share = 0.5 if math.isinf(error) else SAFE * self.tolerance / error
         return share * expected
+
+    def next_below(self) -> float:
+        """Return an expected error just below those of all plans that were beyond the tolerance.
+
+        Where plans are few, none may lie between that and `limit`, and the next one still be within.
+        """
+        return (1 - 1e-6) * min((one[0] for one in self._beyond()), default=0.0)
+
+    def _beyond(self) -> list[tuple[float, float]]:
+        return [one for one in self.tried if one[1] > self.tolerance and one[0] > 0]
 
 
 def _squared_error(plan: Plan, costs: Costs) -> float:

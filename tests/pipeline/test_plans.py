@@ -11,7 +11,7 @@ from collage.search.reduced import ErrorBudget, PricedPlans, expected_error, gen
 from collage.search.shortest_path import find_plan, valid_space
 from collage.search.worth import NamedPlan
 from collage.verify.gate import PlanExecutable
-from tests.search.test_reduced import problem_and_costs
+from tests.search.test_reduced import ERRORS, problem_and_costs
 
 
 class Noted(WholePlans):
@@ -53,6 +53,17 @@ def test_a_plan_beyond_the_budget_gives_way_to_the_fastest_that_may_be_within(pl
     errors = {"best-1": {"y": 0.015}, "within-1": {"y": 0.004}}
     names = [one.name for one in refinement.next_heat("within-1", errors)]
     assert not any(name.startswith("within") for name in names)
+
+
+def test_where_no_plan_is_that_gentle_the_next_one_is_tried(plans):
+    # Off by so much that nothing reduced should be within; yet the next gentler plan may be.
+    refinement = Refinement(plans, 60.0)
+    (first,) = refinement.next_heat("fp32-best-1", {"best-1": {"y": 10.0}})
+    assert first.name == "within-1"
+    costs = plans.search.costs
+    assert expected_error(plans.named["within-1"].plan, costs) > 0
+    kept = sum(option.reduced for option in plans.named["within-1"].plan.options)
+    assert kept == len(ERRORS) - 1  # all but the worst
 
 
 def test_the_search_for_it_ends(plans):

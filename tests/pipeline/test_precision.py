@@ -135,7 +135,7 @@ def deep_model(path, products=4):
 def test_where_the_whole_is_beyond_the_tolerance_a_mix_races(store, tmp_path):
     model = deep_model(tmp_path / "deep.onnx")
     whole = compiled(model, store, tmp_path, precision="auto", tolerance=0.1).precision
-    tolerance = 0.75 * whole.baselines["openvino-bf16"]
+    tolerance = 0.85 * whole.baselines["openvino-bf16"]
     summary = compiled(model, store, tmp_path, precision="auto", tolerance=tolerance, refine_s=5.0)
     found = summary.precision
     assert found.errors["h3"] <= tolerance

@@ -202,6 +202,9 @@ def test_plans_that_were_tried_say_what_may_be_within_the_tolerance(tried, limit
     for expected, error in tried:
         calibration.add(expected, error)
     assert calibration.limit() == (None if limit is None else pytest.approx(limit))
+    beyond = [expected for expected, error in tried if error > 0.01]
+    assert calibration.next_below() == pytest.approx(min(beyond, default=0.0), rel=1e-5)
+    assert all(calibration.next_below() < expected for expected in beyond)
 
 
 def test_errors_count_as_what_they_are_at_the_outputs():
