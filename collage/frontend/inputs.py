@@ -10,7 +10,7 @@ one `.npy` file a value, so that all workers map the same pages.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -128,17 +128,31 @@ def reference_values(function: Function, inputs: Mapping[str, np.ndarray]) -> di
 
 
 def _session(function: Function, every_value: bool) -> onnxruntime.InferenceSession:
-    """Open the function unoptimised, its large weights shared and not copied through a protobuf."""
+    every = [value for node in function.graph.nodes for value in node.outputs]
+    return open_unoptimised(function, every if every_value else [])
+
+
+def open_unoptimised(
+    function: Function,
+    more: Sequence[str],
+    change: Callable[[onnx.GraphProto], None] = lambda graph: None,
+) -> onnxruntime.InferenceSession:
+    """Open the function as it stands, its large weights shared and not copied through a protobuf.
+
+    Args:
+        function: an imported function.
+        more: values that are outputs too; where there are any, in this order and before all others.
+        change: made to the graph, which has its inputs and outputs by then, and no weights.
+    """
     whole = (1 << len(function.graph)) - 1
     model = region_onnx(function, whole, weights_as_inputs=True)
     graph = model.graph
-    wanted = function.graph.outputs
-    if every_value:
-        wanted = tuple(value for node in function.graph.nodes for value in node.outputs)
+    wanted = dict.fromkeys((*more, *function.graph.outputs))
     del graph.output[:], graph.input[:]
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
     for name in function.graph.inputs:
         graph.input.append(onnx.helper.make_value_info(name, function.value_types[name]))
+    change(graph)
     options = session_options("ORT_DISABLE_ALL")
     external = {}
     for name, value in function.weights.items():

@@ -41,7 +41,8 @@ from collage.report.precision import Allowed, FunctionResult, manifest_precision
 from collage.report.terminal import Progress
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import library_names
-from collage.search.function import FunctionSearch, NamedPlan
+from collage.search.function import FunctionSearch
+from collage.search.worth import NamedPlan
 from collage.store.folder import check_output
 from collage.verify import Contender, Latency, compare_latency, profile_kernels
 from collage.verify.gate import Budget, Gate, PlanExecutable, original_frameworks
@@ -129,6 +130,7 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     plans = WholePlans(search, session)
     remembered = () if is_new else mark.plans(search)
     executables = _assemble_all(plans, remembered or search.plans)
+    budget = _budget(function, samples, session)
     refinement = Refinement(plans, 0.0 if remembered else session.options.refine_s)
     with session.progress.stage("verify") as stage, session.seconds.of("verify"):
 
@@ -142,12 +144,17 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
             session.options.verify_s,
             session.work_dir,
             on_round,
-            _budget(function, samples, session),
+            budget,
         )
         decision = gate.decide(
-            function, executables, samples.inputs, samples.expected, refinement.next_heat
+            function,
+            executables,
+            samples.inputs,
+            samples.expected,
+            refinement.next_heat,
+            lambda: [plans.assemble(one) for one in plans.fresh()],
         )
-        best = worth_remembering(plans.named, decision.latencies)
+        best = worth_remembering(plans.named, decision.latencies, decision.finalists)
         mark.write(search.lazy.gap_s, best)
         kernels = plans.kernels[decision.chosen.name]
         measured_s = _kernel_seconds(kernels, decision.chosen, samples.inputs, session)

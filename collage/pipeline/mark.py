@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from uuid import uuid4
 from collage.errors import StoreError
 from collage.frontend.region import region_digest
 from collage.pipeline.session import Session
-from collage.search.function import Enumerated, FunctionSearch, NamedPlan
+from collage.search.function import Enumerated, FunctionSearch
 from collage.search.problem import Option, Plan
+from collage.search.worth import NamedPlan
 from collage.store.base import Store
 from collage.verify.latency import Latency
 
@@ -121,13 +122,22 @@ class SearchMark:
 
 
 def worth_remembering(
-    plans: Mapping[str, NamedPlan], latencies: Mapping[str, Latency]
+    plans: Mapping[str, NamedPlan],
+    latencies: Mapping[str, Latency],
+    finalists: Collection[str] = (),
 ) -> list[NamedPlan]:
-    """Return the plan that measured fastest whole, the fastest of one toolchain, and in float32."""
+    """Return the plan that measured fastest whole, the fastest of one toolchain, and in float32.
+
+    Args:
+        plans: by name.
+        latencies: of plans that were measured whole, by name.
+        finalists: those that were compared last and with each other; they come before all others,
+            whose latencies are of other moments.
+    """
     measured = [name for name in plans if name in latencies]
     order = sorted(
         (name for name in measured if math.isfinite(latencies[name].seconds)),
-        key=lambda name: latencies[name].seconds,
+        key=lambda name: (name not in finalists, latencies[name].seconds),
     )
     best = [*order[:KNOWN_PLANS], *[name for name in order if plans[name].single][:1]]
     if any(plans[name].plan.reduced for name in best):

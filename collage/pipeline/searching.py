@@ -14,8 +14,10 @@ import numpy as np
 from collage.cost import Cost
 from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
+from collage.frontend.sensitivity import Sensitivity
 from collage.measure.local import LocalMeasurer
 from collage.measure.work import OnCost, SearchMeasurer, Work
+from collage.options import Options
 from collage.pipeline.mark import SearchMark
 from collage.pipeline.session import Session
 from collage.search.function import (
@@ -24,8 +26,11 @@ from collage.search.function import (
     enumerate_function,
     search_function,
 )
-from collage.search.reduced import within_budget
+from collage.search.reduced import ErrorBudget, within_budget
 from collage.verify.original import original_outputs
+
+SENSITIVITY_S = 20.0
+"""Seconds for finding what errors inside a function are at its outputs."""
 
 
 def imported(path: Path, session: Session) -> Model:
@@ -106,12 +111,12 @@ def measured_search(
             gap_s = mark.gap_s()
             works = list(enumerated.work.values())
             known = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
-            timed = _TimedMeasurer(measurer, options.tolerance)
+            judged = _JudgingMeasurer(measurer, enumerated, options.tolerance)
             search = search_function(
                 enumerated,
-                timed,
+                judged,
                 {
-                    key: within_budget(cost, options.tolerance)
+                    key: judged.judge(enumerated.work[key], cost)
                     for key, cost in known.items()
                     if not cost.is_unknown
                 },
@@ -120,8 +125,9 @@ def measured_search(
                 clock=lambda: time.monotonic() - measurer.waited_s,
                 on_cost=on_cost,
                 batch=measurer.batch,
+                errors=_allowed_errors(enumerated.function, options),
             )
-            measuring_s = timed.seconds
+            measuring_s = judged.seconds
             if gap_s is None:
                 mark.write(search.lazy.gap_s)
             else:
@@ -134,24 +140,38 @@ def measured_search(
     return search, mark
 
 
-class _TimedMeasurer:
+def _allowed_errors(function: Function, options: Options) -> ErrorBudget | None:
+    if not options.may_reduce:
+        return None
+    inputs = random_inputs(function, options.seed)
+    level = 0.5 * options.tolerance
+    return ErrorBudget(
+        options.tolerance, Sensitivity(function, inputs, level, SENSITIVITY_S).of_region
+    )
+
+
+class _JudgingMeasurer:
     """Passes batches on, adds up the wall seconds, and refuses errors that are beyond all hope.
 
     The table keeps a cost with its error, so another tolerance measures nothing again.
     """
 
-    def __init__(self, inner: SearchMeasurer, tolerance: float) -> None:
+    def __init__(self, inner: SearchMeasurer, enumerated: Enumerated, tolerance: float) -> None:
         self.inner = inner
         self.tolerance = tolerance
+        self.last = {enumerated.work[key] for key in enumerated.last}
         self.seconds = 0.0
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         start = time.monotonic()
         try:
             costs = self.inner.measure(batch, on_cost)
-            return [within_budget(cost, self.tolerance) for cost in costs]
+            return [self.judge(work, cost) for work, cost in zip(batch, costs, strict=True)]
         finally:
             self.seconds += time.monotonic() - start
+
+    def judge(self, work: Work, cost: Cost) -> Cost:
+        return within_budget(cost, self.tolerance, is_last=work in self.last)
 
 
 def footprint_bytes(function: Function) -> int:

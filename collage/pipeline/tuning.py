@@ -22,9 +22,10 @@ from collage.measure.work import Work
 from collage.pipeline.mark import SearchMark
 from collage.pipeline.searching import footprint_bytes, local_measurer
 from collage.pipeline.session import Session
-from collage.search.function import FunctionSearch, worth_assembling
+from collage.search.function import FunctionSearch
 from collage.search.problem import Problem
 from collage.search.shortest_path import find_plan
+from collage.search.worth import worth_assembling
 from collage.tuning.prospects import Prospect, find_prospects, raised_peaks, tuned_options
 from collage.tuning.records import TuningRecord, TuningRecords, workload_digest
 from collage.tuning.tuner import Limits, Tuner, toolchain
@@ -166,8 +167,16 @@ def _with_tuned(
     return FunctionSearch(
         replace(enumerated, problem=problem, work={**enumerated.work, **works}),
         costs,
-        tuple(worth_assembling(problem, costs, session.options.end_to_end_plans)),
+        tuple(
+            worth_assembling(
+                problem,
+                costs,
+                session.options.end_to_end_plans,
+                search.errors,
+            )
+        ),
         replace(search.lazy, plan=plan, costs=costs),
+        search.errors,
     )
 
 

@@ -8,8 +8,9 @@ from collage.bundle.manifest import Precision, ReducedRegion
 from collage.frontend.region import probability_outputs
 from collage.graph.index_set import indices
 from collage.report.data import PrecisionResult
-from collage.search.function import FunctionSearch, NamedPlan
+from collage.search.function import FunctionSearch
 from collage.search.problem import Option
+from collage.search.worth import NamedPlan
 from collage.verify.gate import REDUCED, Decision
 from collage.verify.trials import MORE_SEEDS
 

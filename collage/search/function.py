@@ -1,36 +1,30 @@
 """Search one function: candidates become options, a lazy search measures few of them, plans come out.
 
-The plans that are worth assembling are the whole function on one backend, the additive best ones, the
-best ones when every call is dearer than measured (fewer borders: what a sum of isolated kernels gets
-wrong grows with them), and for each backend the best plan that uses it alone. Where regions may compute
-in less than float32, the same again without them, and plans with less and less error.
+Under an error budget the search goes on for a while with errors paid for (`collage.search.reduced`). Which
+plans come out says `collage.search.worth`.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from collage.backends.base import Backend
 from collage.cost import Cost
 from collage.errors import SearchError
 from collage.frontend import Function
-from collage.frontend.region import region_digest
-from collage.graph.index_set import IndexSet, first
+from collage.frontend.region import region_digest, region_values
+from collage.graph.index_set import IndexSet, first, index_set
 from collage.measure.work import Measurer, OnCost, Work
 from collage.rules.candidates import find_candidates
 from collage.rules.rule import HOST, Candidate
 from collage.search.estimate import AdditiveEstimator
-from collage.search.k_best import least_plans
 from collage.search.lazy import Budget, LazyResult, search_lazily
-from collage.search.problem import Option, Plan, Problem
-from collage.search.reduced import gentler_plans
-from collage.search.shortest_path import is_measured, least_plan, valid_space
-from collage.search.state_space import StateSpace, build_state_space
+from collage.search.problem import Option, Problem
+from collage.search.reduced import ErrorBudget, search_gentler
+from collage.search.worth import NamedPlan, worth_assembling
 
 VIEW_S = 2e-7
 """What the virtual machine takes for a view (measured: 0.2 us a call)."""
 
-BORDER_PENALTIES_S = (2e-6, 10e-6, 40e-6)
 TILE_SIZES = (1, 4, 16, 64)
 """Most nodes of a tile, small to large."""
 BATCH = 16
@@ -39,6 +33,8 @@ SEEDS = 24
 """The same while seeds are measured."""
 SEED_SHARE = 0.5
 """Share of the budget that tilings may take; the rest goes where the estimates point."""
+FASTEST_SHARE = 0.75
+"""Share of the budget after which, under an error budget, gentler plans are looked for."""
 
 
 EVERYTHING = "onnxruntime"
@@ -53,25 +49,22 @@ class Enumerated:
     candidates: tuple[Candidate, ...]
     problem: Problem
     work: Mapping[Hashable, Work]
-
-
-@dataclass(frozen=True)
-class NamedPlan:
-    """A plan worth assembling; `single` names the one backend that it uses, "" for a mix."""
-
-    name: str
-    plan: Plan
-    single: str = ""
+    last: frozenset[Hashable] = frozenset()
+    """Keys of reduced options that make outputs of the function and nothing else."""
 
 
 @dataclass(frozen=True)
 class FunctionSearch:
-    """What the search found; `costs` holds every cost that is known."""
+    """What the search found; `costs` holds every cost that is known.
+
+    `errors` is what was allowed, None where nothing may be reduced.
+    """
 
     enumerated: Enumerated
     costs: Mapping[Hashable, Cost]
     plans: tuple[NamedPlan, ...]
     lazy: LazyResult
+    errors: ErrorBudget | None = None
 
 
 def enumerate_function(
@@ -107,7 +100,24 @@ def enumerate_function(
         less = reduced[backend].get(variant, "")
         rank = priority[backend]
         options.append(Option(inside, key, backend, rank, variant=variant, precision=less))
-    return Enumerated(function, tuple(candidates), Problem(function.graph, options), work)
+    problem = Problem(function.graph, options)
+    return Enumerated(function, tuple(candidates), problem, work, _last(function, options))
+
+
+def _last(function: Function, options: Iterable[Option]) -> frozenset[Hashable]:
+    """Return the keys whose errors nothing comes after that could make them smaller."""
+    graph = function.graph
+    results = set(graph.outputs)
+    final = index_set(node.index for node in graph.nodes if results.intersection(node.outputs))
+    found: set[Hashable] = set()
+    others: set[Hashable] = set()
+    for option in options:
+        if option.reduced:
+            makes = option.nodes & final and results.issuperset(
+                region_values(function, option.nodes)[1]
+            )
+            (found if makes else others).add(option.key)
+    return frozenset(found - others)
 
 
 def _require_cover(
@@ -134,6 +144,7 @@ def search_function(
     clock: Callable[[], float],
     on_cost: OnCost | None = None,
     batch: int = BATCH,
+    errors: ErrorBudget | None = None,
 ) -> FunctionSearch:
     """Measure what matters and return the plans worth assembling.
 
@@ -146,6 +157,8 @@ def search_function(
         clock: monotonic seconds.
         on_cost: called for every result.
         batch: works that the measurer wants at once, at least.
+        errors: what is allowed where options may be reduced; a part of the budget then goes to plans
+            that should be within it.
 
     Raises:
         SearchError: the valid candidates cover no plan; names the node and the reasons.
@@ -164,17 +177,23 @@ def search_function(
         missing = [key for key in chunk if key not in costs]
         if missing:
             costs |= measure(missing)
+
+    def until(share: float) -> Budget:
+        return Budget(seconds=max(0.0, start + share * budget_s - clock()), clock=clock)
+
     lazy = search_lazily(
         problem,
         measure,
         costs=costs,
         estimator=AdditiveEstimator(problem),
         batch_size=batch,
-        budget=Budget(seconds=max(0.0, start + budget_s - clock()), clock=clock),
+        budget=until(1.0 if errors is None else FASTEST_SHARE),
     )
-    return FunctionSearch(
-        enumerated, lazy.costs, tuple(worth_assembling(problem, lazy.costs, plans)), lazy
-    )
+    if errors is not None and budget_s:
+        found = search_gentler(problem, measure, lazy.costs, errors, batch, until(1.0))
+        lazy = replace(lazy, costs=found)
+    worth = worth_assembling(problem, lazy.costs, plans, errors)
+    return FunctionSearch(enumerated, lazy.costs, tuple(worth), lazy, errors)
 
 
 def seed_chunks(problem: Problem, at_once: int = SEEDS) -> Iterator[list[Hashable]]:
@@ -219,56 +238,3 @@ def tiling(options: Iterable[Option], limit: int) -> list[Option]:
             chosen += largest
             covered |= largest[0].nodes
     return chosen
-
-
-def worth_assembling(
-    problem: Problem, costs: Mapping[Hashable, Cost], count: int
-) -> list[NamedPlan]:
-    """Name the plans to assemble, each once, whole-function ones first."""
-    space = valid_space(problem, costs)
-    found = list(_plans_of(space, costs, count))
-    if any(option.reduced for option in space.options):
-        gentler = enumerate(gentler_plans(space, costs), start=1)
-        found += [NamedPlan(f"gentler-{rank}", plan, _single(plan)) for rank, plan in gentler]
-        exact = build_state_space(
-            problem, lambda option: not option.reduced and is_measured(option, costs)
-        )
-        found += [replace(one, name=f"fp32-{one.name}") for one in _plans_of(exact, costs, 1)]
-    named: dict[tuple[Option, ...], NamedPlan] = {}
-    for one in found:
-        named.setdefault(one.plan.options, one)
-    return list(named.values())
-
-
-def _plans_of(space: StateSpace, costs: Mapping[Hashable, Cost], count: int) -> Iterator[NamedPlan]:
-    """Yield the plans of one space that are worth assembling; some may be the same."""
-    size = len(space.problem.graph)
-    whole = [option for option in space.options if option.size == size]
-    for rank, option in enumerate(whole):
-        plan = Plan((option,), costs[option.key].seconds)
-        yield NamedPlan(f"whole-{option.backend}-{rank}", plan, option.backend)
-    for rank, plan in enumerate(least_plans(space, costs, count), start=1):
-        yield NamedPlan(f"best-{rank}", plan, _single(plan))
-    for penalty_s in BORDER_PENALTIES_S:
-        dearer = least_plan(space, partial(_dearer, costs, penalty_s))
-        if dearer is not None:
-            real_s = dearer.predicted_s - penalty_s * len(dearer.options)
-            plan = replace(dearer, predicted_s=real_s)
-            yield NamedPlan(f"fewer-borders-{penalty_s * 1e6:.0f}us", plan, _single(plan))
-    for backend in sorted({option.backend for option in space.options} - {HOST}):
-        alone = least_plan(space, partial(_only, costs, backend))
-        if alone is not None:
-            yield NamedPlan(f"{backend}-only", alone, backend)
-
-
-def _single(plan: Plan) -> str:
-    used = [backend for backend in plan.backends if backend != HOST]
-    return used[0] if len(used) == 1 else ""
-
-
-def _dearer(costs: Mapping[Hashable, Cost], penalty_s: float, option: Option) -> float:
-    return costs[option.key].seconds + penalty_s
-
-
-def _only(costs: Mapping[Hashable, Cost], backend: str, option: Option) -> float | None:
-    return costs[option.key].seconds if option.backend in (backend, HOST) else None

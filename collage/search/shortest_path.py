@@ -11,6 +11,7 @@ backwards and keeping the first of equals.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from collage.graph.index_set import first, indices
@@ -56,6 +57,33 @@ def least_plan(space: StateSpace, seconds: Callable[[Option], float | None]) -> 
     if least is None:
         return None
     return make_plan(space.problem, walk(space, weights, remaining), seconds_of(least))
+
+
+def surcharged_plan(
+    space: StateSpace, costs: Costs, surcharge_s: Callable[[Option], float | None]
+) -> Plan | None:
+    """Return the best plan when every option costs so much more (None leaves one out), None without any.
+
+    The plan is predicted without the surcharges.
+    """
+
+    def seconds(option: Option) -> float | None:
+        more_s = surcharge_s(option)
+        return None if more_s is None else costs[option.key].seconds + more_s
+
+    plan = least_plan(space, seconds)
+    if plan is None:
+        return None
+    return replace(plan, predicted_s=predicted_s(space.problem, costs, plan))
+
+
+def predicted_s(problem: Problem, costs: Costs, plan: Plan) -> float:
+    """Return the sum of the costs and boundary costs of a plan's options."""
+    real_fs = sum(
+        femtoseconds(costs[option.key].seconds) + problem.boundary_fs(option)
+        for option in plan.options
+    )
+    return real_fs / FEMTOSECONDS
 
 
 def option_weights(

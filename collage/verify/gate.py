@@ -7,7 +7,9 @@ the others go on: plans in float32 are always among them. The original framework
 permission: OpenVINO runs in bfloat16 too, and counts where it keeps the budget.
 
 Single-toolchain plans are among the plans, so where mixing does not pay, the best of them is what
-ships. Speed is judged on ratios taken round by round; a ratio within `NOISE` of 1, or whose interval
+ships. A busy machine can send the fastest plan home early: where the best one is slower than an original
+framework, all that were sent home come back once, and with them plans that nobody had asked for before.
+Speed is judged on ratios taken round by round; a ratio within `NOISE` of 1, or whose interval
 reaches 1, is not "slower".
 """
 
@@ -39,7 +41,8 @@ COPIES = 4
 """Times that a loaded executable holds its weights: the file, the blob, and what a library packs."""
 
 
-NextHeat = Callable[[str], "Sequence[PlanExecutable]"]
+NextHeat = Callable[[str, Mapping[str, Errors]], "Sequence[PlanExecutable]"]
+"""More plans, given who leads and the errors so far."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,9 @@ class Budget:
 class Decision:
     """What ships and why; `latencies` hold every contender that was compared whole.
 
-    Under a budget, `errors` are those of all contenders that were tried, and `excused` says of a
-    baseline why it is faster than it may be.
+    Those of the `finalists` come from one comparison, the others from heats at other times. Under a
+    budget, `errors` are those of all contenders that were tried, and `excused` says of a baseline why
+    it is faster than it may be.
     """
 
     chosen: PlanExecutable
@@ -78,6 +82,32 @@ class Decision:
     reason: str
     errors: Mapping[str, Errors] = field(default_factory=dict)
     excused: Mapping[str, str] = field(default_factory=dict)
+    finalists: tuple[str, ...] = ()
+
+
+@dataclass
+class _Heats:
+    """What came of the heats so far: who entered, how fast they were, and who was rejected."""
+
+    met: "list[PlanExecutable]" = field(default_factory=list)
+    latencies: dict[str, Latency] = field(default_factory=dict)
+    rejected: dict[str, str] = field(default_factory=dict)
+
+    def inside(self, arena: Arena) -> "list[PlanExecutable]":
+        """Return the plans that are in the arena now."""
+        return [plan for plan in self.met if plan.name in arena.names]
+
+
+@dataclass(frozen=True)
+class _Final:
+    """The comparison of the best plans with the original frameworks, and its verdict."""
+
+    latencies: Mapping[str, Latency]
+    excused: Mapping[str, str]
+    plans: "tuple[PlanExecutable, ...]"
+    chosen: PlanExecutable
+    passed: bool
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -97,7 +127,8 @@ class Gate:
         plans: Sequence[PlanExecutable],
         inputs: dict[str, np.ndarray],
         expected: Mapping[str, np.ndarray],
-        next_heat: NextHeat = lambda leader: (),
+        next_heat: NextHeat = lambda leader, errors: (),
+        reserves: Callable[[], Sequence[PlanExecutable]] = tuple,
     ) -> Decision:
         """Choose the executable that ships.
 
@@ -106,7 +137,8 @@ class Gate:
             plans: the assembled plans, single-toolchain ones included.
             inputs: input arrays in the function's order.
             expected: the original model's outputs.
-            next_heat: more plans, given the name of the one that leads; none ends the heats.
+            next_heat: more plans for a heat; none ends the heats.
+            reserves: plans that are tried only where all others are slower than a framework.
 
         Raises:
             GateError: no plan computes the model's numbers; says for each what differs.
@@ -117,63 +149,80 @@ class Gate:
             examiner = Examiner(arena, function, expected, self.budget, errors)
             if self.budget:
                 arena.ask(Contender("original", "original", self.model), self.budget.trials)
-            met, heats, rejected = self._heats(arena, examiner, plans, next_heat)
-            if not arena.names:
-                reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
-                raise GateError(f"no executable computes the original model's numbers: {reasons}")
-            best = [plan for plan in met if plan.name in arena.names]
-            refused = arena.enter(baselines)
-            running = [b.name for b in baselines if b.name not in refused]
-            excused = examiner.excuse(set(running) & REDUCED)
-            names = [*(plan.name for plan in best), *running]
-            final = arena.compare(names, self.seconds_each, self.on_round)
-        final |= {name: Latency(math.nan, reason=why) for name, why in refused.items()}
-        judging = [contender.name for contender in baselines if contender.name not in excused]
-        chosen, passed, reason = choose(best, final, judging)
+            heats = _Heats()
+            self._run_heats(arena, examiner, heats, plans, next_heat)
+            final = self._final(arena, examiner, heats, baselines)
+            if not final.passed and (back := _sent_home(arena, heats, reserves)):
+                for name in {one.name for one in baselines} & set(arena.names):
+                    arena.leave(name)
+                self._run_heats(arena, examiner, heats, back, lambda leader, errors: ())
+                final = self._final(arena, examiner, heats, baselines)
         return Decision(
-            chosen,
-            final[chosen.name],
-            {contender.name: final[contender.name] for contender in baselines},
-            heats | {plan.name: final[plan.name] for plan in best},
-            rejected,
-            passed,
-            reason,
+            final.chosen,
+            final.latencies[final.chosen.name],
+            {contender.name: final.latencies[contender.name] for contender in baselines},
+            heats.latencies | {plan.name: final.latencies[plan.name] for plan in final.plans},
+            heats.rejected,
+            final.passed,
+            final.reason,
             errors,
-            excused,
+            final.excused,
+            tuple(plan.name for plan in final.plans),
         )
 
-    def _heats(
+    def _run_heats(
         self,
         arena: Arena,
         examiner: "Examiner",
+        heats: _Heats,
         plans: Sequence[PlanExecutable],
         next_heat: NextHeat,
-    ) -> tuple[list[PlanExecutable], dict[str, Latency], dict[str, str]]:
+    ) -> None:
         """Race the plans, a few at a time with the leaders so far; the best `FINALISTS` stay.
 
-        So does the best single-toolchain plan, which ships when the gate refuses the mix. Returns all
-        plans that entered, their latencies, and the reasons of those that were rejected.
+        So does the best single-toolchain plan, which ships when the gate refuses the mix.
         """
-        latencies: dict[str, Latency] = {}
-        rejected: dict[str, str] = {}
-        met: list[PlanExecutable] = []
         waiting = list(plans)
         while waiting:
             room = _most_at_once(waiting) - len(arena.names)
             heat, waiting = waiting[:room], waiting[room:]
-            met += heat
-            rejected |= arena.enter([Contender(p.name, "executable", p.path) for p in heat])
+            heats.met += [plan for plan in heat if plan not in heats.met]
+            heats.rejected |= arena.enter([Contender(p.name, "executable", p.path) for p in heat])
             for plan in heat:
                 if plan.name in arena.names and (why := examiner.wrong(plan)):
-                    rejected[plan.name] = why
+                    heats.rejected[plan.name] = why
                     arena.leave(plan.name)
             if arena.names:
                 found = arena.race(arena.names, SCREEN_S, self.on_round)
-                latencies |= found
+                heats.latencies |= found
                 order = _by_speed(found)
-                _dismiss(arena, order, {plan.name for plan in met if plan.single})
-                waiting = waiting or list(next_heat(order[0]))
-        return met, latencies, rejected
+                _dismiss(arena, order, {plan.name for plan in heats.met if plan.single})
+                waiting = waiting or list(next_heat(order[0], examiner.errors))
+
+    def _final(
+        self, arena: Arena, examiner: "Examiner", heats: _Heats, baselines: Sequence[Contender]
+    ) -> _Final:
+        """Compare the plans in the arena with the original frameworks, which stay in it."""
+        best = heats.inside(arena)
+        if not best:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in heats.rejected.items())
+            raise GateError(f"no executable computes the original model's numbers: {reasons}")
+        refused = arena.enter(baselines)
+        running = [one.name for one in baselines if one.name not in refused]
+        excused = examiner.excuse(set(running) & REDUCED)
+        names = [*(plan.name for plan in best), *running]
+        found = arena.compare(names, self.seconds_each, self.on_round)
+        found |= {name: Latency(math.nan, reason=why) for name, why in refused.items()}
+        judging = [one.name for one in baselines if one.name not in excused]
+        return _Final(found, excused, tuple(best), *choose(best, found, judging))
+
+
+def _sent_home(
+    arena: Arena, heats: _Heats, reserves: Callable[[], Sequence[PlanExecutable]]
+) -> list[PlanExecutable]:
+    """Return the plans that may come back: those with the right numbers, and the reserves."""
+    gone = {*arena.names, *heats.rejected}
+    return [*(plan for plan in heats.met if plan.name not in gone), *reserves()]
 
 
 def _most_at_once(plans: Sequence[PlanExecutable]) -> int:

@@ -6,8 +6,9 @@ import pytest
 
 from collage.cost import Cost
 from collage.pipeline.mark import SearchMark, worth_remembering
-from collage.search.function import Enumerated, FunctionSearch, NamedPlan
+from collage.search.function import Enumerated, FunctionSearch
 from collage.search.problem import Option, Plan, Problem
+from collage.search.worth import NamedPlan
 from collage.verify import Latency
 from tests.search.oracle import chain
 
@@ -62,3 +63,12 @@ def test_the_fastest_plan_and_the_fastest_of_one_toolchain_are_remembered():
     seconds = {"a": 3.0, "b": 1.0, "c": 5.0, "d": 4.0, "broken": math.inf}
     latencies = {name: Latency(value) for name, value in seconds.items()}
     assert [p.name for p in worth_remembering(plans, latencies)] == ["b", "d"]
+
+
+def test_those_that_were_compared_last_come_before_lucky_ones_of_another_moment():
+    plans = {n: NamedPlan(n, Plan((), 0.0), "ort" if n in "cd" else "") for n in "abcd"}
+    latencies = {
+        name: Latency(value) for name, value in zip("abcd", (1.0, 2.0, 3.0, 4.0), strict=True)
+    }
+    found = worth_remembering(plans, latencies, ("b", "d"))
+    assert [plan.name for plan in found] == ["b", "d"]

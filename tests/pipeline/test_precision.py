@@ -1,6 +1,7 @@
 """`--precision auto`, whole: faster within the tolerance, float32 where nothing is, and said so."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -50,7 +51,7 @@ def store(tmp_path_factory):
 def compiled(model, store, tmp_path, **more):
     options = {"threads": 1, "verify_s": 0.5, "refine_s": 0.0, "measure_budget_s": 20}
     options |= {"backends": ("onnxruntime", "openvino", "onednn"), "cache_dir": store}
-    return collage.compile(model, Options(**options, **more), output=tmp_path / "bundle")
+    return collage.compile(model, Options(**options | more), output=tmp_path / "bundle")
 
 
 @needs_bf16
@@ -110,6 +111,40 @@ def test_a_tolerance_that_nothing_meets_ships_float32_and_says_so(store, tmp_pat
     assert not json.loads((tmp_path / "bundle" / "manifest.json").read_text())["precision"][
         "reduced"
     ]
+
+
+def deep_model(path, products=4):
+    """Products one after the other, whose errors add up."""
+    rng = np.random.default_rng(1)
+    names = ["x", *(f"h{n}" for n in range(products))]
+    nodes, weights = [], []
+    for n, (before, after) in enumerate(pairwise(names)):
+        weight = (rng.standard_normal((WIDE, WIDE)) / np.sqrt(WIDE)).astype(np.float32)
+        weights.append(numpy_helper.from_array(weight, f"w{n}"))
+        nodes.append(helper.make_node("MatMul", [before, f"w{n}"], [f"a{n}"]))
+        nodes.append(helper.make_node("Tanh", [f"a{n}"], [after]))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [128, WIDE])]
+    outputs = [helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, [128, WIDE])]
+    graph = helper.make_graph(nodes, "deep", inputs, outputs, weights)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+    return path
+
+
+@needs_bf16
+def test_where_the_whole_is_beyond_the_tolerance_a_mix_races(store, tmp_path):
+    model = deep_model(tmp_path / "deep.onnx")
+    whole = compiled(model, store, tmp_path, precision="auto", tolerance=0.1).precision
+    tolerance = 0.85 * whole.baselines["openvino-bf16"]
+    summary = compiled(model, store, tmp_path, precision="auto", tolerance=tolerance, refine_s=5.0)
+    found = summary.precision
+    assert found.errors["h3"] <= tolerance
+    assert "openvino-bf16" in found.excused
+    report = json.loads((tmp_path / "bundle" / "report.json").read_text())
+    made = {p["name"]: p for one in report["functions"] for p in one["plans"]}
+    mixes = [p for name, p in made.items() if name.startswith(("budget-", "gentler-", "within-"))]
+    assert any(p["measured_s"] for p in mixes)  # within the tolerance; which is fastest, noise says
+    assert not any(p["measured_s"] for p in made.values() if p["name"] == "best-1")
 
 
 @needs_bf16

@@ -11,8 +11,8 @@ from collage.search.function import (
     search_function,
     seed_chunks,
     tiling,
-    worth_assembling,
 )
+from collage.search.worth import worth_assembling
 from tests.search.oracle import chain, option
 
 

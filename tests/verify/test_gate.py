@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from collage.errors import MeasureError
-from collage.verify.gate import Budget, Examiner, PlanExecutable, choose
+from collage.verify.gate import Budget, Examiner, Gate, PlanExecutable, choose
 from collage.verify.latency import Latency
 from tests.frontend.build import imported, model
 
@@ -107,3 +107,83 @@ def test_what_ships_says_whether_it_is_equal_or_within_the_tolerance():
     final = {"best-1": latency(1.0)}
     assert "equal to" in choose([MIX], final, [])[2]
     assert "within the tolerance of" in choose([replace(MIX, reduced=True)], final, [])[2]
+
+
+class BusyArena:
+    """An arena in which a plan looks slow in the first race that it takes part in."""
+
+    def __init__(self, seconds, unlucky):
+        self._seconds = seconds
+        self._unlucky = {unlucky}
+        self.names = []
+
+    def __call__(self, inputs, threads, work_dir):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def enter(self, contenders):
+        self.names += [contender.name for contender in contenders]
+        return {}
+
+    def leave(self, name):
+        self.names.remove(name)
+
+    def outputs(self, name):
+        return [np.float32([1.0, 2.0])]
+
+    def race(self, names, seconds_each, on_round=None):
+        found = {name: latency(self._seconds[name] * self._burden(name)) for name in names}
+        self._unlucky -= set(names)
+        return found
+
+    def compare(self, names, seconds_each, on_round=None):
+        return {name: latency(self._seconds[name]) for name in names}
+
+    def _burden(self, name):
+        return 100.0 if name in self._unlucky else 1.0
+
+
+@pytest.mark.parametrize("reserve", [False, True])
+def test_who_was_sent_home_comes_back_before_something_slow_ships(tmp_path, monkeypatch, reserve):
+    seconds = {"mix-1": 2.0, "mix-2": 2.1, "alone": 2.2, "fast": 0.9}
+    frameworks = {"onnxruntime": 1.0, "openvino": 3.0}
+    arena = BusyArena(seconds | frameworks, "fast")
+    monkeypatch.setattr("collage.verify.gate.Arena", arena)
+    plans = []
+    for name in seconds:
+        (tmp_path / name).write_bytes(b"")
+        single = {"alone": "tvm", "fast": "openvino"}.get(name, "")
+        plans.append(PlanExecutable(name, tmp_path / name, 1.0, single))
+    function = examiner(tmp_path, {}).function
+    gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
+    raced, late = (plans[:3], plans[3:]) if reserve else (plans, [])
+    if reserve:
+        arena._unlucky.clear()
+    decision = gate.decide(
+        function, raced, {}, {"y": np.float32([1.0, 2.0])}, reserves=lambda: late
+    )
+    assert (decision.chosen.name, decision.passed) == ("fast", True)
+    assert "fast" in decision.finalists
+    assert set(decision.latencies) == set(seconds)
+
+
+def test_reserves_are_not_asked_for_where_the_gate_passes(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "collage.verify.gate.Arena",
+        BusyArena({"mix": 0.9, "onnxruntime": 1.0, "openvino": 1.0}, ""),
+    )
+    (tmp_path / "mix").write_bytes(b"")
+    function = examiner(tmp_path, {}).function
+
+    def reserves():
+        raise AssertionError("nothing is slower than a framework")
+
+    gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
+    mix = PlanExecutable("mix", tmp_path / "mix", 1.0)
+    found = gate.decide(function, [mix], {}, {"y": np.float32([1, 2])}, reserves=reserves)
+    assert found.passed

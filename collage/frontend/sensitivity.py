@@ -1,0 +1,129 @@
+"""How much an error inside a function is at its outputs: the gain of a value.
+
+A region that rounds makes the value that it hands on wrong by some share of that value's scale. Through a
+residual sum or a mean little of it arrives; a softmax over large logits makes it several times larger.
+Which it is depends on the function and not on who made the error, so it can be found with the original
+operators: noise is added to one value at a time, and the gain is the error of the worst output divided
+by that of the value (`collage.runtime.precision` defines both). The noise is normal and as large as
+the tolerance in question, for a softmax saturates. Rounding is no such noise, so gains rank regions; how
+large the sum of their errors is, the gate tells.
+
+One session serves all values: every float32 value is read through an addition whose other operand is an
+input, a scalar zero but for the one value in question. It runs unoptimised, a few dozen milliseconds a
+value; after `seconds` the nearest value that is known stands for the others.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+
+from collage.frontend.inputs import open_unoptimised
+from collage.frontend.model import Function
+from collage.frontend.region import probability_outputs, region_values
+from collage.graph.index_set import IndexSet
+from collage.runtime.precision import MASK, output_error
+
+MOST = 100.0
+"""Of a gain; integers that change have no error that could be a multiple."""
+NOISE = "#noise"
+MADE = "#made"
+
+
+class Sensitivity:
+    """The gains of one function on one set of inputs, found when asked for."""
+
+    def __init__(
+        self, function: Function, inputs: Mapping[str, np.ndarray], level: float, seconds: float
+    ) -> None:
+        """Run nothing yet.
+
+        Args:
+            function: an imported function.
+            inputs: in the function's order.
+            level: error of the noise, as a share of a value's scale.
+            seconds: after which no more values are tried.
+        """
+        self._function = function
+        self._level = level
+        self._left_s = seconds
+        self._place = {v: node.index for node in function.graph.nodes for v in node.outputs}
+        self._points = [value for value in self._place if self._is_float(value)]
+        self._feed: dict[str, np.ndarray] = dict(inputs)
+        self._feed |= {value + NOISE: np.zeros((), np.float32) for value in self._points}
+        self._known: dict[str, float] = {}
+        self._regions: dict[IndexSet, float] = {}
+        self._exact: dict[str, np.ndarray] = {}
+
+    def of_region(self, nodes: IndexSet) -> float:
+        """Return the largest gain of the values that a region hands on."""
+        if nodes not in self._regions:
+            outputs = region_values(self._function, nodes)[1]
+            self._regions[nodes] = max((self.of(value) for value in outputs), default=1.0)
+        return self._regions[nodes]
+
+    def of(self, value: str) -> float:
+        """Return the gain of one value; that of the nearest known one when time is up."""
+        if value not in self._known:
+            if value in self._function.graph.outputs or value + NOISE not in self._feed:
+                self._known[value] = 1.0
+            elif self._left_s > 0:
+                start = time.monotonic()
+                self._known[value] = self._found(value)
+                self._left_s -= time.monotonic() - start
+            else:
+                return self._nearest(value)
+        return self._known[value]
+
+    def _nearest(self, value: str) -> float:
+        at = self._place[value]
+        near = min(self._known, key=lambda v: (abs(self._place[v] - at), v), default="")
+        return self._known.get(near, 1.0)
+
+    def _found(self, value: str) -> float:
+        if not self._exact:
+            self._session = open_unoptimised(self._function, self._points, self._with_noise)
+            names = [*self._function.graph.outputs, *self._points]
+            self._exact = dict(zip(names, self._session.run(names, self._feed), strict=True))
+        right = self._exact[value]
+        usual = right[np.abs(right) < MASK]
+        scale = float(np.abs(usual).max()) if usual.size else 0.0
+        if not scale or not math.isfinite(scale):
+            return 1.0
+        noise = np.random.default_rng(0).standard_normal(right.shape).astype(np.float32)
+        noise *= self._level * scale / max(float(np.abs(noise).max()), 1e-12)
+        outputs = list(self._function.graph.outputs)
+        found = self._session.run(outputs, {**self._feed, value + NOISE: noise})
+        certain = probability_outputs(self._function)
+        errors = [
+            output_error(self._exact[name], actual, probability=name in certain)
+            for name, actual in zip(outputs, found, strict=True)
+        ]
+        return min(MOST, max(errors) / self._level)
+
+    def _with_noise(self, graph: onnx.GraphProto) -> None:
+        """Read every float value through the sum with its noise."""
+        points, changed = set(self._points), []
+        for original in graph.node:
+            node = onnx.NodeProto()
+            node.CopyFrom(original)
+            noisy = [value for value in original.output if value in points]
+            names = [value + MADE if value in points else value for value in original.output]
+            node.output[:] = names
+            changed.append(node)
+            changed += [
+                onnx.helper.make_node("Add", [value + MADE, value + NOISE], [value])
+                for value in noisy
+            ]
+        del graph.node[:]
+        graph.node.extend(changed)
+        scalar = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+        graph.input.extend(
+            onnx.helper.make_value_info(value + NOISE, scalar) for value in self._points
+        )
+
+    def _is_float(self, value: str) -> bool:
+        found = self._function.graph.types.get(value)
+        return found is not None and found.dtype == "float32"

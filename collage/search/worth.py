@@ -1,0 +1,159 @@
+"""Which plans are worth assembling, to be raced whole.
+
+They are the whole function on one backend, the additive best ones, the best ones when every call is dearer
+than measured (fewer borders: what a sum of isolated kernels gets wrong grows with them), and for each
+backend the best plan that uses it alone. Where regions may compute in less than float32, the same again
+without them, what each toolchain would do with the permission (as much as it can in as few regions as
+it can), and under an error budget plans with less and less error (`collage.search.reduced`).
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from collage.cost import Cost
+from collage.rules.rule import HOST
+from collage.search.k_best import least_plans
+from collage.search.problem import Option, Plan, Problem
+from collage.search.reduced import (
+    SLACK,
+    ErrorBudget,
+    PricedPlans,
+    expected_error,
+    gentler_plans,
+    weighed,
+)
+from collage.search.shortest_path import (
+    is_measured,
+    least_plan,
+    predicted_s,
+    surcharged_plan,
+    valid_space,
+)
+from collage.search.state_space import StateSpace, build_state_space
+
+BORDER_PENALTIES_S = (2e-6, 10e-6, 40e-6)
+FOREIGN = 1000
+"""Regions that a toolchain would rather be cut into than leave a node to another."""
+
+
+@dataclass(frozen=True)
+class NamedPlan:
+    """A plan worth assembling; `single` names the one backend that it uses, "" for a mix."""
+
+    name: str
+    plan: Plan
+    single: str = ""
+
+
+def worth_assembling(
+    problem: Problem,
+    costs: Mapping[Hashable, Cost],
+    count: int,
+    errors: ErrorBudget | None = None,
+) -> list[NamedPlan]:
+    """Name the plans to assemble, each once, whole-function ones first.
+
+    Args:
+        problem: the whole one.
+        costs: by key.
+        count: additive best plans.
+        errors: what is allowed where options may be reduced.
+    """
+    space = valid_space(problem, costs)
+    found = list(_plans_of(space, costs, count))
+    if any(option.reduced for option in space.options):
+        found += _mostly(space, costs)
+        if errors is not None:
+            found = _within(space, costs, count, errors, found)
+        exact = build_state_space(
+            problem, lambda option: not option.reduced and is_measured(option, costs)
+        )
+        found += [replace(one, name=f"fp32-{one.name}") for one in _plans_of(exact, costs, 1)]
+    named: dict[tuple[Option, ...], NamedPlan] = {}
+    for one in found:
+        named.setdefault(one.plan.options, one)
+    return list(named.values())
+
+
+def _plans_of(space: StateSpace, costs: Mapping[Hashable, Cost], count: int) -> Iterator[NamedPlan]:
+    """Yield the plans of one space that are worth assembling; some may be the same."""
+    size = len(space.problem.graph)
+    whole = [option for option in space.options if option.size == size]
+    for rank, option in enumerate(whole):
+        plan = Plan((option,), costs[option.key].seconds)
+        yield NamedPlan(f"whole-{option.backend}-{rank}", plan, option.backend)
+    for rank, plan in enumerate(least_plans(space, costs, count), start=1):
+        yield NamedPlan(f"best-{rank}", plan, _single(plan))
+    for penalty_s in BORDER_PENALTIES_S:
+        fewer = surcharged_plan(space, costs, partial(_same, penalty_s))
+        if fewer is not None:
+            yield NamedPlan(f"fewer-borders-{penalty_s * 1e6:.0f}us", fewer, _single(fewer))
+    for backend in sorted({option.backend for option in space.options} - {HOST}):
+        alone = least_plan(space, partial(_only, costs, backend))
+        if alone is not None:
+            yield NamedPlan(f"{backend}-only", alone, backend)
+
+
+def _within(
+    space: StateSpace,
+    costs: Mapping[Hashable, Cost],
+    count: int,
+    errors: ErrorBudget,
+    found: Iterable[NamedPlan],
+) -> list[NamedPlan]:
+    """Return those of `found` that may be within the budget, and plans that should be.
+
+    Where the fastest plan should not, those are the same as without a budget, with errors paid for.
+    """
+    effects = weighed(space.problem, costs, errors.gain)
+    hopeless = SLACK * errors.tolerance
+    kept = [one for one in found if expected_error(one.plan, effects) <= hopeless]
+    priced = PricedPlans.of(space, effects)
+    if priced is None:
+        return kept
+    price, _ = priced.within(errors.tolerance)
+    if price:
+        for one in _plans_of(space, priced.priced(price), count):
+            real_s = predicted_s(space.problem, costs, one.plan)
+            plan = replace(one.plan, predicted_s=real_s)
+            kept.append(replace(one, name=f"budget-{one.name}", plan=plan))
+    gentler = enumerate(gentler_plans(priced, errors.tolerance), start=1)
+    return kept + [NamedPlan(f"gentler-{rank}", plan, _single(plan)) for rank, plan in gentler]
+
+
+def _mostly(space: StateSpace, costs: Mapping[Hashable, Cost]) -> Iterator[NamedPlan]:
+    """Yield what each toolchain in less precision would do alone, the fastest for what it cannot.
+
+    That is a plan of its own, whatever the sum of its measured costs says: long regions, which are
+    measured once and not over and over like the short ones in repeated blocks, may be unlucky.
+    """
+    fastest = least_plan(space, lambda option: costs[option.key].seconds)
+    toolchains = sorted({(o.backend, o.precision) for o in space.options if o.reduced})
+    for backend, precision in toolchains if fastest else ():
+        border_s = fastest.predicted_s if fastest else 0.0
+
+        def surcharge(
+            option: Option, own: tuple[str, str] = (backend, precision), border_s: float = border_s
+        ) -> float:
+            if option.backend == HOST:
+                return 0.0
+            inside = (option.backend, option.precision) == own
+            return border_s * (1 if inside else 1 + FOREIGN * option.size)
+
+        plan = surcharged_plan(space, costs, surcharge)
+        if plan is not None and plan.reduced:
+            yield NamedPlan(f"mostly-{backend}-{precision}", plan, _single(plan))
+
+
+def _single(plan: Plan) -> str:
+    used = [backend for backend in plan.backends if backend != HOST]
+    return used[0] if len(used) == 1 else ""
+
+
+def _same(surcharge_s: float, option: Option) -> float:
+    return surcharge_s
+
+
+def _only(costs: Mapping[Hashable, Cost], backend: str, option: Option) -> float | None:
+    return costs[option.key].seconds if option.backend in (backend, HOST) else None
