@@ -75,9 +75,14 @@ class Search(threading.Thread):
         return self.found
 
 
-def kill_a_pod(nodes, core, namespace, store, search, seconds):
-    """kill -9 a measuring pod some seconds after it began; return what the store had then, and its name."""
+def kill_a_pod(nodes, core, namespace, store, search, begun, seconds):
+    """kill -9 a measuring pod; return what the store had then, and the pod's name.
+
+    It is killed some seconds after it started or, with `begun`, after its first costs were in the store.
+    """
     until(lambda: measuring(core, namespace) or not search.is_alive())
+    if begun:
+        until(lambda: measured(store) or not search.is_alive())
     time.sleep(seconds)
     victim = until(lambda: measuring(core, namespace) or not search.is_alive())
     assert search.is_alive(), "it ended before it was killed"
@@ -91,12 +96,13 @@ def test_measuring_pods_that_are_killed_at_any_moment_lose_nothing(
     nodes, settings, environment, jobs, request_, s3_address, core, namespace, tmp_path
 ):
     chance = random.Random(os.getpid())
-    predicted_s, totals = [], []
+    options = request_.options.model_copy(update={"measure_budget_s": 10})
+    predicted_s = []
     for number in range(KILLS):
         address = s3_address.replace("?", f"/kill-{number}?", 1)
         store = open_store(address)
         model = small_model(tmp_path / "small.onnx")
-        request = submit(store, model, environment="pool", options=request_.options)
+        request = submit(store, model, environment="pool", options=options)
 
         def site(folder, address=address):
             return ClusterSite(
@@ -106,7 +112,9 @@ def test_measuring_pods_that_are_killed_at_any_moment_lose_nothing(
         first = site(f"{number}-first")
         first.describe(request)
         search = Search(first, request)
-        before, victim = kill_a_pod(nodes, core, namespace, store, search, chance.uniform(0.0, 8.0))
+        begun = bool(number % 2)
+        seconds = chance.uniform(0.0, 2.0 if begun else 8.0)
+        before, victim = kill_a_pod(nodes, core, namespace, store, search, begun, seconds)
         found = search.end()
         after = measured(store)
         assert before.keys() <= after.keys(), "a cost was lost"
@@ -116,7 +124,6 @@ def test_measuring_pods_that_are_killed_at_any_moment_lose_nothing(
         assert again.measured == 0
         assert again.plans[0].predicted_s == found.plans[0].predicted_s
         predicted_s.append(found.plans[0].predicted_s)
-        totals.append(len(after))
         print(
             f"kill {number}: {victim}: {len(before)} of {len(after)} costs in the store, "
             f"{len(after) - len(before)} measured afterwards, none twice; "
