@@ -1,0 +1,157 @@
+"""Kernels of a plan alone and in place: `python -m benchmarks.in_place BUNDLE MODEL`.
+
+A prediction adds up kernels that were timed alone. Here the same kernels on the same buffers are also
+timed one after another, as the executable calls them, in turns with each way of timing them alone; one
+thread. `ratio` is the time alone over the time in place: below 1, predictions are too low. The ways
+    measured   the sweep, then the inputs are rewritten (what `collage.measure` does)
+    cold       the inputs are rewritten before the sweep: nothing is in the caches
+    pages      as measured, and the sweep goes over small pages, which evicts translations too
+Numbers are the lower quartiles of `--rounds` samples, so that a busy machine says something too.
+"""
+
+import argparse
+import mmap
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import tvm_ffi
+
+from collage.backends.registry import available_backends
+from collage.frontend import Function, import_model
+from collage.frontend.inputs import random_inputs, reference_values
+from collage.frontend.region import region_values
+from collage.graph.index_set import index_set
+from collage.measure.timing import sweep_bytes
+from collage.measure.workshop import aligned_copy, as_tensors, callable_kernel
+from collage.report.data import RegionReport
+from collage.report.explanation import read_report
+from collage.runtime.plugin import load_plugin
+
+WAYS = ("measured", "cold", "pages")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A region's kernel with its arguments; `inputs` alias those that it reads."""
+
+    label: str
+    run: Callable[[], object]
+    inputs: Sequence[np.ndarray]
+
+    def seconds(self) -> float:
+        start = time.perf_counter_ns()
+        self.run()
+        return (time.perf_counter_ns() - start) * 1e-9
+
+    def rewrite(self) -> None:
+        for array in self.inputs:
+            np.copyto(array, array)
+
+
+def kernels_of(function: Function, regions: Sequence[RegionReport]) -> list[Kernel]:
+    """Compile the regions that a backend computes; values are shared, each in a buffer of its own."""
+    reference = reference_values(function, random_inputs(function, seed=0))
+    values = {name: aligned_copy(value) for name, value in reference.items()}
+    backends = {one.name: one for one in available_backends(None)}
+    found = []
+    for region in regions:
+        if region.backend not in backends or region.measured_s is None:
+            continue
+        nodes = index_set(region.nodes)
+        kernel = backends[region.backend].compile(function, nodes, 1, region.variant)
+        call, constants = callable_kernel(kernel, 1)
+        inputs, outputs = (
+            [values[one] for one in names] for names in region_values(function, nodes)
+        )
+        written = [] if getattr(kernel, "allocates", False) else outputs
+        tensors = as_tensors([*inputs, *constants, *written])
+        label = f"{region.backend} {region.variant}".strip()
+        found.append(Kernel(label, partial(call, *tensors), inputs))
+    return found
+
+
+class Alone:
+    """Times kernels alone in each of the WAYS."""
+
+    def __init__(self, footprint_bytes: int) -> None:
+        size = sweep_bytes(footprint_bytes)
+        self._large = np.ones(size // 8, np.uint64)
+        self._map = mmap.mmap(-1, size)
+        self._map.madvise(mmap.MADV_NOHUGEPAGE)
+        self._small = np.frombuffer(self._map, np.uint64)
+        self._small[:] = 1
+        self._empty = tvm_ffi.get_global_func("testing.nop")
+
+    def seconds(self, kernel: Kernel, way: str) -> float:
+        if way == "cold":
+            kernel.rewrite()
+        (self._small if way == "pages" else self._large).max()
+        if way != "cold":
+            kernel.rewrite()
+        self._empty()
+        return kernel.seconds()
+
+
+def quartile(samples: Sequence[float]) -> float:
+    return sorted(samples)[len(samples) // 4]
+
+
+def compare(kernels: Sequence[Kernel], alone: Alone, rounds: int) -> list[dict[str, float]]:
+    """Return the seconds of each kernel in place and in each way alone."""
+    samples = [defaultdict[str, list[float]](list) for _ in kernels]
+    for _ in range(rounds):
+        for way in WAYS:
+            for kernel, found in zip(kernels, samples, strict=True):
+                found[way].append(alone.seconds(kernel, way))
+        for timed in (False, False, True):
+            for kernel, found in zip(kernels, samples, strict=True):
+                seconds = kernel.seconds()
+                if timed:
+                    found["in place"].append(seconds)
+    return [{name: quartile(one) for name, one in found.items()} for found in samples]
+
+
+def show(kernels: Sequence[Kernel], found: Sequence[dict[str, float]]) -> None:
+    """Print sums by backend and in all."""
+    sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for kernel, times in zip(kernels, found, strict=True):
+        for label in (kernel.label, "all"):
+            sums[label]["kernels"] += 1
+            for name, seconds in times.items():
+                sums[label][name] += seconds
+    print(f"| kernels | number | in place ms | {' | '.join(f'{w} ms (ratio)' for w in WAYS)} |")
+    print("|---" * (3 + len(WAYS)) + "|")
+    for label, row in sorted(sums.items(), key=lambda item: item[1]["in place"]):
+        cells = [f"{row[w] * 1e3:.2f} ({row[w] / row['in place']:.3f})" for w in WAYS]
+        first = f"{label} | {row['kernels']:.0f} | {row['in place'] * 1e3:.2f}"
+        print(f"| {first} | {' | '.join(cells)} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--rounds", type=int, default=12)
+    arguments = parser.parse_args()
+    load_plugin()
+    tvm_ffi.get_global_func("collage.set_threads")(1)
+    regions = read_report(arguments.bundle).functions[0].regions
+    with tempfile.TemporaryDirectory() as folder:
+        function = import_model(arguments.model, work_dir=Path(folder)).functions[0]
+        kernels = kernels_of(function, regions)
+        moved = sum(array.nbytes for array in function.weights.values())
+        moved += sum(one.nbytes for kernel in kernels for one in kernel.inputs)
+        found = compare(kernels, Alone(moved), arguments.rounds)
+    show(kernels, found)
+
+
+if __name__ == "__main__":
+    main()
