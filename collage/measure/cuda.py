@@ -103,7 +103,7 @@ class CudaDevice:
         import tvm
         import tvm_ffi
 
-        device, stream = tvm.cuda(self._ordinal), self.stream
+        device, stream = tvm.cuda(self._ordinal), self.stream.value
 
         def run(*arguments: object) -> object:
             with tvm_ffi.use_raw_stream(device, stream):

@@ -38,9 +38,10 @@ class WholePlans:
         file = self.session.work_dir / f"{function.name}-{plan.name}.so"
         self.named[plan.name] = plan
         self.kernels[plan.name] = self._kernels(plan.plan)
-        assemble([self.kernels[plan.name]], self.session.threads, file)
+        device = self.session.options.device
+        assemble([self.kernels[plan.name]], self.session.threads, file, device)
         return PlanExecutable(
-            plan.name, file, plan.plan.predicted_s, plan.single, plan.plan.reduced
+            plan.name, file, plan.plan.predicted_s, plan.single, plan.plan.reduced, device
         )
 
     def _kernels(self, plan: Plan) -> FunctionPlan:

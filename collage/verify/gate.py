@@ -51,6 +51,8 @@ class PlanExecutable:
     predicted_s: float
     single: str = ""
     reduced: bool = False
+    device: str = "cpu"
+    """What it was assembled for."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,9 @@ class Gate:
             room = _most_at_once(waiting) - len(arena.names)
             heat, waiting = waiting[:room], waiting[room:]
             met += heat
-            rejected |= arena.enter([Contender(p.name, "executable", p.path) for p in heat])
+            rejected |= arena.enter(
+                [Contender(p.name, "executable", p.path, device=p.device) for p in heat]
+            )
             for plan in heat:
                 if plan.name in arena.names and (why := examiner.wrong(plan)):
                     rejected[plan.name] = why

@@ -1,0 +1,52 @@
+// The CUDA runtime, opened at run time: what kernels on a GPU need of it.
+#ifndef COLLAGE_CUDA_RUNTIME_H_
+#define COLLAGE_CUDA_RUNTIME_H_
+
+#include <dlpack/dlpack.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "blob.h"
+
+namespace collage {
+namespace cuda {
+
+using Stream = void*;
+
+constexpr int kSuccess = 0;
+constexpr int kHostToDevice = 1, kDeviceToHost = 2;  // cudaMemcpyKind
+
+// Throws a ffi RuntimeError that names `what` when `status` is no success.
+void Check(int status, const char* what);
+
+// The stream on which the caller wants kernels of that device to run.
+Stream CurrentStream(const DLDevice& device);
+
+// Throws a ffi ValueError unless the tensor is on a GPU.
+void CheckOnDevice(const DLTensor* tensor, const char* kernel);
+
+// Queued on `stream`; `kind` as above.
+void Copy(void* to, const void* from, std::size_t size, int kind, Stream stream);
+
+// Waits for all that is queued.
+void Wait(Stream stream);
+
+std::size_t SizeOf(const DLTensor* tensor);
+
+struct Free {
+  void operator()(void* memory) const;
+};
+using Memory = std::unique_ptr<void, Free>;
+
+// Device memory. Throws a ffi RuntimeError when there is none.
+Memory Allocate(std::size_t size);
+
+// Copies of constants on the device.
+std::vector<Memory> Upload(const std::vector<TensorView>& tensors);
+
+}  // namespace cuda
+}  // namespace collage
+
+#endif  // COLLAGE_CUDA_RUNTIME_H_
