@@ -29,6 +29,8 @@ struct Runtime {
   void* library = OpenLibrary(kRuntime);
   Malloc allocate = FindSymbolAs<Malloc>(library, kRuntime, "cudaMalloc");
   Release release = FindSymbolAs<Release>(library, kRuntime, "cudaFree");
+  Malloc allocate_host = FindSymbolAs<Malloc>(library, kRuntime, "cudaMallocHost");
+  Release release_host = FindSymbolAs<Release>(library, kRuntime, "cudaFreeHost");
   MemcpyAsync copy = FindSymbolAs<MemcpyAsync>(library, kRuntime, "cudaMemcpyAsync");
   Synchronize wait = FindSymbolAs<Synchronize>(library, kRuntime, "cudaStreamSynchronize");
   ErrorString text = FindSymbolAs<ErrorString>(library, kRuntime, "cudaGetErrorString");
@@ -83,6 +85,14 @@ Memory Allocate(std::size_t size) {
   void* memory = nullptr;
   Check(Runtime::Get().allocate(&memory, size), "device memory");
   return Memory(memory);
+}
+
+void FreeHost::operator()(void* memory) const { Runtime::Get().release_host(memory); }
+
+HostMemory AllocateHost(std::size_t size) {
+  void* memory = nullptr;
+  Check(Runtime::Get().allocate_host(&memory, size == 0 ? 1 : size), "host memory");
+  return HostMemory(memory);
 }
 
 std::vector<Memory> Upload(const std::vector<TensorView>& tensors) {

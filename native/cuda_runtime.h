@@ -43,6 +43,14 @@ using Memory = std::unique_ptr<void, Free>;
 // Device memory. Throws a ffi RuntimeError when there is none.
 Memory Allocate(std::size_t size);
 
+struct FreeHost {
+  void operator()(void* memory) const;
+};
+using HostMemory = std::unique_ptr<void, FreeHost>;
+
+// Memory of the host that the device copies from and to without a detour.
+HostMemory AllocateHost(std::size_t size);
+
 // Copies of constants on the device.
 std::vector<Memory> Upload(const std::vector<TensorView>& tensors);
 

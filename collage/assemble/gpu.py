@@ -26,7 +26,7 @@ from collage.backends.tvm.target import host_target
 from collage.backends.tvm_cuda.schedule import cuda_target, use_nvcc
 from collage.errors import BackendError
 from collage.frontend import Function
-from collage.runtime.blob import pack
+from collage.runtime.blob import Header, pack
 from collage.runtime.plugin import load_cuda_runtime
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class GpuPlaces(Places):
 
 def library_kernel(kernel: CudaKernel, inputs: int) -> PluginKernel:
     """Return a kernel that nvcc compiled as one of the plug-in, which carries the file."""
-    header = {"symbol": f"__tvm_ffi_{kernel.symbol}", "inputs": inputs}
+    header: Header = {"symbol": f"__tvm_ffi_{kernel.symbol}", "inputs": inputs}
     image = np.frombuffer(kernel.file.read_bytes(), np.uint8)
     return PluginKernel(LIBRARY_KIND, pack(header, [image, *kernel.constants]))
 

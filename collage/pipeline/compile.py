@@ -222,8 +222,10 @@ def _libraries(plans: Iterator[FunctionPlan], device: str) -> frozenset[str]:
         for planned in plan.kernels:
             if isinstance(planned.kernel, PluginKernel):
                 kind = planned.kernel.kind
+                header, _ = unpack(planned.kernel.blob)
+                if kind == "on_host":
+                    kind = str(header["kind"])
                 if kind == "shared_library":
-                    header, _ = unpack(planned.kernel.blob)
                     libraries = header.get("libraries", ())
                     found.update(map(str, libraries if isinstance(libraries, list) else ()))
                 elif kind in library_names():  # the plug-in's own kernels need no library

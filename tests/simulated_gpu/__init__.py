@@ -1,4 +1,4 @@
-"""A simulated GPU: test doubles of the CUDA driver, its runtime, cuBLASLt and nvcc, built with g++.
+"""A simulated GPU: test doubles of the CUDA driver, its runtime, cuBLASLt, cuDNN and nvcc, built with g++.
 
 Programs find them as they find the real ones (CUDA_HOME, the loader's path), so what runs on it is the
 whole of Collage in a process of its own, unchanged. Device memory cannot be touched by the host,
@@ -17,6 +17,7 @@ LIBRARIES = {
     "cudart.cc": "libcudart.so.13",
     "cuda.cc": "libcuda.so.1",
     "cublaslt.cc": "libcublasLt.so.13",
+    "cudnn.cc": "libcudnn.so.9",
 }
 HEADERS = ("gpu.h", "kernel.h")
 

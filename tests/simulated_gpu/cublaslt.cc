@@ -4,8 +4,9 @@
 #include <cstring>
 #include <vector>
 
-#include "gpu.h"
 #include "../../native/cublaslt_api.h"
+#include "gpu.h"
+#include "numbers.h"
 
 using namespace simulated;   // NOLINT: the entry points below are C's
 namespace lt = collage::lt;
@@ -28,52 +29,16 @@ struct Preference {
   std::uint64_t workspace = 0;
 };
 
-float Number(const void* from, int type, std::int64_t place) {
-  if (type == lt::kFloat32) return static_cast<const float*>(from)[place];
-  std::uint32_t bits = static_cast<const std::uint16_t*>(from)[place];
-  float value;
-  if (type == lt::kBfloat16) {
-    bits <<= 16;
-    std::memcpy(&value, &bits, 4);
-    return value;
-  }
-  int exponent = bits >> 10 & 31;
-  float fraction = static_cast<float>(bits & 1023);
-  value = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(fraction + 1024, exponent - 25);
-  if (exponent == 31) value = fraction == 0 ? INFINITY : NAN;
-  return bits >> 15 ? -value : value;
-}
-
-// To nearest, ties to even.
-void Store(void* to, int type, std::int64_t place, float value) {
-  if (type == lt::kFloat32) {
-    static_cast<float*>(to)[place] = value;
-    return;
-  }
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  auto& stored = static_cast<std::uint16_t*>(to)[place];
-  if (type == lt::kBfloat16) {
-    stored = static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-    return;
-  }
-  std::uint32_t sign = bits >> 16 & 0x8000;
-  float size = std::fabs(value);
-  if (!(size < 65520)) {
-    stored = static_cast<std::uint16_t>(sign | (std::isnan(value) ? 0x7E00 : 0x7C00));
-    return;
-  }
-  int exponent = size < std::ldexp(1.0f, -14) ? -14 : std::ilogb(size);
-  auto steps = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(size, 10 - exponent)));
-  stored = static_cast<std::uint16_t>(sign | (steps + (static_cast<std::uint32_t>(exponent + 14) << 10)));
-}
-
 float Activated(float x, std::uint32_t epilogue) {
   if (epilogue & lt::kRelu) x = x > 0 ? x : 0;
   if (epilogue & lt::kGelu) {
     x = 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
   }
   return x;
+}
+
+Dtype Width(int type) {
+  return type == lt::kFloat32 ? Dtype::kFloat : type == lt::kFloat16 ? Dtype::kHalf : Dtype::kBfloat;
 }
 
 struct Operand {
@@ -83,7 +48,7 @@ struct Operand {
 
   float At(std::int64_t batch, std::int64_t row, std::int64_t column) const {
     std::int64_t place = turned ? column + row * layout.lead : row + column * layout.lead;
-    return Number(data, layout.type, batch * layout.stride + place);
+    return Load(data, Width(layout.type), batch * layout.stride + place);
   }
 };
 
@@ -97,8 +62,8 @@ void Multiply(const Descriptor& how, float alpha, Operand a, Operand b, float be
         for (std::int64_t k = 0; k < depth; ++k) sum += a.At(batch, row, k) * b.At(batch, k, column);
         float value = alpha * sum;
         if (beta != 0) value += beta * c.At(batch, row, column);
-        if (how.epilogue & lt::kBias) value += Number(how.bias, d.type, row);
-        Store(output, d.type, batch * d.stride + row + column * d.lead,
+        if (how.epilogue & lt::kBias) value += Load(how.bias, Width(d.type), row);
+        Store(output, Width(d.type), batch * d.stride + row + column * d.lead,
               Activated(value, how.epilogue));
       }
 }

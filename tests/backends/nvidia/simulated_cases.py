@@ -1,0 +1,190 @@
+"""What runs in a process that sees the simulated GPU: `test_simulated.py` starts pytest on this file."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+
+from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.backends.base import CudaKernel
+from collage.backends.registry import known_backends
+from collage.errors import BackendError
+from collage.frontend.inputs import random_inputs
+from collage.frontend.region import region_values
+from collage.rules import single_backend_partition
+from collage.runtime.machine import start_machine
+from tests.backends.regions import _function, _weight, convolutions
+
+LOG = Path(os.environ["SIMULATED_GPU_LOG"])
+TOOLKIT = Path(os.environ["CUDA_HOME"])
+BACKENDS = {one.name: one for one in known_backends(None, "cuda")}
+
+
+@pytest.fixture(autouse=True)
+def _log():
+    LOG.write_text("")
+
+
+def windows(path):
+    """Pooling both ways, a convolution with a group, a stride and a scale of its channels, a product."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2], group=2),
+        helper.make_node("Mul", ["a", "f"], ["b"]),
+        helper.make_node("Relu", ["b"], ["c"]),
+        helper.make_node("MaxPool", ["c"], ["d"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("AveragePool", ["d"], ["e"], kernel_shape=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("GlobalAveragePool", ["e"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["h"]),
+        helper.make_node("Gemm", ["h", "w2", "b2"], ["i"]),
+        helper.make_node("Softmax", ["i"], ["y"], axis=-1),
+    ]
+    weights = [_weight("w1", 8, 2, 3, 3), _weight("f", 1, 8, 1, 1), _weight("w2", 8, 6)]
+    sizes = {"x": (1, 4, 9, 9)}, {"y": (1, 6), "d": (1, 8, 5, 5)}
+    return _function(path, nodes, *sizes, [*weights, _weight("b2", 6)])
+
+
+def plan_of(function, backend, variant=None):
+    """What the backend would run alone, and ONNX Runtime on the host the rest, in order."""
+    parts = [(one, backend) for one in single_backend_partition(function, backend, variant)]
+    covered = sum(one.inside for one, _ in parts)
+    host = BACKENDS["onnxruntime-host"]
+    regions = [(one.inside, by, one.variant) for one, by in parts]
+    regions += [
+        (1 << i, host, "") for i in range(len(function.graph)) if not covered >> i & 1
+    ]  # fmt: skip
+    known, planned = {*function.graph.inputs}, []
+    while regions:
+        nodes, by, chosen = next(
+            one for one in regions if known.issuperset(region_values(function, one[0])[0])
+        )
+        regions.remove((nodes, by, chosen))
+        inputs, outputs = region_values(function, nodes)
+        kernel = by.compile(function, nodes, 1, chosen)
+        planned.append(PlannedKernel(nodes, by.name, kernel, inputs, outputs))
+        known.update(outputs)
+    return FunctionPlan(function, tuple(planned))
+
+
+def run_plan(plan, folder, calls=3):
+    """Assemble, start, and return inputs and the outputs of every call, each on other inputs."""
+    assemble([plan], 1, folder / "plan.so", "cuda")
+    run = start_machine(folder / "plan.so", 1, "cuda")["main"]
+    import tvm_ffi
+
+    found = []
+    for seed in range(calls):
+        inputs = random_inputs(plan.function, seed)
+        outputs = run(*(tvm_ffi.from_dlpack(np.array(one)) for one in inputs.values()))
+        several = [outputs] if hasattr(outputs, "shape") else list(outputs)
+        found.append((inputs, [np.array(np.from_dlpack(one)) for one in several]))
+    return found
+
+
+def check(plan, folder):
+    """Compare three calls with ONNX Runtime on the whole model."""
+    session = onnxruntime.InferenceSession(str(plan.function.simplified))
+    for inputs, outputs in run_plan(plan, folder):
+        expected = session.run(list(plan.function.graph.outputs), inputs)
+        for value, reference in zip(outputs, expected, strict=True):
+            np.testing.assert_allclose(value, reference, rtol=1e-4, atol=1e-5)
+
+
+def logged(word):
+    return [line for line in LOG.read_text().splitlines() if line.startswith(word)]
+
+
+@pytest.mark.parametrize("model", [convolutions, windows])
+@pytest.mark.parametrize("name", ["cudnn", "cublas", "tvm-cuda", "onnxruntime-host"])
+def test_a_plan_computes_the_models_numbers(tmp_path, model, name):
+    check(plan_of(model(tmp_path), BACKENDS[name]), tmp_path)
+    assert not logged("spoiled")
+
+
+def test_other_variants_compute_them_too(tmp_path):
+    function = convolutions(tmp_path)
+    check(plan_of(function, BACKENDS["tvm-cuda"], "fallback"), tmp_path)
+    with pytest.raises(RuntimeError, match=r"proposes 1 algorithms, so there is none of rank 1"):
+        check(plan_of(function, BACKENDS["cudnn"], "heuristic-2"), tmp_path)
+
+
+def test_kernels_that_allow_it_are_captured_and_replayed(tmp_path):
+    """The first call captures, the second and third launch the graph: on other inputs, so not its results."""
+    check(plan_of(convolutions(tmp_path), BACKENDS["tvm-cuda"]), tmp_path)
+    assert len(logged("begin capture")) == len(logged("end capture")) == 1
+    assert len(logged("launch graph")) >= 2
+    assert logged("captured collage_main")
+
+
+def test_a_plan_with_a_region_on_the_host_is_not_captured(tmp_path):
+    plan = plan_of(convolutions(tmp_path), BACKENDS["cudnn"])
+    assert {one.backend for one in plan.kernels} == {"cudnn", "onnxruntime-host"}
+    check(plan, tmp_path)
+    assert not logged("begin capture")
+    assert logged("run cudnnConvolution")
+
+
+def test_memory_of_the_device_is_planned_once(tmp_path):
+    """Later calls allocate nothing: the arena and the kernels' workspaces are kept."""
+    plan = plan_of(windows(tmp_path), BACKENDS["cudnn"])
+    run_plan(plan, tmp_path, calls=1)
+    once = len(logged("allocate"))
+    LOG.write_text("")
+    run_plan(plan, tmp_path, calls=4)
+    assert len(logged("allocate")) <= once
+
+
+LIBRARY = """
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/function.h>
+#include "gpu.h"
+
+extern "C" int __tvm_ffi_scale(void*, const TVMFFIAny* raw, int32_t count, TVMFFIAny*) {
+  TVM_FFI_SAFE_CALL_BEGIN();
+  tvm::ffi::PackedArgs args(reinterpret_cast<const tvm::ffi::AnyView*>(raw), count);
+  if (count != 3) TVM_FFI_THROW(ValueError) << "three tensors, not " << count;
+  auto* x = static_cast<const float*>(args[0].cast<DLTensor*>()->data);
+  auto* factor = static_cast<const float*>(args[1].cast<DLTensor*>()->data);
+  DLTensor* y = args[2].cast<DLTensor*>();
+  auto* to = static_cast<float*>(y->data);
+  int64_t size = y->shape[0] * y->shape[1] * y->shape[2] * y->shape[3];
+  simulated::Enqueue(TVMFFIEnvGetStream(y->device.device_type, y->device.device_id), "library",
+                     [=] { for (int64_t i = 0; i < size; ++i) to[i] = x[i] * factor[0]; });
+  TVM_FFI_SAFE_CALL_END();
+}
+"""
+
+
+def test_a_library_that_nvcc_made_travels_in_the_executable(tmp_path):
+    import tvm_ffi.libinfo as libinfo
+
+    nodes = [helper.make_node("Mul", ["x", "f"], ["y"])]
+    function = _function(
+        tmp_path, nodes, {"x": (1, 2, 3, 4)}, {"y": (1, 2, 3, 4)}, [_weight("f", 1)]
+    )
+    (tmp_path / "scale.cc").write_text(LIBRARY)
+    folders = [libinfo.find_include_path(), libinfo.find_dlpack_include_path()]
+    subprocess.run(
+        ["g++", "-std=c++17", "-shared", "-fPIC", *(f"-I{one}" for one in folders),
+         f"-I{TOOLKIT / 'include'}", str(tmp_path / "scale.cc"), f"-L{TOOLKIT / 'lib'}",
+         "-l:libcudart.so.13", "-o", str(tmp_path / "scale.so")],
+        check=True,
+    )  # fmt: skip
+    kernel = CudaKernel(tmp_path / "scale.so", "scale", (function.weights["f"],))
+    planned = PlannedKernel(1, "cutlass", kernel, *region_values(function, 1))
+    check(FunctionPlan(function, (planned,)), tmp_path)
+    assert logged("captured library")
+
+
+def test_values_whose_shape_depends_on_data_are_refused(tmp_path):
+    function = _function(
+        tmp_path, [helper.make_node("NonZero", ["x"], ["y"])], {"x": (3, 3)}, {"y": None}
+    )
+    planned = PlannedKernel(1, "none", None, *region_values(function, 1))
+    with pytest.raises(BackendError, match="depends on data"):
+        assemble([FunctionPlan(function, (planned,))], 1, tmp_path / "plan.so", "cuda")
