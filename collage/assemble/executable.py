@@ -99,7 +99,13 @@ class Places:
         return planned.kernel
 
 
-def assemble(plans: Sequence[FunctionPlan], threads: int, path: Path, device: str = "cpu") -> None:
+def assemble(
+    plans: Sequence[FunctionPlan],
+    threads: int,
+    path: Path,
+    device: str = "cpu",
+    graphs: bool = True,
+) -> None:
     """Write the executable of `plans` to `path` (a shared library).
 
     Args:
@@ -107,6 +113,7 @@ def assemble(plans: Sequence[FunctionPlan], threads: int, path: Path, device: st
         threads: threads that native kernels may use.
         path: the file to write; its folder exists.
         device: where kernels run, one of `collage.options.DEVICES`.
+        graphs: on a GPU, capture kernels in CUDA graphs where all of them allow it.
 
     Raises:
         BackendError: TVM or the linker refused the assembled module.
@@ -121,7 +128,12 @@ def assemble(plans: Sequence[FunctionPlan], threads: int, path: Path, device: st
         module = builder.get()
         if modules:
             module = module.with_attr("external_mods", modules)
-        executable = _compiled(module, plans, threads, device)
+        if device == "cpu":
+            executable = tvm.compile(module, target=host_target(threads))
+        else:
+            from collage.assemble.gpu import captures, compile_for_gpu
+
+            executable = compile_for_gpu(module, threads, graphs and captures(plans))
         with TemporaryDirectory(dir=path.parent) as objects:
             executable.export_library(str(path), workspace_dir=objects)
     except (OSError, BackendError):
@@ -138,16 +150,6 @@ def _places(builder: relax.BlockBuilder, plan: FunctionPlan, threads: int, devic
     from collage.assemble.gpu import GpuPlaces
 
     return GpuPlaces(builder, plan.function, threads)
-
-
-def _compiled(
-    module: tvm.IRModule, plans: Sequence[FunctionPlan], threads: int, device: str
-) -> tvm.runtime.Executable:
-    if device == "cpu":
-        return tvm.compile(module, target=host_target(threads))
-    from collage.assemble.gpu import compile_for_gpu
-
-    return compile_for_gpu(module, plans, threads)
 
 
 def emit_function(

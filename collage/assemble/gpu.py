@@ -104,10 +104,8 @@ def _captures(kernel: Kernel) -> bool:
     return isinstance(kernel, CudaKernel | TirKernel) or kernel.captures
 
 
-def compile_for_gpu(
-    module: tvm.IRModule, plans: Sequence[FunctionPlan], threads: int
-) -> tvm.runtime.Executable:
-    """Compile the host part, and the kernels that TVM generated.
+def compile_for_gpu(module: tvm.IRModule, threads: int, capture: bool) -> tvm.runtime.Executable:
+    """Compile the host part, and the kernels that TVM generated; `capture` makes CUDA graphs.
 
     Raises:
         BackendError: there is no nvcc, or no CUDA runtime.
@@ -116,7 +114,7 @@ def compile_for_gpu(
     load_cuda_runtime()
     module.update_global_info("vdevice", list(_devices(threads)))
     target = tvm.target.Target(cuda_target(), host_target(threads))
-    options = {"relax.backend.use_cuda_graph": captures(plans)}
+    options = {"relax.backend.use_cuda_graph": capture}
     with target, tvm.transform.PassContext(opt_level=3, config=options):
         lowered = tvm.transform.Sequential(_passes())(module)
         return tvm.compile(lowered, target=target, relax_pipeline=tvm.transform.Sequential([]))

@@ -212,7 +212,9 @@ def _final_executable(compiled: Sequence[Compiled], session: Session) -> Path:
     if len(compiled) == 1:
         return compiled[0].published.decision.chosen.path
     file = session.work_dir / "all.so"
-    assemble([one.kernels for one in compiled], session.threads, file, session.options.device)
+    options = session.options
+    kernels = [one.kernels for one in compiled]
+    assemble(kernels, session.threads, file, options.device, options.cuda_graphs)
     return file
 
 

@@ -38,8 +38,8 @@ class WholePlans:
         file = self.session.work_dir / f"{function.name}-{plan.name}.so"
         self.named[plan.name] = plan
         self.kernels[plan.name] = self._kernels(plan.plan)
-        device = self.session.options.device
-        assemble([self.kernels[plan.name]], self.session.threads, file, device)
+        device, graphs = self.session.options.device, self.session.options.cuda_graphs
+        assemble([self.kernels[plan.name]], self.session.threads, file, device, graphs)
         return PlanExecutable(
             plan.name, file, plan.plan.predicted_s, plan.single, plan.plan.reduced, device
         )
