@@ -11,6 +11,7 @@ Exit codes: 0 all passed; 1 a test failed; 3 there is no GPU.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -154,7 +155,8 @@ def measure_model(
         device = backend.device
         measurer = LocalMeasurer(
             [function], [backend], CostTable(folder / "costs"), environment,
-            reference_dir=reference, workers=2, timeout_s=120.0, device=device,
+            reference_dir=reference, workers=min(8, max(2, (os.cpu_count() or 2) // 2)),
+            timeout_s=120.0, memory_bytes=16 << 30, device=device,
         )  # fmt: skip
         parts = single_backend_partition(function, backend)
         costs = measurer.measure(
