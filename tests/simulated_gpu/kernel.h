@@ -1,4 +1,5 @@
 // CUDA C++ on the host: every thread of a block is a fiber, so that barriers and shuffles work.
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -30,9 +31,12 @@ namespace simulated {
 constexpr int kWarp = 32;
 constexpr std::size_t kStack = 256 << 10;
 
+// Entered once as a context; later switches are jumps, which ask nothing of the kernel.
 struct Fiber {
   ucontext_t context;
+  jmp_buf place;
   uint3 thread;
+  bool started = false;
   bool done = false;
   std::uint64_t shown = 0;  // to the other threads of its warp, in a shuffle
 };
@@ -41,7 +45,7 @@ struct Block {
   uint3 grid, block, index;
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::size_t current = 0;
-  ucontext_t scheduler;
+  jmp_buf scheduler;
   std::function<void()> body;
 
   Fiber& fiber() { return *fibers[current]; }
@@ -49,7 +53,16 @@ struct Block {
 
 inline Block* block = nullptr;
 
-inline void Yield() { swapcontext(&block->fiber().context, &block->scheduler); }
+inline void Yield() {
+  if (_setjmp(block->fiber().place) == 0) _longjmp(block->scheduler, 1);
+}
+
+inline void Continue() {
+  if (_setjmp(block->scheduler) != 0) return;
+  if (block->fiber().started) _longjmp(block->fiber().place, 1);
+  block->fiber().started = true;
+  setcontext(&block->fiber().context);
+}
 
 inline void Enter() {
   block->body();
@@ -83,7 +96,7 @@ inline void RunBlock(Block& one) {
     running = false;
     for (one.current = 0; one.current < one.fibers.size(); ++one.current) {
       if (one.fiber().done) continue;
-      swapcontext(&one.scheduler, &one.fiber().context);
+      Continue();
       running = running || !one.fiber().done;
     }
   }
