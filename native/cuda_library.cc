@@ -31,8 +31,9 @@ class CudaLibrary : public Kernel {
     constants_.assign(tensors.begin() + 1, tensors.end());
     inputs_ = static_cast<int>(blob_->GetInt("inputs", 0));
     OpenLibrary("cudart", true);
-    image_ = std::make_unique<LoadedImage>(tensors[0], kKind);
-    run_ = FindSymbolAs<TVMFFISafeCallType>(image_->handle(), kKind,
+    // Never closed: a CUDA graph may hold its kernels longer than this object lives.
+    auto* image = new LoadedImage(tensors[0], kKind);
+    run_ = FindSymbolAs<TVMFFISafeCallType>(image->handle(), kKind,
                                             blob_->GetString("symbol", "").c_str());
   }
 
@@ -61,7 +62,6 @@ class CudaLibrary : public Kernel {
  private:
   std::shared_ptr<const Blob> blob_;
   std::vector<TensorView> constants_;
-  std::unique_ptr<LoadedImage> image_;
   TVMFFISafeCallType run_ = nullptr;
   int inputs_ = 0;
   std::vector<cuda::Memory> uploaded_;

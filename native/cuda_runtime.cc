@@ -18,12 +18,6 @@ namespace {
 
 constexpr char kRuntime[] = "cudart";
 
-using Malloc = int (*)(void**, std::size_t);
-using Release = int (*)(void*);
-using MemcpyAsync = int (*)(void*, const void*, std::size_t, int kind, Stream);
-using Synchronize = int (*)(Stream);
-using ErrorString = const char* (*)(int);
-
 // The functions, looked up once.
 struct Runtime {
   void* library = OpenLibrary(kRuntime);

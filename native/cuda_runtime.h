@@ -9,14 +9,10 @@
 #include <vector>
 
 #include "blob.h"
+#include "cudart_api.h"
 
 namespace collage {
 namespace cuda {
-
-using Stream = void*;
-
-constexpr int kSuccess = 0;
-constexpr int kHostToDevice = 1, kDeviceToHost = 2;  // cudaMemcpyKind
 
 // Throws a ffi RuntimeError that names `what` when `status` is no success.
 void Check(int status, const char* what);
@@ -27,7 +23,7 @@ Stream CurrentStream(const DLDevice& device);
 // Throws a ffi ValueError unless the tensor is on a GPU.
 void CheckOnDevice(const DLTensor* tensor, const char* kernel);
 
-// Queued on `stream`; `kind` as above.
+// Queued on `stream`; `kind` is kHostToDevice or kDeviceToHost.
 void Copy(void* to, const void* from, std::size_t size, int kind, Stream stream);
 
 // Waits for all that is queued.

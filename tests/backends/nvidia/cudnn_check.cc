@@ -1,9 +1,10 @@
-// Compiles native/cudnn_api.h against the real header: every constant, layout and signature.
+// Compiles native/cudnn_api.h and cudart_api.h against the real headers: every constant, layout and signature.
 #include <cudnn.h>
 
 #include <cstddef>
 #include <type_traits>
 
+#include "cudart_api.h"
 #include "cudnn_api.h"
 
 namespace dnn = collage::dnn;
@@ -25,6 +26,21 @@ struct Plain<cudnnConvolutionFwdAlgoPerf_t*> {
 template <typename Result, typename... Args>
 auto Flat(Result (*)(Args...)) -> typename Plain<Result>::Type (*)(typename Plain<Args>::Type...);
 #define SAME(declared, real) static_assert(std::is_same_v<declared, decltype(Flat(&real))>, #real)
+
+// The header overloads these two with templates.
+extern cudaError_t (&c_malloc)(void**, size_t);
+extern cudaError_t (&c_malloc_host)(void**, size_t);
+
+SAME(collage::cuda::Malloc, c_malloc);
+SAME(collage::cuda::Malloc, c_malloc_host);
+SAME(collage::cuda::Release, cudaFree);
+SAME(collage::cuda::Release, cudaFreeHost);
+SAME(collage::cuda::MemcpyAsync, cudaMemcpyAsync);
+SAME(collage::cuda::Synchronize, cudaStreamSynchronize);
+SAME(collage::cuda::ErrorString, cudaGetErrorString);
+static_assert(collage::cuda::kSuccess == int(cudaSuccess));
+static_assert(collage::cuda::kHostToDevice == int(cudaMemcpyHostToDevice));
+static_assert(collage::cuda::kDeviceToHost == int(cudaMemcpyDeviceToHost));
 
 SAME(dnn::Create, cudnnCreate);
 SAME(dnn::Create, cudnnCreateTensorDescriptor);
