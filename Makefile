@@ -6,8 +6,9 @@ STAMP := $(VENV)/.installed
 SERVICES := $(VENV)/.services
 PLUGIN := collage/runtime/lib/libcollage_runtime.so
 PIP := $(BIN)/pip install -q -c constraints.txt
-CUDA_WHEELS := nvidia-cuda-nvcc nvidia-cuda-cccl nvidia-cuda-runtime nvidia-cublas
+CUDA_WHEELS := nvidia-cuda-nvcc nvidia-cuda-cccl nvidia-cuda-runtime nvidia-cublas nvidia-cudnn-cu13
 # Another one where the checkout's own environment cannot be made (no network).
+# GPU_ARGUMENTS: those of benchmarks/gpu.py, e.g. "--models resnet18 --dtypes float16".
 GPU_PYTHON ?= $(BIN)/python
 
 .PHONY: setup demo test lint types bench pipeline e2e images chart-docs cuda-check gpu-check clean
@@ -87,7 +88,7 @@ images:
 chart-docs: $(SERVICES)
 	$(BIN)/python helm/readme.py
 
-# Compile everything that is generated for a GPU, on a machine without one (2.3 GB of compilers). CUTLASS's
+# Compile everything that is generated for a GPU, on a machine without one (2.7 GB of compilers and libraries). CUTLASS's
 # wheel asks for a Python package that its headers do not need.
 cuda-check: setup
 	$(PIP) $(CUDA_WHEELS)
@@ -96,7 +97,7 @@ cuda-check: setup
 
 # On a machine with a GPU: the tests that need one, and the benchmark; less than 9 minutes, no network.
 gpu-check:
-	$(GPU_PYTHON) -m benchmarks.gpu --output benchmarks/RESULTS-gpu.md
+	$(GPU_PYTHON) -m benchmarks.gpu --output benchmarks/RESULTS-gpu.md $(GPU_ARGUMENTS)
 
 clean:
 	rm -rf build $(VENV) collage/runtime/lib

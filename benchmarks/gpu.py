@@ -1,29 +1,33 @@
-"""`make gpu-check`: the tests that need a GPU, and what each toolchain's kernels cost there.
+"""`make gpu-check`: the tests that need a GPU, whole models, and what each toolchain's kernels cost.
 
-    python -m benchmarks.gpu --output benchmarks/RESULTS-gpu.md
+    python -m benchmarks.gpu --output benchmarks/RESULTS-gpu.md [--models resnet18] [--dtypes float16]
 
-For each model and each toolchain that is here, the regions that it would run alone are measured (cold,
-with the boundary), and their costs summed: sums of kernels, not latencies of executables. Everything is
-written as it becomes known, so a run that is cut short leaves what it found. Less than nine minutes.
+Three parts, each written as it becomes known, so a run that is cut short leaves what it found: the tests
+with the marker `gpu`; whole models compiled, checked and timed (`benchmarks.gpu_models`); and for each
+model, dtype and toolchain the regions that it would run alone, measured cold with the boundary, and
+their costs summed: sums of kernels, not latencies. Less than nine minutes with the default of `--seconds`.
 
 Exit codes: 0 all passed; 1 a test failed; 3 there is no GPU.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
+from benchmarks.gpu_models import HEADER, KINDS, Budget, imported, in_dtype, row_of
 from benchmarks.model_set import ROOT, skeletons
 from collage.backends.base import Backend
 from collage.backends.nvidia.libraries import driver_reason
 from collage.backends.registry import known_backends
 from collage.cost import CostTable, Environment
-from collage.frontend import Function, import_model
+from collage.frontend import Function
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
@@ -31,7 +35,9 @@ from collage.measure.work import Work
 from collage.rules import single_backend_partition
 
 MODELS = ("bert_base_2l", "gpt2_2l", "resnet18", "convnext_tiny")
-TESTS_S = 200
+TESTS_S = 150
+KERNELS_S = 90.0
+"""Kept for the last part."""
 NO_GPU = 3
 
 
@@ -47,6 +53,10 @@ class Row:
     seconds: float
     invalid: tuple[str, ...]
 
+    header: ClassVar[tuple[str, ...]] = (
+        "| model | backend | regions | nodes | sum, us | invalid |", "|---|---|---|---|---|---|"
+    )  # fmt: skip
+
     @property
     def text(self) -> str:
         why = f"{len(self.invalid)}: {self.invalid[0]}" if self.invalid else "0"
@@ -61,30 +71,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=300.0, help="for the measurements")
+    parser.add_argument("--seconds", type=float, default=500.0, help="for everything")
+    parser.add_argument("--models", default=",".join(MODELS), help="names, separated by commas")
+    parser.add_argument("--dtypes", default=",".join(KINDS), help="names, separated by commas")
+    parser.add_argument("--no-tests", action="store_true", help="go straight to the benchmark")
+    parser.add_argument("--work", type=Path, help="folder of models, costs and bundles; kept")
     parsed = parser.parse_args(arguments)
+    end = time.monotonic() + parsed.seconds
     if reason := driver_reason():
         print(f"no GPU here: {reason}. Nothing was run and nothing was written.", file=sys.stderr)
         return NO_GPU
+    page = Page(parsed.output)
     environment = this_environment(1, "cuda")
     backends = known_backends(None, "cuda")
-    lines = _head(environment, backends)
-    parsed.output.write_text("\n".join(lines))
-    passed, summary = run_tests()
-    lines += ["", "## Tests", "", f"`pytest -m gpu`: {summary}", "", "## Kernels", ""]
-    lines += ["| model | backend | regions | nodes | sum, us | invalid |"]
-    lines += ["|---|---|---|---|---|---|"]
-    parsed.output.write_text("\n".join(lines) + "\n")
-    here = [backend for backend in backends if backend.availability().available]
-    end = time.monotonic() + parsed.seconds
-    with tempfile.TemporaryDirectory(prefix="collage-gpu-") as folder:
-        for model in skeletons(Path(folder), MODELS):
-            function = import_model(model.path, work_dir=Path(folder) / model.name).functions[0]
-            rows = measure_model(model.name, function, here, environment, Path(folder), end)
-            lines += [row.text for row in rows]
-            parsed.output.write_text("\n".join(lines) + "\n")
+    page.add(*_head(environment, backends))
+    passed = True
+    if not parsed.no_tests:
+        passed, summary = run_tests()
+        page.add("", "## Tests", "", f"`pytest -m gpu`: {summary}")
+    with tempfile.TemporaryDirectory(prefix="collage-gpu-") as made:
+        folder = parsed.work or Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        models = {
+            (model.name, dtype): in_dtype(model.path, dtype, folder)
+            for model in skeletons(folder, parsed.models.split(","))
+            for dtype in parsed.dtypes.split(",")
+        }
+        page.add("", "## Models", "", HEADER)
+        for (name, dtype), file in models.items():
+            if dtype != "bfloat16" and time.monotonic() < end - KERNELS_S:
+                page.add(row_of(name, dtype, file, folder, Budget()))
+        page.add("", "## Kernels", "", *Row.header)
+        here = [backend for backend in backends if backend.availability().available]
+        for (name, dtype), file in models.items():
+            if time.monotonic() < end:
+                what, function = f"{name} {dtype}", imported(file, folder)
+                rows = measure_model(what, function, here, environment, folder, end)
+                page.add(*(row.text for row in rows))
     print(parsed.output.read_text())
     return 0 if passed else 1
+
+
+@dataclass
+class Page:
+    """The results, written anew whenever a line is known."""
+
+    file: Path
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, *lines: str) -> None:
+        self.lines += lines
+        self.file.write_text("\n".join(self.lines) + "\n")
 
 
 def run_tests() -> tuple[bool, str]:
@@ -118,7 +155,8 @@ def measure_model(
         device = backend.device
         measurer = LocalMeasurer(
             [function], [backend], CostTable(folder / "costs"), environment,
-            reference_dir=reference, workers=2, timeout_s=120.0, device=device,
+            reference_dir=reference, workers=min(8, max(2, (os.cpu_count() or 2) // 2)),
+            timeout_s=120.0, memory_bytes=16 << 30, device=device,
         )  # fmt: skip
         parts = single_backend_partition(function, backend)
         costs = measurer.measure(

@@ -101,6 +101,7 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         help="names, or module:Class of one that is not installed; default: all that are available",
     )  # fmt: skip
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="where kernels run (cpu)")
+    parser.add_argument("--no-cuda-graphs", action="store_true", help="launch every kernel alone")
     parser.add_argument("--threads", type=int, help="default: one a physical core")
     parser.add_argument(
         "--effort", choices=EFFORTS, default="normal", help="how long to search (default normal)"
@@ -159,6 +160,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     options = Options(
         backends=tuple(arguments.backends.split(",")) if arguments.backends else None,
         device=arguments.device,
+        cuda_graphs=not arguments.no_cuda_graphs,
         threads=arguments.threads,
         dims=parse_dims(arguments.dim),
         shapes=parse_shapes(arguments.shape),

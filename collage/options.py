@@ -57,6 +57,7 @@ class Options:
         backends: in order of priority at equal cost: names, `module:Class`, or `Backend` objects
             (one of your own, or `with_rule(...)`); None means all that are available.
         device: where kernels run, one of `DEVICES`.
+        cuda_graphs: on a GPU, whether kernels are captured in CUDA graphs where all of them allow it.
         threads: threads of every kernel; None means one a physical core.
         dims: values of named dynamic dimensions, e.g. `{"batch": 1}`.
         shapes: input shapes, one mapping a shape set; several make a dispatcher.
@@ -80,6 +81,7 @@ class Options:
 
     backends: "tuple[str | Backend, ...] | None" = None
     device: str = "cpu"
+    cuda_graphs: bool = True
     threads: int | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()

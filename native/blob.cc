@@ -81,4 +81,13 @@ std::vector<std::string> Blob::GetStrings(const char* key) const {
   return found;
 }
 
+std::vector<int> Blob::GetInts(const char* key) const {
+  std::vector<int> found;
+  if (!header_.count(ffi::String(key))) return found;
+  for (const ffi::Any& value : Entry(header_, key).cast<json::Array>()) {
+    found.push_back(static_cast<int>(value.cast<std::int64_t>()));
+  }
+  return found;
+}
+
 }  // namespace collage

@@ -44,6 +44,7 @@ class Blob {
   std::string GetString(const char* key, const std::string& otherwise) const;
   std::int64_t GetInt(const char* key, std::int64_t otherwise) const;
   std::vector<std::string> GetStrings(const char* key) const;
+  std::vector<int> GetInts(const char* key) const;
 
  private:
   json::Object header_;

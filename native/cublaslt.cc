@@ -13,13 +13,12 @@
 //
 // What needs the device is made by the first call: plans, the copy of the constants, the workspace. Later
 // calls allocate nothing, so they can be captured in a CUDA graph.
-#include <tvm/ffi/extra/c_env_api.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cublaslt_api.h"
+#include "cuda_runtime.h"
 #include "kernel.h"
 #include "library.h"
 
@@ -27,7 +26,6 @@ namespace collage {
 namespace {
 
 constexpr char kLt[] = "cublaslt";
-constexpr char kRuntime[] = "cudart";
 constexpr std::uint32_t kLeastAlignment = 16;
 
 class Library {
@@ -48,38 +46,15 @@ class Library {
                                 << Find<lt::StatusString>("cublasLtGetStatusString")(status);
   }
 
-  void CheckCuda(int status, const char* what) const {
-    if (status == lt::kSuccess) return;
-    auto text = FindSymbolAs<lt::ErrorString>(cuda_, kRuntime, "cudaGetErrorString");
-    TVM_FFI_THROW(RuntimeError) << "CUDA, " << what << ": " << text(status);
-  }
-
   lt::Handle handle() const { return handle_; }
   lt::Matmul matmul() const { return matmul_; }
 
-  void* Allocate(std::size_t size) const {
-    void* memory = nullptr;
-    auto allocate = FindSymbolAs<lt::Malloc>(cuda_, kRuntime, "cudaMalloc");
-    CheckCuda(allocate(&memory, size), "device memory");
-    return memory;
-  }
-
-  void Upload(void* to, const void* from, std::size_t size) const {
-    auto copy = FindSymbolAs<lt::Memcpy>(cuda_, kRuntime, "cudaMemcpy");
-    CheckCuda(copy(to, from, size, lt::kHostToDevice), "copying constants");
-  }
-
-  void Release(void* memory) const {
-    FindSymbolAs<lt::Free>(cuda_, kRuntime, "cudaFree")(memory);
-  }
-
  private:
-  Library() : cuda_(OpenLibrary(kRuntime)), lt_(OpenLibrary(kLt)) {
+  Library() : lt_(OpenLibrary(kLt)) {
     matmul_ = Find<lt::Matmul>("cublasLtMatmul");
     Check(Find<lt::Create>("cublasLtCreate")(&handle_), "initialisation");
   }
 
-  void* cuda_;
   void* lt_;
   lt::Handle handle_ = nullptr;
   lt::Matmul matmul_ = nullptr;
@@ -131,30 +106,24 @@ class CublasLt : public Kernel {
     }
   }
 
-  ~CublasLt() override {
-    for (void* memory : owned_) Library::Get().Release(memory);
-  }
-
   void Run(DLTensor* const* args, int count) override {
     if (count != inputs_ + 1) {
       TVM_FFI_THROW(ValueError) << "cublaslt kernel: " << count << " tensors, not " << inputs_ + 1;
     }
     const DLTensor* output = args[inputs_];
-    if (output->device.device_type != kDLCUDA) {
-      TVM_FFI_THROW(ValueError) << "cublaslt kernel: its tensors must be on a GPU";
-    }
+    cuda::CheckOnDevice(output, kLt);
     if (descriptor_ == nullptr) Prepare();
     void* bias = Pointer(args, kBiasPlace);
     if (bias != nullptr) Describe(lt::kBiasPointer, bias);
     void* residual = Pointer(args, kResidualPlace);
     const float beta = residual == nullptr ? 0.0f : 1.0f;
-    lt::Stream stream = TVMFFIEnvGetStream(kDLCUDA, output->device.device_id);
+    lt::Stream stream = cuda::CurrentStream(output->device);
     const Library& library = Library::Get();
     library.Check(
         library.matmul()(library.handle(), descriptor_->get(), &alpha_, Pointer(args, kRightPlace),
                          right_->get(), Pointer(args, kLeftPlace), left_->get(), &beta,
                          residual == nullptr ? DataOf(output) : residual, summand_->get(),
-                         DataOf(output), output_->get(), &chosen_.algorithm, workspace_,
+                         DataOf(output), output_->get(), &chosen_.algorithm, workspace_.get(),
                          chosen_.workspace_size, stream),
         "the product");
   }
@@ -167,7 +136,7 @@ class CublasLt : public Kernel {
   void* Pointer(DLTensor* const* args, Place place) const {
     std::int64_t number = operands_[place];
     if (number < 0) return nullptr;
-    return number < inputs_ ? DataOf(args[number]) : constants_[number - inputs_];
+    return number < inputs_ ? DataOf(args[number]) : constants_[number - inputs_].get();
   }
 
   template <typename T>
@@ -191,7 +160,7 @@ class CublasLt : public Kernel {
 
   void Prepare() {
     const Library& library = Library::Get();
-    UploadConstants();
+    if (constants_.empty()) constants_ = cuda::Upload(blob_->tensors());
     std::int64_t m = Int("m"), n = Int("n"), k = Int("k");
     bool left_turned = Int("left_transposed") != 0, right_turned = Int("right_transposed") != 0;
     left_ = left_turned ? MakeLayout(m, k, Int("left_stride")) : MakeLayout(k, m, Int("left_stride"));
@@ -214,16 +183,6 @@ class CublasLt : public Kernel {
     std::uint32_t activation = name == "relu" ? lt::kRelu : name == "gelu" ? lt::kGelu : 0;
     std::uint32_t bias = operands_[kBiasPlace] < 0 ? 0 : lt::kBias;
     return (activation | bias) == 0 ? lt::kDefault : (activation | bias);
-  }
-
-  void UploadConstants() {
-    const Library& library = Library::Get();
-    if (!constants_.empty()) return;
-    for (const TensorView& tensor : blob_->tensors()) {
-      constants_.push_back(library.Allocate(tensor.nbytes));
-      owned_.push_back(constants_.back());
-      library.Upload(constants_.back(), tensor.data, tensor.nbytes);
-    }
   }
 
   // Takes the proposal of the given rank; a bias pointer is not needed for proposals.
@@ -253,10 +212,7 @@ class CublasLt : public Kernel {
                                   << " algorithms, so there is none of rank " << rank;
     }
     chosen_ = found[rank];
-    if (chosen_.workspace_size > 0) {
-      workspace_ = library.Allocate(chosen_.workspace_size);
-      owned_.push_back(workspace_);
-    }
+    if (chosen_.workspace_size > 0) workspace_ = cuda::Allocate(chosen_.workspace_size);
   }
 
   std::shared_ptr<const Blob> blob_;
@@ -266,9 +222,8 @@ class CublasLt : public Kernel {
   std::vector<std::int64_t> operands_;
   Object descriptor_, left_, right_, summand_, output_;
   lt::Heuristic chosen_ = {};
-  void* workspace_ = nullptr;
-  std::vector<void*> constants_;
-  std::vector<void*> owned_;
+  cuda::Memory workspace_;
+  std::vector<cuda::Memory> constants_;
 };
 
 const RegisterKernel kRegistered("cublaslt", [](const KernelSpec& spec) {

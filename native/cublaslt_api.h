@@ -1,4 +1,4 @@
-// The part of cuBLASLt's and the CUDA runtime's C interfaces that cublaslt.cc uses, declared here so that
+// The part of cuBLASLt's C interface that cublaslt.cc uses, declared here so that
 // the plug-in builds without CUDA headers. tests/backends/nvidia/cublaslt_check.cc compiles it against
 // the real ones: every value and every signature.
 #ifndef COLLAGE_CUBLASLT_API_H_
@@ -30,7 +30,6 @@ constexpr int kTransA = 3, kTransB = 4, kEpilogue = 7, kBiasPointer = 8;
 constexpr std::uint32_t kDefault = 1, kRelu = 2, kBias = 4, kGelu = 32;
 constexpr int kBatchCount = 5, kBatchOffset = 6;
 constexpr int kMaxWorkspace = 1, kAlignmentA = 5, kAlignmentD = 8;
-constexpr int kHostToDevice = 1;  // cudaMemcpyKind
 
 using Handle = void*;
 using Descriptor = void*;
@@ -51,10 +50,6 @@ using GetHeuristic = int (*)(Handle, Descriptor, Layout a, Layout b, Layout c, L
 using Matmul = int (*)(Handle, Descriptor, const void* alpha, const void* a, Layout, const void* b,
                        Layout, const void* beta, const void* c, Layout, void* d, Layout,
                        const Algorithm*, void* workspace, std::size_t workspace_size, Stream);
-using Malloc = int (*)(void**, std::size_t);
-using Free = int (*)(void*);
-using Memcpy = int (*)(void*, const void*, std::size_t, int kind);
-using ErrorString = const char* (*)(int);
 
 }  // namespace lt
 }  // namespace collage

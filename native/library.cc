@@ -39,6 +39,7 @@ std::string Package(const std::string& name) {
       {"onednn", "onednn-cpu-gomp==2023.2.0"},
       {"cublaslt", "nvidia-cublas>=13"},
       {"cudart", "nvidia-cuda-runtime>=13"},
+      {"cudnn", "nvidia-cudnn-cu13>=9"},
   };
   auto found = kPackages.find(name);
   return found == kPackages.end() ? std::string()

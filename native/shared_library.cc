@@ -6,60 +6,16 @@
 //   extern "C" int collage_kernel(const void* const* inputs, const void* const* constants,
 //                                 void* const* outputs);
 // and returns 0 when it succeeded. Header entry "inputs" is the number of inputs.
-#include <dlfcn.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernel.h"
 #include "library.h"
+#include "loaded_image.h"
 
 namespace collage {
 namespace {
-
-// A library loaded from memory. The file stays open as long as the library, because dlopen tells
-// libraries apart by path, and the path is the number of the file.
-class LoadedImage {
- public:
-  explicit LoadedImage(const TensorView& image)
-      : file_(memfd_create("collage_kernel", MFD_CLOEXEC)) {
-    if (file_ < 0) Fail("memfd_create failed", std::strerror(errno));
-    const char* data = static_cast<const char*>(image.data);
-    for (std::size_t done = 0; done < image.nbytes;) {
-      ssize_t written = write(file_, data + done, image.nbytes - done);
-      if (written < 0) Fail("the library could not be written to memory", std::strerror(errno));
-      done += static_cast<std::size_t>(written);
-    }
-    std::string path = "/proc/self/fd/" + std::to_string(file_);
-    handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle_ == nullptr) Fail("the library cannot be loaded", dlerror());
-  }
-  LoadedImage(const LoadedImage&) = delete;
-  LoadedImage& operator=(const LoadedImage&) = delete;
-  ~LoadedImage() { Close(); }
-
-  void* handle() const { return handle_; }
-
- private:
-  void Close() {
-    if (handle_ != nullptr) dlclose(handle_);
-    if (file_ >= 0) close(file_);
-  }
-
-  [[noreturn]] void Fail(const char* what, const std::string& reason) {
-    Close();
-    TVM_FFI_THROW(RuntimeError) << "shared_library kernel: " << what << ": " << reason;
-    TVM_FFI_UNREACHABLE();
-  }
-
-  int file_ = -1;
-  void* handle_ = nullptr;
-};
 
 class SharedLibraryKernel : public Kernel {
  public:
@@ -69,7 +25,7 @@ class SharedLibraryKernel : public Kernel {
     inputs_ = blob_->GetInt("inputs", -1);
     if (inputs_ < 0) TVM_FFI_THROW(ValueError) << "the blob's header lacks 'inputs'";
     for (const std::string& name : blob_->GetStrings("libraries")) OpenLibrary(name, true);
-    image_ = std::make_unique<LoadedImage>(tensors[0]);
+    image_ = std::make_unique<LoadedImage>(tensors[0], "shared_library");
     run_ = FindSymbolAs<Function>(image_->handle(), "shared_library kernel", "collage_kernel");
     for (std::size_t i = 1; i < tensors.size(); ++i) constants_.push_back(tensors[i].data);
   }

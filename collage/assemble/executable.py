@@ -5,7 +5,8 @@ module, what `relax.transform.RunCodegen` leaves behind; a packed call that retu
 of a result depends on data), to a TIR function that was scheduled when
 it was measured (`call_tir`), or to a view (`reshape`) for nodes that move no data. No fusion and no
 schedule is chosen here: what was measured is what ships. Memory is planned statically by TVM's
-default pipeline.
+default pipeline. Where the values of kernels are (`Places`) is the only difference between the CPU and a
+GPU (`assemble.gpu`).
 
 Complexity: linear in the number of regions; a region's kernel is compiled at most once.
 """
@@ -35,9 +36,6 @@ _FULL_DISK = re.compile(
 """What a compiler or linker writes before it ends with its own exit code."""
 
 
-CPU_ONLY = "executables are assembled for the CPU only so far"
-
-
 @dataclass(frozen=True)
 class PlannedKernel:
     """One region of a plan: `kernel` is None for a view (host)."""
@@ -58,17 +56,64 @@ class FunctionPlan:
 
 
 def kernel_symbol(function: str, position: int, backend: str) -> str:
-    """Name the kernel of the region at `position` of a function's plan."""
-    return f"collage_{function}_{position}_{backend}"
+    """Name the kernel of the region at `position` of a function's plan: an identifier of C."""
+    return re.sub(r"\W", "_", f"collage_{function}_{position}_{backend}")
 
 
-def assemble(plans: Sequence[FunctionPlan], threads: int, path: Path) -> None:
+class Places:
+    """Where the values of one function are while it is emitted: all of them on the host."""
+
+    def __init__(self, builder: relax.BlockBuilder, function: Function) -> None:
+        self.builder = builder
+        self.function = function
+        self.known: dict[str, relax.Expr] = {}
+
+    def type_of(self, value: str) -> relax.TensorType:
+        """Return the type of a kernel's result."""
+        return relax_type(self.function.type_of(value))
+
+    def param_type(self, value: str) -> relax.TensorType:
+        """Return the type of the function's input."""
+        return self.type_of(value)
+
+    def enter(self, value: str, param: relax.Var) -> None:
+        """Bind the function's input."""
+        self.known[value] = param
+
+    def define(self, value: str, made: relax.Expr) -> None:
+        """Bind the result of a kernel."""
+        self.known[value] = made
+
+    def argument(self, value: str) -> relax.Expr:
+        """Return the value where kernels read it."""
+        return self.known[value]
+
+    def result(self, value: str) -> relax.Expr:
+        """Return the value where the function returns it."""
+        if value in self.known:
+            return self.known[value]
+        return relax.const(tvm.runtime.tensor(self.function.weights[value]))
+
+    def plugin_kernel(self, planned: "PlannedKernel") -> Kernel | None:
+        """Return the kernel in the form in which it ships."""
+        return planned.kernel
+
+
+def assemble(
+    plans: Sequence[FunctionPlan],
+    threads: int,
+    path: Path,
+    device: str = "cpu",
+    graphs: bool = True,
+) -> None:
     """Write the executable of `plans` to `path` (a shared library).
 
     Args:
         plans: one a function; the first is `main`.
         threads: threads that native kernels may use.
         path: the file to write; its folder exists.
+        device: where kernels run, one of `collage.options.DEVICES`.
+        graphs: on a GPU, capture kernels in CUDA graphs where all of them allow it.
 
     Raises:
         BackendError: TVM or the linker refused the assembled module.
@@ -77,65 +122,69 @@ def assemble(plans: Sequence[FunctionPlan], threads: int, path: Path) -> None:
     load_plugin()
     builder = relax.BlockBuilder()
     modules: list[tvm_ffi.Module] = []
-    for plan in plans:
-        _emit_function(builder, plan, modules)
-    module = builder.get()
-    if modules:
-        module = module.with_attr("external_mods", modules)
     try:
-        executable = tvm.compile(module, target=host_target(threads))
+        for plan in plans:
+            emit_function(builder, plan, modules, _places(builder, plan, threads, device))
+        module = builder.get()
+        if modules:
+            module = module.with_attr("external_mods", modules)
+        if device == "cpu":
+            executable = tvm.compile(module, target=host_target(threads))
+        else:
+            from collage.assemble.gpu import captures, compile_for_gpu
+
+            executable = compile_for_gpu(module, threads, graphs and captures(plans))
         with TemporaryDirectory(dir=path.parent) as objects:
             executable.export_library(str(path), workspace_dir=objects)
-    except OSError:
+    except (OSError, BackendError):
         raise
     except Exception as error:
         if full := _FULL_DISK.search(str(error)):
             raise OSError(errno.ENOSPC, full.group(), str(path)) from error
-        raise BackendError(f"the plan could not be assembled: {_first_line(error)}") from error
+        raise BackendError(f"the plan could not be assembled: {_cause(error)}") from error
 
 
-def _emit_function(
-    builder: relax.BlockBuilder, plan: FunctionPlan, modules: list[tvm_ffi.Module]
+def _places(builder: relax.BlockBuilder, plan: FunctionPlan, threads: int, device: str) -> Places:
+    if device == "cpu":
+        return Places(builder, plan.function)
+    from collage.assemble.gpu import GpuPlaces
+
+    return GpuPlaces(builder, plan.function, threads)
+
+
+def emit_function(
+    builder: relax.BlockBuilder,
+    plan: FunctionPlan,
+    modules: list[tvm_ffi.Module],
+    places: Places,
 ) -> None:
+    """Emit the calls of one function; the modules that they need are appended to `modules`."""
     function = plan.function
-    graph = function.graph
-    names = {value: f"v{position}" for position, value in enumerate(graph.inputs)}
-    params = [relax.Var(names[value], _relax_type(graph.types[value])) for value in graph.inputs]
-    environment: dict[str, relax.Expr] = dict(zip(graph.inputs, params, strict=True))
+    inputs = function.graph.inputs
+    params = [
+        relax.Var(f"v{position}", places.param_type(value)) for position, value in enumerate(inputs)
+    ]
     with builder.function(function.name, params):
         with builder.dataflow():
+            for value, param in zip(inputs, params, strict=True):
+                places.enter(value, param)
             for position, planned in enumerate(plan.kernels):
                 symbol = kernel_symbol(function.name, position, planned.backend)
-                _emit_kernel(builder, function, planned, symbol, environment, modules)
-            results = [_result(builder, function, value, environment) for value in graph.outputs]
+                _emit_kernel(planned, symbol, places, modules)
+            results = [places.result(value) for value in function.graph.outputs]
             result = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
         builder.emit_func_output(result)
 
 
-def _result(
-    builder: relax.BlockBuilder,
-    function: Function,
-    value: str,
-    environment: dict[str, relax.Expr],
-) -> relax.Expr:
-    if value in environment:
-        return environment[value]
-    return relax.const(tvm.runtime.tensor(function.weights[value]))
-
-
 def _emit_kernel(
-    builder: relax.BlockBuilder,
-    function: Function,
-    planned: PlannedKernel,
-    symbol: str,
-    environment: dict[str, relax.Expr],
-    modules: list[tvm_ffi.Module],
+    planned: PlannedKernel, symbol: str, places: Places, modules: list[tvm_ffi.Module]
 ) -> None:
-    arguments = [environment[value] for value in planned.inputs]
-    types = [_relax_type(function.type_of(value)) for value in planned.outputs]
-    match planned.kernel:
+    builder = places.builder
+    arguments = [places.argument(value) for value in planned.inputs]
+    types = [places.type_of(value) for value in planned.outputs]
+    match places.plugin_kernel(planned):
         case None:
-            shape = function.graph.types[planned.outputs[0]].shape
+            shape = places.function.graph.types[planned.outputs[0]].shape
             call = relax.op.reshape(arguments[0], shape)
         case PluginKernel(kind, blob, allocates):
             modules.append(tvm_ffi.get_global_func("collage.create_module")(kind, symbol, blob))
@@ -144,27 +193,30 @@ def _emit_kernel(
                 call = relax.op.call_pure_packed(symbol, *arguments, ty_args=made)
             else:
                 call = relax.op.call_dps_packed(symbol, relax.Tuple(arguments), out_ty=types)
-        case CudaKernel() | TirKernel(device="cuda"):
-            raise BackendError(f"the kernel of {planned.backend} needs a GPU: {CPU_ONLY}")
         case TirKernel(module, name, constants):
             body = module[name].with_attr("global_symbol", symbol)
             function_var = builder.add_func(body, symbol)
             weights = [relax.const(tvm.runtime.tensor(constant)) for constant in constants]
             call = relax.op.call_tir(function_var, relax.Tuple([*arguments, *weights]), types)
+        case CudaKernel():
+            raise BackendError(f"the kernel of {planned.backend} needs a GPU: add --device cuda")
     variable = builder.emit(call)
     if len(planned.outputs) == 1:
-        environment[planned.outputs[0]] = variable
+        places.define(planned.outputs[0], variable)
         return
     for position, value in enumerate(planned.outputs):
-        environment[value] = builder.emit(relax.TupleGetItem(variable, position))
+        places.define(value, builder.emit(relax.TupleGetItem(variable, position)))
 
 
-def _relax_type(of: TensorType | OpenType) -> relax.TensorType:
+def relax_type(of: TensorType | OpenType, device: object = None) -> relax.TensorType:
+    """Return the type of a tensor, on a device where one is named."""
     if isinstance(of, TensorType):
-        return relax.TensorType(of.shape, of.dtype)
+        return relax.TensorType(of.shape, of.dtype, vdevice=device)
     return relax.TensorType(dtype=of.dtype, ndim=-1 if of.shape is None else len(of.shape))
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+def _cause(error: Exception) -> str:
+    """The first line that a compiler calls an error, else the last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    errors = [line for line in lines if " error: " in line]
+    return [*errors, *lines[::-1], type(error).__name__][0]

@@ -56,6 +56,8 @@ class PluginKernel:
     kind: str
     blob: bytes
     allocates: bool = False
+    captures: bool = True
+    """On a GPU: it may be captured in a CUDA graph, i.e. it never waits for the host."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ BUILT_IN = {
     "cudnn": "collage.backends.cudnn:CudnnBackend",
     "cutlass": "collage.backends.cutlass:CutlassBackend",
     "tensorrt": "collage.backends.tensorrt:TensorRtBackend",
+    "onnxruntime-host": "collage.backends.on_host:OnHostBackend",
     "onnxruntime-cuda": "collage.backends.onnxruntime_cuda:OnnxRuntimeCudaBackend",
 }
 

@@ -110,4 +110,8 @@ class Manifest(_Frozen):
     precision: Precision | None = None
     quantised: bool = False
     """The model rounds to small integers, so two right answers may differ by one step."""
+    device: str = "cpu"
+    """Where its kernels run."""
+    compute_capability: str = ""
+    """Of the GPU that it was built for, e.g. "90"; "" without one."""
     files: dict[str, str]

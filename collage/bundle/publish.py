@@ -45,6 +45,8 @@ class Facts:
     libraries: frozenset[str]
     """Vendor libraries (plug-in names) that the chosen kernels call."""
     precision: Precision | None = None
+    device: str = "cpu"
+    compute_capability: str = ""
 
 
 def publish(
@@ -96,6 +98,8 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
         ),
         precision=facts.precision,
         quantised=any(is_quantised(one.function) for one in functions),
+        device=facts.device,
+        compute_capability=facts.compute_capability,
         files=files,
     )
 

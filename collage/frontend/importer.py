@@ -8,6 +8,7 @@ import onnx
 
 from collage.errors import InputError, ModelError
 from collage.frontend.fold import fold, save_model, tidy
+from collage.frontend.half import half_type, retyped
 from collage.frontend.infer import infer_types
 from collage.frontend.load import bind_shapes, read_model
 from collage.frontend.load_function import KINDS, make_function
@@ -22,6 +23,7 @@ def import_model(
     dims: Mapping[str, int] = {},
     shapes: Sequence[Mapping[str, tuple[int, ...]]] = (),
     work_dir: Path,
+    keep_half: bool = False,
 ) -> Model:
     """Import an ONNX model as functions `main`, `main_1`, ..., one per shape set.
 
@@ -30,6 +32,7 @@ def import_model(
         dims: values of named dynamic dimensions, for all shape sets.
         shapes: input shapes by input name, one mapping a shape set; none means one set from `dims`.
         work_dir: where each function's simplified file is written; created when missing.
+        keep_half: keep the type of a model in float16 or bfloat16, for a GPU (`frontend.half`).
 
     Raises:
         ModelError: the file cannot be used.
@@ -54,16 +57,16 @@ def import_model(
             bind_shapes(model, dims, shape)
         except InputError as error:
             raise type(error)(f"{path}: {error}") from None
-        function, found = _import_function(model, name, work_dir)
+        function, found = _import_function(model, name, work_dir, keep_half)
         functions.append(function)
         notes.update(dict.fromkeys(found))
     return Model(path, digest, tuple(functions), tuple(notes))
 
 
 def _import_function(
-    model: onnx.ModelProto, name: str, work_dir: Path
+    model: onnx.ModelProto, name: str, work_dir: Path, keep_half: bool
 ) -> tuple[Function, list[str]]:
-    model, note = fold(model, work_dir)
+    model, note = _folded(model, work_dir) if keep_half else fold(model, work_dir)
     notes = [note] if note else []
     tidy(model)
     types = infer_types(model, work_dir)
@@ -76,6 +79,15 @@ def _import_function(
     model.metadata_props.add(key=KINDS, value=json.dumps([int(kind) for kind in kinds]))
     save_model(model, simplified)
     return make_function(model, name, simplified, kinds), notes
+
+
+def _folded(model: onnx.ModelProto, work_dir: Path) -> tuple[onnx.ModelProto, str]:
+    """Fold a model so that 16-bit floats stay what they are."""
+    kind = half_type(model)
+    if not kind:
+        return fold(model, work_dir)
+    wide, note = fold(retyped(model, kind, onnx.TensorProto.FLOAT), work_dir)
+    return retyped(wide, onnx.TensorProto.FLOAT, kind), note
 
 
 def _kinds(function: Function) -> list[OpPatternKind]:

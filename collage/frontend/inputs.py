@@ -19,9 +19,12 @@ import onnxruntime
 
 from collage.errors import ModelError
 from collage.frontend.fold import first_line, session_options
+from collage.frontend.half import retyped, retyped_array
 from collage.frontend.model import Function
 from collage.frontend.region import region_onnx
 from collage.graph.dataflow import TensorType
+
+BFLOAT16, FLOAT = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
 
 _DEFAULT_LIMIT = 8
 _CARRIES_INTEGERS = frozenset({
@@ -109,13 +112,16 @@ def _bounds(function: Function, name: str) -> Iterator[int]:
 def reference_values(function: Function, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return every value of the function on `inputs`, the inputs included, weights left out.
 
+    A function in bfloat16, for which a CPU has no kernels, is computed in float32 and then rounded.
+
     Raises:
         ModelError: ONNX Runtime cannot run the function on these inputs.
     """
     try:
         running = _session(function, every_value=True)
         names = [value.name for value in running.get_outputs()]
-        results = running.run(names, dict(inputs))
+        feed = {name: retyped_array(value, BFLOAT16, FLOAT) for name, value in inputs.items()}
+        results = running.run(names, feed)
     except Exception as error:
         raise ModelError(
             f"ONNX Runtime cannot run the model on generated inputs: {first_line(error)}"
@@ -123,7 +129,8 @@ def reference_values(function: Function, inputs: Mapping[str, np.ndarray]) -> di
     values = dict(inputs)
     for name, value in zip(names, results, strict=True):
         if isinstance(value, np.ndarray) and value.dtype.kind not in "OSU":
-            values[name] = value
+            rounds = name in function.graph.types and function.type_of(name).dtype == "bfloat16"
+            values[name] = retyped_array(value, FLOAT, BFLOAT16) if rounds else value
     return values
 
 
@@ -145,17 +152,20 @@ def open_unoptimised(
         change: made to the graph, which has its inputs and outputs by then, and no weights.
     """
     whole = (1 << len(function.graph)) - 1
-    model = region_onnx(function, whole, weights_as_inputs=True)
+    model = retyped(region_onnx(function, whole, weights_as_inputs=True), BFLOAT16, FLOAT)
     graph = model.graph
     wanted = dict.fromkeys((*more, *function.graph.outputs))
     del graph.output[:], graph.input[:]
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
     for name in function.graph.inputs:
         graph.input.append(onnx.helper.make_value_info(name, function.value_types[name]))
+        if graph.input[-1].type.tensor_type.elem_type == BFLOAT16:
+            graph.input[-1].type.tensor_type.elem_type = FLOAT
     change(graph)
     options = session_options("ORT_DISABLE_ALL")
     external = {}
-    for name, value in function.weights.items():
+    for name, kept in function.weights.items():
+        value = retyped_array(kept, BFLOAT16, FLOAT)
         if value.nbytes > _LARGE_BYTES and value.dtype.isbuiltin == 1:
             graph.initializer.append(_external(name, value))
             external[name] = onnxruntime.OrtValue.ortvalue_from_numpy(value)

@@ -14,6 +14,7 @@ from collage.backends.nvidia.libraries import CUDART, driver_reason, open_librar
 from collage.errors import MeasureError
 from collage.measure.device import Clocks, DeviceIdentity, Launch, StickyError
 from collage.measure.timing import Call
+from collage.runtime.plugin import load_cuda_runtime
 
 STICKY = frozenset({
     214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720, 721, 999,
@@ -39,6 +40,7 @@ class CudaDevice:
     def __init__(self, ordinal: int = 0) -> None:
         if reason := driver_reason() or open_library(CUDART).reason:
             raise MeasureError(f"no GPU to measure on: {reason}")
+        load_cuda_runtime()
         self._cuda = ctypes.CDLL(open_library(CUDART).path)
         self._cuda.cudaGetErrorString.restype = ctypes.c_char_p
         self._ordinal = ordinal
@@ -103,7 +105,7 @@ class CudaDevice:
         import tvm
         import tvm_ffi
 
-        device, stream = tvm.cuda(self._ordinal), self.stream
+        device, stream = tvm.cuda(self._ordinal), self.stream.value
 
         def run(*arguments: object) -> object:
             with tvm_ffi.use_raw_stream(device, stream):

@@ -65,7 +65,13 @@ def list_candidates(path: Path, options: Options) -> list[ListedBackend]:
     """
     backends = known_backends(options.backends, options.device)
     with tempfile.TemporaryDirectory(prefix="collage-") as folder:
-        model = import_model(path, dims=options.dims, shapes=options.shapes, work_dir=Path(folder))
+        model = import_model(
+            path,
+            dims=options.dims,
+            shapes=options.shapes,
+            work_dir=Path(folder),
+            keep_half=options.device != "cpu",
+        )
         return [listed(function, backend) for function in model.functions for backend in backends]
 
 

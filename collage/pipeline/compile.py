@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from collage.assemble import FunctionPlan, assemble, kernel_symbol
-from collage.assemble.executable import CPU_ONLY
 from collage.backends.base import PluginKernel
+from collage.backends.nvidia.compiler import ARCHITECTURE
 from collage.bundle.publish import Facts, Published, publish
-from collage.errors import InputError, MeasureError, OptionError
+from collage.errors import InputError, MeasureError
 from collage.frontend import Function, Model
 from collage.frontend.inputs import random_inputs
 from collage.measure.peaks import machine_peaks
@@ -71,10 +71,6 @@ def compile_model(
     """
     check_output(output)
     with open_session(options, progress) as session:
-        if options.device != "cpu":  # after the backends' own reasons, before anything is measured
-            raise OptionError(
-                f"{CPU_ONLY}; `collage candidates --device {options.device}` lists what there is"
-            )
         return _compile(path, output, session)
 
 
@@ -93,8 +89,10 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         session.threads,
         session.environment.digest,
         session.options.seed,
-        _libraries(one.kernels for one in compiled),
+        _libraries((one.kernels for one in compiled), session.options.device),
         manifest_precision(allowed, results) if allowed else None,
+        session.options.device,
+        "" if session.options.device == "cpu" else ARCHITECTURE.removeprefix("sm_"),
     )
     run = Run(
         model,
@@ -202,7 +200,9 @@ def _kernel_seconds(
     session: Session,
 ) -> dict[int, float]:
     """Time the kernels inside the executable that ships; views have no kernel."""
-    contender = Contender(executable.name, "executable", executable.path, plan.function.name)
+    contender = Contender(
+        executable.name, "executable", executable.path, plan.function.name, executable.device
+    )
     try:
         found = profile_kernels(contender, inputs, session.threads, session.work_dir)
     except MeasureError:
@@ -219,18 +219,22 @@ def _final_executable(compiled: Sequence[Compiled], session: Session) -> Path:
     if len(compiled) == 1:
         return compiled[0].published.decision.chosen.path
     file = session.work_dir / "all.so"
-    assemble([one.kernels for one in compiled], session.threads, file)
+    options = session.options
+    kernels = [one.kernels for one in compiled]
+    assemble(kernels, session.threads, file, options.device, options.cuda_graphs)
     return file
 
 
-def _libraries(plans: Iterator[FunctionPlan]) -> frozenset[str]:
-    found: set[str] = set()
+def _libraries(plans: Iterator[FunctionPlan], device: str) -> frozenset[str]:
+    found: set[str] = set() if device == "cpu" else {"cudart"}
     for plan in plans:
         for planned in plan.kernels:
             if isinstance(planned.kernel, PluginKernel):
                 kind = planned.kernel.kind
+                header, _ = unpack(planned.kernel.blob)
+                if kind == "on_host":
+                    kind = str(header["kind"])
                 if kind == "shared_library":
-                    header, _ = unpack(planned.kernel.blob)
                     libraries = header.get("libraries", ())
                     found.update(map(str, libraries if isinstance(libraries, list) else ()))
                 elif kind in library_names():  # the plug-in's own kernels need no library
@@ -257,7 +261,7 @@ def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Laten
             one.name: golden[f"{function}/input/{one.name}"] for one in manifest.functions[0].inputs
         }
     contenders = [
-        Contender("collage", "executable", bundle / manifest.executable, function),
+        Contender("collage", "executable", bundle / manifest.executable, function, manifest.device),
         *original_frameworks(model, may_reduce=manifest.precision is not None),
     ]
     with tempfile.TemporaryDirectory() as work_dir:

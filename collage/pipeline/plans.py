@@ -45,9 +45,10 @@ class WholePlans:
         file = self.session.work_dir / f"{function.name}-{plan.name}.so"
         self.named[plan.name] = plan
         self.kernels[plan.name] = self._kernels(plan.plan)
-        assemble([self.kernels[plan.name]], self.session.threads, file)
+        device, graphs = self.session.options.device, self.session.options.cuda_graphs
+        assemble([self.kernels[plan.name]], self.session.threads, file, device, graphs)
         return PlanExecutable(
-            plan.name, file, plan.plan.predicted_s, plan.single, plan.plan.reduced
+            plan.name, file, plan.plan.predicted_s, plan.single, plan.plan.reduced, device
         )
 
     def fresh(self) -> list[NamedPlan]:

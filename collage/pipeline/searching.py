@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.cost import Cost
+from collage.errors import ModelError
 from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.sensitivity import Sensitivity
@@ -38,7 +39,11 @@ def imported(path: Path, session: Session) -> Model:
     options = session.options
     with session.progress.stage("import"), session.seconds.of("import"):
         return import_model(
-            path, dims=options.dims, shapes=options.shapes, work_dir=session.work_dir
+            path,
+            dims=options.dims,
+            shapes=options.shapes,
+            work_dir=session.work_dir,
+            keep_half=options.device != "cpu",
         )
 
 
@@ -52,7 +57,16 @@ class Samples:
 
 
 def sampled(model: Model, function: Function, session: Session) -> Samples:
-    """Make inputs, and run the original model on them."""
+    """Make inputs, and run the original model on them.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run it, or it exchanges bfloat16.
+    """
+    for value in (*function.graph.inputs, *function.graph.outputs):
+        if function.type_of(value).dtype == "bfloat16":
+            raise ModelError(
+                f"{value!r} is bfloat16: executables exchange numpy arrays, which have no such type"
+            )
     with session.seconds.of("import"):
         inputs = random_inputs(function, session.options.seed)
         folder = session.work_dir / f"reference-{function.name}"

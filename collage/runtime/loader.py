@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.errors import BundleError, InputError
+from collage.runtime.machine import start_machine
 from collage.runtime.manifest import (
     Manifest,
     Precision,
@@ -25,11 +26,9 @@ from collage.runtime.manifest import (
     verify_files,
     verify_machine,
 )
-from collage.runtime.plugin import load_plugin
 from collage.runtime.precision import output_error
 
 ALIGNMENT = 64
-CPU, POOLED_ALLOCATOR = 1, 2
 Outputs = dict[str, np.ndarray]
 
 TOLERANCE = {"float16": (1e-2, 5e-3), "float32": (1e-3, 1e-4), "float64": (1e-3, 1e-4)}
@@ -57,7 +56,8 @@ class LoadedBundle:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
-        machine = _start(folder / manifest.executable, manifest.threads)
+        os.environ["TVM_NUM_THREADS"] = str(manifest.threads)
+        machine = start_machine(folder / manifest.executable, manifest.threads, manifest.device)
         self._functions = [_Function(one, machine[one.function]) for one in manifest.functions]
 
     @property
@@ -153,20 +153,6 @@ class _Function:
     def _detached(self, output: object) -> np.ndarray:
         """An array of the caller's own: an output may be an input or a constant of the model."""
         return np.array(np.from_dlpack(output))  # type: ignore[arg-type]
-
-
-def _start(executable: Path, threads: int) -> Mapping[str, Callable[..., object]]:
-    os.environ["TVM_NUM_THREADS"] = str(threads)
-    load_plugin()
-    import tvm_ffi
-
-    tvm_ffi.get_global_func("collage.set_threads")(threads)
-    try:
-        machine = tvm_ffi.load_module(str(executable.resolve()))["vm_load_executable"]()
-        machine["vm_initialization"](CPU, 0, POOLED_ALLOCATOR)
-    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-        raise BundleError(f"{executable} cannot be loaded: {error}") from error
-    return machine
 
 
 def _aligned(tensor: Tensor) -> np.ndarray:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from collage.errors import BackendError, BundleError
 from collage.runtime.cpu import cpu_flags
+from collage.runtime.gpu import gpu_problem
 from collage.runtime.plugin import (
     library_distribution,
     library_names,
@@ -86,6 +87,10 @@ class Manifest:
     """None where nothing but float32 was allowed."""
     quantised: bool = False
     """The model rounds to small integers, so two right answers may differ by one step."""
+    device: str = "cpu"
+    """Where its kernels run."""
+    compute_capability: str = ""
+    """Of the GPU that it was built for: its kernels are for GPUs with that major number."""
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -146,6 +151,8 @@ def verify_machine(manifest: Manifest) -> None:
             f"this processor lacks {', '.join(missing)}; the bundle was made for a machine like "
             f"{manifest.cpu_model}. Compile the model on this kind of machine."
         )
+    if manifest.device == "cuda" and (problem := gpu_problem(manifest.compute_capability)):
+        problems.append(problem)
     problems += [
         problem
         for name, library in sorted(manifest.libraries.items())
@@ -172,6 +179,8 @@ def _parse(raw: dict) -> Manifest:
         files=dict(raw["files"]),
         precision=_precision(raw.get("precision")),
         quantised=bool(raw.get("quantised", False)),
+        device=str(raw.get("device", "cpu")),
+        compute_capability=str(raw.get("compute_capability", "")),
     )
 
 

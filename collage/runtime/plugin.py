@@ -34,14 +34,17 @@ class Library:
     distribution: str
     glob: str
     requirement: str = ""
+    toolkit: bool = False
+    """A CUDA toolkit has it too, in folders where no wheel is."""
 
 
 LIBRARIES = {
     "onnxruntime": Library("onnxruntime", "libonnxruntime.so.*", "onnxruntime>=1.31,<1.32"),
     "openvino": Library("openvino", "libopenvino_c.so.*", "openvino>=2026.4,<2026.5"),
     "onednn": Library("onednn-cpu-gomp", "libdnnl.so.3", "onednn-cpu-gomp==2023.2.0"),
-    "cublaslt": Library("nvidia-cublas", "libcublasLt.so.*", "nvidia-cublas>=13"),
-    "cudart": Library("nvidia-cuda-runtime", "libcudart.so.*", "nvidia-cuda-runtime>=13"),
+    "cublaslt": Library("nvidia-cublas", "libcublasLt.so.*", "nvidia-cublas>=13", True),
+    "cudart": Library("nvidia-cuda-runtime", "libcudart.so.*", "nvidia-cuda-runtime>=13", True),
+    "cudnn": Library("nvidia-cudnn-cu13", "libcudnn.so.*", "nvidia-cudnn-cu13>=9", True),
 }
 
 
@@ -81,10 +84,16 @@ def library_file(name: str) -> str:
 
 
 def library_version(name: str) -> str:
-    """Version of the installed distribution. Raises BackendError when it is not installed."""
+    """Version of the installed distribution, or of a toolkit's file as its name says it.
+
+    Raises:
+        BackendError: neither is here.
+    """
     try:
         return distribution(_library(name).distribution).version
     except PackageNotFoundError:
+        for file in _toolkit_files(_library(name)):
+            return file.resolve().name.partition(".so.")[2]
         raise BackendError(_missing(name)) from None
 
 
@@ -101,6 +110,8 @@ def library_path(name: str) -> Path:
     for file in _files(library.distribution):
         if fnmatch(file.name, library.glob) and file.exists():
             return file.resolve()
+    for file in _toolkit_files(library):
+        return file
     raise BackendError(_missing(name))
 
 
@@ -128,6 +139,29 @@ def load_plugin() -> None:
     Sets WAITING unless the user chose. Raises BackendError when the plug-in was not built.
     """
     _load()
+
+
+@functools.cache
+def load_cuda_runtime() -> None:
+    """Load TVM's runtime for NVIDIA GPUs, once: virtual machines can then use `cuda` devices.
+
+    TVM's Python package tries it when it is imported, but finds the CUDA runtime on the loader's path
+    only; that of a wheel is opened here first.
+
+    Raises:
+        BackendError: the driver, the CUDA runtime or TVM's library for it is missing.
+    """
+    load_plugin()
+    import tvm_ffi
+
+    if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is not None:
+        return
+    library = _tvm_runtime().with_name("libtvm_runtime_cuda.so")
+    try:
+        ctypes.CDLL(str(library_path("cudart")), mode=os.RTLD_GLOBAL | os.RTLD_NOW)
+        ctypes.CDLL(str(library), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+    except OSError as error:
+        raise BackendError(f"TVM's runtime for GPUs cannot be loaded: {error}") from error
 
 
 @functools.cache
@@ -171,6 +205,17 @@ def _library(name: str) -> Library:
     except KeyError:
         known = ", ".join(library_names())
         raise BackendError(f"no library is called {name!r}; known: {known}") from None
+
+
+def _toolkit_files(library: Library) -> Iterator[Path]:
+    """Yield the library's files in a CUDA toolkit, and where the loader was told to look."""
+    if not library.toolkit:
+        return
+    folders = [Path(one) for one in os.environ.get("LD_LIBRARY_PATH", "").split(":") if one]
+    for home in filter(None, (os.environ.get("CUDA_HOME"), "/usr/local/cuda")):
+        folders += [Path(home) / "lib64", Path(home) / "lib"]
+    for folder in folders:
+        yield from sorted(file for file in folder.glob(library.glob) if file.suffix != ".map")
 
 
 def _files(name: str) -> Iterator[Path]:

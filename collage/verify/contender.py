@@ -25,6 +25,7 @@ from typing import TextIO
 import numpy as np
 
 from collage.measure.worker import die_with_parent
+from collage.runtime.machine import start_machine
 from collage.verify.original import open_original
 from collage.verify.trials import answer_trials, check_trials
 
@@ -61,17 +62,17 @@ class _Executable(Runner):
     """An executable's function."""
 
     def __init__(
-        self, path: str, function: str, inputs: dict[str, np.ndarray], threads: int
+        self,
+        path: str,
+        function: str,
+        inputs: dict[str, np.ndarray],
+        threads: int,
+        device: str = "cpu",
     ) -> None:
         import tvm_ffi
 
-        from collage.runtime.plugin import load_plugin
-
         super().__init__({name: _aligned(value) for name, value in inputs.items()})
-        load_plugin()
-        tvm_ffi.get_global_func("collage.set_threads")(threads)
-        self._machine = tvm_ffi.load_module(path)["vm_load_executable"]()
-        self._machine["vm_initialization"](1, 0, 2)
+        self._machine = start_machine(Path(path), threads, device)
         self._function = self._machine[function]
         self._tensors = [tvm_ffi.from_dlpack(value) for value in self.inputs.values()]
 
@@ -204,7 +205,7 @@ class _OpenVinoBf16(_OpenVino):
     precision = "bf16"
 
 
-KINDS: dict[str, Callable[[str, str, dict[str, np.ndarray], int], Runner]] = {
+KINDS: dict[str, Callable[..., Runner]] = {
     "executable": _Executable,
     "onnxruntime": _OnnxRuntime,
     "openvino": _OpenVino,
@@ -222,7 +223,8 @@ def main() -> None:
         inputs = {name: np.asarray(stored[name], order="C") for name in request["order"]}
     try:
         make = KINDS[request["kind"]]
-        run = make(request["path"], request["function"], inputs, request["threads"])
+        where = {} if request["device"] == "cpu" else {"device": request["device"]}
+        run = make(request["path"], request["function"], inputs, request["threads"], **where)
         run()
     except Exception as error:
         _answer(answers, {"error": f"{type(error).__name__}: {_first_line(error)}"})

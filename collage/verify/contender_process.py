@@ -27,6 +27,8 @@ class Contender:
     kind: str
     path: Path
     function: str = "main"
+    device: str = "cpu"
+    """What an executable was assembled for."""
 
 
 class ContenderProcess:
@@ -64,6 +66,7 @@ class ContenderProcess:
             "kind": contender.kind,
             "path": str(contender.path.resolve()),
             "function": contender.function,
+            "device": contender.device,
             "inputs": str(feed.resolve()),
             "order": list(order),
             "threads": threads,

@@ -54,6 +54,8 @@ class PlanExecutable:
     predicted_s: float
     single: str = ""
     reduced: bool = False
+    device: str = "cpu"
+    """What it was assembled for."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,9 @@ class Gate:
             room = _most_at_once(waiting) - len(arena.names)
             heat, waiting = waiting[:room], waiting[room:]
             heats.met += [plan for plan in heat if plan not in heats.met]
-            heats.rejected |= arena.enter([Contender(p.name, "executable", p.path) for p in heat])
+            heats.rejected |= arena.enter(
+                [Contender(p.name, "executable", p.path, device=p.device) for p in heat]
+            )
             for plan in heat:
                 if plan.name in arena.names and (why := examiner.wrong(plan)):
                     heats.rejected[plan.name] = why

@@ -1,14 +1,13 @@
 """Which single nodes cuDNN computes, with the reason for each that it does not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
-from collage.backends.nvidia.operands import Operands
 from collage.backends.nvidia.product import DTYPES, attributes, known_type
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import Node
-from collage.runtime.blob import Header
+from collage.runtime.blob import Header, Json
 
 MOST_SPATIAL = 3
 
@@ -31,8 +30,8 @@ def refusal(function: Function, index: int) -> str | None:
     return check(function, node)
 
 
-def single_operation(function: Function, index: int, operands: Operands) -> Header:
-    """Describe a node that is one operation.
+def single_operation(function: Function, index: int) -> Header:
+    """Describe a node that is one operation: a softmax over the last axis, or pooling.
 
     Raises:
         BackendError: cuDNN does not compute it.
@@ -40,38 +39,66 @@ def single_operation(function: Function, index: int, operands: Operands) -> Head
     if reason := refusal(function, index):
         raise BackendError(reason)
     node, found = function.graph.nodes[index], attributes(function, index)
-    plain = {name: value for name, value in found.items() if isinstance(value, int | float | list)}
+    x, y = (function.graph.types[name].shape for name in (node.inputs[0], node.outputs[0]))
+    header: dict[str, Json] = {"dtype": dtype_of(function, index), "inputs": 1}
+    if node.op == "Softmax":
+        rows = [prod(x[:-1]), x[-1], 1, 1]
+        return {**header, "operation": "softmax", "x": rows, "y": rows}
+    spatial, whole = len(x) - 2, node.op == "GlobalAveragePool"
+    counts_pads = found.get("count_include_pad", 0)
     return {
-        "operation": node.op, "attributes": plain,  # type: ignore[dict-item]
-        "operands": [operands.number(name) for name in node.inputs],
+        **header, "operation": "pooling", "x": list(x), "y": list(y),
+        "mode": "max" if node.op == "MaxPool" else "average" if counts_pads else "average_inside",
+        "window": list(x[2:] if whole else found["kernel_shape"]),  # type: ignore[call-overload]
+        "pads": list(found.get("pads", [0] * spatial))[:spatial],  # type: ignore[call-overload]
+        "strides": list(found.get("strides", [1] * spatial)),  # type: ignore[call-overload]
     }  # fmt: skip
+
+
+def dtype_of(function: Function, index: int) -> str:
+    """Return the dtype that a node computes in: that of its first input."""
+    return function.graph.types[function.graph.nodes[index].inputs[0]].dtype
+
+
+def spatial_extents(shape: Sequence[int]) -> list[int]:
+    """Return the extents with at least two spatial dimensions, as cuDNN wants them."""
+    return [*shape[:2], *[1] * (4 - len(shape)), *shape[2:]]
 
 
 def _convolution(function: Function, node: Node) -> str | None:
     spatial = len(function.graph.types[node.inputs[0]].shape) - 2
     if not 1 <= spatial <= MOST_SPATIAL:
         return f"a convolution over {spatial} dimensions"
+    if any(name and name not in function.weights for name in node.inputs[1:]):
+        return "a convolution whose weights are computed"
+    if node.inputs[0] in function.weights:
+        return "a convolution of a constant"
+    return _padding(function, node, spatial)
+
+
+def _padding(function: Function, node: Node, spatial: int) -> str | None:
     found = attributes(function, node.index)
     if found.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
         return f"padding is {found['auto_pad']!r}, not explicit"
     pads = list(found.get("pads", [0] * 2 * spatial))  # type: ignore[call-overload]
     if min(pads) < 0:
         return f"pads are {pads}"
+    if pads[:spatial] != pads[spatial:]:
+        return f"pads are {pads}: cuDNN pads both sides alike"
     return None
 
 
 def _last_axis(function: Function, node: Node) -> str | None:
     rank = len(function.graph.types[node.inputs[0]].shape)
+    if node.inputs[0] in function.weights:
+        return f"{node.op} of a constant"
     default = -1 if function.opsets.get("", 1) >= 13 or node.op != "Softmax" else 1
     axis = int(attributes(function, node.index).get("axis", default))  # type: ignore[call-overload]
     return None if axis % rank == rank - 1 else f"{node.op} over axis {axis} of {rank}"
 
 
 def _layer_norm(function: Function, node: Node) -> str | None:
-    graph = function.graph
-    if any(name in graph.readers or name in graph.outputs for name in node.outputs[1:] if name):
-        return "LayerNormalization whose mean or deviation is used"
-    return _last_axis(function, node)
+    return f"{node.op} needs cuDNN's graph interface, which the plug-in does not call"
 
 
 def _pooling(function: Function, node: Node) -> str | None:
@@ -85,9 +112,7 @@ def _pooling(function: Function, node: Node) -> str | None:
         return f"{node.op} with ceil_mode"
     if any(one != 1 for one in found.get("dilations", [])):  # type: ignore[attr-defined]
         return f"{node.op} with dilations"
-    if found.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        return f"padding is {found['auto_pad']!r}, not explicit"
-    return None
+    return _padding(function, node, spatial)
 
 
 CHECKS: dict[str, Callable[[Function, Node], str | None]] = {

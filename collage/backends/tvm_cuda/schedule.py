@@ -59,12 +59,25 @@ def cuda_code(module: tvm.IRModule) -> str:
     return "\n".join(one.inspect_source() for one in cuda_module(module).mod.imports)
 
 
-def cuda_module(module: tvm.IRModule) -> tvm.runtime.Executable:
-    """Compile the kernels of a module. Raises BackendError where nvcc is missing, or refuses them."""
+def use_nvcc() -> None:
+    """Tell TVM, which compiles what it generates itself, which compiler to use.
+
+    Its default is NVRTC through another package. Its fast mathematics is off: costs and numbers are those
+    of float32.
+
+    Raises:
+        BackendError: there is no nvcc.
+    """
     nvcc = find_nvcc()
     if nvcc is None:
         raise BackendError(nvcc_availability().reason)
-    os.environ.update(nvcc_environment(nvcc))  # TVM runs nvcc itself and finds it there only
+    os.environ.update(nvcc_environment(nvcc))
+    os.environ.update(TVM_CUDA_COMPILE_MODE="nvcc", TVM_CUDA_NVCC_NO_FAST_MATH="1")
+
+
+def cuda_module(module: tvm.IRModule) -> tvm.runtime.Executable:
+    """Compile the kernels of a module. Raises BackendError where nvcc is missing, or refuses them."""
+    use_nvcc()
     try:
         return tvm.compile(module, target=cuda_target())
     except Exception as error:

@@ -31,9 +31,6 @@ template <typename Result, typename... Args>
 auto Flat(Result (*)(Args...)) -> typename Plain<Result>::Type (*)(typename Plain<Args>::Type...);
 #define SAME(declared, real) static_assert(std::is_same_v<declared, decltype(Flat(&real))>, #real)
 
-// The header overloads cudaMalloc with a template.
-extern cudaError_t (&c_malloc)(void**, size_t);
-
 SAME(lt::Create, cublasLtCreate);
 SAME(lt::StatusString, cublasLtGetStatusString);
 SAME(lt::DescriptorCreate, cublasLtMatmulDescCreate);
@@ -47,10 +44,6 @@ SAME(lt::LayoutCreate, cublasLtMatrixLayoutCreate);
 SAME(lt::PreferenceCreate, cublasLtMatmulPreferenceCreate);
 SAME(lt::GetHeuristic, cublasLtMatmulAlgoGetHeuristic);
 SAME(lt::Matmul, cublasLtMatmul);
-SAME(lt::Malloc, c_malloc);
-SAME(lt::Free, cudaFree);
-SAME(lt::Memcpy, cudaMemcpy);
-SAME(lt::ErrorString, cudaGetErrorString);
 
 static_assert(sizeof(lt::Algorithm) == sizeof(cublasLtMatmulAlgo_t));
 static_assert(sizeof(lt::Heuristic) == sizeof(cublasLtMatmulHeuristicResult_t));
@@ -74,7 +67,6 @@ static_assert(lt::kBatchOffset == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
 static_assert(lt::kMaxWorkspace == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
 static_assert(lt::kAlignmentA == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
 static_assert(lt::kAlignmentD == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
-static_assert(lt::kHostToDevice == int(cudaMemcpyHostToDevice));
 
 // The sizes of the attributes that cublaslt.cc sets.
 static_assert(sizeof(cublasOperation_t) == sizeof(std::int32_t));

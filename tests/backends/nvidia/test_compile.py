@@ -16,13 +16,14 @@ from collage.backends.nvidia.compiler import (
     cutlass_include,
     find_nvcc,
 )
+from collage.backends.nvidia.libraries import wheel_folders
 from collage.backends.tvm_cuda import TvmCudaBackend
 from collage.errors import BackendError
 from collage.runtime.blob import unpack
 from tests.backends.nvidia.layer import TYPES, layer, nodes_of
 
 NATIVE = Path(__file__).parents[3] / "native"
-CHECK = Path(__file__).parent / "cublaslt_check.cc"
+HERE = Path(__file__).parent
 CUBIN = (f"-arch={ARCHITECTURE}", "-cubin")
 if find_nvcc() is None:
     pytest.skip("no nvcc: make cuda-check installs it", allow_module_level=True)
@@ -105,8 +106,22 @@ def test_the_declared_interface_of_cublaslt_is_the_real_one():
     nvcc = find_nvcc()
     if not (nvcc.home / "include" / "cublasLt.h").is_file():
         pytest.skip("no cublasLt.h: make cuda-check installs it")
-    command = ["g++", "-std=c++17", "-fsyntax-only", f"-I{nvcc.home / 'include'}", f"-I{NATIVE}"]
-    done = subprocess.run([*command, str(CHECK)], capture_output=True, text=True, check=False)
+    check_declarations("cublaslt_check.cc", nvcc.home / "include")
+
+
+def test_the_declared_interface_of_cudnn_is_the_real_one():
+    folders = [folder.parent / "include" for folder in wheel_folders("nvidia")]
+    found = [folder for folder in folders if (folder / "cudnn.h").is_file()]
+    if not found:
+        pytest.skip("no cudnn.h: make cuda-check installs it")
+    check_declarations("cudnn_check.cc", found[0], find_nvcc().home / "include")
+
+
+def check_declarations(name, *includes):
+    command = ["g++", "-std=c++17", "-w", "-fsyntax-only", *(f"-I{one}" for one in includes)]
+    done = subprocess.run(
+        [*command, f"-I{NATIVE}", str(HERE / name)], capture_output=True, text=True, check=False
+    )
     assert not done.returncode, done.stderr
 
 

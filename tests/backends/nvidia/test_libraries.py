@@ -12,7 +12,15 @@ from collage.cli import main
 from collage.errors import OptionError
 from collage.options import Options
 
-NAMES = ("tvm-cuda", "cublas", "cudnn", "cutlass", "tensorrt", "onnxruntime-cuda")
+NAMES = (
+    "tvm-cuda",
+    "cublas",
+    "cudnn",
+    "cutlass",
+    "tensorrt",
+    "onnxruntime-cuda",
+    "onnxruntime-host",
+)
 without_gpu = pytest.mark.skipif(driver_reason() == "", reason="this machine has a GPU")
 
 

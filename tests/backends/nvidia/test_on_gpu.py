@@ -14,6 +14,8 @@ from collage.measure.work import Work
 from collage.measure.worker import first_run, timer_of
 from collage.measure.workshop import FunctionWorkshop
 from tests.backends.nvidia.layer import layer, nodes_of
+from tests.backends.nvidia.plans import BACKENDS, check, plan_of, windows
+from tests.backends.regions import convolutions
 
 REGIONS = {
     "matmul": ("MatMul",),
@@ -26,6 +28,7 @@ TAKEN = {
     "cublas": ("matmul", "matmul+bias", "matmul+bias+relu"),
     "cutlass": ("matmul", "matmul+bias", "matmul+bias+relu"),
     "tvm-cuda": tuple(REGIONS),
+    "cudnn": ("softmax",),
 }
 on_gpu = (pytest.mark.gpu, pytest.mark.skipif(driver_reason() != "", reason="no GPU"))
 ROWS = [("onnxruntime", "float32", "matmul+bias+relu")]
@@ -87,3 +90,14 @@ def test_every_toolchain_is_here_or_says_what_is_missing():
         found = backend.availability()
         assert found.available != bool(found.reason)
         assert "no driver" not in found.reason
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(driver_reason() != "", reason="no GPU")
+@pytest.mark.parametrize("model", [convolutions, windows])
+@pytest.mark.parametrize("name", ["cudnn", "cublas", "cutlass", "tvm-cuda", "onnxruntime-host"])
+def test_an_executable_computes_the_models_numbers(tmp_path, model, name):
+    """Three calls on three inputs: the first captures a CUDA graph, the others replay it."""
+    if reason := BACKENDS[name].availability().reason:
+        pytest.skip(reason)
+    check(plan_of(model(tmp_path), BACKENDS[name]), tmp_path, rtol=1e-3, atol=1e-4)

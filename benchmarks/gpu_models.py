@@ -1,0 +1,137 @@
+"""Whole models on a GPU: compiled, checked, and timed against single toolchains and PyTorch.
+
+Each model is compiled in float32 and float16 with the command line, in a process of its own; the bundle
+checks its golden data and is timed, with CUDA graphs and without. bfloat16 has no numpy arrays to be
+exchanged in, so its kernels are measured (`benchmarks.gpu`) and its executables are not made.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from benchmarks.model_set import ROOT
+from collage.errors import CollageError
+from collage.frontend import Function, import_model
+from collage.frontend.half import retyped
+
+KINDS = {
+    "float32": onnx.TensorProto.FLOAT,
+    "float16": onnx.TensorProto.FLOAT16,
+    "bfloat16": onnx.TensorProto.BFLOAT16,
+}
+HEADER = (
+    "| model | dtype | Collage, us | without graphs | best single | over it | predicted / measured "
+    "| eager | compile | plan |\n|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Seconds for measuring candidates of one model, and for one command altogether."""
+
+    measure_s: float = 40.0
+    command_s: float = 240.0
+    workers: int = 8
+
+
+def in_dtype(model: Path, dtype: str, folder: Path) -> Path:
+    """Write the folded model in another dtype; return the file."""
+    function = import_model(model, work_dir=folder / f"{model.stem}-float32").functions[0]
+    made = onnx.load(function.simplified)
+    del made.metadata_props[:]
+    path = folder / f"{model.stem}-{dtype}.onnx"
+    onnx.save(retyped(made, KINDS["float32"], KINDS[dtype]), path)
+    return path
+
+
+def imported(model: Path, folder: Path) -> Function:
+    """Import a file of `in_dtype` as a compile for a GPU does."""
+    return import_model(model, work_dir=folder / f"{model.stem}-work", keep_half=True).functions[0]
+
+
+def row_of(name: str, dtype: str, model: Path, folder: Path, budget: Budget) -> str:
+    """Compile, check and time one model; a row of the table, or why there is none."""
+    bundle, device = folder / f"{model.stem}.collage", "cuda"
+    compile_ = [
+        "compile", str(model), "-o", str(bundle), "--device", device, "--json", "--quiet",
+        "--cache-dir", str(folder / "store"), "--effort", "quick", "--tune", "0s", "--refine", "0s",
+        "--budget", f"{budget.measure_s:.0f}s", "--timeout", "120s", "--memory", "16GiB",
+        "--workers", str(budget.workers),
+    ]  # fmt: skip
+    try:
+        summary = _command(compile_, budget.command_s)
+        report = json.loads((bundle / "report.json").read_text())["functions"][0]
+        with_graphs = _command(["bench", str(bundle), "--json"], 60)["seconds"]
+        _command(["run", str(bundle), "--json"], 60)  # compares its golden data
+        _command([*compile_, "--no-cuda-graphs"], budget.command_s)
+        without = _command(["bench", str(bundle), "--json"], 60)["seconds"]
+    except CollageError as error:
+        return f"| {name} | {dtype} | - | - | - | - | - | - | - | {error} |"
+    chosen = summary["latency"]["collage_s"]
+    singles = _singles(report, summary["backends"])
+    best = min(singles, key=singles.get, default="") if singles else ""  # type: ignore[arg-type]
+    over = f"{singles[best] / chosen:.2f}" if best else "-"
+    torch = _torch(name, dtype, json.loads((bundle / "manifest.json").read_text())["functions"][0])
+    cells = [
+        name, dtype, f"{with_graphs * 1e6:.1f}", f"{without * 1e6:.1f}",
+        f"{best} {singles[best] * 1e6:.1f}" if best else "none covers the model", over,
+        f"{summary['predicted_s'] / chosen:.2f}" if summary["predicted_s"] else "-",
+        torch["eager"], torch["compile"], _plan(summary["plan"]),
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def _singles(report: dict, backends: Sequence[str]) -> dict[str, float]:  # type: ignore[type-arg]
+    """Measured seconds of the plans of one toolchain, by its name."""
+    return {
+        backend: plan["measured_s"]
+        for plan in report["plans"]
+        for backend in backends
+        if plan["measured_s"] and plan["name"] == f"{backend}-only"
+    }
+
+
+def _plan(regions: Sequence[dict]) -> str:  # type: ignore[type-arg]
+    counts: dict[str, int] = {}
+    for region in regions:
+        counts[region["backend"]] = counts.get(region["backend"], 0) + 1
+    return ", ".join(f"{backend} {count}" for backend, count in sorted(counts.items()))
+
+
+def _torch(name: str, dtype: str, function: dict) -> dict[str, str]:  # type: ignore[type-arg]
+    """What PyTorch needs for the same network, in words."""
+    signature = {one["name"]: (one["shape"], one["dtype"]) for one in function["inputs"]}
+    command = [sys.executable, "-m", "benchmarks.gpu_torch", name, dtype, json.dumps(signature)]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        )
+        found = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.TimeoutExpired, ValueError, IndexError):
+        found = {"eager": None, "compile": None, "reason": "did not end"}
+    why = found["reason"] or "-"
+    return {
+        way: f"{found[way] * 1e6:.1f}" if found[way] else why for way in ("eager", "compile")
+    }  # fmt: skip
+
+
+def _command(arguments: Sequence[str], timeout_s: float) -> dict:  # type: ignore[type-arg]
+    """Run `collage`; return its document. Raises CollageError with its words when it fails."""
+    command, start = [sys.executable, "-m", "collage.cli", *arguments], time.monotonic()
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise CollageError(f"{arguments[0]} took longer than {timeout_s:.0f} s") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("collage:")]
+        passed = time.monotonic() - start
+        raise CollageError(f"{arguments[0]} failed after {passed:.0f} s: {(lines or ['?'])[0]}")
+    return json.loads(done.stdout)  # type: ignore[no-any-return]

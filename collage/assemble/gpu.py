@@ -1,0 +1,146 @@
+"""Assemble kernels for a GPU: the same calls, on device tensors, with copies at the function's borders.
+
+The function takes and returns host tensors. An input is copied to the device where the first kernel reads
+it, a result is copied back at the end; both are kernels of the plug-in on the machine's current stream. All
+other values stay in device memory that TVM's planner lays out once, as it does the host's; constants are
+uploaded when the machine starts. Kernels that TVM generated are machine code inside the file, made by
+nvcc here; those that nvcc compiled from templates travel as their shared library.
+
+Where every kernel allows it, TVM's own pass makes each run of kernels one CUDA graph: captured by the
+first call, replayed by the later ones. A kernel that waits for the host cannot be captured (`captures`), and
+a plan with one has no graphs.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax import transform
+
+from collage.assemble.executable import FunctionPlan, Places, PlannedKernel, relax_type
+from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
+from collage.backends.tvm.target import host_target
+from collage.backends.tvm_cuda.schedule import cuda_target, use_nvcc
+from collage.errors import BackendError
+from collage.frontend import Function
+from collage.runtime.blob import Header, pack
+from collage.runtime.plugin import load_cuda_runtime
+
+if TYPE_CHECKING:
+    from collage.graph.dataflow import OpenType, TensorType
+
+LIBRARY_KIND = "cuda_library"
+TO_DEVICE, TO_HOST = "collage.copy_to_device", "collage.copy_to_host"
+
+
+class GpuPlaces(Places):
+    """Inputs and results of the function are on the host, what kernels read and write on the device."""
+
+    def __init__(self, builder: relax.BlockBuilder, function: Function, threads: int) -> None:
+        super().__init__(builder, function)
+        self._gpu, self._host = _devices(threads)
+        self._params: dict[str, relax.Expr] = {}
+
+    def type_of(self, value: str) -> relax.TensorType:
+        return relax_type(self._known_type(value), self._gpu)
+
+    def param_type(self, value: str) -> relax.TensorType:
+        return relax_type(self._known_type(value), self._host)
+
+    def enter(self, value: str, param: relax.Var) -> None:
+        self._params[value] = param
+
+    def argument(self, value: str) -> relax.Expr:
+        if value not in self.known:
+            self.known[value] = self._copied(TO_DEVICE, self._params[value], self.type_of(value))
+        return self.known[value]
+
+    def result(self, value: str) -> relax.Expr:
+        if value in self._params:
+            return self._params[value]
+        if value not in self.known:  # a constant: those of an executable lie on its first device
+            self.known[value] = relax.const(tvm.runtime.tensor(self.function.weights[value]))
+        return self._copied(TO_HOST, self.known[value], self.param_type(value))
+
+    def plugin_kernel(self, planned: PlannedKernel) -> Kernel | None:
+        match planned.kernel:
+            case CudaKernel():
+                return library_kernel(planned.kernel, len(planned.inputs))
+            case PluginKernel(allocates=True):
+                raise BackendError(
+                    f"a kernel of {planned.backend} makes tensors whose shape depends on data: "
+                    "an executable for a GPU has none"
+                )
+        return planned.kernel
+
+    def _copied(self, how: str, value: relax.Expr, to: relax.TensorType) -> relax.Expr:
+        return self.builder.emit(relax.op.call_dps_packed(how, relax.Tuple([value]), out_ty=to))
+
+    def _known_type(self, value: str) -> "TensorType | OpenType":
+        found = self.function.graph.types.get(value)
+        if found is None:
+            raise BackendError(
+                f"the shape of {value!r} depends on data: an executable for a GPU has no such values"
+            )
+        return found
+
+
+def library_kernel(kernel: CudaKernel, inputs: int) -> PluginKernel:
+    """Return a kernel that nvcc compiled as one of the plug-in, which carries the file."""
+    header: Header = {"symbol": f"__tvm_ffi_{kernel.symbol}", "inputs": inputs}
+    image = np.frombuffer(kernel.file.read_bytes(), np.uint8)
+    return PluginKernel(LIBRARY_KIND, pack(header, [image, *kernel.constants]))
+
+
+def captures(plans: Sequence[FunctionPlan]) -> bool:
+    """Tell whether all kernels of the plans may be captured in a CUDA graph."""
+    return all(one.kernel is None or _captures(one.kernel) for p in plans for one in p.kernels)
+
+
+def _captures(kernel: Kernel) -> bool:
+    return isinstance(kernel, CudaKernel | TirKernel) or kernel.captures
+
+
+def compile_for_gpu(module: tvm.IRModule, threads: int, capture: bool) -> tvm.runtime.Executable:
+    """Compile the host part, and the kernels that TVM generated; `capture` makes CUDA graphs.
+
+    Raises:
+        BackendError: there is no nvcc, or no CUDA runtime.
+    """
+    use_nvcc()
+    load_cuda_runtime()
+    module.update_global_info("vdevice", list(_devices(threads)))
+    target = tvm.target.Target(cuda_target(), host_target(threads))
+    options = {"relax.backend.use_cuda_graph": capture}
+    with target, tvm.transform.PassContext(opt_level=3, config=options):
+        lowered = tvm.transform.Sequential(_passes())(module)
+        return tvm.compile(lowered, target=target, relax_pipeline=tvm.transform.Sequential([]))
+
+
+@cache
+def _devices(threads: int) -> tuple[relax.VDevice, relax.VDevice]:
+    """GPU and host; types and module refer to the same objects."""
+    gpu = relax.VDevice(cuda_target(), 0, "global")
+    return gpu, relax.VDevice(host_target(threads), 0, "global")
+
+
+def _passes() -> list[tvm.transform.Pass]:
+    """TVM's own, without those that would choose kernels or schedules."""
+    return [
+        transform.LegalizeOps(),
+        transform.RewriteDataflowReshape(),
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.CallTIRRewrite(),
+        transform.StaticPlanBlockMemory(),
+        transform.RewriteCUDAGraph(),
+        transform.LowerAllocTensor(),
+        transform.KillAfterLastUse(),
+        transform.LowerRuntimeBuiltin(),
+        transform.ComputePrimValue(),
+        transform.VMShapeLower(),
+        transform.AttachGlobalSymbol(),
+    ]

@@ -1,0 +1,85 @@
+"""Models in 16 bits keep their type on the way through ONNX Runtime's optimiser.
+
+It has no kernels for 16-bit floats on a CPU: of a float16 model it makes a float32 one with conversions
+at each operator, and a bfloat16 model it does not load. On a GPU the type is the point. So a model whose
+floats are all of one 16-bit type is widened to float32, folded, and narrowed again; constants are folded
+in float32 and rounded once. A model that mixes types is left as it is.
+"""
+
+from collections.abc import Iterator
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from collage.frontend.proto import nodes_within, sub_graphs
+
+HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+FLOATS = (*HALVES, TensorProto.FLOAT, TensorProto.DOUBLE)
+
+
+def half_type(model: onnx.ModelProto) -> int:
+    """Return the 16-bit type of all floats in the model; 0 where there are none, or others too."""
+    found = {number for number in _numbers(model) if number in FLOATS}
+    return found.pop() if len(found) == 1 and found <= set(HALVES) else 0
+
+
+def retyped(model: onnx.ModelProto, before: int, after: int) -> onnx.ModelProto:
+    """Copy the model with every float of type `before` as `after`."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for graph in _graphs(made):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type == before:
+                value.type.tensor_type.elem_type = after
+        for tensor in graph.initializer:
+            _retype(tensor, before, after)
+    for node in (one for top in made.graph.node for one in nodes_within(top)):
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == before:
+                attribute.i = after
+            if attribute.HasField("t"):
+                _retype(attribute.t, before, after)
+    return made
+
+
+def retyped_array(value: np.ndarray, before: int, after: int) -> np.ndarray:
+    """Return the array in type `after` where it is of type `before`, else as it is.
+
+    Numbers that are too large become the largest: a mask of -3e38 times 0 stays 0.
+    """
+    if value.dtype != helper.tensor_dtype_to_np_dtype(before):
+        return value
+    wanted = helper.tensor_dtype_to_np_dtype(after)
+    if after in HALVES:
+        largest = float(ml_dtypes.finfo(wanted).max)
+        value = np.where(np.isfinite(value), np.clip(value, -largest, largest), value)
+    return value.astype(wanted)
+
+
+def _retype(tensor: TensorProto, before: int, after: int) -> None:
+    if tensor.data_type == before:
+        value = retyped_array(numpy_helper.to_array(tensor), before, after)
+        tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+
+
+def _numbers(model: onnx.ModelProto) -> Iterator[int]:
+    for graph in _graphs(model):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            yield value.type.tensor_type.elem_type
+        for tensor in graph.initializer:
+            yield tensor.data_type
+    for node in (one for top in model.graph.node for one in nodes_within(top)):
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to":
+                yield attribute.i
+            if attribute.HasField("t"):
+                yield attribute.t.data_type
+
+
+def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    yield model.graph
+    for top in model.graph.node:
+        for node in nodes_within(top):
+            yield from sub_graphs(node)

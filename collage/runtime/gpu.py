@@ -1,0 +1,48 @@
+"""What the GPU of this machine is, as its driver tells it."""
+
+import ctypes
+import functools
+
+from collage.errors import BackendError
+
+CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76
+"""CUdevice_attribute."""
+
+
+@functools.cache
+def compute_capability() -> str:
+    """Return the compute capability of the first GPU, e.g. "90".
+
+    Raises:
+        BackendError: there is no driver, or it offers no GPU.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise BackendError("there is no NVIDIA driver: libcuda.so.1 cannot be opened") from None
+    if code := driver.cuInit(0):
+        raise BackendError(f"the NVIDIA driver offers no GPU: cuInit returned {code}")
+    numbers = []
+    for attribute in (CAPABILITY_MAJOR, CAPABILITY_MINOR):
+        value = ctypes.c_int()
+        if code := driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0):
+            raise BackendError(f"the NVIDIA driver offers no GPU: an attribute gave error {code}")
+        numbers.append(str(value.value))
+    return "".join(numbers)
+
+
+def gpu_problem(built_for: str) -> str:
+    """Say why an executable with kernels for that compute capability cannot run here; "" when it can.
+
+    Machine code runs on GPUs of the same major number and no smaller minor one.
+    """
+    try:
+        here = compute_capability()
+    except BackendError as error:
+        return f"the bundle needs a GPU of NVIDIA, and {error}"
+    if here[:-1] == built_for[:-1] and here >= built_for:
+        return ""
+    return (
+        f"the bundle was made for a GPU of compute capability {built_for}, and this one has {here}: "
+        "compile the model on this kind of machine"
+    )

@@ -1,0 +1,48 @@
+"""Start the virtual machine of an executable, on the CPU or on a GPU.
+
+An executable for a GPU takes and returns host tensors like any other: the copies are kernels inside it. Its
+first device is the GPU, whose memory TVM's planner lays out as it does the host's, and the second
+the CPU. All its kernels run on the current stream of the calling thread (stream 0 unless one was set).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from collage.errors import BundleError
+from collage.runtime.plugin import load_cuda_runtime, load_plugin
+
+CPU, CUDA, POOLED_ALLOCATOR = 1, 2, 2
+"""DLPack's device types, and TVM's number of an allocator."""
+
+
+class Machine(Protocol):
+    """A virtual machine: its functions by name."""
+
+    def __getitem__(self, name: str) -> Callable[..., object]: ...
+
+
+def start_machine(executable: Path, threads: int, device: str = "cpu") -> Machine:
+    """Load the executable and initialise its kernels.
+
+    Args:
+        executable: the shared library.
+        threads: of kernels that run on the CPU.
+        device: what it was assembled for.
+
+    Raises:
+        BundleError: it cannot be loaded here; says why.
+    """
+    load_plugin()
+    import tvm_ffi
+
+    tvm_ffi.get_global_func("collage.set_threads")(threads)
+    try:
+        if device == "cuda":
+            load_cuda_runtime()
+        machine: Machine = tvm_ffi.load_module(str(executable.resolve()))["vm_load_executable"]()
+        first = (CUDA, 0, POOLED_ALLOCATOR) if device == "cuda" else ()
+        machine["vm_initialization"](*first, CPU, 0, POOLED_ALLOCATOR)
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        raise BundleError(f"{executable} cannot be loaded: {error}") from error
+    return machine

@@ -1,0 +1,145 @@
+"""What runs in a process that sees the simulated GPU: `test_simulated.py` starts pytest on this file."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from onnx import helper
+
+from benchmarks.gpu_models import Budget, imported, in_dtype, row_of
+from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.backends.base import CudaKernel
+from collage.errors import BackendError
+from collage.frontend.inputs import random_inputs, reference_values
+from collage.frontend.region import region_values
+from tests.backends.nvidia.plans import BACKENDS, check, plan_of, run_plan, windows
+from tests.backends.regions import _function, _weight, convolutions
+
+LOG = Path(os.environ["SIMULATED_GPU_LOG"])
+TOOLKIT = Path(os.environ["CUDA_HOME"])
+
+
+@pytest.fixture(autouse=True)
+def _log():
+    LOG.write_text("")
+
+
+def logged(word):
+    return [line for line in LOG.read_text().splitlines() if line.startswith(word)]
+
+
+@pytest.mark.parametrize("model", [convolutions, windows])
+@pytest.mark.parametrize("name", ["cudnn", "cublas", "tvm-cuda", "onnxruntime-host"])
+def test_a_plan_computes_the_models_numbers(tmp_path, model, name):
+    check(plan_of(model(tmp_path), BACKENDS[name]), tmp_path)
+    assert not logged("spoiled")
+
+
+def test_other_variants_compute_them_too(tmp_path):
+    function = convolutions(tmp_path)
+    check(plan_of(function, BACKENDS["tvm-cuda"], "fallback"), tmp_path)
+    with pytest.raises(RuntimeError, match=r"proposes 1 algorithms, so there is none of rank 1"):
+        check(plan_of(function, BACKENDS["cudnn"], "heuristic-2"), tmp_path)
+
+
+def test_kernels_that_allow_it_are_captured_and_replayed(tmp_path):
+    """The first call captures, the second and third launch the graph: on other inputs, so not its results."""
+    check(plan_of(convolutions(tmp_path), BACKENDS["tvm-cuda"]), tmp_path)
+    assert len(logged("begin capture")) == len(logged("end capture")) == 1
+    assert len(logged("launch graph")) >= 2
+    assert logged("captured collage_main")
+
+
+def test_a_plan_with_a_region_on_the_host_is_not_captured(tmp_path):
+    plan = plan_of(convolutions(tmp_path), BACKENDS["cudnn"])
+    assert {one.backend for one in plan.kernels} == {"cudnn", "onnxruntime-host"}
+    check(plan, tmp_path)
+    assert not logged("begin capture")
+    assert logged("run cudnnConvolution")
+
+
+def test_memory_of_the_device_is_planned_once(tmp_path):
+    """Later calls allocate nothing: the arena and the kernels' workspaces are kept."""
+    plan = plan_of(windows(tmp_path), BACKENDS["cudnn"])
+    run_plan(plan, tmp_path, calls=1)
+    once = len(logged("allocate"))
+    LOG.write_text("")
+    run_plan(plan, tmp_path, calls=4)
+    assert len(logged("allocate")) <= once
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_models_in_16_bits_keep_their_type(tmp_path, dtype):
+    """The importer leaves every value in its dtype, and the row of the benchmark says what came of it."""
+    convolutions(tmp_path)
+    file = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
+    function = imported(file, tmp_path)
+    assert {one.dtype for one in function.graph.types.values()} == {dtype}
+    assert {value.dtype.name for value in function.weights.values()} == {dtype}
+    values = reference_values(function, random_inputs(function, 0))
+    assert {value.dtype.name for value in values.values()} == {dtype}
+
+
+def test_a_float16_model_is_compiled_checked_and_timed(tmp_path):
+    """The row of `make gpu-check`. TVM's kernels are lost: the simulated compiler has no 16-bit types."""
+    convolutions(tmp_path)
+    file = in_dtype(tmp_path / "model.onnx", "float16", tmp_path)
+    row = row_of("small", "float16", file, tmp_path, Budget(8.0, 200.0, 2))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[:2] == ["small", "float16"], row
+    assert all(float(cell) > 0 for cell in cells[2:4]), row
+    assert cells[-1].split()[0] in BACKENDS
+
+
+LIBRARY = """
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/function.h>
+#include "gpu.h"
+
+extern "C" int __tvm_ffi_scale(void*, const TVMFFIAny* raw, int32_t count, TVMFFIAny*) {
+  TVM_FFI_SAFE_CALL_BEGIN();
+  tvm::ffi::PackedArgs args(reinterpret_cast<const tvm::ffi::AnyView*>(raw), count);
+  if (count != 3) TVM_FFI_THROW(ValueError) << "three tensors, not " << count;
+  auto* x = static_cast<const float*>(args[0].cast<DLTensor*>()->data);
+  auto* factor = static_cast<const float*>(args[1].cast<DLTensor*>()->data);
+  DLTensor* y = args[2].cast<DLTensor*>();
+  auto* to = static_cast<float*>(y->data);
+  int64_t size = y->shape[0] * y->shape[1] * y->shape[2] * y->shape[3];
+  simulated::Enqueue(TVMFFIEnvGetStream(y->device.device_type, y->device.device_id), "library",
+                     [=] { for (int64_t i = 0; i < size; ++i) to[i] = x[i] * factor[0]; });
+  TVM_FFI_SAFE_CALL_END();
+}
+"""
+
+
+def test_a_library_that_nvcc_made_travels_in_the_executable(tmp_path):
+    import tvm_ffi.libinfo as libinfo
+
+    nodes = [helper.make_node("Mul", ["x", "f"], ["y"])]
+    function = _function(
+        tmp_path, nodes, {"x": (1, 2, 3, 4)}, {"y": (1, 2, 3, 4)}, [_weight("f", 1)]
+    )
+    (tmp_path / "scale.cc").write_text(LIBRARY)
+    folders = [libinfo.find_include_path(), libinfo.find_dlpack_include_path()]
+    subprocess.run(
+        ["g++", "-std=c++17", "-shared", "-fPIC", *(f"-I{one}" for one in folders),
+         f"-I{TOOLKIT / 'include'}", str(tmp_path / "scale.cc"), f"-L{TOOLKIT / 'lib'}",
+         "-l:libcudart.so.13", "-o", str(tmp_path / "scale.so")],
+        check=True,
+    )  # fmt: skip
+    kernel = CudaKernel(tmp_path / "scale.so", "scale", (function.weights["f"],))
+    planned = PlannedKernel(1, "cutlass", kernel, *region_values(function, 1))
+    check(FunctionPlan(function, (planned,)), tmp_path)
+    assert logged("captured library")
+
+
+def test_values_whose_shape_depends_on_data_are_refused(tmp_path):
+    function = _function(
+        tmp_path, [helper.make_node("NonZero", ["x"], ["y"])], {"x": (3, 3)}, {"y": None}
+    )
+    planned = PlannedKernel(1, "none", None, *region_values(function, 1))
+    with pytest.raises(BackendError, match="depends on data"):
+        assemble([FunctionPlan(function, (planned,))], 1, tmp_path / "plan.so", "cuda")
