@@ -122,8 +122,8 @@ def test_measuring_pods_that_are_killed_at_any_moment_lose_nothing(
         assert len(after) == found.measured + 1, "the cost of a call is of no candidate"
         again = site(f"{number}-again").search(request, "main", QUIET)
         assert again.measured == 0
-        assert again.plans[0].predicted_s == found.plans[0].predicted_s
-        predicted_s.append(found.plans[0].predicted_s)
+        assert again.plans == found.plans
+        predicted_s.append(min(plan.predicted_s for plan in found.plans))
         print(
             f"kill {number}: {victim}: {len(before)} of {len(after)} costs in the store, "
             f"{len(after) - len(before)} measured afterwards, none twice; "
