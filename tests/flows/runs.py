@@ -19,7 +19,7 @@ from tests.pipeline.test_compile import small_model
 class Runs:
     """Each run is a process, with a local folder by name: another folder is another machine."""
 
-    def __init__(self, server, address, folder):
+    def __init__(self, server, address, folder, **options):
         self.address, self.folder = address, folder
         folder.mkdir(exist_ok=True)
         self.model = small_model(folder / "small.onnx")
@@ -27,7 +27,7 @@ class Runs:
             **{name: value for name, value in os.environ.items() if not name.startswith("COLLAGE_")},
             **server.environment, "COLLAGE_STORE": address, "COLLAGE_THREADS": "1",
             "COLLAGE_PROGRESS_EVERY_S": "1", "COLLAGE_RETRY_DELAY_S": "0.1",
-            "TEST_OPTIONS": json.dumps(OPTIONS),
+            "TEST_OPTIONS": json.dumps({**OPTIONS, **options}),
         }  # fmt: skip
 
     def start(self, cache="cache"):
