@@ -92,6 +92,7 @@ def kill_a_pod(nodes, core, namespace, store, search, begun, seconds):
     return before, victim[0]
 
 
+@pytest.mark.timeout(300 + 150 * KILLS)
 def test_measuring_pods_that_are_killed_at_any_moment_lose_nothing(
     nodes, settings, environment, jobs, request_, s3_address, core, namespace, tmp_path
 ):
