@@ -24,8 +24,10 @@ from tests.store import versitygw
 from tests.store.conftest import Bucket
 
 ROUNDS = int(os.environ.pop("COLLAGE_KILLS", "2"))
-NOISE = 2.0
-"""Plans of some 15 us, measured minutes apart on a machine that others use, differ by no more."""
+NOISE = 1.5
+"""Bundles of some 12 us, measured minutes apart on a machine that others use, differ by no more. What is
+compared is what the assembled plan costs, interleaved with the baselines: the sum of its kernels' costs is
+shown, but one kernel that was timed while others worked makes it six times as large."""
 
 BUDGET_S = 180
 """Enough to measure all: what is compared are plans, not how far a search came while others worked."""
@@ -44,15 +46,16 @@ class Round:
     again: int
     total: int
     plan_s: float
+    whole_s: float
 
     def line(self, number):
         return (
             f"  {number:5} {self.moment_s:7.1f} s  {self.first:10} {self.known:8} {self.again:9} "
-            f"{self.total:6} {self.plan_s * 1e6:9.1f} us"
+            f"{self.total:6} {self.plan_s * 1e6:8.1f} us {self.whole_s * 1e6:8.1f} us"
         )
 
 
-HEAD = "  round    moment  first run     known  measured  total      plan"
+HEAD = "  round    moment  first run     known  measured  total   predicted   assembled"
 
 
 @pytest.fixture
@@ -86,12 +89,12 @@ def make_runs(server, limit, s3, tmp_path):
 
 @pytest.fixture
 def undisturbed(make_runs):
-    """How long a run takes, and what its plan costs, when nothing is killed."""
+    """How long a run takes, and what its bundle takes, when nothing is killed."""
     runs = make_runs("undisturbed")
     start = time.monotonic()
     told = runs.end(runs.start())
     assert told["state"] == "Completed", told
-    return time.monotonic() - start, told["outcomes"][0]["result"]["predicted_s"]
+    return time.monotonic() - start, told["outcomes"][0]["result"]["latency_s"]["collage"]
 
 
 def killed_flow(runs, moment_s, s3, chance):
@@ -124,14 +127,17 @@ def killed_server(runs, moment_s, s3, chance):
 @pytest.mark.timeout(300 + 180 * ROUNDS)
 @pytest.mark.parametrize("kill", [killed_flow, killed_server], ids=["flow", "S3 server"])
 def test_killed_at_any_moment_it_goes_on_where_it_was(kill, make_runs, undisturbed, s3, capsys):
-    whole_s, plan_s = undisturbed
+    run_s, whole_s = undisturbed
     chance = random.Random(os.getpid())
-    say(capsys, f"\n  undisturbed: {whole_s:.1f} s, plan {plan_s * 1e6:.1f} us; seed {os.getpid()}")
+    say(
+        capsys,
+        f"\n  undisturbed: {run_s:.1f} s, assembled {whole_s * 1e6:.1f} us; seed {os.getpid()}",
+    )
     say(capsys, HEAD)
     for number in range(ROUNDS):
-        one = one_round(kill, make_runs, s3, number, whole_s, chance)
+        one = one_round(kill, make_runs, s3, number, run_s, chance)
         say(capsys, one.line(number + 1))
-        assert plan_s / NOISE < one.plan_s < plan_s * NOISE, (one, plan_s)
+        assert whole_s / NOISE < one.whole_s < whole_s * NOISE, (one, whole_s)
 
 
 def say(capsys, line):
@@ -140,9 +146,9 @@ def say(capsys, line):
         print(line, flush=True)
 
 
-def one_round(kill, make_runs, s3, number, whole_s, chance):
+def one_round(kill, make_runs, s3, number, run_s, chance):
     """Disturb a run, run it again, and check what the second one measured and left."""
-    first, latest_s = "", whole_s
+    first, latest_s = "", run_s
     while not first:  # a moment after the end is none
         moment_s = chance.uniform(1.0, latest_s)
         runs = make_runs(f"round-{number}-{moment_s:.3f}")
@@ -163,9 +169,11 @@ def one_round(kill, make_runs, s3, number, whole_s, chance):
     assert known.keys() | again.keys() <= total.keys()
     assert len(total) > 10
     runs.check_one_bundle(outcome)
+    result = outcome["result"]
     return Round(
-        moment_s, first, len(known), len(again), len(total), outcome["result"]["predicted_s"]
-    )
+        moment_s, first, len(known), len(again), len(total), result["predicted_s"],
+        result["latency_s"]["collage"],
+    )  # fmt: skip
 
 
 HOLDER = """
