@@ -21,6 +21,7 @@ from collage.graph.index_set import index_set, indices
 from collage.graph.op_pattern import OpPatternKind as Kind
 from collage.graph.sub_graph import SubGraph, SubGraphConfig
 from collage.measure.messages import Task
+from collage.measure.timing import Timer
 from collage.measure.work import Work
 from collage.measure.worker import Worker
 from collage.measure.workshop import Prepared
@@ -161,8 +162,6 @@ def test_d06_two_native_backends_both_offer_their_candidates():
 class _Workshop:
     """One element that the kernel should set to 1; what the kernel does is given."""
 
-    empty = None
-
     def __init__(self, kernel):
         self._kernel = kernel
 
@@ -172,6 +171,9 @@ class _Workshop:
     def prepare(self, work):
         output = np.zeros(1, np.float32)
         return Prepared(self._kernel, (output,), (), (output,), (np.ones(1, np.float32),))
+
+
+_TIMER = Timer(1 << 10, lambda *_: None)
 
 
 def _crash(output):
@@ -185,7 +187,7 @@ def _crash(output):
 def test_d07_what_fails_when_it_runs_is_invalid_with_its_reason(kernel, reason):
     """Not only a refusal to compile; and a kernel that computes other numbers is no kernel."""
     worker = Worker(io.BytesIO(), io.BytesIO())
-    outcome = worker._outcome(_Workshop(kernel), None, Task(Work("main", 1, "a"), 1.0, 0.0))
+    outcome = worker._outcome(_Workshop(kernel), _TIMER, Task(Work("main", 1, "a"), 1.0, 0.0))
     assert outcome.cost.is_invalid
     assert reason in outcome.cost.reason
 
