@@ -9,9 +9,10 @@
 # All images run as uid 65532 with a read-only root; /tmp is the one folder they write to.
 ARG BASE_IMAGE=docker.io/library/python:3.11-slim-bookworm
 ARG VERSION=0.1.0
-ARG REVISION=unknown
 
-# What all images share; OpenMP's library is what their kernels need of Debian.
+# What all images share; OpenMP's library is what their kernels need of Debian. Without a line in /etc/passwd a
+# kubelet gives the user of an image the group 0. containers/build.sh labels version and revision: as values of
+# arguments they would make layers anew, or come from a builder's cache.
 FROM ${BASE_IMAGE} AS base
 ENV PATH=/opt/collage/bin:$PATH \
     PYTHONPATH=/app \
@@ -23,12 +24,10 @@ ENV PATH=/opt/collage/bin:$PATH \
 WORKDIR /app
 RUN apt-get update \
     && apt-get install -y --no-install-recommends libgomp1 \
-    && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/ldconfig/aux-cache
-ARG VERSION
-ARG REVISION
-LABEL org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+    && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/ldconfig/aux-cache \
+    && echo "collage:x:65532:65532::/tmp:/usr/sbin/nologin" >> /etc/passwd \
+    && echo "collage:x:65532:" >> /etc/group
+LABEL org.opencontainers.image.licenses="Apache-2.0"
 
 # The wheel, with the plug-in that g++ compiles: the only stages with a compiler are this one and controller.
 FROM ${BASE_IMAGE} AS wheel

@@ -4,7 +4,6 @@
 #   containers/build.sh [TARGET...]          # default: controller measure serve-base
 #
 # REPOSITORY (default: collage) and VERSION (default: the project's) name them: REPOSITORY/TARGET:VERSION.
-# REVISION (default: git's) is a label.
 # BASE_IMAGE pins the base; BUILD_FLAGS is passed on (a proxy, a CA bundle, --pull, ...).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,8 +19,10 @@ done
 [ -n "$builder" ] || { echo "images are built with docker, podman or buildah; none works here" >&2; exit 2; }
 
 version=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)}
-revision=${REVISION:-$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)}
-arguments=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision")
+revision=$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)
+arguments=(--build-arg "VERSION=$version"
+  --label "org.opencontainers.image.version=$version"
+  --label "org.opencontainers.image.revision=$revision")
 [ -n "${BASE_IMAGE:-}" ] && arguments+=(--build-arg "BASE_IMAGE=$BASE_IMAGE")
 # Layers are kept between targets: buildah alone does not do so by itself.
 [ "$builder" = buildah ] && arguments+=(--layers)

@@ -17,8 +17,6 @@ from tests.servers.kubelet import check_wanted
 ROOT = Path(__file__).parents[2]
 REPOSITORY = "localhost/collage-e2e"
 TAG = "1"
-REVISION = "tests"
-"""A label of the images: git's revision would make layers anew with every commit."""
 TARGETS = ("controller", "measure", "serve-base")
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 STAND_IN = f"{REPOSITORY}/base:{TAG}"
@@ -40,8 +38,8 @@ def build() -> None:
         raise Unavailable("no images: buildah is not installed")
     mounts = [f"--volume={one}:{one}:ro" for one in MACHINE if Path(one).exists()]
     given = {
-        "BUILDER": "buildah", "REPOSITORY": REPOSITORY, "VERSION": TAG, "REVISION": REVISION,
-        "BASE_IMAGE": _base(), "BUILDAH_ISOLATION": "chroot", "BUILD_FLAGS": " ".join(mounts),
+        "BUILDER": "buildah", "REPOSITORY": REPOSITORY, "VERSION": TAG, "BASE_IMAGE": _base(),
+        "BUILDAH_ISOLATION": "chroot", "BUILD_FLAGS": " ".join(mounts),
     }  # fmt: skip
     done = subprocess.run(
         [ROOT / "containers" / "build.sh"], env={**given, **os.environ}, timeout=BUILD_S,

@@ -1,6 +1,7 @@
 """What is in the images of the Dockerfile, and what they may do on a node."""
 
 import json
+import subprocess
 
 import pytest
 from kubernetes import client
@@ -55,7 +56,9 @@ def test_the_configuration_holds_none_and_says_who_runs(built, target):
     assert labels["title"] == f"collage-{target}"
     assert labels["licenses"] == "Apache-2.0"
     assert labels["version"] == images.TAG
-    assert labels["revision"] == images.REVISION
+    command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
+    git = subprocess.run(command, cwd=images.ROOT, capture_output=True, text=True).stdout.strip()
+    assert labels["revision"] == (git or "unknown")
 
 
 @pytest.mark.parametrize("target", images.TARGETS)
