@@ -137,9 +137,11 @@ def test_a_library_that_nvcc_made_travels_in_the_executable(tmp_path):
 
 
 def test_values_whose_shape_depends_on_data_are_refused(tmp_path):
-    function = _function(
-        tmp_path, [helper.make_node("NonZero", ["x"], ["y"])], {"x": (3, 3)}, {"y": None}
-    )
-    planned = PlannedKernel(1, "none", None, *region_values(function, 1))
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["z"]),
+        helper.make_node("Cast", ["z"], ["y"], to=1),
+    ]
+    function = _function(tmp_path, nodes, {"x": (3, 3)}, {"y": None})
+    planned = PlannedKernel(3, "none", None, *region_values(function, 3))
     with pytest.raises(BackendError, match="depends on data"):
         assemble([FunctionPlan(function, (planned,))], 1, tmp_path / "plan.so", "cuda")
