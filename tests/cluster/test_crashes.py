@@ -1,6 +1,7 @@
 """kill -9 of a measuring pod and of the controller: no cost that was in the store is measured again.
 
-COLLAGE_KILLS=10 kills a pod ten times instead of two, each time of a search in a store of its own.
+COLLAGE_KILLS=10 kills a pod ten times instead of two, each time of a search in a store of its own, and
+compares what plans cost, which says something only where no other test runs beside.
 """
 
 import os
@@ -24,6 +25,7 @@ from tests.pipeline.test_compile import small_model
 from tests.servers.played_pod import ROOT
 
 QUIET = Progress(quiet=True)
+ALONE = "COLLAGE_KILLS" in os.environ
 KILLS = int(os.environ.get("COLLAGE_KILLS", "2"))
 NOISE = 1.5
 """Between plan costs of searches that measured everything anew, on a machine that does more than that."""
@@ -133,7 +135,8 @@ def test_measuring_pods_that_are_killed_at_any_moment_lose_nothing(
         for job in jobs.find({}):
             jobs.delete(job.name)
     usual_s = median(predicted_s)
-    assert all(usual_s / NOISE < one < usual_s * NOISE for one in predicted_s)
+    if ALONE:
+        assert all(usual_s / NOISE < one < usual_s * NOISE for one in predicted_s)
 
 
 def test_a_controller_that_is_killed_is_resumed_by_another_that_adopts_its_job(

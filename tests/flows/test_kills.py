@@ -3,7 +3,8 @@
 Every round has a bucket of its own. What the second run finds there decides what it may measure: half of
 the second runs are on another machine (another local folder), which knows nothing but the store.
 
-COLLAGE_KILLS=10 does ten rounds of each instead of two (a variable of this test alone).
+COLLAGE_KILLS=10 does ten rounds of each instead of two (a variable of this test alone), and compares what
+plans cost, which says something only where no other test runs beside.
 """
 
 import os
@@ -23,6 +24,7 @@ from tests.servers.receiver import wait_for
 from tests.store import versitygw
 from tests.store.conftest import Bucket
 
+ALONE = "COLLAGE_KILLS" in os.environ
 ROUNDS = int(os.environ.pop("COLLAGE_KILLS", "2"))
 NOISE = 1.5
 """Bundles of some 12 us, measured minutes apart on a machine that others use, differ by no more. What is
@@ -137,7 +139,8 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(kill, make_runs, undisturb
     for number in range(ROUNDS):
         one = one_round(kill, make_runs, s3, number, run_s, chance)
         say(capsys, one.line(number + 1))
-        assert whole_s / NOISE < one.whole_s < whole_s * NOISE, (one, whole_s)
+        if ALONE:
+            assert whole_s / NOISE < one.whole_s < whole_s * NOISE, (one, whole_s)
 
 
 def say(capsys, line):
