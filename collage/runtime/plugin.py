@@ -18,10 +18,14 @@ from pathlib import Path
 from collage.errors import BackendError
 
 LIBRARY_FOLDER = Path(__file__).parent / "lib"
-WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
-"""How OpenMP's threads wait between two loops: some 10 us awake, since the next loop of the same library is
-near and waking takes longer, then asleep, since the next kernel may be another library's and wants
-the core. Measured with `python -m benchmarks.waiting`."""
+WAITING = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "1000",
+    "TVM_THREAD_POOL_SPIN_COUNT": "10",
+}
+"""How the threads of OpenMP and TVM wait between two loops: some 10 us awake, since the next loop of the same
+library is near and waking takes longer, then asleep, since the next kernel may be another library's and
+wants the core. Compared by `python -m benchmarks.waiting`."""
 
 
 @dataclass(frozen=True, slots=True)
