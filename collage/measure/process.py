@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 from collage.measure.messages import Answer, AnswerReader, Request, Setup, pack_frame
-from collage.runtime.plugin import WAITING
+from collage.runtime.plugin import thread_environment
 
 WORKER = "collage.measure.worker"
 LAST_WORDS_BYTES = 4096
@@ -105,14 +105,9 @@ class WorkerProcess:
 
 def _environment(threads: int) -> dict[str, str]:
     """The parent's, with the deployment's threads; the worker finds the modules that we found."""
-    return (
-        os.environ
-        | WAITING
-        | {
-            "OMP_NUM_THREADS": str(threads),
-            "TVM_NUM_THREADS": str(threads),
-            "OPENBLAS_NUM_THREADS": "1",
-            "ORT_DISABLE_TELEMETRY": "1",
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        }
-    )
+    return {
+        **os.environ,
+        **thread_environment(threads),
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }

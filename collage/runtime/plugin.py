@@ -137,6 +137,16 @@ def library_reason(name: str) -> str:
     return "" if path.exists() else f"{_variable(name)} names {path}, which does not exist"
 
 
+def thread_environment(threads: int) -> dict[str, str]:
+    """Return what a process that runs kernels with so many threads finds in its environment."""
+    count = str(threads)
+    return WAITING | {
+        "OMP_NUM_THREADS": count,
+        "TVM_NUM_THREADS": count,
+        "ORT_DISABLE_TELEMETRY": "1",
+    }
+
+
 def load_plugin() -> None:
     """Load TVM's runtime and the plug-in into this process, once.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.errors import MeasureError
-from collage.runtime.plugin import WAITING, library_environment
+from collage.runtime.plugin import library_environment, thread_environment
 
 PATIENCE_S = 120.0
 """A contender that is silent for so long hangs and is killed."""
@@ -49,10 +49,7 @@ class ContenderProcess:
         environment = {
             **os.environ,
             **library_environment(),
-            **WAITING,
-            "OMP_NUM_THREADS": str(threads),
-            "TVM_NUM_THREADS": str(threads),
-            "ORT_DISABLE_TELEMETRY": "1",
+            **thread_environment(threads),
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "collage.verify.contender", str(os.getpid())],

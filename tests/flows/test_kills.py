@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("prefect")
 
 from tests.flows.runs import Runs
+from tests.servers.fixtures import running
 from tests.servers.receiver import wait_for
 from tests.store import versitygw
 from tests.store.conftest import Bucket
@@ -64,12 +65,8 @@ HEAD = "  round    moment  first run     known  measured  total   predicted   as
 def s3(tmp_path, credentials):
     """A server that may be killed: no other test uses it."""
     pytest.importorskip("boto3")
-    try:
-        made = versitygw.Server(tmp_path / "s3")
-    except versitygw.Unavailable as reason:
-        pytest.skip(str(reason))
-    yield made
-    made.close()
+    with running(versitygw.Server, tmp_path / "s3") as made:
+        yield made
 
 
 @pytest.fixture
