@@ -10,9 +10,6 @@
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -22,6 +19,7 @@
 
 #include "kernel.h"
 #include "library.h"
+#include "thread_pool.h"
 
 namespace collage {
 namespace {
@@ -29,14 +27,6 @@ namespace {
 namespace ffi = tvm::ffi;
 
 constexpr int kMaxArguments = 256;
-
-std::atomic<int>& Threads() {
-  static std::atomic<int> threads{[] {
-    const char* value = std::getenv("COLLAGE_THREADS");
-    return value == nullptr ? 1 : std::max(1, std::atoi(value));
-  }()};
-  return threads;
-}
 
 // One tensor comes back as it is, several as an array: what the Relax VM takes for a tuple.
 void ReturnTensors(const std::vector<ffi::Tensor>& tensors, ffi::Any* result) {
@@ -140,8 +130,9 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            [](ffi::String name, ffi::String path) { SetLibrary(name, path); })
       .def("collage.set_threads", [](int threads) {
         if (threads < 1) TVM_FFI_THROW(ValueError) << "threads must be 1 or more, not " << threads;
-        Threads() = threads;
-      });
+        SetThreads(threads);
+      })
+      .def("collage.wake_threads", WakeThreads);
 }
 
 }  // namespace

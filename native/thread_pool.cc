@@ -2,12 +2,16 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "openmp.h"
 
 namespace collage {
 namespace {
@@ -46,24 +50,25 @@ class ThreadPool {
       for (std::int64_t index = 0; index < count; ++index) task(index, 0);
       return;
     }
-    Start(threads, count, task);
+    threads = static_cast<int>(std::min<std::int64_t>(threads, count));
+    next_ = 0;
+    count_ = count;
+    task_ = &task;
+    if (RunOnOpenMp(threads, [this](int worker) { Work(worker); })) return;
+    Start(threads);
     Work(0);
     AwaitAwake([this] { return working_ == 0; });
     std::unique_lock<std::mutex> lock(mutex_);
     done_.wait(lock, [this] { return working_ == 0; });
-    task_ = nullptr;
   }
 
  private:
-  void Start(int threads, std::int64_t count, const Task& task) {
+  void Start(int threads) {
     std::lock_guard<std::mutex> lock(mutex_);
     while (static_cast<int>(threads_.size()) < threads - 1) {
       int worker = static_cast<int>(threads_.size()) + 1;
       threads_.emplace_back([this, worker, seen = round_.load()] { Wait(worker, seen); });
     }
-    task_ = &task;
-    count_ = count;
-    next_ = 0;
     wanted_ = threads - 1;
     working_ = wanted_;
     ++round_;
@@ -88,16 +93,18 @@ class ThreadPool {
     for (std::int64_t index; (index = next_.fetch_add(1)) < count_;) (*task_)(index, worker);
   }
 
-  std::mutex busy_;   // held by the caller of Run
-  std::mutex mutex_;  // guards what follows; the two atomic ones are read without it by who is awake
+  std::mutex busy_;  // held by the caller of Run
+  const Task* task_ = nullptr;
+  std::int64_t count_ = 0;
+  std::atomic<std::int64_t> next_{0};
+
+  // What follows is for threads of our own.
+  std::mutex mutex_;  // guards it; the two atomic ones are read without it by who is awake
   std::condition_variable start_, done_;
   std::vector<std::thread> threads_;
   std::atomic<std::uint64_t> round_{0};
   int wanted_ = 0;
   std::atomic<int> working_{0};
-  const Task* task_ = nullptr;
-  std::int64_t count_ = 0;
-  std::atomic<std::int64_t> next_{0};
 };
 
 // Never destroyed: its threads sleep until the process ends. A forked process has none of them, so it
@@ -114,7 +121,23 @@ ThreadPool* NewPool() {
   return new ThreadPool;
 }
 
+std::atomic<int>& DefaultThreads() {
+  static std::atomic<int> threads{[] {
+    const char* value = std::getenv("COLLAGE_THREADS");
+    return value == nullptr ? 1 : std::max(1, std::atoi(value));
+  }()};
+  return threads;
+}
+
 }  // namespace
+
+int Threads() { return DefaultThreads(); }
+
+void SetThreads(int threads) { DefaultThreads() = threads; }
+
+void WakeThreads() {
+  ParallelFor(Threads(), Threads(), [](std::int64_t, int) {});
+}
 
 void ParallelFor(int threads, std::int64_t count, const Task& task) {
   Pool()->Run(threads, count, task);

@@ -1,4 +1,6 @@
-// Threads that the plug-in's own kernels share. They sleep between calls, after some microseconds awake.
+// One pool for all that runs in turn: the plug-in's own kernels and the loops of TVM's. They are OpenMP's
+// threads, which oneDNN has too, so that a region finds awake those that the one before it has used.
+// Without OpenMP they are threads of the plug-in, which sleep after some microseconds.
 #ifndef COLLAGE_THREAD_POOL_H_
 #define COLLAGE_THREAD_POOL_H_
 
@@ -12,6 +14,13 @@ namespace collage {
 // another thread's call is under way, the caller does all the work itself. Tasks must not throw.
 void ParallelFor(int threads, std::int64_t count,
                  const std::function<void(std::int64_t index, int worker)>& task);
+
+// Threads of kernels that say nothing else: 1, or what COLLAGE_THREADS says, until it is set.
+int Threads();
+void SetThreads(int threads);
+
+// Runs a loop that does nothing, after which the threads are as awake as another kernel would leave them.
+void WakeThreads();
 
 }  // namespace collage
 

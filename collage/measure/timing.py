@@ -5,7 +5,8 @@ them, and sums of hot timings came out 30 % too low. So before every timed call
   1. a buffer is swept, which evicts the caches as far as one run of the model would: a model whose
      weights and activations fit the last-level cache finds them there again (`sweep_bytes`);
   2. the inputs are rewritten in place, as their producer in the model has just done;
-  3. an empty call takes the same way from Python to a native function with the same arguments,
+  3. the threads of the shared pool are woken, as the kernel before it would leave them;
+  4. an empty call takes the same way from Python to a native function with the same arguments,
      first to warm that way up, then to be timed and subtracted.
 Calls repeat until the median is known to `relative_width`, or to a thousandth of what one run of the
 model takes, or the time is up: then the interval is wider, which is an answer too. A control kernel
@@ -94,15 +95,23 @@ class _Run:
 class Timer:
     """Times kernels in this process; holds the sweep buffer and the history of the control."""
 
-    def __init__(self, sweep: int, empty: Call, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        sweep: int,
+        empty: Call,
+        limits: Limits | None = None,
+        wake: Callable[[], object] | None = None,
+    ) -> None:
         """Make a timer.
 
         Args:
             sweep: bytes to sweep before every call.
             empty: a native function that takes any arguments and does nothing.
+            wake: wakes the threads that kernels share, where there are any.
         """
         self._buffer = np.ones(max(1, sweep // 8), np.uint64)
         self._empty = empty
+        self._wake = wake
         self._limits = limits or Limits()
         self._control = Control()
 
@@ -160,6 +169,8 @@ class Timer:
         self._buffer.max()
         for words in run.inputs:
             np.bitwise_or(words, 0, out=words)
+        if self._wake:
+            self._wake()
         empty(*arguments)
         first = clock()
         empty(*arguments)

@@ -123,7 +123,7 @@ def limit_address_space(setup: Setup) -> None:
 def timer_of(setup: Setup, workshop: Workshop) -> KernelTimer:
     """Return what times kernels where they run."""
     if setup.device == "cpu":
-        return Timer(setup.sweep_bytes, workshop.empty)
+        return Timer(setup.sweep_bytes, workshop.empty, wake=workshop.wake)
     return DeviceTimer(workshop.open_device())
 
 

@@ -72,6 +72,8 @@ class Workshop(Protocol):
 
     empty: Call
     """A native function that takes any arguments and does nothing."""
+    wake: Callable[[], object] | None
+    """Wakes the threads that kernels share; None where kernels have one thread."""
 
     def prepare(self, work: Work) -> Prepared:
         """Build the kernel of `work` with buffers. May raise anything: the reason counts."""
@@ -110,6 +112,8 @@ class FunctionWorkshop:
         load_plugin()
         tvm_ffi.get_global_func("collage.set_threads")(setup.threads)
         self.empty: Call = tvm_ffi.get_global_func("testing.nop")
+        wake = tvm_ffi.get_global_func("collage.wake_threads")
+        self.wake: Callable[[], object] | None = wake if setup.threads > 1 else None
         self._threads = setup.threads
         self._functions = {name: load_function(path, name) for name, path in setup.functions}
         self._backends = {one.name: one for one in available_backends(setup.backends, setup.device)}

@@ -20,12 +20,13 @@ from collage.errors import BackendError
 LIBRARY_FOLDER = Path(__file__).parent / "lib"
 WAITING = {
     "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "1000",
+    "GOMP_SPINCOUNT": "5000",
     "TVM_THREAD_POOL_SPIN_COUNT": "10",
 }
-"""How the threads of OpenMP and TVM wait between two loops: some 10 us awake, since the next loop of the same
-library is near and waking takes longer, then asleep, since the next kernel may be another library's and
-wants the core. Compared by `python -m benchmarks.waiting`."""
+"""How idle threads wait between two loops. Those of OpenMP run oneDNN's loops, the plug-in's and those of TVM's
+kernels: some 50 us awake, for the next loop is near and waking takes longer, then asleep, for other libraries
+have threads of their own and want the core. TVM's own pool serves a few library functions of its runtime only.
+Compared by `python -m benchmarks.waiting`."""
 
 
 @dataclass(frozen=True, slots=True)

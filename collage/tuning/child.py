@@ -46,7 +46,7 @@ class Child:
         limit_address_space(setup)
         try:
             workshop = FunctionWorkshop(setup)
-            timer = Timer(setup.sweep_bytes, workshop.empty, QUICK)
+            timer = Timer(setup.sweep_bytes, workshop.empty, QUICK, workshop.wake)
         except Exception as error:
             self._send(Refused(reason_of(error)))
             return

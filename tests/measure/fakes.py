@@ -20,6 +20,7 @@ class FakeWorkshop:
 
     def __init__(self, setup: Setup) -> None:
         self.empty = lambda *_: None
+        self.wake = None
         self._folder, self._kernels = setup.reference_dir, setup.kernels
 
     def boundary_s(self) -> float:
