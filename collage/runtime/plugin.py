@@ -23,10 +23,10 @@ WAITING = {
     "GOMP_SPINCOUNT": "5000",
     "TVM_THREAD_POOL_SPIN_COUNT": "10",
 }
-"""How idle threads wait between two loops. Those of OpenMP run oneDNN's loops, the plug-in's and those of TVM's
-kernels: some 50 us awake, for the next loop is near and waking takes longer, then asleep, for other libraries
-have threads of their own and want the core. TVM's own pool serves a few library functions of its runtime only.
-Compared by `python -m benchmarks.waiting`."""
+"""How idle threads wait between two loops. Those of OpenMP run the loops of oneDNN, of the plug-in and of
+TVM's kernels: they stay awake for some 50 us, for the next loop is near and waking takes longer, and then
+sleep, for other libraries have threads of their own and want the core. TVM's own pool serves a few
+functions of its runtime only. Compared by `python -m benchmarks.waiting`."""
 
 
 @dataclass(frozen=True, slots=True)
