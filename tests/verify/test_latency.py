@@ -90,7 +90,7 @@ def test_kernels_are_timed_inside_the_executable(tmp_path):
     assert set(found) == {"collage_kernel_0", "collage_kernel_1"}
     assert 0 < found["collage_kernel_0"] * 2 < found["collage_kernel_1"]
     whole = compare_latency([contender], feed, 1, 0.3, tmp_path)["two"].seconds
-    assert sum(found.values()) == pytest.approx(whole, rel=0.5)
+    assert 0.3 * whole < sum(found.values()) < 3 * whole
 
 
 def test_the_hooks_own_time_is_taken_off():
