@@ -22,7 +22,7 @@ import numpy as np
 
 from collage.cost.cost import Cost
 from collage.errors import MeasureError
-from collage.measure.timing import SHORTEST_S, Call, Limits, Timing, summary
+from collage.measure.timing import SHORTEST_S, Call, Limits, Timing, beaten, summary
 
 Launch = Callable[[], object]
 BATCH = 8
@@ -102,7 +102,7 @@ class DeviceTimer:
         arguments: Sequence[object],
         inputs: Sequence[np.ndarray] = (),
         *,
-        give_up_s: float = math.inf,
+        best_s: float = math.inf,
         boundary_s: float = 0.0,
         resolution_s: float = 0.0,
     ) -> Timing:
@@ -119,7 +119,9 @@ class DeviceTimer:
         samples: list[float] = []
         spoiled: list[float] = []
         discards, start = 0, time.perf_counter()
-        while not self._enough(samples, time.perf_counter() - start, give_up_s, resolution_s):
+        while not self._enough(
+            samples, time.perf_counter() - start, best_s - boundary_s, resolution_s
+        ):
             batch, clean = self._batch(launch)
             if clean:
                 samples += batch
@@ -144,11 +146,11 @@ class DeviceTimer:
         return samples, not (before.throttled or after.throttled or moved)
 
     def _enough(
-        self, samples: Sequence[float], elapsed_s: float, give_up_s: float, resolution_s: float
+        self, samples: Sequence[float], elapsed_s: float, best_s: float, resolution_s: float
     ) -> bool:
         if not samples:
             return False
-        if min(samples) > give_up_s or len(samples) >= self.limits.repeats[1]:
+        if beaten(samples, best_s) or len(samples) >= self.limits.repeats[1]:
             return True
         if elapsed_s > self.limits.time_s:
             return True

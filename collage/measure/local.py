@@ -32,8 +32,6 @@ from collage.measure.work_key import WorkKeys, region_structure
 LOADER = "collage.measure.workshop:FunctionWorkshop"
 WATCH_EVERY_S = 0.02
 MAX_FAILED_STARTS = 2
-HOPELESS = 3.0
-"""A kernel this many times slower than another of the same region needs no precise cost."""
 RESOLUTION = 1e-3
 """Width of an interval, relative to one run of the function, that needs no improvement."""
 
@@ -205,7 +203,7 @@ class LocalMeasurer:
     def _task(self, work: Work) -> Task:
         best_s = self._best_s.get((work.function, work.nodes), math.inf)
         resolution_s = RESOLUTION * self._run_s.get(work.function, 0.0)
-        return Task(work, HOPELESS * best_s, self._boundary_s or 0.0, resolution_s)
+        return Task(work, best_s, self._boundary_s or 0.0, resolution_s)
 
     def _hear(self, run: "_Batch", slot: Slot) -> None:
         assert slot.worker is not None
@@ -286,7 +284,8 @@ class LocalMeasurer:
     def _learn(self, work: Work, cost: Cost) -> None:
         region = (work.function, work.nodes)
         if cost.is_valid:
-            self._best_s[region] = min(cost.seconds, self._best_s.get(region, math.inf))
+            if not cost.error:  # one that rounds may be forbidden, then the others must be known
+                self._best_s[region] = min(cost.seconds, self._best_s.get(region, math.inf))
             if 2 * work.nodes.bit_count() >= self._sizes[work.function]:
                 run_s = self._run_s.get(work.function, math.inf)
                 self._run_s[work.function] = min(cost.seconds, run_s)

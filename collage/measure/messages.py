@@ -73,7 +73,7 @@ class Task:
     """Build and time `work`; `boundary_s` is added to its cost (see `timing` for the others)."""
 
     work: Work
-    give_up_s: float
+    best_s: float
     boundary_s: float
     resolution_s: float = 0.0
 

@@ -9,7 +9,8 @@ them, and sums of hot timings came out 30 % too low. So before every timed call
   4. an empty call takes the same way from Python to a native function with the same arguments,
      first to warm that way up, then to be timed and subtracted.
 Calls repeat until the median is known to `relative_width`, or to a thousandth of what one run of the
-model takes, or the time is up: then the interval is wider, which is an answer too. A control kernel
+model takes, or it is certain that another kernel of the same work is faster (`beaten`), or the time is up:
+then the interval is wider, which is an answer too. A control kernel
 with fixed work runs before and after: when the machine itself changed pace, the kernel is measured
 once more, and then the interval is widened.
 
@@ -34,6 +35,10 @@ from collage.measure.environment import last_level_cache_bytes
 Call = Callable[..., object]
 MIN_SWEEP_BYTES = 4 << 20
 SHORTEST_S = 1e-9
+CERTAIN = 6
+"""Samples whose range holds the median with 95 %."""
+HOPELESS = 3.0
+"""A kernel this many times slower than another of the same work needs no second look."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class _Run:
     call: Call
     arguments: Sequence[object]
     inputs: Sequence[np.ndarray]
-    give_up_s: float
+    best_s: float
     resolution_s: float
 
 
@@ -121,7 +126,7 @@ class Timer:
         arguments: Sequence[object],
         inputs: Sequence[np.ndarray],
         *,
-        give_up_s: float = math.inf,
+        best_s: float = math.inf,
         boundary_s: float = 0.0,
         resolution_s: float = 0.0,
     ) -> Timing:
@@ -129,11 +134,13 @@ class Timer:
 
         Args:
             inputs: contiguous arrays that alias the tensors which the kernel reads.
-            give_up_s: a kernel slower than this needs no precision.
+            best_s: cost of the best kernel of the same work; a slower one needs no precision.
             boundary_s: seconds to add to every sample.
             resolution_s: width of the interval that needs no improvement here.
         """
-        run = _Run(call, arguments, [_words(array) for array in inputs], give_up_s, resolution_s)
+        run = _Run(
+            call, arguments, [_words(array) for array in inputs], best_s - boundary_s, resolution_s
+        )
         gc.collect(0)
         was_enabled = gc.isenabled()
         gc.disable()
@@ -157,11 +164,12 @@ class Timer:
         start = time.perf_counter()
         samples: list[float] = []
         empties: list[float] = []
-        while not self._enough(samples, time.perf_counter() - start, run):
+        way_s = 0.0
+        while not self._enough(samples, time.perf_counter() - start, run, way_s):
             empty_s, call_s = self._once(run)
             samples.append(call_s)
             empties.append(empty_s)
-        way_s = statistics.median(empties)
+            way_s = statistics.median(empties)
         return summary([max(sample - way_s, SHORTEST_S) for sample in samples])
 
     def _once(self, run: _Run) -> tuple[float, float]:
@@ -179,13 +187,13 @@ class Timer:
         third = clock()
         return (second - first) * 1e-9, (third - second) * 1e-9
 
-    def _enough(self, samples: list[float], elapsed_s: float, run: _Run) -> bool:
+    def _enough(self, samples: list[float], elapsed_s: float, run: _Run, way_s: float) -> bool:
         limits = self._limits
         fewest, most = limits.repeats
         count = len(samples)
         if count < 2:
             return False
-        if min(samples) > run.give_up_s:
+        if beaten(samples, run.best_s + way_s):
             return True
         if count < fewest:
             slow = min(samples) > limits.slow_s
@@ -225,6 +233,13 @@ class Control:
             np.dot(self._matrix, self._matrix, out=self._result)
             best = min(best, (time.perf_counter_ns() - start) * 1e-9)
         return best
+
+
+def beaten(samples: Sequence[float], best_s: float) -> bool:
+    """Tell whether these samples say for sure that their kernel takes longer than `best_s`."""
+    if min(samples) > HOPELESS * best_s:
+        return True
+    return len(samples) >= CERTAIN and median_interval(samples)[0] > best_s
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:

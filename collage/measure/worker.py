@@ -98,7 +98,7 @@ class Worker:
             prepared.call,
             prepared.arguments,
             prepared.inputs,
-            give_up_s=task.give_up_s,
+            best_s=task.best_s,
             boundary_s=task.boundary_s,
             resolution_s=task.resolution_s,
         )

@@ -28,8 +28,6 @@ from collage.measure.workshop import FunctionWorkshop
 
 QUICK = Limits(repeats=(3, 15), slow_repeats=2, slow_s=0.02, time_s=0.05)
 """A trial is compared with trials that differ by more than noise; the measurer is precise."""
-HOPELESS = 2.0
-"""A schedule this many times slower than the best one needs no precision."""
 
 
 class Child:
@@ -128,9 +126,8 @@ class Bench:
             wrong, _ = first_run(prepared)
             if wrong:
                 return math.inf, wrong
-            give_up_s = HOPELESS * self._best_s
             timing = self._timer.time(
-                prepared.call, prepared.arguments, prepared.inputs, give_up_s=give_up_s
+                prepared.call, prepared.arguments, prepared.inputs, best_s=self._best_s
             )
         except Exception as error:
             return math.inf, reason_of(error)

@@ -66,7 +66,7 @@ def test_noise_is_sampled_longer_than_what_is_steady():
 def test_a_hopeless_kernel_is_left_early():
     times = iter(range(10**6))
     cost = DeviceTimer(SimulatedDevice()).time(
-        lambda: (0.0, 1.0 + next(times) % 7), (), give_up_s=0.5
+        lambda: (0.0, 1.0 + next(times) % 7), (), best_s=0.25
     )
     assert len(cost.cost.samples) == BATCH
 

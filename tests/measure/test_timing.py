@@ -37,7 +37,14 @@ def test_a_coarse_resolution_ends_early_and_a_fine_one_repeats(timer):
 
 
 def test_a_hopeless_kernel_is_timed_twice(timer):
-    assert len(timed(timer, give_up_s=1e-9).samples) == 2
+    assert len(timed(timer, best_s=1e-9).samples) == 2
+
+
+def test_a_kernel_that_is_slower_for_sure_is_timed_six_times(timer):
+    """Every call takes at least a loop of 2000; a kernel that is as fast as the best is timed on."""
+    fastest = min(timed(timer).samples)
+    assert len(timed(timer, best_s=fastest * 0.6).samples) == 6
+    assert len(timed(timer, best_s=fastest * 2.5).samples) > 20
 
 
 def test_the_boundary_is_added_to_every_sample(timer):
