@@ -87,8 +87,7 @@ def row(facts: dict) -> tuple[str, float]:  # type: ignore[type-arg]
     """Format one table row; also returns the speedup over the best framework."""
     bench, cold = facts["bench"], facts["compile"]
     seconds = {name: found["seconds"] for name, found in bench.items()}
-    best = min(s for name, s in seconds.items() if name != "collage" and s)
-    speedup = best / seconds["collage"]
+    speedup = min(speedups(bench).values())
     cells = [
         facts["model"],
         *(_ms(seconds.get(name)) for name in ("collage", "onnxruntime", "openvino")),
@@ -100,6 +99,15 @@ def row(facts: dict) -> tuple[str, float]:  # type: ignore[type-arg]
         backend_counts(facts["plan"]),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |", speedup
+
+
+def speedups(bench: dict) -> dict[str, float]:  # type: ignore[type-arg]
+    """Return how many times as long as the bundle each framework that ran takes, round by round."""
+    return {
+        name: found["times"]
+        for name, found in bench.items()
+        if name != "collage" and found["times"]
+    }
 
 
 def backend_counts(plan: list[dict]) -> str:  # type: ignore[type-arg]
@@ -143,7 +151,8 @@ def document(found: list[dict], threads: int) -> str:  # type: ignore[type-arg]
     return (
         f"## {'One thread' if threads == 1 else f'{threads} threads'}\n\n"
         f"`python -m benchmarks.models --threads {threads}` on {machine()}.\n"
-        "Latencies are medians of interleaved rounds in fresh processes; ratios are within one run.\n\n"
+        "Latencies are medians of interleaved rounds in fresh processes; the speedup is the median of the\n"
+        "ratios of every round, which cancels what the machine does to all in it.\n\n"
         + "\n".join([HEADER, *rows])
         + f"\n\nGeometric mean of the speedup over the best framework: **{mean:.3f}** "
         f"({len(rows)} models, lowest {min(speedups):.3f}). Predictions are off by "

@@ -13,7 +13,7 @@ tables under `--work`, so float32 costs that `benchmarks.models` measured there 
 import math
 
 from benchmarks.model_set import chosen_models, model_options
-from benchmarks.models import backend_counts, geometric_mean, machine, measure
+from benchmarks.models import backend_counts, geometric_mean, machine, measure, speedups
 from benchmarks.results import read_facts, write_section
 
 FRAMEWORKS = ("onnxruntime", "openvino", "openvino-bf16")
@@ -28,10 +28,9 @@ def row(facts: dict) -> tuple[str, float, float, float]:  # type: ignore[type-ar
     """Format one table row; also returns the speedups over all and allowed frameworks, and the error."""
     result = facts["compile"]["precision"]
     seconds = {name: found["seconds"] for name, found in facts["bench"].items()}
-    ran = {name: s for name, s in seconds.items() if name != "collage" and s}
-    allowed = {name: s for name, s in ran.items() if name not in result["excused"]}
-    over_best = min(ran.values()) / seconds["collage"]
-    over_allowed = min(allowed.values()) / seconds["collage"]
+    ran = speedups(facts["bench"])
+    over_best = min(ran.values())
+    over_allowed = min(times for name, times in ran.items() if name not in result["excused"])
     error = max(error if error is not None else math.inf for error in result["errors"].values())
     cells = [
         facts["model"], _ms(seconds["collage"]),

@@ -224,17 +224,18 @@ def _bench(arguments: argparse.Namespace) -> int:
         say(arguments.json, {"seconds": seconds}, f"{seconds * 1e3:.3f} ms")
         return 0
     from collage.pipeline import compare_bundle
+    from collage.verify import ratio
 
     found = compare_bundle(arguments.bundle, arguments.model, arguments.seconds)
-    rows = [
-        f"{name:<14}{latency.seconds * 1e3:10.3f} ms" if not latency.reason
-        else f"{name:<14}{'-':>10}     {latency.reason}"
-        for name, latency in found.items()
-    ]  # fmt: skip
-    facts = {
-        name: {"seconds": None if latency.reason else latency.seconds, "reason": latency.reason}
-        for name, latency in found.items()
-    }
+    facts: dict[str, object] = {}
+    rows: list[str] = []
+    for name, latency in found.items():
+        seconds = times = None
+        if not latency.reason:
+            seconds, times = latency.seconds, ratio(latency, found["collage"])
+        facts[name] = {"seconds": seconds, "times": times, "reason": latency.reason}
+        shown = f"{seconds * 1e3:10.3f} ms{times:8.3f} x" if seconds and times else f"{'-':>10}"
+        rows.append(f"{name:<14}{shown}     {latency.reason}".rstrip())
     say(arguments.json, facts, "\n".join(rows))
     return 0
 

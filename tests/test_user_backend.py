@@ -206,7 +206,10 @@ def test_the_bundle_can_be_compared_with_the_original(openblas_alone, mlp, capsy
     _, bundle = openblas_alone
     arguments = ["bench", str(bundle), "--model", str(mlp), "--seconds", "0.2", "--json"]
     assert main(arguments) == 0
-    assert json.loads(capsys.readouterr().out)["collage"]["seconds"] > 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["collage"]["seconds"] > 0
+    assert found["collage"]["times"] == 1
+    assert found["onnxruntime"]["times"] > 0
 
 
 def test_it_competes_with_the_built_in_ones(site, mlp, tmp_path, reports):

@@ -25,7 +25,14 @@ from collage.frontend import Function
 from collage.frontend.region import function_outputs_of
 from collage.runtime.cpu import bf16_reason
 from collage.verify.contender_process import Contender
-from collage.verify.latency import Arena, Latency, OnRound, interval_of_ratio, ratio
+from collage.verify.latency import (
+    Arena,
+    Latency,
+    OnRound,
+    fastest_first,
+    interval_of_ratio,
+    ratio,
+)
 from collage.verify.numerics import compare_outputs
 from collage.verify.trials import Errors, beyond
 
@@ -199,7 +206,7 @@ class Gate:
             if arena.names:
                 found = arena.race(arena.names, SCREEN_S, self.on_round)
                 heats.latencies |= found
-                order = _by_speed(found)
+                order = fastest_first(found)
                 _dismiss(arena, order, {plan.name for plan in heats.met if plan.single})
                 waiting = waiting or list(next_heat(order[0], examiner.errors))
 
@@ -233,11 +240,6 @@ def _most_at_once(plans: Sequence[PlanExecutable]) -> int:
     fewest, most = AT_ONCE
     size_bytes = max(plan.path.stat().st_size for plan in plans)
     return max(fewest, min(most, LOADED_BYTES // (COPIES * size_bytes + 1)))
-
-
-def _by_speed(found: Mapping[str, Latency]) -> list[str]:
-    """Order who raced: those that ran more rounds before those that were sent home early."""
-    return sorted(found, key=lambda name: (-len(found[name].rounds), found[name].seconds))
 
 
 def _dismiss(arena: Arena, order: Sequence[str], singles: Set[str]) -> None:
@@ -315,7 +317,8 @@ def choose(
     A mix that is slower than a baseline gives way to the best plan of one toolchain, which is then
     judged itself.
     """
-    by_speed = sorted(plans, key=lambda plan: (final[plan.name].seconds, plan.name))
+    order = fastest_first({plan.name: final[plan.name] for plan in plans})
+    by_speed = sorted(plans, key=lambda plan: order.index(plan.name))
     chosen = by_speed[0]
     passed, reason = judge(chosen, final, baselines)
     single = next((plan for plan in by_speed if plan.single), None)

@@ -10,7 +10,7 @@ little more than the few that are close.
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -220,6 +220,26 @@ def ratio(numerator: Latency, denominator: Latency) -> float:
     """Median over the rounds of numerator / denominator (both from one comparison)."""
     pairs = zip(numerator.rounds, denominator.rounds, strict=True)
     return statistics.median(above / below for above, below in pairs)
+
+
+def fastest_first(found: Mapping[str, Latency]) -> list[str]:
+    """Order who ran in one comparison or race.
+
+    Those that ran more rounds come before those that were sent home early. Among equals the median of the
+    share of its round counts: a busy moment, which falls on one round, does not change it.
+    """
+    order: list[str] = []
+    for count in sorted({len(one.rounds) for one in found.values()}, reverse=True):
+        peers = {name: one.rounds for name, one in found.items() if len(one.rounds) == count}
+        rounds = [math.fsum(times) for times in zip(*peers.values(), strict=True)]
+        shares = {
+            name: statistics.median(t / whole for t, whole in zip(times, rounds, strict=True))
+            if times
+            else math.inf
+            for name, times in peers.items()
+        }
+        order += sorted(peers, key=lambda name: (shares[name], name))
+    return order
 
 
 def interval_of_ratio(
