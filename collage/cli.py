@@ -230,7 +230,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     facts: dict[str, object] = {}
     rows: list[str] = []
     for name, latency in found.items():
-        seconds = times = None
+        seconds: float | None = None
+        times: float | None = None
         if not latency.reason:
             seconds, times = latency.seconds, ratio(latency, found["collage"])
         facts[name] = {"seconds": seconds, "times": times, "reason": latency.reason}
