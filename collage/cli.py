@@ -230,13 +230,13 @@ def _bench(arguments: argparse.Namespace) -> int:
     facts: dict[str, object] = {}
     rows: list[str] = []
     for name, latency in found.items():
-        seconds: float | None = None
-        times: float | None = None
-        if not latency.reason:
-            seconds, times = latency.seconds, ratio(latency, found["collage"])
-        facts[name] = {"seconds": seconds, "times": times, "reason": latency.reason}
-        shown = f"{seconds * 1e3:10.3f} ms{times:8.3f} x" if seconds and times else f"{'-':>10}"
-        rows.append(f"{name:<14}{shown}     {latency.reason}".rstrip())
+        if latency.reason:
+            facts[name] = {"seconds": None, "times": None, "reason": latency.reason}
+            rows.append(f"{name:<14}{'-':>10}     {latency.reason}")
+            continue
+        times = ratio(latency, found["collage"])
+        facts[name] = {"seconds": latency.seconds, "times": times, "reason": ""}
+        rows.append(f"{name:<14}{latency.seconds * 1e3:10.3f} ms{times:8.3f} x")
     say(arguments.json, facts, "\n".join(rows))
     return 0
 
