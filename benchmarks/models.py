@@ -32,8 +32,10 @@ HEADER = (
 )
 
 
-def measure(model: BenchmarkModel, work: Path, threads: int, extra: list[str]) -> dict[str, object]:
-    """Compile cold and warm, then compare; returns the facts of one row."""
+def measure(
+    model: BenchmarkModel, work: Path, threads: int, extra: list[str], *, warm: bool = True
+) -> dict[str, object]:
+    """Compile, and again where `warm`, then compare the last bundle; returns the facts of one row."""
     store, bundle = store_of(model, work), work / f"{model.name}.collage"
     command = [
         sys.executable, "-m", "collage.cli", "compile", str(model.path), "-o", str(bundle),
@@ -41,13 +43,13 @@ def measure(model: BenchmarkModel, work: Path, threads: int, extra: list[str]) -
         *model.arguments, *extra,
     ]  # fmt: skip
     cold, cold_s, peak_bytes = _timed(command)
-    warm, warm_s, _ = _timed(command)
+    again, warm_s, _ = _timed(command) if warm else (cold, cold_s, 0)
     bench = [sys.executable, "-m", "collage.cli", "bench", str(bundle), "--model", str(model.path)]
-    again = json.loads(_output([*bench, "--seconds", "6", "--json"]))
+    compared = json.loads(_output([*bench, "--seconds", "6", "--json"]))
     return {
         "model": model.name, "compile": cold | {"bundle": bundle.name}, "cold_s": cold_s, "warm_s": warm_s,
-        "warm_measured": warm["candidates"]["measured"], "bench": again,
-        "peak_bytes": peak_bytes, "plan": warm["plan"],
+        "warm_measured": again["candidates"]["measured"], "bench": compared,
+        "peak_bytes": peak_bytes, "plan": again["plan"],
     }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def main() -> None:
     found = read_facts(arguments.output, "precision") if arguments.models else {}
     for model in chosen_models(arguments.work, arguments.models):
         extra = [*permission, *arguments.extra]
-        found[model.name] = measure(model, arguments.work, arguments.threads, extra)
+        found[model.name] = measure(model, arguments.work, arguments.threads, extra, warm=False)
         print(row(found[model.name])[0], flush=True)
         rows = list(found.values())
         table = document(rows, arguments.threads, arguments.tolerance)
