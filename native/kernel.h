@@ -54,6 +54,9 @@ struct RegisterKernel {
   RegisterKernel(const char* kind, KernelFactory factory);
 };
 
+// Threads of kernels whose blob does not say how many, and of the libraries' pools.
+int DefaultThreads();
+
 // The factory of `kind`; throws a ffi ValueError that lists the known kinds.
 KernelFactory FindKernelFactory(const std::string& kind);
 

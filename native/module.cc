@@ -38,6 +38,12 @@ std::atomic<int>& Threads() {
   return threads;
 }
 
+}  // namespace
+
+int DefaultThreads() { return Threads(); }
+
+namespace {
+
 // One tensor comes back as it is, several as an array: what the Relax VM takes for a tuple.
 void ReturnTensors(const std::vector<ffi::Tensor>& tensors, ffi::Any* result) {
   if (tensors.size() == 1) {
@@ -107,7 +113,7 @@ class KernelModule : public ffi::ModuleObj {
  private:
   std::shared_ptr<Kernel> Build() const {
     std::string_view bytes(blob_.data(), blob_.size());
-    KernelSpec spec{Blob::Parse(bytes), Threads()};
+    KernelSpec spec{Blob::Parse(bytes), DefaultThreads()};
     spec.threads = static_cast<int>(spec.blob->GetInt("threads", spec.threads));
     return FindKernelFactory(kind_)(spec);
   }

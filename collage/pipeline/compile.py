@@ -234,10 +234,9 @@ def _libraries(plans: Iterator[FunctionPlan], device: str) -> frozenset[str]:
                 header, _ = unpack(planned.kernel.blob)
                 if kind == "on_host":
                     kind = str(header["kind"])
-                if kind == "shared_library":
-                    libraries = header.get("libraries", ())
-                    found.update(map(str, libraries if isinstance(libraries, list) else ()))
-                elif kind in library_names():  # the plug-in's own kernels need no library
+                libraries = header.get("libraries", ())
+                found.update(map(str, libraries if isinstance(libraries, list) else ()))
+                if kind in library_names():  # the plug-in's own kernels need no library
                     found.add(kind)
     return frozenset(found)
 

@@ -32,7 +32,8 @@ wants the core. Compared by `python -m benchmarks.waiting`."""
 class Library:
     """A vendor library: who ships it, its file's name, and what to install when it is missing.
 
-    `requirement` says more than the distribution's name, where that does not do.
+    `requirement` says more than the distribution's name, where that does not do. `others` are
+    distributions that have the library too.
     """
 
     distribution: str
@@ -40,15 +41,35 @@ class Library:
     requirement: str = ""
     toolkit: bool = False
     """A CUDA toolkit has it too, in folders where no wheel is."""
+    others: tuple[str, ...] = ()
+
+    @property
+    def installed(self) -> str:
+        """The distribution that ships it here; that of the first choice where none is installed."""
+        for name in (self.distribution, *self.others):
+            try:
+                distribution(name)
+            except PackageNotFoundError:
+                continue
+            return name
+        return self.distribution
 
 
 LIBRARIES = {
-    "onnxruntime": Library("onnxruntime", "libonnxruntime.so.*", "onnxruntime>=1.31,<1.32"),
+    "onnxruntime": Library(
+        "onnxruntime", "libonnxruntime.so.*", "onnxruntime>=1.31,<1.32", others=("onnxruntime-gpu",)
+    ),
     "openvino": Library("openvino", "libopenvino_c.so.*", "openvino>=2026.4,<2026.5"),
     "onednn": Library("onednn-cpu-gomp", "libdnnl.so.3", "onednn-cpu-gomp==2023.2.0"),
     "cublaslt": Library("nvidia-cublas", "libcublasLt.so.*", "nvidia-cublas>=13", True),
     "cudart": Library("nvidia-cuda-runtime", "libcudart.so.*", "nvidia-cuda-runtime>=13", True),
     "cudnn": Library("nvidia-cudnn-cu13", "libcudnn.so.*", "nvidia-cudnn-cu13>=9", True),
+    "cublas": Library("nvidia-cublas", "libcublas.so.*", "nvidia-cublas>=13", True),
+    "curand": Library("nvidia-curand", "libcurand.so.*", "nvidia-curand>=10", True),
+    "nvinfer": Library("tensorrt-cu13-libs", "libnvinfer.so.*", "tensorrt-cu13-libs>=10", True),
+    "nvonnxparser": Library(
+        "tensorrt-cu13-libs", "libnvonnxparser.so.*", "tensorrt-cu13-libs>=10", True
+    ),
 }
 
 
@@ -79,7 +100,7 @@ def library_names() -> tuple[str, ...]:
 
 def library_distribution(name: str) -> str:
     """The Python distribution that ships library `name`. Raises BackendError for an unknown name."""
-    return _library(name).distribution
+    return _library(name).installed
 
 
 def library_file(name: str) -> str:
@@ -94,7 +115,7 @@ def library_version(name: str) -> str:
         BackendError: neither is here.
     """
     try:
-        return distribution(_library(name).distribution).version
+        return distribution(_library(name).installed).version
     except PackageNotFoundError:
         for file in _toolkit_files(_library(name)):
             return file.resolve().name.partition(".so.")[2]
@@ -111,7 +132,7 @@ def library_path(name: str) -> Path:
     if override := library_override(name):
         return Path(override)
     library = _library(name)
-    for file in _files(library.distribution):
+    for file in _files(library.installed):
         if fnmatch(file.name, library.glob) and file.exists():
             return file.resolve()
     for file in _toolkit_files(library):
