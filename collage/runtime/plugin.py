@@ -8,7 +8,7 @@ variable COLLAGE_LIB_<NAME> overrides the path.
 import ctypes
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, distribution
@@ -71,6 +71,14 @@ LIBRARIES = {
         "tensorrt-cu13-libs", "libnvonnxparser.so.*", "tensorrt-cu13-libs>=10", True
     ),
 }
+
+PROVIDER_LIBRARIES = {
+    "onnxruntime-cuda": ("cudart", "cublaslt", "cublas", "curand", "cudnn"),
+    "tensorrt": ("cudart", "cublaslt", "cublas", "cudnn", "nvinfer", "nvonnxparser"),
+}
+"""What ONNX Runtime's providers for a GPU call, each before those that call it."""
+FULL_PRECISION = {"NVIDIA_TF32_OVERRIDE": "0"}
+"""Keeps NVIDIA's libraries from TF32, for those that have no option for it."""
 
 
 def register_library(name: str, distribution: str, glob: str, requirement: str = "") -> None:
@@ -149,6 +157,13 @@ def library_environment() -> dict[str, str]:
     }
 
 
+def open_libraries(names: Sequence[str]) -> None:
+    """Open the libraries that are in a place which we know, so that others which need them find them."""
+    for name in names:
+        if not library_reason(name):
+            ctypes.CDLL(str(library_path(name)))
+
+
 def library_reason(name: str) -> str:
     """Why library `name` cannot be used on this machine; "" when it can."""
     try:
@@ -161,11 +176,15 @@ def library_reason(name: str) -> str:
 def thread_environment(threads: int) -> dict[str, str]:
     """Return what a process that runs kernels with so many threads finds in its environment."""
     count = str(threads)
-    return WAITING | {
-        "OMP_NUM_THREADS": count,
-        "TVM_NUM_THREADS": count,
-        "ORT_DISABLE_TELEMETRY": "1",
-    }
+    return (
+        WAITING
+        | FULL_PRECISION
+        | {
+            "OMP_NUM_THREADS": count,
+            "TVM_NUM_THREADS": count,
+            "ORT_DISABLE_TELEMETRY": "1",
+        }
+    )
 
 
 def load_plugin() -> None:

@@ -57,6 +57,7 @@ def environment(toolkit: Path, log: Path) -> dict[str, str]:
         "LD_LIBRARY_PATH": str(lib),
         "SIMULATED_GPU_LOG": str(log),
         "SIMULATED_ONNXRUNTIME": str(library_path("onnxruntime")),
+        "PYTHONPATH": str(HERE / "python"),
         "COLLAGE_LIB_ONNXRUNTIME": str(lib / LIBRARIES["onnxruntime.cc"]),
     }
 

@@ -7,7 +7,7 @@ nobody sees; the plug-in forbids that, so a session is refused instead, and the 
 the operator goes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,7 +18,12 @@ from collage.frontend.region import region_onnx, region_values
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet
 from collage.runtime.blob import Header, pack
-from collage.runtime.plugin import library_reason, library_version, load_plugin
+from collage.runtime.plugin import (
+    PROVIDER_LIBRARIES,
+    library_reason,
+    library_version,
+    load_plugin,
+)
 
 LIBRARY = "onnxruntime"
 PIP = "pip install 'onnxruntime-gpu>=1.31,<1.32' in place of onnxruntime"
@@ -26,28 +31,18 @@ ABSENT = "not enabled in this build"
 """What an ONNX Runtime for CPUs says of the providers."""
 
 
-def provider_availability(kind: str, libraries: Sequence[str]) -> Availability:
-    """Tell whether ONNX Runtime has the provider of kernels of `kind`.
-
-    Args:
-        kind: of the plug-in's kernels.
-        libraries: what the provider calls (names of `runtime.plugin`).
-    """
+def provider_availability(kind: str) -> Availability:
+    """Tell whether ONNX Runtime has the provider of kernels of `kind`."""
     import tvm_ffi
 
     if reason := library_reason(LIBRARY):
         return Availability(reason)
     try:
         load_plugin()
-        tvm_ffi.get_global_func("collage.check_provider")(kind, found(libraries))
+        tvm_ffi.get_global_func("collage.check_provider")(kind, _found(kind))
     except (BackendError, RuntimeError) as error:
         return Availability(_advised(essence(error)))
     return Availability("", {LIBRARY: library_version(LIBRARY)})
-
-
-def found(libraries: Sequence[str]) -> list[str]:
-    """Return those that are in a place which the plug-in knows; the loader may know the others."""
-    return [name for name in libraries if not library_reason(name)]
 
 
 def essence(error: Exception) -> str:
@@ -69,7 +64,6 @@ def session_kernel(
     nodes: IndexSet,
     model: bytes,
     options: Mapping[str, str],
-    libraries: Sequence[str],
 ) -> PluginKernel:
     """Return a kernel that runs the model of a region in a session with one provider.
 
@@ -79,12 +73,11 @@ def session_kernel(
         nodes: the region.
         model: ONNX bytes of the region, or of one node that holds the engine of it.
         options: of the provider.
-        libraries: what the provider calls.
     """
     inputs, outputs = region_values(function, nodes)
     header: Header = {
         "provider_options": [text for pair in options.items() for text in pair],
-        "libraries": found((LIBRARY, *libraries)),
+        "libraries": [LIBRARY, *_found(kind)],
         "input_names": list(inputs), "output_names": list(outputs),
     }  # fmt: skip
     return PluginKernel(kind, pack(header, [np.frombuffer(model, np.uint8)]), captures=False)
@@ -99,6 +92,11 @@ def floats_of(graph: DataflowGraph, nodes: IndexSet) -> frozenset[str]:
         for name in (*node.inputs, *node.outputs)
     )
     return frozenset(graph.types[name].dtype for name in values if name in graph.types)
+
+
+def _found(kind: str) -> list[str]:
+    """The provider's libraries that are in a place which we know; the loader may know the others."""
+    return [name for name in PROVIDER_LIBRARIES[kind] if not library_reason(name)]
 
 
 def _advised(reason: str) -> str:

@@ -24,8 +24,6 @@ VARIANTS = {
     "channels-last": {"cudnn_conv_algo_search": "EXHAUSTIVE", "prefer_nhwc": "1"},
 }
 COMMON = {"use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
-LIBRARIES = ("cudart", "cublaslt", "cublas", "curand", "cudnn")
-"""What the provider calls, each before those that call it."""
 DTYPES = frozenset({"float32", "float16", "bfloat16", "float64", "int32", "int64", "bool", "uint8"})
 
 
@@ -39,7 +37,7 @@ class OnnxRuntimeCudaBackend(CudaBackend):
     variants = tuple(VARIANTS)
 
     def further(self) -> Sequence[Availability]:
-        return (provider_availability(self.kind, LIBRARIES),)
+        return (provider_availability(self.kind),)
 
     def unsupported(self, function: Function, node: int) -> str | None:
         return refusal(function, node, "ONNX Runtime", DTYPES, frozenset({"NonZero", "Range"}))
@@ -57,4 +55,4 @@ class OnnxRuntimeCudaBackend(CudaBackend):
         for name, need in (("cudart", CUDART), ("cublaslt", CUBLASLT), ("cudnn", CUDNN)):
             tell_plugin(name, need)
         model, options = region_model(function, nodes), {**COMMON, **VARIANTS[variant]}
-        return session_kernel(self.kind, function, nodes, model, options, LIBRARIES)
+        return session_kernel(self.kind, function, nodes, model, options)

@@ -19,7 +19,7 @@ from collage.backends.nvidia.providers import (
     session_kernel,
 )
 from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin
-from collage.backends.tensorrt.engine import kept_engine
+from collage.backends.tensorrt.engine import ENGINES, kept_engine
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
@@ -28,8 +28,6 @@ from collage.options import Options
 DTYPES = frozenset({"float32", "float16", "bfloat16", "int32", "int64", "bool"})
 ALLOWED = {"float16": "trt_fp16_enable", "bfloat16": "trt_bf16_enable"}
 """Options that let TensorRT compute in a type."""
-LIBRARIES = ("cudart", "cublaslt", "cublas", "cudnn", "nvinfer", "nvonnxparser")
-"""What the provider calls, each before those that call it."""
 MOST_SPATIAL = 3
 
 
@@ -42,7 +40,7 @@ class TensorRtBackend(CudaBackend):
     kind = "tensorrt"
 
     def further(self) -> Sequence[Availability]:
-        return (provider_availability(self.kind, LIBRARIES),)
+        return (provider_availability(self.kind),)
 
     def unsupported(self, function: Function, node: int) -> str | None:
         if reason := refusal(function, node, "TensorRT", DTYPES, frozenset()):
@@ -70,11 +68,11 @@ class TensorRtBackend(CudaBackend):
 
         def kernel(model: bytes, more: dict[str, str]) -> PluginKernel:
             every = options | more
-            return session_kernel(self.kind, function, nodes, model, every, LIBRARIES)
+            return session_kernel(self.kind, function, nodes, model, every)
 
         model = region_model(function, nodes)
         if driver_reason():  # nothing can be built here: the first call on a GPU does it
             return kernel(model, {})
-        folder = Options().store_dir / "engines"
+        folder = (self.cache or Options().store_dir) / ENGINES
         engine = kept_engine(lambda more: kernel(model, more), self.identity, folder)
         return kernel(engine, {})

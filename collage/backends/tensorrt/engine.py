@@ -16,9 +16,10 @@ from collage.backends.base import PluginKernel
 from collage.backends.nvidia.providers import essence
 from collage.errors import BackendError
 from collage.runtime.gpu import compute_capability, gpu_name
+from collage.runtime.plugin import FULL_PRECISION
 
-FULL_PRECISION = {"NVIDIA_TF32_OVERRIDE": "0"}
-"""The provider has no option for it; TensorRT reads this when it builds."""
+ENGINES = "engines"
+"""Their folder in the local store."""
 
 
 def kept_engine(
@@ -46,13 +47,11 @@ def kept_engine(
     return kept.read_bytes()
 
 
-def _build(
-    kernel: Callable[[dict[str, str]], PluginKernel], timings: Path, file: Path
-) -> None:
+def _build(kernel: Callable[[dict[str, str]], PluginKernel], timings: Path, file: Path) -> None:
     import tvm_ffi
 
     for name, value in FULL_PRECISION.items():
-        os.environ.setdefault(name, value)
+        os.environ.setdefault(name, value)  # TensorRT reads it when it builds
     builder = kernel({
         "trt_dump_ep_context_model": "1", "trt_ep_context_embed_mode": "1",
         "trt_ep_context_file_path": str(file), "trt_timing_cache_enable": "1",
