@@ -10,7 +10,7 @@
 //   hidden copy                      a tensor was on the host, or a node could have run there
 //   synchronised                     a run waited for the device
 // SIMULATED_ONNXRUNTIME_REFUSES names an operator that no provider has; SIMULATED_ONNXRUNTIME_FAILS one
-// whose session fails when it runs.
+// whose session fails when it runs, and SIMULATED_ONNXRUNTIME_LOSES one that reads a bad address then.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ struct Provider {
   std::string name;  // "" for the CPU
   Options options;
   void* stream = nullptr;
-  bool strict = false, fails = false;
+  bool strict = false, fails = false, loses = false;
 };
 
 struct Runtime {
@@ -231,6 +231,7 @@ ort::Status* CreateSessionFromArray(const ort::Env* env, const void* data, std::
   if (!provider.name.empty()) {
     LogOptions(provider);
     provider.fails = Names("SIMULATED_ONNXRUNTIME_FAILS", model);
+    provider.loses = Names("SIMULATED_ONNXRUNTIME_LOSES", model);
     if (!provider.strict) simulated::Log("hidden copy: nodes may run on the CPU");
     if (Names("SIMULATED_ONNXRUNTIME_REFUSES", model)) {
       return Failed(
@@ -274,6 +275,9 @@ ort::Status* Run(ort::Session* session, const ort::RunOptions* how, const char* 
   }
   const Provider& provider = found->second;
   if (provider.fails) return Failed("CUDNN failure 3: CUDNN_STATUS_NOT_SUPPORTED");
+  if (provider.loses) {
+    return Failed("CUDA failure " + std::to_string(simulated::Lose(simulated::kIllegalAddress)));
+  }
   simulated::NotCaptured("a session");
   if (The().asynchronous.count(how) == 0) simulated::Log("synchronised");
   for (std::size_t i = 0; i < inputs + outputs; ++i) {

@@ -1,8 +1,8 @@
 """ONNX Runtime's Python package with execution providers for the simulated GPU: the real one, changed.
 
-A provider is here when its file lies in the toolkit (`CUDA_HOME`). A session with one computes on the CPU, and
-SIMULATED_GPU_LOG says which options it got; one whose provider is named but does not start falls back to
-the others, as the real one does.
+A provider is here when its file lies in the toolkit (`CUDA_HOME`). A session with one computes on the CPU,
+and SIMULATED_GPU_LOG says which options it got. The provider that SIMULATED_ONNXRUNTIME_BROKEN names is
+there but does not start: the session falls back to the others, as a real one does.
 """
 
 import os
