@@ -32,7 +32,7 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-constexpr int kThisProcess = 0;  // GPU number; Collage uses the first one that the process sees
+constexpr int kFirstGpu = 0;  // of those that the process sees
 
 // The options of a provider as text, and the stream that it computes on, null for one of its own.
 struct ProviderOptions {
@@ -189,7 +189,7 @@ void CheckProvider(const ffi::String& kind, const ffi::Array<ffi::String>& libra
 void TrySession(const ffi::String& kind, const ffi::Bytes& bytes) {
   KernelSpec spec{Blob::Parse({bytes.data(), bytes.size()}), DefaultThreads()};
   for (const std::string& name : spec.blob->GetStrings("libraries")) OpenLibrary(name);
-  GpuSession(FindProvider(kind), spec, kThisProcess, nullptr);
+  GpuSession(FindProvider(kind), spec, kFirstGpu, nullptr);
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {

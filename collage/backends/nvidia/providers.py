@@ -7,6 +7,7 @@ nobody sees; the plug-in forbids that, so a session is refused instead, and the 
 the operator goes.
 """
 
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -31,6 +32,7 @@ ABSENT = "not enabled in this build"
 """What an ONNX Runtime for CPUs says of the providers."""
 
 
+@functools.cache
 def provider_availability(kind: str) -> Availability:
     """Tell whether ONNX Runtime has the provider of kernels of `kind`."""
     import tvm_ffi
