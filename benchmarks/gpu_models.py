@@ -1,4 +1,4 @@
-"""Whole models on a GPU: compiled, checked, and timed against single toolchains and PyTorch.
+"""Whole models on a GPU: compiled, checked, and timed against single toolchains, frameworks and PyTorch.
 
 Each model is compiled in float32 and float16 with the command line, in a process of its own; the bundle
 checks its golden data and is timed, with CUDA graphs and without. bfloat16 has no numpy arrays to be
@@ -6,6 +6,7 @@ exchanged in, so its kernels are measured (`benchmarks.gpu`) and its executables
 """
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -27,8 +28,11 @@ KINDS = {
 }
 HEADER = (
     "| model | dtype | Collage, us | without graphs | best single | over it | predicted / measured "
-    "| eager | compile | plan |\n|---|---|---|---|---|---|---|---|---|---|"
+    "| onnxruntime CUDA | TensorRT | eager | compile | plan |\n" + "|---" * 12 + "|"
 )
+
+SINGLE = re.compile(r"^whole-(.+)-\d+$|^(.+)-only$")
+"""Names of plans of one toolchain (`search.worth`)."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,9 @@ def row_of(name: str, dtype: str, model: Path, folder: Path, budget: Budget) -> 
         _command([*compile_, "--no-cuda-graphs"], budget.command_s)
         without = _command(["bench", str(bundle), "--json"], 60)["seconds"]
     except CollageError as error:
-        return f"| {name} | {dtype} | - | - | - | - | - | - | - | {error} |"
+        return f"| {name} | {dtype} |{' - |' * 9} {error} |"
     chosen = summary["latency"]["collage_s"]
-    singles = _singles(report, summary["backends"])
+    singles = singles_of(report, summary["backends"])
     best = min(singles, key=singles.get, default="") if singles else ""  # type: ignore[arg-type]
     over = f"{singles[best] / chosen:.2f}" if best else "-"
     torch = _torch(name, dtype, json.loads((bundle / "manifest.json").read_text())["functions"][0])
@@ -82,19 +86,26 @@ def row_of(name: str, dtype: str, model: Path, folder: Path, budget: Budget) -> 
         name, dtype, f"{with_graphs * 1e6:.1f}", f"{without * 1e6:.1f}",
         f"{best} {singles[best] * 1e6:.1f}" if best else "none covers the model", over,
         f"{summary['predicted_s'] / chosen:.2f}" if summary["predicted_s"] else "-",
+        *(_framework(summary["latency"], one) for one in ("onnxruntime-cuda", "tensorrt")),
         torch["eager"], torch["compile"], _plan(summary["plan"]),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 
 
-def _singles(report: dict, backends: Sequence[str]) -> dict[str, float]:  # type: ignore[type-arg]
-    """Measured seconds of the plans of one toolchain, by its name."""
-    return {
-        backend: plan["measured_s"]
-        for plan in report["plans"]
-        for backend in backends
-        if plan["measured_s"] and plan["name"] == f"{backend}-only"
-    }
+def singles_of(report: dict, backends: Sequence[str]) -> dict[str, float]:  # type: ignore[type-arg]
+    """Measured seconds of the best plan of each toolchain alone, in one region or several."""
+    found: dict[str, float] = {}
+    for plan in report["plans"]:
+        backend = SINGLE.sub(r"\1\2", plan["name"])
+        if backend in backends and backend != plan["name"] and plan["measured_s"]:
+            found[backend] = min(plan["measured_s"], found.get(backend, plan["measured_s"]))
+    return found
+
+
+def _framework(latency: dict, name: str) -> str:  # type: ignore[type-arg]
+    """What the gate measured of ONNX Runtime on the original file, in words."""
+    seconds = latency["baselines"].get(name)
+    return f"{seconds * 1e6:.1f}" if seconds else latency["baseline_reasons"].get(name, "-")
 
 
 def _plan(regions: Sequence[dict]) -> str:  # type: ignore[type-arg]

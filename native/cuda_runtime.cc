@@ -27,6 +27,14 @@ struct Runtime {
   Release release_host = FindSymbolAs<Release>(library, kRuntime, "cudaFreeHost");
   MemcpyAsync copy = FindSymbolAs<MemcpyAsync>(library, kRuntime, "cudaMemcpyAsync");
   Synchronize wait = FindSymbolAs<Synchronize>(library, kRuntime, "cudaStreamSynchronize");
+  StreamCreate create_stream = FindSymbolAs<StreamCreate>(library, kRuntime, "cudaStreamCreate");
+  StreamDestroy destroy_stream =
+      FindSymbolAs<StreamDestroy>(library, kRuntime, "cudaStreamDestroy");
+  EventCreate create_event =
+      FindSymbolAs<EventCreate>(library, kRuntime, "cudaEventCreateWithFlags");
+  EventRecord record = FindSymbolAs<EventRecord>(library, kRuntime, "cudaEventRecord");
+  StreamWaitEvent wait_event =
+      FindSymbolAs<StreamWaitEvent>(library, kRuntime, "cudaStreamWaitEvent");
   ErrorString text = FindSymbolAs<ErrorString>(library, kRuntime, "cudaGetErrorString");
 
   static const Runtime& Get() {
@@ -66,6 +74,24 @@ void Copy(void* to, const void* from, std::size_t size, int kind, Stream stream)
 }
 
 void Wait(Stream stream) { Check(Runtime::Get().wait(stream), "waiting for the stream"); }
+
+void FreeStream::operator()(void* stream) const { Runtime::Get().destroy_stream(stream); }
+
+OwnStream MakeStream() {
+  Stream stream = nullptr;
+  Check(Runtime::Get().create_stream(&stream), "a stream");
+  return OwnStream(stream);
+}
+
+void Order(Stream first, Stream then) {
+  thread_local Event event = [] {
+    Event made = nullptr;
+    Check(Runtime::Get().create_event(&made, kNoTiming), "an event");
+    return made;
+  }();
+  Check(Runtime::Get().record(event, first), "an event");
+  Check(Runtime::Get().wait_event(then, event, 0), "an event");
+}
 
 std::size_t SizeOf(const DLTensor* tensor) {
   std::size_t count = 1;

@@ -29,6 +29,17 @@ void Copy(void* to, const void* from, std::size_t size, int kind, Stream stream)
 // Waits for all that is queued.
 void Wait(Stream stream);
 
+struct FreeStream {
+  void operator()(void* stream) const;
+};
+using OwnStream = std::unique_ptr<void, FreeStream>;
+
+// A stream that CUDA orders with the null stream, as if they were one.
+OwnStream MakeStream();
+
+// What is queued on `then` from now on waits for what is queued on `first`.
+void Order(Stream first, Stream then);
+
 std::size_t SizeOf(const DLTensor* tensor);
 
 struct Free {

@@ -9,14 +9,21 @@ namespace collage {
 namespace cuda {
 
 using Stream = void*;
+using Event = void*;
 
 constexpr int kSuccess = 0;
+constexpr unsigned kNoTiming = 2;  // of an event
 constexpr int kHostToDevice = 1, kDeviceToHost = 2;  // cudaMemcpyKind
 
 using Malloc = int (*)(void**, std::size_t);
 using Release = int (*)(void*);
 using MemcpyAsync = int (*)(void*, const void*, std::size_t, int kind, Stream);
 using Synchronize = int (*)(Stream);
+using StreamCreate = int (*)(Stream*);
+using StreamDestroy = int (*)(Stream);
+using EventCreate = int (*)(Event*, unsigned flags);
+using EventRecord = int (*)(Event, Stream);
+using StreamWaitEvent = int (*)(Stream, Event, unsigned flags);
 using ErrorString = const char* (*)(int);
 
 }  // namespace cuda

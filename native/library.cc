@@ -40,6 +40,10 @@ std::string Package(const std::string& name) {
       {"cublaslt", "nvidia-cublas>=13"},
       {"cudart", "nvidia-cuda-runtime>=13"},
       {"cudnn", "nvidia-cudnn-cu13>=9"},
+      {"cublas", "nvidia-cublas>=13"},
+      {"curand", "nvidia-curand>=10"},
+      {"nvinfer", "tensorrt-cu13-libs>=10"},
+      {"nvonnxparser", "tensorrt-cu13-libs>=10"},
   };
   auto found = kPackages.find(name);
   return found == kPackages.end() ? std::string()

@@ -97,7 +97,7 @@ class KernelModule : public ffi::ModuleObj {
  private:
   std::shared_ptr<Kernel> Build() const {
     std::string_view bytes(blob_.data(), blob_.size());
-    KernelSpec spec{Blob::Parse(bytes), Threads()};
+    KernelSpec spec{Blob::Parse(bytes), DefaultThreads()};
     spec.threads = static_cast<int>(spec.blob->GetInt("threads", spec.threads));
     return FindKernelFactory(kind_)(spec);
   }
@@ -130,7 +130,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
            [](ffi::String name, ffi::String path) { SetLibrary(name, path); })
       .def("collage.set_threads", [](int threads) {
         if (threads < 1) TVM_FFI_THROW(ValueError) << "threads must be 1 or more, not " << threads;
-        SetThreads(threads);
+        SetDefaultThreads(threads);
       })
       .def("collage.wake_threads", WakeThreads);
 }

@@ -3,7 +3,7 @@
 // `OrtApi` is a table of function pointers that only ever grows: "NEVER remove or rearrange the
 // members" (onnxruntime_c_api.cc, which also asserts the positions below). Each entry is declared
 // here with its position; versions 1 to 5 of the table are used, which every ONNX Runtime since 1.5
-// has. Tested with 1.31.
+// has, and for execution providers up to 16. Tested with 1.31.
 #ifndef COLLAGE_ONNXRUNTIME_API_H_
 #define COLLAGE_ONNXRUNTIME_API_H_
 
@@ -23,10 +23,12 @@ struct Allocator;
 struct RunOptions;
 struct TensorInfo;
 struct ArenaConfig;
+struct CudaOptions;
+struct TensorRtOptions;
 
-constexpr std::uint32_t kApiVersion = 5;
+constexpr std::uint32_t kApiVersion = 5, kProviderApiVersion = 16;
 constexpr int kLoggingFatal = 4;
-constexpr int kArenaAllocator = 1;
+constexpr int kDeviceAllocator = 0, kArenaAllocator = 1;
 constexpr int kMemTypeDefault = 0;
 
 // GraphOptimizationLevel
@@ -62,6 +64,7 @@ using SessionGetOutputCount = Entry<31, Status* (*)(const Session*, std::size_t*
 using SessionGetInputName = Entry<36, Status* (*)(const Session*, std::size_t, Allocator*, char**)>;
 using SessionGetOutputName =
     Entry<37, Status* (*)(const Session*, std::size_t, Allocator*, char**)>;
+using CreateRunOptions = Entry<39, Status* (*)(RunOptions**)>;
 using CreateTensorWithData = Entry<49, Status* (*)(const MemoryInfo*, void*, std::size_t,
                                                    const std::int64_t*, std::size_t, int, Value**)>;
 using IsTensor = Entry<50, Status* (*)(const Value*, int*)>;
@@ -70,12 +73,16 @@ using GetTensorElementType = Entry<60, Status* (*)(const TensorInfo*, int*)>;
 using GetDimensionsCount = Entry<61, Status* (*)(const TensorInfo*, std::size_t*)>;
 using GetDimensions = Entry<62, Status* (*)(const TensorInfo*, std::int64_t*, std::size_t)>;
 using GetTensorTypeAndShape = Entry<65, Status* (*)(const Value*, TensorInfo**)>;
+using CreateMemoryInfo =
+    Entry<68, Status* (*)(const char* name, int allocator, int id, int kind, MemoryInfo**)>;
 using CreateCpuMemoryInfo = Entry<69, Status* (*)(int, int, MemoryInfo**)>;
 using AllocatorFree = Entry<76, Status* (*)(Allocator*, void*)>;
 using GetDefaultAllocator = Entry<78, Status* (*)(Allocator**)>;
 using ReleaseStatus = Entry<93, void (*)(Status*)>;
+using ReleaseMemoryInfo = Entry<94, void (*)(MemoryInfo*)>;
 using ReleaseSession = Entry<95, void (*)(Session*)>;
 using ReleaseValue = Entry<96, void (*)(Value*)>;
+using ReleaseRunOptions = Entry<97, void (*)(RunOptions*)>;
 using ReleaseTensorInfo = Entry<99, void (*)(TensorInfo*)>;
 using ReleaseSessionOptions = Entry<100, void (*)(SessionOptions*)>;
 using CreateEnvWithGlobalThreadPools =
@@ -89,6 +96,24 @@ using CreateAndRegisterAllocator =
 using SetGlobalIntraOpNumThreads = Entry<147, Status* (*)(ThreadingOptions*, int)>;
 using SetGlobalInterOpNumThreads = Entry<148, Status* (*)(ThreadingOptions*, int)>;
 using SetGlobalSpinControl = Entry<149, Status* (*)(ThreadingOptions*, int)>;
+using AddRunConfigEntry = Entry<165, Status* (*)(RunOptions*, const char*, const char*)>;
+
+// Options of an execution provider: created with defaults, then changed by keys and values.
+template <class Options>
+using Update = Status* (*)(Options*, const char* const*, const char* const*, std::size_t);
+template <class Options>
+using UpdateWithValue = Status* (*)(Options*, const char*, void*);
+
+using AppendTensorRt = Entry<170, Status* (*)(SessionOptions*, const TensorRtOptions*)>;
+using CreateTensorRtOptions = Entry<171, Status* (*)(TensorRtOptions**)>;
+using UpdateTensorRtOptions = Entry<172, Update<TensorRtOptions>>;
+using ReleaseTensorRtOptions = Entry<174, void (*)(TensorRtOptions*)>;
+using AppendCuda = Entry<204, Status* (*)(SessionOptions*, const CudaOptions*)>;
+using CreateCudaOptions = Entry<205, Status* (*)(CudaOptions**)>;
+using UpdateCudaOptions = Entry<206, Update<CudaOptions>>;
+using ReleaseCudaOptions = Entry<208, void (*)(CudaOptions*)>;
+using UpdateTensorRtOptionsWithValue = Entry<261, UpdateWithValue<TensorRtOptions>>;
+using UpdateCudaOptionsWithValue = Entry<263, UpdateWithValue<CudaOptions>>;
 
 }  // namespace collage::ort
 

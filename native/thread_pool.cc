@@ -121,7 +121,7 @@ ThreadPool* NewPool() {
   return new ThreadPool;
 }
 
-std::atomic<int>& DefaultThreads() {
+std::atomic<int>& Default() {
   static std::atomic<int> threads{[] {
     const char* value = std::getenv("COLLAGE_THREADS");
     return value == nullptr ? 1 : std::max(1, std::atoi(value));
@@ -131,12 +131,12 @@ std::atomic<int>& DefaultThreads() {
 
 }  // namespace
 
-int Threads() { return DefaultThreads(); }
+int DefaultThreads() { return Default(); }
 
-void SetThreads(int threads) { DefaultThreads() = threads; }
+void SetDefaultThreads(int threads) { Default() = threads; }
 
 void WakeThreads() {
-  ParallelFor(Threads(), Threads(), [](std::int64_t, int) {});
+  ParallelFor(Default(), Default(), [](std::int64_t, int) {});
 }
 
 void ParallelFor(int threads, std::int64_t count, const Task& task) {

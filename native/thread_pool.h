@@ -15,9 +15,10 @@ namespace collage {
 void ParallelFor(int threads, std::int64_t count,
                  const std::function<void(std::int64_t index, int worker)>& task);
 
-// Threads of kernels that say nothing else: 1, or what COLLAGE_THREADS says, until it is set.
-int Threads();
-void SetThreads(int threads);
+// Threads of kernels whose blob does not say how many, and of the libraries' pools: 1, or what
+// COLLAGE_THREADS says, until it is set.
+int DefaultThreads();
+void SetDefaultThreads(int threads);
 
 // Runs a loop that does nothing, after which the threads are as awake as another kernel would leave them.
 void WakeThreads();

@@ -23,7 +23,7 @@ struct Group {  // TVMParallelGroupEnv
 using Task = int (*)(int number, Group* group, void* data);
 
 int Launch(Task task, void* data, int tasks) {
-  int threads = Threads();
+  int threads = DefaultThreads();
   Group group{nullptr, tasks > 0 ? tasks : threads};
   std::atomic<bool> failed{false};
   ParallelFor(threads, group.tasks, [&](std::int64_t number, int) {

@@ -108,6 +108,9 @@ class Backend(abc.ABC):
     recipes: Path | None = None
     """Where whoever compiles keeps what a variant needs beyond its name (a tuned schedule)."""
 
+    cache: Path | None = None
+    """Where what takes long to compile is kept for other runs; None is the user's local store."""
+
     @abc.abstractmethod
     def availability(self) -> Availability:
         """Tell whether the toolchain can be used on this machine, with versions, else why not."""

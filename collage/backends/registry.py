@@ -142,10 +142,10 @@ def with_rule(backend: Backend | str, rule: Callable[[Function], PartitionRule |
     return changed
 
 
-def with_recipes(backend: Backend, folder: Path) -> Backend:
-    """Return a copy of `backend` that finds its recipes in `folder` (see `Backend.recipes`)."""
+def with_folders(backend: Backend, recipes: Path, cache: Path) -> Backend:
+    """Return a copy of `backend` with these folders (see `Backend.recipes`, `Backend.cache`)."""
     changed = copy.copy(backend)
-    changed.recipes = folder
+    changed.recipes, changed.cache = recipes, cache
     return changed
 
 

@@ -7,6 +7,7 @@ in float32 and rounded once. A model that mixes types is left as it is.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +24,14 @@ def half_type(model: onnx.ModelProto) -> int:
     """Return the 16-bit type of all floats in the model; 0 where there are none, or others too."""
     found = {number for number in _numbers(model) if number in FLOATS}
     return found.pop() if len(found) == 1 and found <= set(HALVES) else 0
+
+
+def float_types(model: Path) -> frozenset[str]:
+    """Return the names of all types of floats in a file."""
+    numbers = set(_numbers(onnx.load(model, load_external_data=False)))
+    return frozenset(
+        helper.tensor_dtype_to_np_dtype(number).name for number in numbers & set(FLOATS)
+    )
 
 
 def retyped(model: onnx.ModelProto, before: int, after: int) -> onnx.ModelProto:

@@ -67,11 +67,7 @@ class CudaDevice:
         """Run `launch` between two events; it must use `stream`."""
         first, last = self._events
         self._check("cudaEventRecord", first, self.stream)
-        try:
-            launch()
-        except Exception:
-            self.synchronize()  # a sticky error explains more than what the kernel's library says
-            raise
+        launch()
         self._check("cudaEventRecord", last, self.stream)
         self._check("cudaEventSynchronize", last)
         milliseconds = ctypes.c_float()
@@ -108,8 +104,12 @@ class CudaDevice:
         device, stream = tvm.cuda(self._ordinal), self.stream.value
 
         def run(*arguments: object) -> object:
-            with tvm_ffi.use_raw_stream(device, stream):
-                return call(*arguments)
+            try:
+                with tvm_ffi.use_raw_stream(device, stream):
+                    return call(*arguments)
+            except Exception:
+                self.synchronize()  # a lost context explains more than what the library says
+                raise
 
         return run
 

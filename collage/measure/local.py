@@ -110,6 +110,7 @@ class LocalMeasurer:
             sweep,
             measure_boundary=self._boundary_s is None,
             recipes=next((backend.recipes for backend in backends if backend.recipes), None),
+            cache=next((backend.cache for backend in backends if backend.cache), None),
             device=device,
             kernels=kernels,
             builds=builds,

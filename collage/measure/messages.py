@@ -35,6 +35,7 @@ class Setup:
         sweep_bytes: swept before every timed call.
         measure_boundary: tell the virtual machine's cost of a call in `Ready`.
         recipes: see `Backend.recipes`.
+        cache: see `Backend.cache`.
         device: where the kernels run.
         kernels: kernels that were built elsewhere are in this folder; None builds them.
         builds: build kernels into that folder, and time nothing.
@@ -49,6 +50,7 @@ class Setup:
     sweep_bytes: int
     measure_boundary: bool
     recipes: Path | None = None
+    cache: Path | None = None
     device: str = "cpu"
     kernels: Path | None = None
     builds: bool = False

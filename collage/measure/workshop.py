@@ -118,7 +118,7 @@ class FunctionWorkshop:
         self._functions = {name: load_function(path, name) for name, path in setup.functions}
         self._backends = {one.name: one for one in available_backends(setup.backends, setup.device)}
         for backend in self._backends.values():
-            backend.recipes = setup.recipes
+            backend.recipes, backend.cache = setup.recipes, setup.cache
         self._reference_dir, self._kernels = setup.reference_dir, setup.kernels
         self._gpu: CudaDevice | None = None
         if setup.device != "cpu" and not setup.builds:

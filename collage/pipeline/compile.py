@@ -16,6 +16,7 @@ import numpy as np
 from collage.assemble import FunctionPlan, assemble, kernel_symbol
 from collage.backends.base import PluginKernel
 from collage.backends.nvidia.compiler import ARCHITECTURE
+from collage.backends.tensorrt.engine import ENGINES
 from collage.bundle.publish import Facts, Published, publish
 from collage.errors import InputError, MeasureError
 from collage.frontend import Function, Model
@@ -45,7 +46,8 @@ from collage.search.function import FunctionSearch
 from collage.search.worth import NamedPlan
 from collage.store.folder import check_output
 from collage.verify import Contender, Latency, compare_latency, profile_kernels
-from collage.verify.gate import Budget, Gate, PlanExecutable, original_frameworks
+from collage.verify.frameworks import original_frameworks
+from collage.verify.gate import Budget, Gate, PlanExecutable
 from collage.verify.trials import MORE_SEEDS, write_trials
 
 
@@ -143,6 +145,8 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
             session.work_dir,
             on_round,
             budget,
+            session.options.device,
+            session.options.store_dir / ENGINES,
         )
         decision = gate.decide(
             function,
@@ -234,10 +238,9 @@ def _libraries(plans: Iterator[FunctionPlan], device: str) -> frozenset[str]:
                 header, _ = unpack(planned.kernel.blob)
                 if kind == "on_host":
                     kind = str(header["kind"])
-                if kind == "shared_library":
-                    libraries = header.get("libraries", ())
-                    found.update(map(str, libraries if isinstance(libraries, list) else ()))
-                elif kind in library_names():  # the plug-in's own kernels need no library
+                libraries = header.get("libraries", ())
+                found.update(map(str, libraries if isinstance(libraries, list) else ()))
+                if kind in library_names():  # the plug-in's own kernels need no library
                     found.add(kind)
     return frozenset(found)
 
@@ -262,7 +265,12 @@ def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Laten
         }
     contenders = [
         Contender("collage", "executable", bundle / manifest.executable, function, manifest.device),
-        *original_frameworks(model, may_reduce=manifest.precision is not None),
+        *original_frameworks(
+            model,
+            may_reduce=manifest.precision is not None,
+            device=manifest.device,
+            engines=Options().store_dir / ENGINES,
+        ),
     ]
     with tempfile.TemporaryDirectory() as work_dir:
         return compare_latency(contenders, inputs, manifest.threads, seconds, Path(work_dir))

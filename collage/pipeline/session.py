@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collage.backends.base import Backend
-from collage.backends.registry import available_backends, with_recipes
+from collage.backends.registry import available_backends, with_folders
 from collage.cost import Costs, CostTable, Environment, SharedCostTable
 from collage.errors import OptionError, StoreError
 from collage.measure.environment import this_environment
@@ -112,7 +112,7 @@ def open_session(
     with work_folder(options.store_dir) as work_dir:
         session = Session(
             options,
-            [with_recipes(backend, work_dir / "recipes") for backend in backends],
+            [with_folders(one, work_dir / "recipes", options.store_dir) for one in backends],
             environment,
             table,
             progress or Progress(quiet=True),

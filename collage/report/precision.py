@@ -11,7 +11,8 @@ from collage.report.data import PrecisionResult
 from collage.search.function import FunctionSearch
 from collage.search.problem import Option
 from collage.search.worth import NamedPlan
-from collage.verify.gate import REDUCED, Decision
+from collage.verify.frameworks import REDUCED
+from collage.verify.gate import Decision
 from collage.verify.trials import MORE_SEEDS
 
 

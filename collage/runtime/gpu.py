@@ -7,6 +7,7 @@ from collage.errors import BackendError
 
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76
 """CUdevice_attribute."""
+NAME_BYTES = 256
 
 
 @functools.cache
@@ -16,12 +17,7 @@ def compute_capability() -> str:
     Raises:
         BackendError: there is no driver, or it offers no GPU.
     """
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        raise BackendError("there is no NVIDIA driver: libcuda.so.1 cannot be opened") from None
-    if code := driver.cuInit(0):
-        raise BackendError(f"the NVIDIA driver offers no GPU: cuInit returned {code}")
+    driver = _driver()
     numbers = []
     for attribute in (CAPABILITY_MAJOR, CAPABILITY_MINOR):
         value = ctypes.c_int()
@@ -29,6 +25,19 @@ def compute_capability() -> str:
             raise BackendError(f"the NVIDIA driver offers no GPU: an attribute gave error {code}")
         numbers.append(str(value.value))
     return "".join(numbers)
+
+
+@functools.cache
+def gpu_name() -> str:
+    """Return the name of the first GPU, e.g. "NVIDIA H200".
+
+    Raises:
+        BackendError: there is no driver, or it offers no GPU.
+    """
+    text = ctypes.create_string_buffer(NAME_BYTES)
+    if code := _driver().cuDeviceGetName(text, NAME_BYTES, 0):
+        raise BackendError(f"the NVIDIA driver offers no GPU: its name gave error {code}")
+    return text.value.decode()
 
 
 def gpu_problem(built_for: str) -> str:
@@ -46,3 +55,13 @@ def gpu_problem(built_for: str) -> str:
         f"the bundle was made for a GPU of compute capability {built_for}, and this one has {here}: "
         "compile the model on this kind of machine"
     )
+
+
+def _driver() -> ctypes.CDLL:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise BackendError("there is no NVIDIA driver: libcuda.so.1 cannot be opened") from None
+    if code := driver.cuInit(0):
+        raise BackendError(f"the NVIDIA driver offers no GPU: cuInit returned {code}")
+    return driver

@@ -8,7 +8,7 @@ variable COLLAGE_LIB_<NAME> overrides the path.
 import ctypes
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, distribution
@@ -33,7 +33,8 @@ functions of its runtime only. Compared by `python -m benchmarks.waiting`."""
 class Library:
     """A vendor library: who ships it, its file's name, and what to install when it is missing.
 
-    `requirement` says more than the distribution's name, where that does not do.
+    `requirement` says more than the distribution's name, where that does not do. `others` are
+    distributions that have the library too.
     """
 
     distribution: str
@@ -41,16 +42,44 @@ class Library:
     requirement: str = ""
     toolkit: bool = False
     """A CUDA toolkit has it too, in folders where no wheel is."""
+    others: tuple[str, ...] = ()
+
+    @property
+    def installed(self) -> str:
+        """The distribution that ships it here; that of the first choice where none is installed."""
+        for name in (self.distribution, *self.others):
+            try:
+                distribution(name)
+            except PackageNotFoundError:
+                continue
+            return name
+        return self.distribution
 
 
 LIBRARIES = {
-    "onnxruntime": Library("onnxruntime", "libonnxruntime.so.*", "onnxruntime>=1.31,<1.32"),
+    "onnxruntime": Library(
+        "onnxruntime", "libonnxruntime.so.*", "onnxruntime>=1.31,<1.32", others=("onnxruntime-gpu",)
+    ),
     "openvino": Library("openvino", "libopenvino_c.so.*", "openvino>=2026.4,<2026.5"),
     "onednn": Library("onednn-cpu-gomp", "libdnnl.so.3", "onednn-cpu-gomp==2023.2.0"),
     "cublaslt": Library("nvidia-cublas", "libcublasLt.so.*", "nvidia-cublas>=13", True),
     "cudart": Library("nvidia-cuda-runtime", "libcudart.so.*", "nvidia-cuda-runtime>=13", True),
     "cudnn": Library("nvidia-cudnn-cu13", "libcudnn.so.*", "nvidia-cudnn-cu13>=9", True),
+    "cublas": Library("nvidia-cublas", "libcublas.so.*", "nvidia-cublas>=13", True),
+    "curand": Library("nvidia-curand", "libcurand.so.*", "nvidia-curand>=10", True),
+    "nvinfer": Library("tensorrt-cu13-libs", "libnvinfer.so.*", "tensorrt-cu13-libs>=10", True),
+    "nvonnxparser": Library(
+        "tensorrt-cu13-libs", "libnvonnxparser.so.*", "tensorrt-cu13-libs>=10", True
+    ),
 }
+
+PROVIDER_LIBRARIES = {
+    "onnxruntime-cuda": ("cudart", "cublaslt", "cublas", "curand", "cudnn"),
+    "tensorrt": ("cudart", "cublaslt", "cublas", "cudnn", "nvinfer", "nvonnxparser"),
+}
+"""What ONNX Runtime's providers for a GPU call, each before those that call it."""
+FULL_PRECISION = {"NVIDIA_TF32_OVERRIDE": "0"}
+"""Keeps NVIDIA's libraries from TF32, for those that have no option for it."""
 
 
 def register_library(name: str, distribution: str, glob: str, requirement: str = "") -> None:
@@ -80,7 +109,7 @@ def library_names() -> tuple[str, ...]:
 
 def library_distribution(name: str) -> str:
     """The Python distribution that ships library `name`. Raises BackendError for an unknown name."""
-    return _library(name).distribution
+    return _library(name).installed
 
 
 def library_file(name: str) -> str:
@@ -95,7 +124,7 @@ def library_version(name: str) -> str:
         BackendError: neither is here.
     """
     try:
-        return distribution(_library(name).distribution).version
+        return distribution(_library(name).installed).version
     except PackageNotFoundError:
         for file in _toolkit_files(_library(name)):
             return file.resolve().name.partition(".so.")[2]
@@ -112,7 +141,7 @@ def library_path(name: str) -> Path:
     if override := library_override(name):
         return Path(override)
     library = _library(name)
-    for file in _files(library.distribution):
+    for file in _files(library.installed):
         if fnmatch(file.name, library.glob) and file.exists():
             return file.resolve()
     for file in _toolkit_files(library):
@@ -129,6 +158,13 @@ def library_environment() -> dict[str, str]:
     }
 
 
+def open_libraries(names: Sequence[str]) -> None:
+    """Open the libraries that are in a place which we know, so that others which need them find them."""
+    for name in names:
+        if not library_reason(name):
+            ctypes.CDLL(str(library_path(name)))
+
+
 def library_reason(name: str) -> str:
     """Why library `name` cannot be used on this machine; "" when it can."""
     try:
@@ -141,11 +177,15 @@ def library_reason(name: str) -> str:
 def thread_environment(threads: int) -> dict[str, str]:
     """Return what a process that runs kernels with so many threads finds in its environment."""
     count = str(threads)
-    return WAITING | {
-        "OMP_NUM_THREADS": count,
-        "TVM_NUM_THREADS": count,
-        "ORT_DISABLE_TELEMETRY": "1",
-    }
+    return (
+        WAITING
+        | FULL_PRECISION
+        | {
+            "OMP_NUM_THREADS": count,
+            "TVM_NUM_THREADS": count,
+            "ORT_DISABLE_TELEMETRY": "1",
+        }
+    )
 
 
 def load_plugin() -> None:

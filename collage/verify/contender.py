@@ -18,16 +18,20 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
 from collage.measure.worker import die_with_parent
 from collage.runtime.machine import start_machine
+from collage.runtime.plugin import PROVIDER_LIBRARIES, open_libraries
 from collage.verify.original import open_original
 from collage.verify.trials import answer_trials, check_trials
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 
 class Runner(abc.ABC):
@@ -127,18 +131,25 @@ def _aligned(value: np.ndarray) -> np.ndarray:
     return copy
 
 
+def session_options(threads: int) -> "onnxruntime.SessionOptions":
+    """Return the options of a session as its users have them, with that many threads."""
+    import onnxruntime
+
+    onnxruntime.disable_telemetry_events()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
 class _OnnxRuntime(Runner):
     def __init__(self, path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> None:
         import onnxruntime
 
         super().__init__(inputs)
-        onnxruntime.disable_telemetry_events()
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(
-            path, options, providers=["CPUExecutionProvider"]
+            path, session_options(threads), providers=["CPUExecutionProvider"]
         )
         self._binding = self._session.io_binding()
         for name, value in inputs.items():
@@ -165,6 +176,38 @@ class _Original(Runner):
 
     def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
         return list(self._session.run(list(names), self.inputs))
+
+
+class _OnGpu(_Original):
+    """ONNX Runtime on a GPU. Inputs and outputs are on the host, as those of an executable are."""
+
+    kind = "onnxruntime-cuda"
+    providers: tuple[str, ...] = ("CUDAExecutionProvider",)
+    """The one that is compared, then those that may have what it does not take."""
+
+    def __init__(
+        self,
+        path: str,
+        _: str,
+        inputs: dict[str, np.ndarray],
+        threads: int,
+        options: Mapping[str, str],
+    ) -> None:
+        import onnxruntime
+
+        Runner.__init__(self, inputs)
+        open_libraries(PROVIDER_LIBRARIES[self.kind])
+        first, *others = self.providers
+        self._session = onnxruntime.InferenceSession(
+            path, session_options(threads), providers=[(first, dict(options)), *others]
+        )
+        if first not in (running := self._session.get_providers()):
+            raise RuntimeError(f"{first} does not start here: only {', '.join(running)} do")
+
+
+class _TensorRt(_OnGpu):
+    kind = "tensorrt"
+    providers = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
 
 
 class _OpenVino(Runner):
@@ -208,6 +251,8 @@ class _OpenVinoBf16(_OpenVino):
 KINDS: dict[str, Callable[..., Runner]] = {
     "executable": _Executable,
     "onnxruntime": _OnnxRuntime,
+    "onnxruntime-cuda": _OnGpu,
+    "tensorrt": _TensorRt,
     "openvino": _OpenVino,
     "openvino-bf16": _OpenVinoBf16,
     "original": _Original,
@@ -223,8 +268,9 @@ def main() -> None:
         inputs = {name: np.asarray(stored[name], order="C") for name in request["order"]}
     try:
         make = KINDS[request["kind"]]
-        where = {} if request["device"] == "cpu" else {"device": request["device"]}
-        run = make(request["path"], request["function"], inputs, request["threads"], **where)
+        more = {} if request["device"] == "cpu" else {"device": request["device"]}
+        more |= {"options": request["options"]} if request["options"] else {}
+        run = make(request["path"], request["function"], inputs, request["threads"], **more)
         run()
     except Exception as error:
         _answer(answers, {"error": f"{type(error).__name__}: {_first_line(error)}"})

@@ -6,8 +6,8 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,9 @@ class Contender:
     function: str = "main"
     device: str = "cpu"
     """What an executable was assembled for."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of ONNX Runtime's provider, for the kinds that have one."""
+    patience_s: float = PATIENCE_S
 
 
 class ContenderProcess:
@@ -66,6 +69,7 @@ class ContenderProcess:
             "device": contender.device,
             "inputs": str(feed.resolve()),
             "order": list(order),
+            "options": dict(contender.options),
             "threads": threads,
         }
         self._reason: str | None = None
@@ -148,10 +152,10 @@ class ContenderProcess:
         if stdout is None:
             raise MeasureError("a contender has no pipe")
         # One answer to one request: nothing is left in the reader's buffer, so the pipe says it all.
-        ready, _, _ = select.select([stdout], [], [], PATIENCE_S)
+        ready, _, _ = select.select([stdout], [], [], self.contender.patience_s)
         if not ready:
             self._process.kill()
-            return {"error": f"no answer within {PATIENCE_S:.0f} s"}
+            return {"error": f"no answer within {self.contender.patience_s:.0f} s"}
         answer = stdout.readline()
         if answer:
             return json.loads(answer)

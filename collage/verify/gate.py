@@ -23,8 +23,8 @@ import numpy as np
 from collage.errors import GateError, MeasureError
 from collage.frontend import Function
 from collage.frontend.region import function_outputs_of
-from collage.runtime.cpu import bf16_reason
 from collage.verify.contender_process import Contender
+from collage.verify.frameworks import REDUCED, original_frameworks
 from collage.verify.latency import (
     Arena,
     Latency,
@@ -42,8 +42,6 @@ FINALISTS = 2
 AT_ONCE = (FINALISTS + 2, 6)
 """Fewest and most executables that are loaded at the same time: each holds the model's weights."""
 LOADED_BYTES = 5 << 29
-REDUCED = frozenset({"openvino-bf16"})
-"""Baselines that compute in less than float32."""
 COPIES = 4
 """Times that a loaded executable holds its weights: the file, the blob, and what a library packs."""
 
@@ -129,6 +127,9 @@ class Gate:
     work_dir: Path
     on_round: OnRound | None = None
     budget: Budget | None = None
+    device: str = "cpu"
+    engines: Path | None = None
+    """Where engines of whole models are kept, for the frameworks on a GPU."""
 
     def decide(
         self,
@@ -152,7 +153,12 @@ class Gate:
         Raises:
             GateError: no plan computes the model's numbers; says for each what differs.
         """
-        baselines = original_frameworks(self.model, may_reduce=self.budget is not None)
+        baselines = original_frameworks(
+            self.model,
+            may_reduce=self.budget is not None,
+            device=self.device,
+            engines=self.engines,
+        )
         errors: dict[str, Errors] = {}
         with Arena(inputs, self.threads, self.work_dir) as arena:
             examiner = Examiner(arena, function, expected, self.budget, errors)
@@ -289,19 +295,6 @@ class Examiner:
             if why := beyond(self.errors[name], self.budget.tolerance):
                 found[name] = why
         return found
-
-
-def original_frameworks(model: Path, *, may_reduce: bool) -> list[Contender]:
-    """Return the frameworks on the original file that a plan is compared with.
-
-    Args:
-        model: the original file.
-        may_reduce: plans may compute in less than float32, so the frameworks may too.
-    """
-    kinds = ["onnxruntime", "openvino"]
-    if may_reduce and not bf16_reason():
-        kinds += sorted(REDUCED)
-    return [Contender(kind, kind, model) for kind in kinds]
 
 
 def is_quantised(function: Function) -> bool:

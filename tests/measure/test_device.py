@@ -88,7 +88,10 @@ def make_measurer(folder: Path) -> LocalMeasurer:
     (folder / "reference").mkdir(exist_ok=True)
     return LocalMeasurer(
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
-        [SimpleNamespace(recipes=None, name=name, identity=name) for name in ("good", "sticky")],
+        [
+            SimpleNamespace(recipes=None, cache=None, name=name, identity=name)
+            for name in ("good", "sticky")
+        ],
         CostTable(folder),
         Environment("cpu", "features", 2, 1, SimulatedDevice.identity.text, "test"),
         reference_dir=folder / "reference",

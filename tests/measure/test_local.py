@@ -41,7 +41,7 @@ def make_measurer(folder: Path, table: Costs | None = None, **options) -> LocalM
     settings = {"timeout_s": 1.5, "memory_bytes": 256 << 20, "footprint_bytes": 1 << 20} | options
     return LocalMeasurer(
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
-        [SimpleNamespace(recipes=None, name=name, identity=name) for name in names],
+        [SimpleNamespace(recipes=None, cache=None, name=name, identity=name) for name in names],
         CostTable(folder) if table is None else table,
         ENVIRONMENT,
         reference_dir=reference,

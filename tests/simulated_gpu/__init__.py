@@ -1,4 +1,5 @@
-"""A simulated GPU: test doubles of the CUDA driver, its runtime, cuBLASLt, cuDNN and nvcc, built with g++.
+"""A simulated GPU: test doubles of the CUDA driver, its runtime, cuBLASLt, cuDNN and nvcc, built with g++,
+and ONNX Runtime's providers for it, which compute with the real library on the CPU.
 
 Programs find them as they find the real ones (CUDA_HOME, the loader's path), so what runs on it is the
 whole of Collage in a process of its own, unchanged. Device memory cannot be touched by the host,
@@ -12,13 +13,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from collage.runtime.plugin import library_path
+
 HERE = Path(__file__).parent
 LIBRARIES = {
     "cudart.cc": "libcudart.so.13",
     "cuda.cc": "libcuda.so.1",
     "cublaslt.cc": "libcublasLt.so.13",
     "cudnn.cc": "libcudnn.so.9",
+    "tensorrt.cc": "libnvinfer.so.10",
+    "onnxruntime.cc": "libonnxruntime.so.1",
 }
+PROVIDERS = ("cuda", "tensorrt")
 HEADERS = ("gpu.h", "kernel.h")
 
 
@@ -32,7 +38,14 @@ def build(folder: Path) -> Path:
         shutil.copy(HERE / name, folder / "include" / name)
     for source, library in LIBRARIES.items():
         _compile(HERE / source, folder / "lib" / library)
+    for provider in PROVIDERS:
+        provider_file(folder, provider).touch()
     return folder
+
+
+def provider_file(toolkit: Path, provider: str) -> Path:
+    """Return the file without which ONNX Runtime has no such provider."""
+    return toolkit / "lib" / f"libonnxruntime_providers_{provider}.so"
 
 
 def environment(toolkit: Path, log: Path) -> dict[str, str]:
@@ -43,6 +56,9 @@ def environment(toolkit: Path, log: Path) -> dict[str, str]:
         "CUDA_HOME": str(toolkit),
         "LD_LIBRARY_PATH": str(lib),
         "SIMULATED_GPU_LOG": str(log),
+        "SIMULATED_ONNXRUNTIME": str(library_path("onnxruntime")),
+        "PYTHONPATH": str(HERE / "python"),
+        "COLLAGE_LIB_ONNXRUNTIME": str(lib / LIBRARIES["onnxruntime.cc"]),
     }
 
 

@@ -46,15 +46,6 @@ Gpu& The() {
   return *gpu;
 }
 
-void Log(const std::string& line) {
-  static const char* path = std::getenv("SIMULATED_GPU_LOG");
-  if (path == nullptr) return;
-  if (std::FILE* file = std::fopen(path, "a")) {
-    std::fprintf(file, "%s\n", line.c_str());
-    std::fclose(file);
-  }
-}
-
 // While it lives, the device's memory can be read and written.
 class Opened {
  public:
@@ -76,18 +67,27 @@ Stream& Of(void* stream) {
   return stream == nullptr ? The().standard : *static_cast<Stream*>(stream);
 }
 
+bool AnywhereIn(const char* pointer) {
+  return pointer >= The().memory && pointer < The().memory + kMemory;
+}
+
+}  // namespace
+
+void Log(const std::string& line) {
+  static const char* path = std::getenv("SIMULATED_GPU_LOG");
+  if (path == nullptr) return;
+  if (std::FILE* file = std::fopen(path, "a")) {
+    std::fprintf(file, "%s\n", line.c_str());
+    std::fclose(file);
+  }
+}
+
 // Calls that wait or allocate spoil a capture.
 int NotCaptured(const char* what) {
   if (The().capturing == 0) return kSuccess;
   Log(std::string("spoiled capture: ") + what);
   return kCaptureUnsupported;
 }
-
-bool AnywhereIn(const char* pointer) {
-  return pointer >= The().memory && pointer < The().memory + kMemory;
-}
-
-}  // namespace
 
 bool IsDevice(const void* pointer) {
   auto* byte = static_cast<const char*>(pointer);
@@ -219,7 +219,10 @@ int cudaStreamSynchronize(void* stream) {
   return Return(Of(stream).captured != nullptr ? NotCaptured("synchronize") : kSuccess);
 }
 
-int cudaStreamWaitEvent(void*, void*, unsigned) { return Return(kSuccess); }
+int cudaStreamWaitEvent(void*, void*, unsigned) {
+  Log("wait for event");
+  return Return(kSuccess);
+}
 
 int cudaDeviceSynchronize() { return Return(NotCaptured("cudaDeviceSynchronize")); }
 
@@ -267,6 +270,8 @@ int cudaEventCreate(void** event) {
   *event = new Event();
   return Return(kSuccess);
 }
+
+int cudaEventCreateWithFlags(void** event, unsigned) { return cudaEventCreate(event); }
 
 int cudaEventDestroy(void* event) {
   delete static_cast<Event*>(event);

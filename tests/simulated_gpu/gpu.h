@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 
 namespace simulated {
 
@@ -21,6 +22,12 @@ bool IsDevice(const void* pointer);
 // The context is lost, as by a kernel that reads a bad address: every later call returns this.
 int Lose(int error);
 int Lost();
+
+// Adds a line to the log.
+void Log(const std::string& line);
+
+// An error while any stream captures, whose capture it spoils: for calls that wait or allocate.
+int NotCaptured(const char* what);
 
 }  // namespace simulated
 

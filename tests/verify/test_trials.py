@@ -10,7 +10,7 @@ from collage.frontend import import_model
 from collage.frontend.inputs import random_inputs
 from collage.runtime.cpu import bf16_reason
 from collage.verify.contender_process import Contender, ContenderProcess
-from collage.verify.gate import original_frameworks
+from collage.verify.frameworks import original_frameworks
 from collage.verify.latency import Arena
 from collage.verify.trials import answer_trials, beyond, check_trials, write_trials
 from tests.pipeline.test_compile import small_model

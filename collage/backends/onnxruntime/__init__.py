@@ -28,11 +28,16 @@ LEVELS = {"": "all", "extended": "extended"}
 
 
 @dataclass(frozen=True)
-class _Regions(PartitionRule):
-    """The default regions; in the second variant those with a convolution."""
+class ConvolutionVariants(PartitionRule):
+    """The default regions; in all variants but the first those with a convolution."""
 
     regions: Regions
     convolutions: IndexSet
+
+    @classmethod
+    def of(cls, graph: DataflowGraph, supported: IndexSet) -> "ConvolutionVariants":
+        convolutions = index_set(node.index for node in graph.nodes if node.op == "Conv")
+        return cls(Regions(supported), convolutions)
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         found = self.regions.candidates(graph, spec)
@@ -55,9 +60,7 @@ class OnnxRuntimeBackend(Backend):
         return None
 
     def rule(self, function: Function) -> PartitionRule:
-        graph = function.graph
-        convolutions = index_set(node.index for node in graph.nodes if node.op == "Conv")
-        return _Regions(Regions(graph.everything), convolutions)
+        return ConvolutionVariants.of(function.graph, function.graph.everything)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""

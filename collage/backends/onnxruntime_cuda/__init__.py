@@ -1,40 +1,30 @@
 """ONNX Runtime's CUDA execution provider: regions as ONNX models, device tensors in and out.
 
-An operator without a CUDA kernel would run on the CPU inside the session, with a copy each way that
-nobody sees; so such operators are refused, and the search decides where they go. The variants differ in
-how the provider picks convolution algorithms: by trying them all, or by cuDNN's heuristic.
+The variants are for convolutions: algorithms found by trying all, or by cuDNN's heuristic, or layers in
+channels-last order, which tensor cores want. Other regions are the same in all of them, and are offered
+once. float32 is computed in float32: TF32 is not used.
 """
 
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
-
-import numpy as np
 
 from collage.backends.base import Availability, BackendStyle, PluginKernel
 from collage.backends.nvidia.graph import refusal
 from collage.backends.nvidia.libraries import CUBLASLT, CUDART, CUDNN
-from collage.backends.nvidia.toolchain import CudaBackend
+from collage.backends.nvidia.providers import provider_availability, region_model, session_kernel
+from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin
+from collage.backends.onnxruntime import ConvolutionVariants
 from collage.errors import BackendError
 from collage.frontend.model import Function
-from collage.graph.index_set import IndexSet
-from collage.runtime.blob import Header, pack
+from collage.graph.index_set import IndexSet, index_set
+from collage.rules.rule import PartitionRule
 
-VARIANTS = {"": "EXHAUSTIVE", "heuristic": "HEURISTIC"}
+VARIANTS = {
+    "": {"cudnn_conv_algo_search": "EXHAUSTIVE"},
+    "heuristic": {"cudnn_conv_algo_search": "HEURISTIC"},
+    "channels-last": {"cudnn_conv_algo_search": "EXHAUSTIVE", "prefer_nhwc": "1"},
+}
+COMMON = {"use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
 DTYPES = frozenset({"float32", "float16", "bfloat16", "float64", "int32", "int64", "bool", "uint8"})
-
-
-def provider_availability(name: str) -> Availability:
-    """Tell whether the installed ONNX Runtime has the execution provider `name` ("cuda")."""
-    spec = find_spec("onnxruntime")
-    folders = (
-        [Path(one) / "capi" for one in (spec.submodule_search_locations or [])] if spec else []
-    )
-    file = f"libonnxruntime_providers_{name}.so"
-    if any((folder / file).is_file() for folder in folders):
-        return Availability("", {})
-    here = "onnxruntime is installed without it" if folders else "onnxruntime is not installed"
-    return Availability(f"no {file}: {here}: pip install onnxruntime-gpu")
 
 
 class OnnxRuntimeCudaBackend(CudaBackend):
@@ -47,23 +37,22 @@ class OnnxRuntimeCudaBackend(CudaBackend):
     variants = tuple(VARIANTS)
 
     def further(self) -> Sequence[Availability]:
-        return (provider_availability("cuda"),)
+        return (provider_availability(self.kind),)
 
     def unsupported(self, function: Function, node: int) -> str | None:
         return refusal(function, node, "ONNX Runtime", DTYPES, frozenset({"NonZero", "Range"}))
+
+    def rule(self, function: Function) -> PartitionRule:
+        count = range(len(function.graph))
+        supported = index_set(i for i in count if self.unsupported(function, i) is None)
+        return ConvolutionVariants.of(function.graph, supported)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
         if variant not in VARIANTS:
-            raise BackendError(f"onnxruntime-cuda has no variant {variant!r}")
-        options = ["cudnn_conv_algo_search", VARIANTS[variant], "use_tf32", "0"]
-        return PluginKernel(self.kind, region_blob(function, nodes, {"provider_options": options}))
-
-
-def region_blob(function: Function, nodes: IndexSet, header: Header) -> bytes:
-    """Return a blob with the region's ONNX bytes."""
-    from collage.frontend.region import region_onnx
-
-    model = region_onnx(function, nodes).SerializeToString()
-    return pack(header, [np.frombuffer(model, np.uint8)])
+            raise BackendError(f"{self.name} has no variant {variant!r}")
+        for name, need in (("cudart", CUDART), ("cublaslt", CUBLASLT), ("cudnn", CUDNN)):
+            tell_plugin(name, need)
+        model, options = region_model(function, nodes), {**COMMON, **VARIANTS[variant]}
+        return session_kernel(self.kind, function, nodes, model, options)

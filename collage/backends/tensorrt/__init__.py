@@ -1,22 +1,33 @@
 """TensorRT through ONNX Runtime's execution provider: regions as ONNX models, engines in the store.
 
-Building an engine takes seconds to minutes: TensorRT times its own kernels. The precision is the
-model's own (strongly typed), so nothing is rounded that the model does not round.
+Building an engine takes seconds to minutes: TensorRT times its own kernels. So it is built once, where the
+kernel is compiled (`tensorrt.engine`), and travels in the kernel: neither a measurement, nor another plan,
+nor a machine that serves builds it again. A 16-bit precision is allowed to TensorRT only where the region
+itself has values of that type, so nothing is rounded that the model does not round.
 """
 
 from collections.abc import Sequence
 
 from collage.backends.base import Availability, BackendStyle, PluginKernel
 from collage.backends.nvidia.graph import refusal
-from collage.backends.nvidia.libraries import CUDART, TENSORRT
+from collage.backends.nvidia.libraries import CUDART, TENSORRT, driver_reason
 from collage.backends.nvidia.product import attributes
-from collage.backends.nvidia.toolchain import CudaBackend
-from collage.backends.onnxruntime_cuda import provider_availability, region_blob
+from collage.backends.nvidia.providers import (
+    floats_of,
+    provider_availability,
+    region_model,
+    session_kernel,
+)
+from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin
+from collage.backends.tensorrt.engine import ENGINES, kept_engine
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
+from collage.options import Options
 
 DTYPES = frozenset({"float32", "float16", "bfloat16", "int32", "int64", "bool"})
+ALLOWED = {"float16": "trt_fp16_enable", "bfloat16": "trt_bf16_enable"}
+"""Options that let TensorRT compute in a type."""
 MOST_SPATIAL = 3
 
 
@@ -26,10 +37,10 @@ class TensorRtBackend(CudaBackend):
     name = "tensorrt"
     style = BackendStyle.GRAPH
     needs = (TENSORRT, CUDART)
-    kind = "onnxruntime-tensorrt"
+    kind = "tensorrt"
 
     def further(self) -> Sequence[Availability]:
-        return (provider_availability("tensorrt"),)
+        return (provider_availability(self.kind),)
 
     def unsupported(self, function: Function, node: int) -> str | None:
         if reason := refusal(function, node, "TensorRT", DTYPES, frozenset()):
@@ -49,5 +60,19 @@ class TensorRtBackend(CudaBackend):
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
         if variant not in self.variants:
-            raise BackendError(f"tensorrt has no variant {variant!r}")
-        return PluginKernel(self.kind, region_blob(function, nodes, {"provider_options": []}))
+            raise BackendError(f"{self.name} has no variant {variant!r}")
+        tell_plugin("cudart", CUDART)
+        tell_plugin("nvinfer", TENSORRT)
+        floats = floats_of(function.graph, nodes)
+        options = {option: "1" for dtype, option in ALLOWED.items() if dtype in floats}
+
+        def kernel(model: bytes, more: dict[str, str]) -> PluginKernel:
+            every = options | more
+            return session_kernel(self.kind, function, nodes, model, every)
+
+        model = region_model(function, nodes)
+        if driver_reason():  # nothing can be built here: the first call on a GPU does it
+            return kernel(model, {})
+        folder = (self.cache or Options().store_dir) / ENGINES
+        engine = kept_engine(lambda more: kernel(model, more), self.identity, folder)
+        return kernel(engine, {})

@@ -4,15 +4,20 @@ import os
 import subprocess
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 from onnx import helper
 
 from benchmarks.gpu_models import Budget, imported, in_dtype, row_of
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import CudaKernel
+from collage.backends.tensorrt.engine import ENGINES
 from collage.errors import BackendError
 from collage.frontend.inputs import random_inputs, reference_values
 from collage.frontend.region import region_values
+from collage.measure.cuda import CudaDevice
+from collage.options import Options
 from tests.backends.nvidia.plans import BACKENDS, check, plan_of, run_plan, windows
 from tests.backends.regions import _function, _weight, convolutions
 
@@ -30,7 +35,9 @@ def logged(word):
 
 
 @pytest.mark.parametrize("model", [convolutions, windows])
-@pytest.mark.parametrize("name", ["cudnn", "cublas", "tvm-cuda", "onnxruntime-host"])
+@pytest.mark.parametrize(
+    "name", ["cudnn", "cublas", "tvm-cuda", "onnxruntime-host", "onnxruntime-cuda", "tensorrt"]
+)
 def test_a_plan_computes_the_models_numbers(tmp_path, model, name):
     check(plan_of(model(tmp_path), BACKENDS[name]), tmp_path)
     assert not logged("spoiled")
@@ -57,6 +64,85 @@ def test_a_plan_with_a_region_on_the_host_is_not_captured(tmp_path):
     check(plan, tmp_path)
     assert not logged("begin capture")
     assert logged("run cudnnConvolution")
+
+
+@pytest.fixture
+def own_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+
+
+PROVIDERS = {"onnxruntime-cuda": "session cuda", "tensorrt": "session tensorrt"}
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_a_session_copies_nothing_waits_for_nothing_and_is_not_captured(tmp_path, name):
+    plan = plan_of(convolutions(tmp_path), BACKENDS[name])
+    assert {one.backend for one in plan.kernels} == {name}
+    check(plan, tmp_path)
+    assert len(logged(f"run {PROVIDERS[name]}")) == 3
+    assert not [*logged("hidden copy"), *logged("synchronised"), *logged("begin capture")]
+
+
+def test_the_options_of_a_session_keep_the_precision(tmp_path, own_store):
+    check(plan_of(convolutions(tmp_path), BACKENDS["onnxruntime-cuda"], "channels-last"), tmp_path)
+    (options,) = logged("session cuda")
+    assert options.split()[2:] == [
+        "arena_extend_strategy=kSameAsRequested", "cudnn_conv_algo_search=EXHAUSTIVE",
+        "device_id=0", "prefer_nhwc=1", "use_tf32=0",
+    ]  # fmt: skip
+    for dtype, allowed in (("float32", 0), ("float16", 1)):
+        LOG.write_text("")
+        file = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
+        function = imported(file, tmp_path)
+        BACKENDS["tensorrt"].compile(function, function.graph.everything, 1)
+        (options,) = logged("session tensorrt")
+        assert options.count("trt_fp16_enable=1") == allowed
+        assert "trt_bf16_enable" not in options
+
+
+def test_an_engine_is_built_once_and_travels_in_the_executable(tmp_path, own_store):
+    """The second compile finds it in the store; what is assembled of it needs the store no more."""
+    function, backend = windows(tmp_path), BACKENDS["tensorrt"]
+    regions = len(plan_of(function, backend).kernels)
+    assert len(logged("build engine")) == regions
+    plan = plan_of(function, backend)
+    assert len(logged("build engine")) == regions
+    for file in (Options().store_dir / ENGINES).glob("*.onnx"):
+        file.unlink()
+    check(plan, tmp_path)
+    assert len(logged("build engine")) == len(logged("load engine")) == regions
+
+
+def test_another_library_or_gpu_has_engines_of_its_own(tmp_path, monkeypatch, own_store):
+    function, backend = convolutions(tmp_path), BACKENDS["tensorrt"]
+    backend.compile(function, function.graph.everything, 1)
+    built = len(logged("build engine"))
+    monkeypatch.setattr("collage.backends.tensorrt.engine.gpu_name", lambda: "another GPU")
+    backend.compile(function, function.graph.everything, 1)
+    assert len(logged("build engine")) == built + 1
+
+
+def test_a_caller_with_another_stream_is_ordered_with_the_session(tmp_path):
+    """The first call, on the null stream, makes the session; the next ones are on another stream."""
+    import tvm
+    import tvm_ffi
+
+    function = convolutions(tmp_path)
+    kernel = BACKENDS["onnxruntime-cuda"].compile(function, function.graph.everything, 1)
+    create = tvm_ffi.get_global_func("collage.create_module")
+    call = create(kernel.kind, "kernel", kernel.blob).get_function("kernel")
+    (inputs,), shape = random_inputs(function, 0).values(), function.graph.types["y"].shape
+    device = CudaDevice()
+    arguments = device.tensors([inputs, np.zeros(shape, "float32")])
+    call(*arguments)
+    assert not logged("wait for event")
+    for count in (2, 4):
+        device.on_stream(call)(*arguments)
+        assert len(logged("wait for event")) == count
+    (expected,) = onnxruntime.InferenceSession(str(function.simplified)).run(None, {"x": inputs})
+    np.testing.assert_allclose(arguments[1].numpy(), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="must be on a GPU"):
+        call(*(tvm.runtime.tensor(one.numpy()) for one in arguments))
 
 
 def test_memory_of_the_device_is_planned_once(tmp_path):

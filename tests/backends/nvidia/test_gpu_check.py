@@ -5,6 +5,7 @@ import time
 import pytest
 
 from benchmarks.gpu import NO_GPU, main, measure_model
+from benchmarks.gpu_models import singles_of
 from collage.backends.nvidia.libraries import driver_reason
 from collage.backends.registry import available_backends
 from collage.measure.environment import this_environment
@@ -29,3 +30,13 @@ def test_rows_tell_what_a_backend_would_run_alone(tmp_path):
     ]  # fmt: skip
     assert all(0 < row.seconds < 1 and not row.invalid for row in rows)
     assert rows[0].text.startswith("| small | onnxruntime | 1 | 5 of 5 |")
+
+
+def test_plans_of_one_toolchain_are_found_by_their_names():
+    plans = {
+        "whole-tensorrt-3": 3.0, "whole-tensorrt-1": 2.0, "tvm-cuda-only": 4.0, "best-1": 1.0,
+        "onnxruntime-cuda": 0.5, "whole-onnxruntime-cuda-0": None,
+    }  # fmt: skip
+    report = {"plans": [{"name": name, "measured_s": s} for name, s in plans.items()]}
+    names = ("tensorrt", "tvm-cuda", "onnxruntime-cuda")
+    assert singles_of(report, names) == {"tensorrt": 2.0, "tvm-cuda": 4.0}

@@ -29,6 +29,8 @@ TAKEN = {
     "cutlass": ("matmul", "matmul+bias", "matmul+bias+relu"),
     "tvm-cuda": tuple(REGIONS),
     "cudnn": ("softmax",),
+    "onnxruntime-cuda": tuple(REGIONS),
+    "tensorrt": tuple(REGIONS),
 }
 on_gpu = (pytest.mark.gpu, pytest.mark.skipif(driver_reason() != "", reason="no GPU"))
 ROWS = [("onnxruntime", "float32", "matmul+bias+relu")]
@@ -95,7 +97,7 @@ def test_every_toolchain_is_here_or_says_what_is_missing():
 @pytest.mark.gpu
 @pytest.mark.skipif(driver_reason() != "", reason="no GPU")
 @pytest.mark.parametrize("model", [convolutions, windows])
-@pytest.mark.parametrize("name", ["cudnn", "cublas", "cutlass", "tvm-cuda", "onnxruntime-host"])
+@pytest.mark.parametrize("name", list(BACKENDS))
 def test_an_executable_computes_the_models_numbers(tmp_path, model, name):
     """Three calls on three inputs: the first captures a CUDA graph, the others replay it."""
     if reason := BACKENDS[name].availability().reason:

@@ -1,0 +1,65 @@
+"""The original frameworks on the original file: whom the gate compares a plan with.
+
+On every machine they are ONNX Runtime and OpenVINO on the CPU; on a GPU also ONNX Runtime with its CUDA and
+with its TensorRT provider, where the installed ONNX Runtime names them. These get what a user would give
+them: nodes that TensorRT does not take go to the CUDA provider, and from there to the CPU. Whether a
+provider really runs shows in the contender's own process, which says so when it does not.
+"""
+
+import hashlib
+from pathlib import Path
+
+from collage.backends.onnxruntime_cuda import COMMON, VARIANTS
+from collage.backends.tensorrt import ALLOWED
+from collage.runtime.cpu import bf16_reason
+from collage.verify.contender_process import Contender
+
+REDUCED = frozenset({"openvino-bf16"})
+"""Baselines that compute in less than float32."""
+ENGINE_S = 900.0
+"""A contender that builds the engine of a whole model may be silent for so long."""
+
+
+def original_frameworks(
+    model: Path, *, may_reduce: bool, device: str = "cpu", engines: Path | None = None
+) -> list[Contender]:
+    """Return the frameworks on the original file that a plan is compared with.
+
+    Args:
+        model: the original file.
+        may_reduce: plans may compute in less than float32, so the frameworks may too.
+        device: where the plans run.
+        engines: where engines of whole models are kept; None builds them every time.
+    """
+    kinds = ["onnxruntime", "openvino"]
+    if may_reduce and not bf16_reason():
+        kinds += sorted(REDUCED)
+    found = [Contender(kind, kind, model) for kind in kinds]
+    return found if device == "cpu" else found + _on_gpu(model, engines)
+
+
+def _on_gpu(model: Path, engines: Path | None) -> list[Contender]:
+    import onnxruntime
+
+    here, found = onnxruntime.get_available_providers(), []
+    if "CUDAExecutionProvider" in here:
+        options = {**COMMON, **VARIANTS[""]}
+        found.append(Contender("onnxruntime-cuda", "onnxruntime-cuda", model, options=options))
+    if "TensorrtExecutionProvider" in here:
+        options = _tensorrt_options(model, engines)
+        found.append(Contender("tensorrt", "tensorrt", model, options=options, patience_s=ENGINE_S))
+    return found
+
+
+def _tensorrt_options(model: Path, engines: Path | None) -> dict[str, str]:
+    """Allow the types that the model has, and keep its engine apart from those of other models."""
+    from collage.frontend.half import float_types
+
+    options = {option: "1" for dtype, option in ALLOWED.items() if dtype in float_types(model)}
+    if engines is None:
+        return options
+    folder = engines / hashlib.sha256(model.read_bytes()).hexdigest()
+    return options | {
+        "trt_engine_cache_enable": "1", "trt_engine_cache_path": str(folder),
+        "trt_timing_cache_enable": "1", "trt_timing_cache_path": str(engines),
+    }  # fmt: skip

@@ -1,0 +1,139 @@
+"""ONNX Runtime's CUDA and TensorRT providers from the command line, on the simulated GPU."""
+
+import json
+import shutil
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from collage.backends.nvidia.libraries import driver_reason
+from collage.backends.nvidia.providers import essence
+from collage.frontend.inputs import random_inputs
+from tests import simulated_gpu
+from tests.backends.regions import convolutions
+
+pytestmark = [
+    pytest.mark.skipif(driver_reason() == "", reason="this machine has a real one"),
+    pytest.mark.slow,
+]
+BOTH = "onnxruntime-cuda,tensorrt"
+
+
+@pytest.fixture
+def compiled(on_gpu, tmp_path):
+    """Compile a model with two convolutions; return the summary and the report."""
+    function = convolutions(tmp_path)
+
+    def run(backends, output="bundle", **variables):
+        said = on_gpu(
+            "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda", "--backends",
+            backends, "--effort", "quick", "--refine", "0s", "--tune", "0s", "--cache-dir",
+            str(tmp_path / "cache"), "--output", str(tmp_path / output), "--json", "--quiet",
+            json=True, **variables,
+        )  # fmt: skip
+        report = json.loads((tmp_path / output / "report.json").read_text())
+        return json.loads(said), report["functions"][0]
+
+    run.function = function
+    return run
+
+
+def logged(folder, word):
+    return [one for one in (folder / "log").read_text().splitlines() if one.startswith(word)]
+
+
+def invalid(report):
+    """What is said of the options that cannot be used: (backend, nodes, reason)."""
+    return [(one["backend"], tuple(one["nodes"]), one["reason"]) for one in report["invalid"]]
+
+
+def test_a_model_on_both_alone_computes_its_numbers_and_never_builds_an_engine_again(
+    compiled, on_gpu, tmp_path
+):
+    summary, _ = compiled(BOTH)
+    assert {region["backend"] for region in summary["plan"]} <= set(BOTH.split(","))
+    assert summary["candidates"]["invalid"] == 0
+    assert set(summary["latency"]["baselines"]) >= {"onnxruntime", "onnxruntime-cuda", "tensorrt"}
+    assert not summary["latency"]["baseline_reasons"]
+    kept = tmp_path / "cache" / "engines"
+    assert len(logged(tmp_path, "build engine")) == len(list(kept.glob("*.onnx"))) > 0
+    manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
+    assert set(manifest["libraries"]) >= {"cudart", "onnxruntime"}
+    (tmp_path / "log").write_text("")
+    compiled("tensorrt", "again")
+    shutil.rmtree(kept)
+    (inputs,) = random_inputs(compiled.function, 5).values()
+    np.save(tmp_path / "x.npy", inputs)
+    on_gpu("collage", "run", str(tmp_path / "again"), "--input", f"x={tmp_path / 'x.npy'}",
+           "--save", str(tmp_path / "out.npz"))  # fmt: skip
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    (expected,) = session.run(None, {"x": inputs})
+    with np.load(tmp_path / "out.npz") as found:
+        np.testing.assert_allclose(found["y"], expected, rtol=1e-4, atol=1e-5)
+    assert logged(tmp_path, "load engine")
+    assert not logged(tmp_path, "build engine")
+    assert not logged(tmp_path, "hidden copy")
+
+
+def test_the_frameworks_of_the_gate_get_options_and_say_when_they_do_not_start(compiled, tmp_path):
+    summary, _ = compiled(
+        "onnxruntime-cuda", SIMULATED_ONNXRUNTIME_BROKEN="TensorrtExecutionProvider"
+    )
+    assert summary["latency"]["baselines"]["onnxruntime-cuda"] > 0
+    assert summary["latency"]["baselines"]["tensorrt"] is None
+    assert summary["latency"]["baseline_reasons"]["tensorrt"] == (
+        "RuntimeError: TensorrtExecutionProvider does not start here: only CUDAExecutionProvider, "
+        "CPUExecutionProvider do"
+    )
+    (line, *_) = logged(tmp_path, "framework CUDAExecutionProvider arena")
+    assert line.split()[2:] == [
+        "arena_extend_strategy=kSameAsRequested", "cudnn_conv_algo_search=EXHAUSTIVE", "use_tf32=0",
+    ]  # fmt: skip
+
+
+REASONS = {
+    "REFUSES": "nodes that are assigned to the default CPU EP, but fallback to CPU EP",
+    "FAILS": "CUDNN failure 3: CUDNN_STATUS_NOT_SUPPORTED",
+    "LOSES": "an illegal memory access was encountered",
+}
+
+
+@pytest.mark.parametrize("how", REASONS)
+def test_what_a_provider_cannot_do_loses_the_candidates_that_need_it_and_no_other(compiled, how):
+    """No provider has Softmax, or it fails, or it loses the context: the region on the host has it."""
+    variables = {f"SIMULATED_ONNXRUNTIME_{how}": "Softmax"}
+    summary, report = compiled(f"{BOTH},onnxruntime-host", **variables)
+    softmax = 4
+    assert summary["plan"][-1]["nodes"][-1] == softmax
+    assert {region["backend"] for region in summary["plan"] if softmax in region["nodes"]} == {
+        "onnxruntime-host"
+    }
+    lost = invalid(report)
+    assert lost
+    assert all(softmax in nodes and REASONS[how] in reason for _, nodes, reason in lost), lost
+    assert {backend for backend, _, _ in lost} == set(BOTH.split(","))
+
+
+@pytest.mark.parametrize("provider", simulated_gpu.PROVIDERS)
+def test_without_its_library_a_provider_is_missing_with_the_reason(
+    on_gpu, toolkit, tmp_path, provider
+):
+    part = tmp_path / "part"
+    shutil.copytree(toolkit, part)
+    simulated_gpu.provider_file(part, provider).unlink()
+    said = json.loads(on_gpu("collage", "backends", "--json", toolkit=part, json=True))
+    found = {one["name"]: one["reason"] for one in said["backends"]}
+    names = {"cuda": "onnxruntime-cuda", "tensorrt": "tensorrt"}
+    reason = found[names.pop(provider)]
+    assert f"Failed to load library {simulated_gpu.provider_file(part, provider)}" in reason
+    assert "provider_bridge" not in reason
+    assert not found[names.popitem()[1]]
+
+
+def test_the_words_of_onnxruntime_are_kept_without_the_places_in_its_source():
+    words = "Failed to load library lib.so with error: libcublasLt.so.13: cannot open"
+    whole = RuntimeError(f"onnxruntime 1.31.1: /src/bridge.cc:20 Get() [X] : 1 : FAIL : {words}\n")
+    assert essence(whole) == f"onnxruntime 1.31.1: {words}"
+    assert essence(RuntimeError("onnxruntime 1.31.1: short")) == "onnxruntime 1.31.1: short"
+    assert essence(RuntimeError("no version here")) == "no version here"
