@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from collage.backends.base import Availability, Backend, Kernel
+from collage.backends.base import Availability, Backend, Kernel, Part
 from collage.errors import BackendError, OptionError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
@@ -73,23 +73,26 @@ def all_backends() -> list[Backend]:
 
 
 def available_backends(
-    chosen: Sequence[str | Backend] | None = None, device: str = "cpu"
+    chosen: Sequence[str | Backend] | None = None,
+    device: str = "cpu",
+    part: Part = Part.ALL,
 ) -> list[Backend]:
     """Make the backends `chosen`, in that order; by default all of `device` that are available.
 
     Args:
         chosen: names, class paths (`module:Class`), or backends, which are taken as they are.
         device: where the kernels are to run, one of `collage.options.DEVICES`.
+        part: of the work, where another machine does the rest.
 
     Raises:
         OptionError: an unknown name, two of one name, or a backend that cannot be used here, with the
             reason.
     """
     if chosen is None:
-        return [one for one in known_backends(None, device) if one.availability().available]
+        return [one for one in known_backends(None, device) if one.available_for(part).available]
     found: dict[str, Backend] = {}
     for backend in known_backends(chosen, device):
-        if reason := backend.availability().reason:
+        if reason := backend.available_for(part).reason:
             raise OptionError(f"backend {backend.name} cannot be used here: {reason}")
         if backend.name in found:
             raise OptionError(f"two backends are called {backend.name!r}")
@@ -146,6 +149,13 @@ def with_recipes(backend: Backend, folder: Path) -> Backend:
     """Return a copy of `backend` that finds its recipes in `folder` (see `Backend.recipes`)."""
     changed = copy.copy(backend)
     changed.recipes = folder
+    return changed
+
+
+def as_elsewhere(backend: Backend, identity: str) -> Backend:
+    """Return a copy of `backend` that is the one of the machine that measures (`Backend.elsewhere`)."""
+    changed = copy.copy(backend)
+    changed.elsewhere = identity
     return changed
 
 

@@ -119,10 +119,16 @@ def set_count(request: CompileRequest) -> int:
 
 
 def node_facts(request: CompileRequest) -> NodeFacts:
-    """Say what this machine is for a request. Raises OptionError for an unknown backend."""
-    backends = available_backends(request.options.backends)
+    """Say what this machine is for a request.
+
+    Raises:
+        OptionError: an unknown backend, or one that cannot be used here.
+        MeasureError: the request is for a GPU, and none can be used here.
+    """
+    environment = this_environment(request.threads, request.device)
+    backends = available_backends(request.options.backends, request.device)
     return NodeFacts(
-        environment=this_environment(request.threads),
+        environment=environment,
         cache_bytes=last_level_cache_bytes(),
         backends={backend.name: backend.identity for backend in backends},
     )

@@ -38,7 +38,12 @@ def environment(environment):
         tolerations=tolerations,
         parallelism=1,
     )
-    changes = {"gpu_resource": GPU, "node_selector": {"pool": "gpu"}, "parallelism": 1}
+    changes = {
+        "gpu_resource": GPU,
+        "device": "cpu",
+        "node_selector": {"pool": "gpu"},
+        "parallelism": 1,
+    }
     return MeasuringEnvironment(**{**dict(environment), **changes, "build": build})
 
 

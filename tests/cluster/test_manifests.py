@@ -48,11 +48,12 @@ BUILD = Task(
     ["build", "--store", "s3://bucket", "--batch", "d" * 64],
     {"batch": "d" * 64},
     command=("python", "-m", "containers.measure"),
+    compiles=True,
     indices=5,
 )
 FINISH = Task(
     Kind.FINISH, "collage-finish-0123", {"run": "r" * 32}, ["--request", "r"],
-    command=("python", "-m", "containers.finish"),
+    command=("python", "-m", "containers.finish"), compiles=True,
 )  # fmt: skip
 
 
