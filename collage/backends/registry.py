@@ -119,6 +119,26 @@ def known_backends(chosen: Sequence[str | Backend] | None, device: str) -> list[
     return found
 
 
+def names_on(chosen: Sequence[str] | None, device: str) -> tuple[str, ...] | None:
+    """Return those of the backends `chosen` (names, class paths) that run on `device`; None stays None.
+
+    Raises:
+        OptionError: an unknown name, or none of them does.
+    """
+    if chosen is None:
+        return None
+    found = zip(chosen, _find(chosen), strict=True)
+    names = tuple(
+        name for name, one in found if one.device == device or isinstance(one, BrokenBackend)
+    )
+    if chosen and not names:
+        known = ", ".join(one.name for one in known_backends(None, device))
+        raise OptionError(
+            f"none of the backends {', '.join(chosen)} runs on {device}; there are {known}"
+        )
+    return names
+
+
 def class_path(backend: Backend) -> str:
     """How another process makes this backend: `module:Class`.
 

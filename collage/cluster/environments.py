@@ -128,19 +128,6 @@ class MeasuringEnvironment(_Entry):
         del own["separate"], own["overlap"]
         return self.model_copy(update={**own, "gpu_resource": "", "runtime_class_name": ""})
 
-    def check_device(self, name: str, device: DeviceName | None) -> None:
-        """Raise OptionError unless this environment, of that name, is what a request may ask `device` of."""
-        if device is not None and device != self.device:
-            what = "has no GPU" if device == "cuda" else f"measures on {self.device}"
-            advice = (
-                "name one of a pool with GPUs, or describe it: device: cuda and gpuResource: nvidia.com/gpu"
-                if device == "cuda"
-                else f"ask for {self.device}, or describe another one of the same nodes with device: cpu"
-            )
-            raise OptionError(
-                f"the request is for {device}, and the environment {name!r} {what}: {advice}"
-            )
-
     @model_validator(mode="before")
     @classmethod
     def _device_of_the_resource(cls, values: Any) -> Any:

@@ -36,7 +36,7 @@ from collage.pipeline.request import (
 )
 from collage.pipeline.searching import footprint_bytes
 from collage.pipeline.session import Session, open_session
-from collage.pipeline.site import search_part, set_count
+from collage.pipeline.site import check_device, search_part, set_count
 from collage.report.terminal import Progress
 from collage.store import open_store
 
@@ -181,7 +181,7 @@ class ClusterSite:
                 f"the request asks for {request.threads} threads, the environment "
                 f"{request.environment!r} has {environment.threads}"
             )
-        environment.check_device(request.environment, request.device)
+        check_device(request.environment, environment.device, request.device)
         return environment
 
     def _jobs(self) -> "Jobs":

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from collage.backends.registry import names_on
 from collage.cost import Environment
 from collage.errors import StoreError
 from collage.frontend.load import external_files
@@ -157,10 +158,14 @@ def submit(
 ) -> CompileRequest:
     """Put the model's files and the request into the store; doing it again changes nothing.
 
+    Of the backends that the options name, those of the device are asked for.
+
     Raises:
+        OptionError: an unknown backend, or none of them runs on the device.
         ModelError: the file is no ONNX model, or its external data is missing.
         StoreError: the store fails.
     """
+    options = options or RequestOptions()
     external = {
         file.relative_to(path.parent).as_posix(): put_blob(store, file)
         for file in external_files(path)
@@ -172,7 +177,7 @@ def submit(
         environment=environment,
         threads=threads,
         device=device,
-        options=options or RequestOptions(),
+        options=options.model_copy(update={"backends": names_on(options.backends, device)}),
     )
     store.create(_key(request.digest), request.text)
     return request

@@ -16,7 +16,7 @@ from collage.errors import OptionError
 from collage.frontend import Function, Model
 from collage.measure.environment import last_level_cache_bytes, this_environment
 from collage.measure.work import SearchMeasurer
-from collage.options import Options
+from collage.options import DeviceName, Options
 from collage.pipeline.compile import compile_model
 from collage.pipeline.request import (
     CompileRequest,
@@ -111,6 +111,20 @@ class LocalSite:
     def _model(self, request: CompileRequest) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="collage-request-") as folder:
             yield fetch_model(open_store(self._store, writes=False), request, Path(folder))
+
+
+def check_device(environment: str, here: DeviceName, wanted: DeviceName | None) -> None:
+    """Raise OptionError unless an environment measures on the device that is wanted, if one is."""
+    if wanted in (None, here):
+        return
+    advice = (
+        "name one of a pool with GPUs, or describe it with device: cuda and gpuResource: nvidia.com/gpu"
+        if wanted == "cuda"
+        else f"leave the device out, or describe an environment of the same nodes with device: {wanted}"
+    )
+    raise OptionError(
+        f"the request is for {wanted}, and the environment {environment!r} measures on {here}: {advice}"
+    )
 
 
 def set_count(request: CompileRequest) -> int:
