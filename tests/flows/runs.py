@@ -61,6 +61,12 @@ class Runs:
         store = open_store(self.address, writes=False)
         return _count(store.read(entry.key).data for entry in store.entries("costs/"))
 
+    def valid_costs(self):
+        """The keys of candidates that can be used, as the store has them."""
+        store = open_store(self.address, writes=False)
+        data = [store.read(entry.key).data for entry in store.entries("costs/")]
+        return {one[0] for text in data for one in decode_lines(text) if one and one[1].is_valid}
+
     def measured(self, cache="cache"):
         """How often each cost was measured with this local folder."""
         return _count(file.read_bytes() for file in self.folder.glob(f"{cache}/costs/*.jsonl"))
