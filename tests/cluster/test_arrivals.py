@@ -77,7 +77,7 @@ def test_what_is_there_already_comes_in_parts_that_fit_the_disk(shard, builder, 
     arrivals = Arrivals(shard, tmp_path / "kernels", {})
     parts = taken(arrivals, tmp_path / "kernels")
     assert [len(one) for one in parts] == [32, 8]
-    assert sorted(list(chain.from_iterable(parts))) == [one.key for one in WORKS]
+    assert sorted(chain.from_iterable(parts)) == [one.key for one in WORKS]
     assert (arrivals.waited_s, arrivals.absent) == (0.0, [])
 
 
@@ -94,7 +94,7 @@ def test_kernels_are_taken_as_they_are_built_and_each_once(shard, builder, build
     parts = taken(arrivals, tmp_path / "kernels")
     thread.join()
     assert len(parts) >= 3, "not all at the end"
-    assert sorted(list(chain.from_iterable(parts))) == [one.key for one in WORKS]
+    assert sorted(chain.from_iterable(parts)) == [one.key for one in WORKS]
     assert arrivals.waited_s > 0
     assert arrivals.absent == []
 
