@@ -106,7 +106,7 @@ def test_measuring_starts_while_kernels_are_still_built_and_saves_its_time(
 ):
     """The same search twice, each in a store of its own; a built kernel takes longer than a timed one."""
     options = RequestOptions(
-        backends=("tests.cluster.slow_builds:SlowBuilds",), measure_budget_s=120, refine_s=0
+        backends=("tests.cluster.slow_builds:SlowBuilds",), measure_budget_s=5, refine_s=0
     )
     model = small_model(tmp_path / "slow.onnx")
     taken_s, counts = {}, {}
@@ -115,7 +115,8 @@ def test_measuring_starts_while_kernels_are_still_built_and_saves_its_time(
         store = open_store(address)
         request = submit(store, model, environment="pool", options=options)
         build = environment.build.model_copy(update={"overlap": overlap})
-        pool = {"pool": environment.model_copy(update={"build": build, "seconds_per_shard": 60})}
+        changes = {"build": build, "seconds_per_shard": 60, "deadline_seconds": 3000}
+        pool = {"pool": environment.model_copy(update=changes)}
         site = ClusterSite(address, tmp_path / str(overlap), settings, pool, jobs=jobs)
         facts = site.describe(request)
         found = site.search(request, "main", QUIET)
