@@ -6,6 +6,7 @@
 #
 # Python packages have exactly the versions of constraints.txt. Pin the base by digest where you build for
 # production: --build-arg BASE_IMAGE=docker.io/library/python:3.11-slim-bookworm@sha256:...
+# --build-arg CUDA=1 adds the libraries of a GPU and, to the controller, the compilers (docs/nvidia.md).
 # All images run as uid 65532 with a read-only root; /tmp is the one folder they write to.
 ARG BASE_IMAGE=docker.io/library/python:3.11-slim-bookworm
 ARG VERSION=0.1.0
@@ -53,22 +54,26 @@ ENV PIP_CONSTRAINT=/src/constraints.txt PIP_NO_COMPILE=0 PIP_DISABLE_PIP_VERSION
 
 # oneDNN's wheel holds its library three times, where links will do.
 FROM environment AS controller-environment
+ARG CUDA=
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/collage/bin/pip install "$(echo /dist/*.whl)[flows,mlflow,receiver]" \
+    /opt/collage/bin/pip install "$(echo /dist/*.whl)[flows,mlflow,receiver${CUDA:+,cuda-build}]" \
+    && { [ -z "$CUDA" ] || /opt/collage/bin/pip install --no-deps nvidia-cutlass; } \
     && /opt/collage/bin/pip uninstall -q -y pip setuptools \
     && cd /opt/collage/lib && ln -sf libdnnl.so.3 libdnnl.so && ln -sf libdnnl.so.3 libdnnl.so.3.2
 
 FROM environment AS measure-environment
+ARG CUDA=
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/collage/bin/pip install "$(echo /dist/*.whl)[compile,s3]" \
+    /opt/collage/bin/pip install "$(echo /dist/*.whl)[compile,s3${CUDA:+,cuda}]" \
     && /opt/collage/bin/pip uninstall -q -y pip setuptools \
     && cd /opt/collage/lib && ln -sf libdnnl.so.3 libdnnl.so && ln -sf libdnnl.so.3 libdnnl.so.3.2
 
 # OpenVINO's wheel brings plug-ins for devices and readers of formats that a bundle never uses.
 FROM environment AS serve-environment
+ARG CUDA=
 ARG SERVE_EXTRAS=serve,s3
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/collage/bin/pip install "$(echo /dist/*.whl)[${SERVE_EXTRAS}]" \
+    /opt/collage/bin/pip install "$(echo /dist/*.whl)[${SERVE_EXTRAS}${CUDA:+,cuda}]" \
     && /opt/collage/bin/pip uninstall -q -y pip setuptools \
     && cd /opt/collage/lib && ln -sf libdnnl.so.3 libdnnl.so && ln -sf libdnnl.so.3 libdnnl.so.3.2 \
     && cd /opt/collage/lib/python3*/site-packages/openvino/libs \

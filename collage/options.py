@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from collage.errors import OptionError
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from collage.backends.base import Backend
 
 
-DEVICES = ("cpu", "cuda")
+DeviceName = Literal["cpu", "cuda"]
 """Where kernels can run; a backend names its own."""
+
+DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
 
 
 class Effort(NamedTuple):
@@ -80,7 +82,7 @@ class Options:
     """
 
     backends: "tuple[str | Backend, ...] | None" = None
-    device: str = "cpu"
+    device: DeviceName = "cpu"
     cuda_graphs: bool = True
     threads: int | None = None
     dims: Mapping[str, int] = field(default_factory=dict)

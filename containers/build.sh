@@ -4,7 +4,7 @@
 #   containers/build.sh [TARGET...]          # default: controller measure serve-base
 #
 # REPOSITORY (default: collage) and VERSION (default: the project's) name them: REPOSITORY/TARGET:VERSION.
-# BASE_IMAGE pins the base; BUILD_FLAGS is passed on (a proxy, a CA bundle, --pull, ...).
+# CUDA=1 adds what a GPU needs. BASE_IMAGE pins the base; BUILD_FLAGS is passed on (a proxy, a CA bundle, --pull, ...).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,6 +24,7 @@ arguments=(--build-arg "VERSION=$version"
   --label "org.opencontainers.image.version=$version"
   --label "org.opencontainers.image.revision=$revision")
 [ -n "${BASE_IMAGE:-}" ] && arguments+=(--build-arg "BASE_IMAGE=$BASE_IMAGE")
+[ -n "${CUDA:-}" ] && arguments+=(--build-arg "CUDA=1")
 # Layers are kept between targets: buildah alone does not do so by itself.
 [ "$builder" = buildah ] && arguments+=(--layers)
 export DOCKER_BUILDKIT=1

@@ -20,6 +20,13 @@ def main() -> int:
         shard.add_argument("--store", required=True, help="address of the store")
         shard.add_argument("--batch", required=True, help="digest of the batch")
         shard.add_argument("--index", type=int, default=os.environ.get("JOB_COMPLETION_INDEX", "0"))
+        if name == "shard":
+            shard.add_argument(
+                "--builds", nargs="*", default=[], metavar="TOKEN=BATCH",
+                help="Jobs that build kernels of this batch meanwhile",
+            )  # fmt: skip
+        else:
+            shard.add_argument("--token", default="", help="of the Job, for those who wait for it")
     probe = commands.add_parser("probe", help="write what this node is into the store")
     probe.add_argument("--store", required=True, help="address of the store")
     probe.add_argument("--request", required=True, help="digest of the request")
@@ -29,9 +36,12 @@ def main() -> int:
 
 
 def _shard(given: argparse.Namespace) -> str:
-    work = build_shard if given.command == "build" else measure_shard
-    with tempfile.TemporaryDirectory(prefix="collage-") as scratch:
-        return work(given.store, given.batch, given.index, Path(scratch))
+    with tempfile.TemporaryDirectory(prefix="collage-") as folder:
+        scratch = Path(folder)
+        if given.command == "build":
+            return build_shard(given.store, given.batch, given.index, scratch, given.token)
+        builds = dict(one.split("=", 1) for one in given.builds)
+        return measure_shard(given.store, given.batch, given.index, scratch, builds)
 
 
 def _probe(given: argparse.Namespace) -> str:

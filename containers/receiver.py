@@ -24,6 +24,7 @@ import time
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import uvicorn
@@ -82,6 +83,9 @@ class ReceiverSettings(CollageSettings):
         pattern=r"^[^/]+/[^/]+$",
         validation_alias=AliasChoices("COLLAGE_RECEIVER__DEPLOYMENT", "COLLAGE_DEPLOYMENT"),
         description="Prefect deployment to run: flow/name",
+    )
+    device: Literal["", "cpu", "cuda"] = Field(
+        default="", description="start runs for environments of this device alone; empty: for all"
     )
     prefect_api_url: str = Field(
         pattern=r"^https?://[^@]+$",
@@ -225,7 +229,9 @@ class Receiver:
             raise ValueError
         if alias != self._settings.alias:
             return None
-        return Start(start_key(self._settings.registry, name, version, alias), name, version)
+        settings = self._settings
+        key = start_key(settings.registry, name, version, alias, settings.device)
+        return Start(key, name, version)
 
     def _count_start(self, result: str) -> None:
         self._starts.labels(result).inc()
@@ -244,9 +250,10 @@ async def _read(request: Request) -> bytes:
     return body
 
 
-def start_key(registry: str, name: str, version: str, alias: str) -> str:
+def start_key(registry: str, name: str, version: str, alias: str, device: str = "") -> str:
     """Name the run that these ask for: the same for every delivery, restart and replica."""
-    digest = sha256(json.dumps([registry, name, version, alias]).encode()).hexdigest()
+    asked = [registry, name, version, alias, *([device] if device else [])]
+    digest = sha256(json.dumps(asked).encode()).hexdigest()
     return f"webhook:{digest[:32]}"
 
 
@@ -281,7 +288,7 @@ def main() -> int:
     try:
         settings = ReceiverSettings.load()
         start = PrefectStarter(
-            prefect_client(settings), settings.prefect_api_url, settings.deployment
+            prefect_client(settings), settings.prefect_api_url, settings.deployment, settings.device
         )
         app = make_app(settings, start)
     except CollageError as error:

@@ -35,8 +35,12 @@ class StartError(Exception):
 class PrefectStarter:
     """Creates a run of one deployment of the Prefect server at `api_url`."""
 
-    def __init__(self, client: httpx.AsyncClient, api_url: str, deployment: str) -> None:
+    def __init__(
+        self, client: httpx.AsyncClient, api_url: str, deployment: str, device: str = ""
+    ) -> None:
+        """Name the deployment, and the device that its runs are to be for; "" leaves that to it."""
         self._client = client
+        self._more = {"device": device} if device else {}
         self._api = api_url.rstrip("/")
         self._deployment = deployment
 
@@ -46,7 +50,7 @@ class PrefectStarter:
         await self._ask(
             "POST", f"/deployments/{found['id']}/create_flow_run",
             {
-                "parameters": {"model": start.name, "version": start.version},
+                "parameters": {"model": start.name, "version": start.version, **self._more},
                 "idempotency_key": start.key,
                 "state": {"type": "SCHEDULED"},
             },

@@ -24,6 +24,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from collage.options import DeviceName
 from collage.pipeline.request import (
     CompileRequest,
     CompileResult,
@@ -70,6 +71,7 @@ def optimize_model(
     version: str | None = None,
     environments: list[str] | None = None,
     options: RequestOptions | None = None,
+    device: DeviceName | None = None,
 ) -> State:
     """Split, measure, assemble, prove and publish one version of a model.
 
@@ -78,10 +80,13 @@ def optimize_model(
         version: of a registered model; the one that carries the alias when it is not given.
         environments: names of measuring environments; all that are configured when not given.
         options: of the compile.
+        device: only environments of this device, `cpu` or `cuda`; all when not given.
     """
     settings = flow_settings()
     try:
-        submitted = retried(import_model, settings)(model, version, environments, options)
+        submitted = retried(import_model, settings)(
+            model, version, environments, options, device
+        )  # fmt: skip
         outcomes = _optimize(submitted, settings)
         if not is_address(model):
             retried(conclude, settings)(submitted, outcomes)

@@ -2,7 +2,9 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
@@ -11,6 +13,7 @@ from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Completed
 
 from collage.pipeline.request import RequestOptions, submit
@@ -18,7 +21,7 @@ from collage.pipeline.results import node_digest
 from collage.registry import ModelVersion, Registry
 from collage.store import open_store
 from flows.settings import FlowSettings, flow_settings
-from flows.sites import environment_names, environment_threads, open_site
+from flows.sites import chosen_environments, open_site
 from flows.tasks import configured_registry, retried
 from flows.wanted import RunFact, reason_to_start, start_key
 
@@ -72,28 +75,34 @@ def _start(version: ModelVersion, runs: Sequence[RunFact], settings: FlowSetting
 def _nodes(
     registry: Registry, versions: Sequence[ModelVersion], settings: FlowSettings, ask: bool
 ) -> dict[str, str]:
-    """Ask each environment's node what it is now, with the first candidate for a request."""
-    names = environment_names(settings)
+    """Ask each environment's node what it is now, with the first candidate for a request.
+
+    The environments and options are those that the deployment gives its runs: they decide which nodes and
+    toolchains count.
+    """
+    given = _deployment_parameters(settings)
+    chosen = chosen_environments(given.get("environments"), given.get("device"), settings)
     if not ask or not versions:
-        return dict.fromkeys(names, "")
+        return {where.environment: "" for where in chosen}
+    options = RequestOptions.model_validate(given.get("options") or {})
     found = {}
     store = open_store(settings.store)
     with tempfile.TemporaryDirectory(prefix="collage-reconcile-") as folder:
         path = registry.download(versions[0], Path(folder))
-        for name in names:
-            request = submit(
-                store, path, name=versions[0].name, environment=name,
-                options=_default_options(settings), threads=environment_threads(name, settings),
-            )  # fmt: skip
-            found[name] = node_digest(open_site(name, settings).describe(request))
+        for where in chosen:
+            request = submit(store, path, name=versions[0].name, options=options, **asdict(where))
+            site = open_site(where.environment, settings)
+            found[where.environment] = node_digest(site.describe(request))
     return found
 
 
-def _default_options(settings: FlowSettings) -> RequestOptions:
-    """Return the options that the deployment gives to its runs: they decide which toolchains count."""
+def _deployment_parameters(settings: FlowSettings) -> Mapping[str, Any]:
+    """Return what the deployment gives its runs, nothing where there is no deployment yet."""
     with get_client(sync_client=True) as client:
-        parameters = client.read_deployment_by_name(settings.deployment).parameters
-    return RequestOptions.model_validate(parameters.get("options") or {})
+        try:
+            return client.read_deployment_by_name(settings.deployment).parameters
+        except ObjectNotFound:
+            return {}
 
 
 def _runs_by_version(

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from collage.cluster.settings import ClusterSettings
-from collage.options import Options, physical_cores
+from collage.options import DeviceName, Options, physical_cores
 from collage.settings import CollageSettings
 
 LOCAL = "local"
@@ -29,6 +29,9 @@ class FlowSettings(CollageSettings):
     accepted: str = Field(default="optimized", description="alias set once all gates have passed")
     threads: int = Field(
         default_factory=physical_cores, ge=1, description="threads of the environment `local`"
+    )
+    device: DeviceName = Field(
+        default="cpu", description="where the kernels of the environment `local` run"
     )
     environments_file: Path | None = Field(
         default=None, description="YAML with the cluster's measuring environments by name"

@@ -1,10 +1,13 @@
 """Where a request is worked on: this machine for the environment `local`, the cluster for all others."""
 
 import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collage.errors import OptionError
-from collage.pipeline.site import LocalSite, Site
+from collage.options import DeviceName
+from collage.pipeline.site import LocalSite, Site, check_device
 from flows.settings import LOCAL, FlowSettings
 
 if TYPE_CHECKING:
@@ -29,9 +32,42 @@ def environment_names(settings: FlowSettings) -> tuple[str, ...]:
     return tuple(sorted(_environments(settings))) or (LOCAL,)
 
 
-def environment_threads(environment: str, settings: FlowSettings) -> int:
-    """Return the threads of every kernel there. Raises OptionError for an unknown environment."""
-    return settings.threads if environment == LOCAL else _described(environment, settings).threads
+@dataclass(frozen=True)
+class Where:
+    """What a request says of the environment that it is for."""
+
+    environment: str
+    threads: int
+    device: DeviceName
+
+
+def chosen_environments(
+    names: Sequence[str] | None, device: DeviceName | None, settings: FlowSettings
+) -> tuple[Where, ...]:
+    """Return the environments of these names, or all of the device, or all.
+
+    Raises:
+        OptionError: one is not configured, or is of another device than is asked for, or none is of it.
+    """
+    found = tuple(_where(name, settings) for name in names or environment_names(settings))
+    if not names:
+        found = tuple(one for one in found if device in (None, one.device))
+    for one in found:
+        check_device(one.environment, one.device, device)
+    if not found:
+        known = ", ".join(environment_names(settings))
+        raise OptionError(
+            f"no environment is for {device}, there are {known}: describe one with device: {device}"
+            + (" and gpuResource: nvidia.com/gpu" if device == "cuda" else "")
+        )
+    return found
+
+
+def _where(environment: str, settings: FlowSettings) -> Where:
+    if environment == LOCAL:
+        return Where(LOCAL, settings.threads, settings.device)
+    found = _described(environment, settings)
+    return Where(environment, found.threads, found.device)
 
 
 def _described(environment: str, settings: FlowSettings) -> "MeasuringEnvironment":

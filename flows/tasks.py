@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -13,6 +14,7 @@ from prefect.concurrency.sync import concurrency
 from prefect.tasks import exponential_backoff
 
 from collage.errors import OptionError
+from collage.options import DeviceName
 from collage.pipeline.request import (
     CompileRequest,
     CompileResult,
@@ -39,7 +41,7 @@ from flows.outcome import (
 )
 from flows.progress import flow_progress
 from flows.settings import FlowSettings, flow_settings
-from flows.sites import environment_names, environment_threads, open_site
+from flows.sites import Where, chosen_environments, open_site
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,36 +49,36 @@ R = TypeVar("R")
 
 @task(name="import", cache_policy=NO_CACHE)
 def import_model(
-    model: str, version: str | None, environments: list[str] | None, options: RequestOptions | None
+    model: str,
+    version: str | None,
+    environments: list[str] | None,
+    options: RequestOptions | None,
+    device: DeviceName | None = None,
 ) -> Submitted:
     """Bring the model into the store, with one request for each environment."""
     settings = flow_settings()
+    chosen = chosen_environments(environments, device, settings)
     with tempfile.TemporaryDirectory(prefix="collage-import-") as folder:
         if is_address(model):
-            return _submit(fetch_source(model, Path(folder)), "", "", environments, options)
+            return _submit(fetch_source(model, Path(folder)), "", "", chosen, options)
         registry = configured_registry(settings)
         found = registry.find(model, version)
         registry.mark(found, VersionStatus(status="running"))
         path = registry.download(found, Path(folder))
-        return _submit(path, found.name, found.version, environments, options)
+        return _submit(path, found.name, found.version, chosen, options)
 
 
 def _submit(
     path: Path,
     model: str,
     version: str,
-    environments: list[str] | None,
+    chosen: Sequence[Where],
     options: RequestOptions | None,
 ) -> Submitted:
-    settings = flow_settings()
-    store = open_store(settings.store)
+    store = open_store(flow_settings().store)
     requests = [
-        submit(
-            store, path, name=model, environment=name, options=options,
-            threads=environment_threads(name, settings),
-        )
-        for name in environments or environment_names(settings)
-    ]  # fmt: skip
+        submit(store, path, name=model, options=options, **asdict(where)) for where in chosen
+    ]
     first = requests[0]
     return Submitted(
         model=first.name, version=version or first.model[:12], requests=tuple(requests)

@@ -32,6 +32,14 @@ class BackendStyle(Enum):
     GRAPH = "graph"
 
 
+class Part(Enum):
+    """What a machine does with a backend: all, or what another machine does not."""
+
+    ALL = "all"
+    BUILD = "build"
+    RUN = "run"
+
+
 @dataclass(frozen=True, slots=True)
 class Availability:
     """`reason` is "" when the backend can be used here; `libraries` maps library to version."""
@@ -105,6 +113,8 @@ class Backend(abc.ABC):
     """Further variants that compute products in less than float32, each with what it computes in
     ("bf16"). They are candidates only where the user allows it, on regions that hold a product, and
     are judged by the error budget."""
+    elsewhere: str = ""
+    """Its identity on the machine that measures, where that is not this one."""
     recipes: Path | None = None
     """Where whoever compiles keeps what a variant needs beyond its name (a tuned schedule)."""
 
@@ -114,6 +124,20 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def availability(self) -> Availability:
         """Tell whether the toolchain can be used on this machine, with versions, else why not."""
+
+    def available_for(self, part: Part) -> Availability:
+        """Tell whether the toolchain can be used here for a part of the work."""
+        if part is Part.BUILD:
+            return self.building()
+        return self.running() if part is Part.RUN else self.availability()
+
+    def building(self) -> Availability:
+        """Tell whether kernels can be built here for another machine that has all the rest."""
+        return self.availability()
+
+    def running(self) -> Availability:
+        """Tell whether kernels that were built elsewhere can run here."""
+        return self.availability()
 
     @abc.abstractmethod
     def unsupported(self, function: "Function", node: int) -> str | None:
@@ -141,5 +165,7 @@ class Backend(abc.ABC):
     @property
     def identity(self) -> str:
         """Name and versions; part of every cost key."""
+        if self.elsewhere:
+            return self.elsewhere
         versions = sorted(self.availability().libraries.items())
         return f"{self.name} " + " ".join(f"{lib}={version}" for lib, version in versions)

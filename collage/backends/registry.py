@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from collage.backends.base import Availability, Backend, Kernel
+from collage.backends.base import Availability, Backend, Kernel, Part
 from collage.errors import BackendError, OptionError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
@@ -73,23 +73,26 @@ def all_backends() -> list[Backend]:
 
 
 def available_backends(
-    chosen: Sequence[str | Backend] | None = None, device: str = "cpu"
+    chosen: Sequence[str | Backend] | None = None,
+    device: str = "cpu",
+    part: Part = Part.ALL,
 ) -> list[Backend]:
     """Make the backends `chosen`, in that order; by default all of `device` that are available.
 
     Args:
         chosen: names, class paths (`module:Class`), or backends, which are taken as they are.
         device: where the kernels are to run, one of `collage.options.DEVICES`.
+        part: of the work, where another machine does the rest.
 
     Raises:
         OptionError: an unknown name, two of one name, or a backend that cannot be used here, with the
             reason.
     """
     if chosen is None:
-        return [one for one in known_backends(None, device) if one.availability().available]
+        return [one for one in known_backends(None, device) if one.available_for(part).available]
     found: dict[str, Backend] = {}
     for backend in known_backends(chosen, device):
-        if reason := backend.availability().reason:
+        if reason := backend.available_for(part).reason:
             raise OptionError(f"backend {backend.name} cannot be used here: {reason}")
         if backend.name in found:
             raise OptionError(f"two backends are called {backend.name!r}")
@@ -114,6 +117,26 @@ def known_backends(chosen: Sequence[str | Backend] | None, device: str) -> list[
                 f"add --device {backend.device}"
             )
     return found
+
+
+def names_on(chosen: Sequence[str] | None, device: str) -> tuple[str, ...] | None:
+    """Return those of the backends `chosen` (names, class paths) that run on `device`; None stays None.
+
+    Raises:
+        OptionError: an unknown name, or none of them does.
+    """
+    if chosen is None:
+        return None
+    found = zip(chosen, _find(chosen), strict=True)
+    names = tuple(
+        name for name, one in found if one.device == device or isinstance(one, BrokenBackend)
+    )
+    if chosen and not names:
+        known = ", ".join(one.name for one in known_backends(None, device))
+        raise OptionError(
+            f"none of the backends {', '.join(chosen)} runs on {device}; there are {known}"
+        )
+    return names
 
 
 def class_path(backend: Backend) -> str:
@@ -146,6 +169,13 @@ def with_folders(backend: Backend, recipes: Path, cache: Path) -> Backend:
     """Return a copy of `backend` with these folders (see `Backend.recipes`, `Backend.cache`)."""
     changed = copy.copy(backend)
     changed.recipes, changed.cache = recipes, cache
+    return changed
+
+
+def as_elsewhere(backend: Backend, identity: str) -> Backend:
+    """Return a copy of `backend` that is the one of the machine that measures (`Backend.elsewhere`)."""
+    changed = copy.copy(backend)
+    changed.elsewhere = identity
     return changed
 
 

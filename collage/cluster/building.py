@@ -1,7 +1,8 @@
 """What a building pod does: the kernels of one shard, on a node that needs no accelerator.
 
-Kernels go into the store as they are built. A candidate that cannot be built has its cost at once: it is
-invalid, with the toolchain's reason. What the store has, a cost or a kernel, is not built again.
+Kernels go into the store as they are built: pods that measure may wait for them. A candidate that cannot be
+built has its cost at once: it is invalid, with the toolchain's reason. What the store has, a cost or a
+kernel, is not built again. When all is done, the shard is over (`collage.cluster.kernels`).
 """
 
 import os
@@ -10,55 +11,39 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from collage.cluster.kernels import KernelIndex
-from collage.cluster.pod import check_building_node, find_function, flushing, read_shard
+from collage.cluster.kernels import shard_name
+from collage.cluster.opened import OpenShard, open_shard
 from collage.cluster.records import Records, ShardRecord
-from collage.cluster.shards import Batch, ShardWork
-from collage.cost import Cost, CostKey, Costs, CostTable
+from collage.cluster.shards import ShardWork
+from collage.cost import Cost, CostKey, CostTable
 from collage.errors import StoreError
-from collage.frontend import Function
 from collage.measure.kernel_file import kernel_name
 from collage.measure.local import LocalMeasurer
 from collage.measure.work import Work
-from collage.pipeline.request import fetch_model, read_request
-from collage.pipeline.searching import imported
-from collage.pipeline.session import Session, open_session
-from collage.pipeline.site import node_facts
-from collage.store import open_store
 
 SENDERS = 4
 
 
-def build_shard(address: str, batch_digest: str, index: int, scratch: Path) -> str:
+def build_shard(address: str, batch_digest: str, index: int, scratch: Path, token: str = "") -> str:
     """Build the kernels of one shard; return what was done, in words.
 
+    Args:
+        token: of the Job, for those who wait for its kernels.
+
     Raises:
-        NodeError, OptionError: no shard of this batch can be built here.
-        ShardError, InputError, DamagedError: this shard can be built nowhere.
-        CollageError: another try may work.
+        CollageError: as `open_shard` does.
     """
-    store = open_store(address, writes=False)
-    batch, shard = read_shard(store, batch_digest, index, "build")
-    request = read_request(store, batch.request)
-    check_building_node(batch, node_facts(request))
-    options = request.compile_options(address, scratch)
-    path = fetch_model(store, request, scratch / "model")
-    kernels = KernelIndex(store, batch.environment)
-    with open_session(options, environment=batch.environment) as session, flushing(session.table):
-        function = find_function(imported(path, session), batch, shard)
-        table = session.table.within(batch.environment)
-        known = kernels.find(CostKey(one.key) for one in shard)
+    with open_shard(address, batch_digest, index, "build", scratch) as shard:
+        known = shard.kernels.find(CostKey(one.key) for one in shard.works)
         missing = [
             one
-            for one in shard
-            if CostKey(one.key) not in known and table.get(CostKey(one.key)) is None
+            for one in shard.works
+            if CostKey(one.key) not in known and shard.table.get(CostKey(one.key)) is None
         ]
         began = time.time()
-        build = _Build(batch, missing, table, kernels, scratch)
-        try:
-            builder = build.run(function, session)
-        finally:
-            kernels.flush()
+        builder = _Build(shard, missing, scratch).run()
+        shard.table.flush()
+        shard.kernels.end([shard_name(token or batch_digest, index)])
         record = ShardRecord(
             batch=batch_digest,
             index=index,
@@ -66,36 +51,29 @@ def build_shard(address: str, batch_digest: str, index: int, scratch: Path) -> s
             node=os.environ.get("COLLAGE_NODE", "a node"),
             began=began,
             ended=time.time(),
-            before_s=0.0,
-            after_s=0.0,
             costs={},
             built=builder.built,
         )
-        Records(store, batch.environment).put(record)
-    return f"{builder.built} built, {len(shard) - len(missing)} known, {builder.invalid} invalid"
+        Records(shard.store, shard.batch.environment).put(record)
+        known_count = len(shard.works) - len(missing)
+    return f"{builder.built} built, {known_count} known, {builder.invalid} invalid"
 
 
 class _Build:
     """The builds of one shard: a measurer whose costs are build times, and what they leave."""
 
-    def __init__(
-        self,
-        batch: Batch,
-        shard: Sequence[ShardWork],
-        table: Costs,
-        kernels: KernelIndex,
-        scratch: Path,
-    ) -> None:
-        self._table, self._kernels = table, kernels
+    def __init__(self, shard: OpenShard, missing: Sequence[ShardWork], scratch: Path) -> None:
+        self._shard, self._table = shard, shard.table
         self._folder, self._builds = scratch / "kernels", CostTable(scratch / "builds")
-        self._keys = {one.work(batch.function): CostKey(one.key) for one in shard}
+        self._keys = {one.work(shard.batch.function): CostKey(one.key) for one in missing}
         self._sent: list[Future[None]] = []
 
-    def run(self, function: Function, session: Session) -> LocalMeasurer:
+    def run(self) -> LocalMeasurer:
         """Build all; return the measurer for its counts."""
+        session = self._shard.session
         self._folder.mkdir(parents=True)
         builder = LocalMeasurer(
-            [function],
+            [self._shard.function],
             session.backends,
             self._builds,
             session.environment,
@@ -125,7 +103,7 @@ class _Build:
 
     def _send(self, work: Work) -> None:
         file = self._folder / kernel_name(work)
-        self._kernels.put(self._keys[work], file)
+        self._shard.kernels.put(self._keys[work], file)
         file.unlink()
 
     def _keep_reasons(self, builder: LocalMeasurer, costs: Sequence[Cost]) -> None:

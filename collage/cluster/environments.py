@@ -1,24 +1,29 @@
 """Measuring environments: which nodes measure, with what, as the operator's file describes them.
 
-    gpu-pool:                       # a name of the operator's
+    h200:                           # a name of the operator's
+      device: cuda
+      gpuResource: nvidia.com/gpu
       threads: 4
       cpu: 6                        # whole CPUs: Guaranteed pods with whole CPUs may have cores of their own
       memory: 16Gi
       nodeSelector: {pool: measure}
 
-The file is YAML (JSON is YAML too): a mapping of names. A typo in it is an error that names the key.
+An environment is a kind of node, a device of it and a number of threads: a pool with GPUs may be two
+environments, one that measures for the GPU and one for the processor beside it. The file is YAML (JSON is
+YAML too): a mapping of names. A typo in it is an error that names the key.
 """
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from collage.errors import OptionError
+from collage.options import DeviceName
 
 DEFAULT_FILE = Path("/etc/collage/environments.yaml")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
@@ -49,11 +54,13 @@ class BuildSettings(_Entry):
     Attributes:
         separate: build in Jobs of their own, and let measuring pods only load kernels; by default only
             where the measuring pods have a GPU, which is too dear to wait for a compiler.
+        overlap: start to measure while kernels are still built, as soon as pods would not wait for them.
         cpu, memory: of a building pod.
         parallelism: building pods at once.
     """
 
     separate: bool | None = None
+    overlap: bool = True
     cpu: int = Field(default=2, ge=1)
     memory: str = Field(default="4Gi", pattern=_MEMORY)
     node_selector: Mapping[str, str] = Field(default_factory=dict)
@@ -67,10 +74,12 @@ class MeasuringEnvironment(_Entry):
     """Nodes that are alike, and how a Job uses them.
 
     Attributes:
+        device: where the kernels run; "cuda" unless said otherwise where there is a `gpu_resource`.
         threads: of every kernel.
         cpu: whole CPUs of a measuring pod; those beyond `threads` build.
         memory: of a measuring pod, as Kubernetes writes it.
-        gpu_resource: the extended resource, e.g. `nvidia.com/gpu`; "" measures on CPUs.
+        gpu_resource: the extended resource that pods which time something ask for, e.g. `nvidia.com/gpu`.
+        runtime_class_name: of those pods, where the nodes' default runtime shows them no GPU.
         queue_name: of Kueue; "" where Kueue does not queue.
         parallelism: pods at once; there is at most one on a node.
         backend_groups: backends whose candidates share a Job, by the group's name; a backend that is not
@@ -86,6 +95,7 @@ class MeasuringEnvironment(_Entry):
         build: where kernels are built.
     """
 
+    device: DeviceName = "cpu"
     threads: int = Field(default=1, ge=1)
     cpu: int = Field(default=2, ge=1)
     memory: str = Field(default="4Gi", pattern=_MEMORY)
@@ -93,6 +103,7 @@ class MeasuringEnvironment(_Entry):
     tolerations: tuple[Toleration, ...] = ()
     gpu_resource: str = ""
     gpu_count: int = Field(default=1, ge=1)
+    runtime_class_name: str = ""
     priority_class_name: str = ""
     queue_name: str = ""
     parallelism: int = Field(default=4, ge=1)
@@ -114,8 +125,24 @@ class MeasuringEnvironment(_Entry):
     def for_builds(self) -> "MeasuringEnvironment":
         """The nodes that build, as if they were to measure; without a GPU."""
         own = {name: getattr(self.build, name) for name in BuildSettings.model_fields}
-        del own["separate"]
-        return self.model_copy(update={**own, "gpu_resource": ""})
+        del own["separate"], own["overlap"]
+        return self.model_copy(update={**own, "gpu_resource": "", "runtime_class_name": ""})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _device_of_the_resource(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("device") is not None:
+            return values
+        gpu = values.get("gpuResource") or values.get("gpu_resource")
+        return {**values, "device": "cuda" if gpu else "cpu"}
+
+    @model_validator(mode="after")
+    def _gpu_to_run_on(self) -> "MeasuringEnvironment":
+        if self.device == "cuda" and not self.gpu_resource:
+            raise ValueError(
+                "device cuda needs gpuResource, the resource that the nodes offer (nvidia.com/gpu)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _enough_cpus(self) -> "MeasuringEnvironment":

@@ -72,8 +72,8 @@ class JobRunner:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
-    def submit(self, task: Task) -> None:
-        """Create the Job of the task, or adopt the one of its name that runs.
+    def submit(self, task: Task) -> JobView | None:
+        """Create the Job of the task, or adopt the one of its name that runs, which is returned then.
 
         One that has ended did not do all that the task is for, or nobody would ask: it goes first.
 
@@ -86,12 +86,13 @@ class JobRunner:
             found = self.jobs.read(task.name)
             if found is not None and not found.ended:
                 self.notice(f"the Job {task.name} runs already: waiting for it")
-                return
+                return found
             if found is not None:
                 self.jobs.delete(task.name)
             if self.clock() > end:
                 raise ClusterError(f"the old Job {task.name} does not go away; delete it by hand")
             self.sleep(self.settings.poll_s / 8)
+        return None
 
     def wait(self, name: str, on_look: Callable[[], None] = lambda: None) -> End:
         """Return how the Job ended; see `wait_all`."""
@@ -106,36 +107,73 @@ class JobRunner:
             ClusterError: no pod of one can start, or it has waited or run for too long (it is deleted
                 then), or Kubernetes does not answer. The others go on.
         """
-        watches = {name: _Watch(self, name) for name in names}
-        ends: dict[str, End] = {}
-        while True:
-            for name, watch in watches.items():
-                if name not in ends and (end := self._ended(watch)):
-                    ends[name] = end
-            if len(ends) == len(watches):
-                return ends
+        wait = Wait(self, names)
+        while not wait.look():
             on_look()
-            self.sleep(self.settings.poll_s * random.uniform(0.75, 1.25))
+            self.pause()
+        return wait.ends
+
+    def pause(self) -> None:
+        """Let some time pass between two looks."""
+        self.sleep(self.settings.poll_s * random.uniform(0.75, 1.25))
+
+    def explained(self, view: JobView) -> str:
+        """Say why a Job failed, with the last lines of its pods."""
+        words = [f"the Job {view.name} failed: {view.reason}: {view.message}".rstrip(": ")]
+        if view.failed_indices:
+            words.append(f"failed indices {view.failed_indices}")
+        words += self.jobs.last_words(view.name, LOGS, LOG_LINES)
+        return "\n".join(words)
+
+
+class Wait:
+    """Jobs that are waited for together; more may be added while the first run.
+
+    Attributes:
+        ends: of those that have ended.
+    """
+
+    def __init__(self, runner: JobRunner, names: Sequence[str]) -> None:
+        self.ends: dict[str, End] = {}
+        self._runner = runner
+        self._watches = {name: _Watch(runner, name) for name in names}
+
+    def add(self, names: Sequence[str]) -> None:
+        """Wait for these too."""
+        self._watches |= {name: _Watch(self._runner, name) for name in names}
+
+    def running_s(self, name: str) -> float:
+        """Return for how long pods of the Job were seen to run."""
+        return self._watches[name].running_s
+
+    def look(self) -> bool:
+        """Look at all that have not ended; return whether all have.
+
+        Raises:
+            ClusterError: as `JobRunner.wait_all` does.
+        """
+        for name, watch in self._watches.items():
+            if name not in self.ends and (end := self._ended(watch)):
+                self.ends[name] = end
+        return self.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all had ended at the last look."""
+        return len(self.ends) == len(self._watches)
 
     def _ended(self, watch: "_Watch") -> End | None:
-        view = self.jobs.read(watch.name)
+        view = self._runner.jobs.read(watch.name)
         if view is None:
             why = f"the Job {watch.name} was deleted"
             return End(Ending.GONE, why, running_s=watch.running_s)
         if view.complete:
             return End(Ending.COMPLETE, running_s=watch.running_s)
         if view.failed:
-            why = self._explained(view)
+            why = self._runner.explained(view)
             return End(Ending.FAILED, why, view.reason, view.failed_indices, watch.running_s)
         watch.look(view)
         return None
-
-    def _explained(self, view: JobView) -> str:
-        words = [f"the Job {view.name} failed: {view.reason}: {view.message}".rstrip(": ")]
-        if view.failed_indices:
-            words.append(f"failed indices {view.failed_indices}")
-        words += self.jobs.last_words(view.name, LOGS, LOG_LINES)
-        return "\n".join(words)
 
 
 @dataclass

@@ -1,12 +1,17 @@
 """Kernels on their way from the pods that build to those that measure: blobs, and which is whose.
 
     kernels/<environment's digest>/<batch's digest>.jsonl    lines {"kernel": cost key, "blob": digest}
+                                                             or {"over": shard of a Job that builds}
+
+Whoever measures may begin before all is built: it takes kernels as they come, and a shard that is over
+brings no more. The pod that builds says so when it ends; where one came to no end, the controller does
+when the Job has ended. A Job that is made again builds under another name (`token`).
 
 A blob that is old may be swept at any moment (`collage gc`, which takes the lines too), so it counts as
 absent: its kernel is built again, which makes it young. Lines are sent like costs: in batches.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
@@ -22,6 +27,11 @@ AT_ONCE = 16
 YOUNG_S = OLDER_S / 2
 
 
+def shard_name(token: str, index: int) -> str:
+    """Name one shard of one Job that builds."""
+    return f"{token}/{index}"
+
+
 class KernelIndex:
     """The kernels of one environment."""
 
@@ -30,6 +40,7 @@ class KernelIndex:
         self._store = store
         self._batches = Batches(store, f"kernels/{environment.digest}/", b"", monotonic)
         self._known: dict[CostKey, BlobDigest] = {}
+        self._over: set[str] = set()
 
     def put(self, key: CostKey, file: Path) -> None:
         """Store a kernel's file; others find it after the next `flush`. Raises StoreError."""
@@ -40,12 +51,32 @@ class KernelIndex:
         """Let others find what was put. Raises StoreError."""
         self._batches.flush()
 
-    def find(self, keys: Iterable[CostKey]) -> dict[CostKey, BlobDigest]:
-        """Return the blobs of those kernels that are in the store, and stay there. Raises StoreError."""
+    def end(self, shards: Iterable[str]) -> None:
+        """Say that these shards (`shard_name`) are over, with all that was put before. Raises StoreError."""
+        for shard in shards:
+            self._batches.add(encode_entry({"over": shard}))
+        self.flush()
+
+    def look(self) -> None:
+        """See what others have put since the last look. Raises StoreError."""
         for data in self._batches.read_new(at_once=True):
             for entry in decode_entries(data):
-                if entry is not None:
+                if entry is not None and "over" in entry:
+                    self._over.add(str(entry["over"]))
+                elif entry is not None:
                     self._known[CostKey(entry["kernel"])] = BlobDigest(entry["blob"])
+
+    def count(self, keys: Collection[CostKey]) -> int:
+        """Count the kernels that were there at the last look; a blob may be old."""
+        return len(self._known.keys() & set(keys))
+
+    def is_over(self, shard: str) -> bool:
+        """Tell whether the shard was over at the last look."""
+        return shard in self._over
+
+    def find(self, keys: Iterable[CostKey]) -> dict[CostKey, BlobDigest]:
+        """Return the blobs of those kernels that are in the store, and stay there. Raises StoreError."""
+        self.look()
         known = sorted(key for key in keys if key in self._known)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             stays = pool.map(lambda key: self._stays(self._known[key]), known)

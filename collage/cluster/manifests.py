@@ -87,6 +87,7 @@ class Task:
         notes: annotations, without the prefix.
         arguments: of the image's program.
         command: replaces the image's entry point; empty keeps it.
+        compiles: needs the controller's image, which has compilers.
         indices: pods that must succeed.
         parallelism: pods at once; None is what the environment says.
     """
@@ -97,6 +98,7 @@ class Task:
     arguments: Sequence[str]
     notes: Mapping[str, str] = field(default_factory=dict)
     command: Sequence[str] = ()
+    compiles: bool = False
     indices: int = 1
     parallelism: int | None = None
 
@@ -167,6 +169,7 @@ def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSetting
         enable_service_links=False,
         termination_grace_period_seconds=GRACE_S,
         priority_class_name=environment.priority_class_name or None,
+        runtime_class_name=environment.runtime_class_name or None,
         node_selector=dict(environment.node_selector) or None,
         tolerations=[V1Toleration(**dict(one)) for one in environment.tolerations] or None,
         affinity=_affinity(environment),
@@ -185,18 +188,17 @@ def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSetting
 def _container(
     task: Task, environment: MeasuringEnvironment, settings: ClusterSettings
 ) -> V1Container:
-    links = task.kind in (Kind.BUILD, Kind.FINISH)  # only the controller's image can
     secrets = [
         V1EnvFromSource(secret_ref=V1SecretEnvSource(name=name))
         for name in settings.env_from_secrets
     ]
     return V1Container(
         name=CONTAINER,
-        image=settings.controller_image if links else settings.measure_image,
+        image=settings.controller_image if task.compiles else settings.measure_image,
         image_pull_policy=settings.image_pull_policy or None,
         command=list(task.command) or None,
         args=list(task.arguments),
-        env=_environment_variables(),
+        env=_environment_variables(environment),
         env_from=secrets or None,
         resources=_resources(environment),
         security_context=V1SecurityContext(
@@ -209,9 +211,14 @@ def _container(
     )
 
 
-def _environment_variables() -> list[V1EnvVar]:
-    """The root is read-only: whatever a toolchain writes beside its results goes to the volume."""
+def _environment_variables(environment: MeasuringEnvironment) -> list[V1EnvVar]:
+    """The root is read-only: whatever a toolchain writes beside its results goes to the volume.
+
+    NVIDIA's container runtime brings those libraries of the driver that are asked for: here CUDA and NVML.
+    """
     places = {"HOME": WRITABLE, "TMPDIR": WRITABLE, "XDG_CACHE_HOME": f"{WRITABLE}/.cache"}
+    if environment.gpu_resource:
+        places |= {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
     fields = {"COLLAGE_POD": "metadata.name", "COLLAGE_NODE": "spec.nodeName"}
     return [
         *(V1EnvVar(name=name, value=value) for name, value in places.items()),

@@ -4,8 +4,8 @@ The store is the only channel. Before a batch is sent, Jobs of the same search t
 controller before it was killed or of another one, are waited for: what they measure is not measured again.
 Costs are believed from the table alone, under the keys that were computed here; a candidate without one
 after its Jobs is unknown, and the search does without it. Where kernels are built apart, Jobs that build
-come first, and what measures gets the kernels that are in the store then. Costs of a pod whose node was not
-itself (`records`) are discarded, and measured again once.
+leave them in the store for those that measure (`sender`). Costs of a pod whose node was not itself
+(`records`) are discarded, and measured again once.
 """
 
 import logging
@@ -54,8 +54,8 @@ class ClusterMeasurer:
         self.waited_s = 0.0
         self._runner, self._key = runner, key
         self._table = table.within(task.environment)
-        self._sender = Sender(task, runner, store)
         self._kernels = KernelIndex(store, task.environment)
+        self._sender = Sender(task, runner, store, self._kernels)
         self._records = Records(store, task.environment)
         self._checked: set[str] = set()
         self.batch = batch_size(runner)
@@ -135,29 +135,26 @@ class ClusterMeasurer:
 
     def _run(self, round_: "_Round") -> None:
         """Let pods measure what is missing."""
-        if self._runner.environment.builds_apart:
-            wanted = self._built(round_)
-        else:
-            wanted = [Wanted(key, works[0]) for key, works in round_.missing.items()]
-        if wanted:
-            sent = self._sender.measure(wanted, lambda: self._collect(round_, cached=False))
-            self._table.refresh()
-            self._collect(round_, cached=False)
-            self._judge(round_, sent, set(round_.missing), "cost")
+        wanted = [Wanted(key, works[0]) for key, works in round_.missing.items()]
 
-    def _built(self, round_: "_Round") -> list[Wanted]:
-        """Let pods build the kernels that are not in the store; return all that can be measured then."""
-        kernels = self._kernels.find(round_.missing)
-        without = {key: works for key, works in round_.missing.items() if key not in kernels}
-        if without:
-            wanted = [Wanted(key, works[0]) for key, works in without.items()]
-            sent = self._sender.build(wanted)
-            self._table.refresh()
-            self._collect(round_, cached=False)  # those that cannot be built have their cost now
+        def on_look() -> None:
+            self._collect(round_, cached=False)
+
+        if self._runner.environment.builds_apart:
             kernels = self._kernels.find(round_.missing)
-            self._judge(round_, sent, round_.missing.keys() - kernels.keys(), "kernel")
-        missing = round_.missing
-        return [Wanted(key, missing[key][0], blob) for key, blob in sorted(kernels.items())]
+            without = [one for one in wanted if one.key not in kernels]
+            sent = self._sender.build_and_measure(wanted, without, on_look)
+        else:
+            sent = self._sender.measure(wanted, on_look)
+        self._table.refresh()
+        self._collect(round_, cached=False)
+        self._judge_builds(round_, [one for one in sent if one.builds])
+        self._judge(round_, [one for one in sent if not one.builds], set(round_.missing), "cost")
+
+    def _judge_builds(self, round_: "_Round", sent: Sequence[Sent]) -> None:
+        if sent and round_.missing:
+            lacking = round_.missing.keys() - self._kernels.find(round_.missing).keys()
+            self._judge(round_, sent, lacking, "kernel")
 
     def _discarded(self, round_: "_Round") -> bool:
         """Discard what was measured under wrong conditions; return whether some of it is missing now."""
@@ -178,15 +175,15 @@ class ClusterMeasurer:
         self._records.refresh()
         self._table.refresh()
         usual_s, tolerance = self._records.usual_s(), self._runner.environment.control_tolerance
-        for one in self._records.of(new) if usual_s else ():
-            change = one.change(usual_s) if usual_s and one.before_s else 0.0
+        for one in self._records.of(new):
+            change, where = one.change(usual_s)
             if change <= tolerance:
                 continue
             again = {
                 key: mark for key, mark in one.costs.items() if not self._table.was_voided(key)
             }
             said = (
-                f"on {one.node} (shard {one.index} of {one.batch[:12]}) the control kernel was "
+                f"on {one.node} (shard {one.index} of {one.batch[:12]}) the {where} control kernel was "
                 f"{change:.0%} off its usual time, more than {tolerance:.0%}"
             )
             if not again:

@@ -1,85 +1,56 @@
 """What a measuring pod does: one shard of a batch, with the workers of `LocalMeasurer`.
 
-It skips what the store knows, so an index that is run again repeats nothing. Kernels that were built
-elsewhere are fetched some at a time. When it ends, with its work or by SIGTERM, it leaves a record of what
-it measured and of the pace that its node had before and after (`collage.cluster.records`).
+It skips what the store knows, so an index that is run again repeats nothing. Kernels that are built
+elsewhere are fetched as they come (`arrivals`). When it ends, with its work or by SIGTERM, it leaves a record
+of what it measured and of the pace that its node had before and after (`collage.cluster.records`).
 """
 
 import os
-import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 
-from collage.cluster.pod import (
-    NodeError,
-    check_measuring_node,
-    find_function,
-    flushing,
-    read_shard,
-)
+from collage.cluster.arrivals import Arrivals
+from collage.cluster.opened import OpenShard, open_shard
+from collage.cluster.pace import node_pace
+from collage.cluster.pod import NodeError
 from collage.cluster.records import Records, ShardRecord
-from collage.cluster.shards import Batch, ShardWork
-from collage.cost import Cost, CostKey, Costs
+from collage.cluster.shards import ShardWork
+from collage.cost import Cost, CostKey
 from collage.cost.table import cost_mark
 from collage.errors import StoreError
-from collage.measure.kernel_file import kernel_name
 from collage.measure.local import LocalMeasurer
-from collage.measure.timing import Control
 from collage.measure.work import Work
-from collage.pipeline.request import fetch_model, read_request
-from collage.pipeline.searching import imported, local_measurer, sampled
-from collage.pipeline.session import open_session
-from collage.pipeline.site import node_facts
-from collage.store import open_store
-from collage.store.base import BlobDigest, Store
-from collage.store.blobs import fetch_blob
-
-KERNELS_AT_ONCE = 32
-"""Kernels that lie on the node's disk at once: one may hold all weights of the model."""
-
-PACES = 25
-PAUSE_S = 4e-3
+from collage.pipeline.searching import local_measurer, sampled
 
 
-def measure_shard(address: str, batch_digest: str, index: int, scratch: Path) -> str:
+def measure_shard(
+    address: str,
+    batch_digest: str,
+    index: int,
+    scratch: Path,
+    builds: Mapping[str, str] | None = None,
+) -> str:
     """Measure one shard; return what was done, in words.
 
+    Args:
+        builds: batches that are built meanwhile, by their Jobs' tokens; their kernels are waited for.
+
     Raises:
-        NodeError, OptionError: no shard of this batch can be measured here.
-        ShardError, InputError, DamagedError: this shard can be measured nowhere.
-        CollageError: another try may work.
+        CollageError: as `open_shard` does.
     """
-    store = open_store(address, writes=False)
-    batch, shard = read_shard(store, batch_digest, index, "measure")
-    request = read_request(store, batch.request)
-    check_measuring_node(batch, node_facts(request))
-    options = request.compile_options(address, scratch)
-    path = fetch_model(store, request, scratch / "model")
-    kernels = scratch / "kernels" if any(one.kernel for one in shard) else None
-    with open_session(options) as session, flushing(session.table):
-        model = imported(path, session)
-        function = find_function(model, batch, shard)
-        samples = sampled(model, function, session)
-        measurer = local_measurer(function, samples.reference_dir, session, kernels)
-        _check_keys(batch, shard, measurer)
-        work = _ShardWork(store, batch, shard, session.table.within(batch.environment), kernels)
-        return work.recorded(batch_digest, index, measurer)
+    with open_shard(address, batch_digest, index, "measure", scratch) as shard:
+        samples = sampled(shard.model, shard.function, shard.session)
+        kernels = scratch / "kernels" if shard.batch.fetches else None
+        measurer = local_measurer(shard.function, samples.reference_dir, shard.session, kernels)
+        _check_keys(shard, measurer)
+        arrivals = Arrivals(shard, kernels, builds or {}) if kernels else None
+        return _ShardWork(shard, measurer, arrivals).recorded()
 
 
-def pace_s() -> float:
-    """Return what the control kernel takes on this node now, on one core, within a tenth of a second."""
-    control, found = Control(64), []
-    for _ in range(PACES):
-        found.append(control.seconds())
-        time.sleep(PAUSE_S)
-    return median(found)
-
-
-def _check_keys(batch: Batch, shard: Sequence[ShardWork], measurer: LocalMeasurer) -> None:
-    for one in shard:
-        if (key := measurer.key(one.work(batch.function))) != one.key:
+def _check_keys(shard: OpenShard, measurer: LocalMeasurer) -> None:
+    for one in shard.works:
+        if (key := measurer.key(one.work(shard.batch.function))) != one.key:
             raise NodeError(
                 f"the key of {one.backend} on {one.nodes} is {key[:12]} here, {one.key[:12]} was "
                 "expected: use a measuring image and a controller image of one version"
@@ -90,75 +61,64 @@ class _ShardWork:
     """One pod's work on a shard."""
 
     def __init__(
-        self,
-        store: Store,
-        batch: Batch,
-        shard: Sequence[ShardWork],
-        table: Costs,
-        kernels: Path | None,
+        self, shard: OpenShard, measurer: LocalMeasurer, arrivals: Arrivals | None
     ) -> None:
-        self._store, self._batch, self._shard = store, batch, shard
-        self._table, self._kernels = table, kernels
-        self._keys = {one.work(batch.function): CostKey(one.key) for one in shard}
+        self._shard, self._measurer, self._arrivals = shard, measurer, arrivals
+        self._device = shard.session.options.device
+        self._keys = {one.work(shard.batch.function): CostKey(one.key) for one in shard.works}
         self._marks: dict[CostKey, str] = {}
 
-    def recorded(self, digest: str, index: int, measurer: LocalMeasurer) -> str:
+    def recorded(self) -> str:
         """Measure and leave a record; return what was done, in words."""
-        began, before_s = time.time(), pace_s()
+        shard, measurer = self._shard, self._measurer
+        began, before_s = time.time(), node_pace(self._device)
         try:
-            self._measure(measurer)
+            self._measure()
         finally:
             measurer.close()
-            self._table.flush()
+            shard.table.flush()
             record = ShardRecord(
-                batch=digest,
-                index=index,
+                batch=shard.digest,
+                index=shard.index,
                 pod=os.environ.get("COLLAGE_POD", "pod"),
                 node=os.environ.get("COLLAGE_NODE", "a node"),
                 began=began,
                 ended=time.time(),
                 before_s=before_s,
-                after_s=pace_s(),
+                after_s=node_pace(self._device),
                 costs=self._marks,
                 built=measurer.built,
             )
-            Records(self._store, self._batch.environment).put(record)
-        return (
+            Records(shard.store, shard.batch.environment).put(record)
+        said = (
             f"{measurer.measured} measured, {measurer.cached} known, {measurer.invalid} invalid, "
             f"{measurer.drifted} drifted, {measurer.built} built"
         )
+        if self._arrivals is None:
+            return said
+        absent, waited_s = len(self._arrivals.absent), self._arrivals.waited_s
+        return f"{said}, {absent} never came, {waited_s:.0f} s waited for kernels"
 
-    def _measure(self, measurer: LocalMeasurer) -> None:
-        costs: list[Cost] = []
+    def _measure(self) -> None:
+        costs: dict[CostKey, Cost] = {}
         for part in self._parts():
-            works = [one.work(self._batch.function) for one in part]
-            costs += measurer.measure(works, self._note)
-        lost = [
-            cost.reason
-            for one, cost in zip(self._shard, costs, strict=True)
-            if self._table.get(CostKey(one.key)) is None
-        ]
+            works = [one.work(self._shard.batch.function) for one in part]
+            found = self._measurer.measure(works, self._note)
+            costs |= {CostKey(one.key): cost for one, cost in zip(part, found, strict=True)}
+        table = self._shard.table
+        lost = [cost.reason for key, cost in costs.items() if table.get(key) is None]
         if lost:
             raise StoreError(
-                f"{len(lost)} of {len(self._shard)} candidates have no cost: {lost[0]}"
+                f"{len(lost)} of {len(self._shard.works)} candidates have no cost: {lost[0]}"
             )
+
+    def _parts(self) -> Iterator[Sequence[ShardWork]]:
+        if self._arrivals is None:
+            yield self._shard.works
+        else:
+            yield from self._arrivals.parts()
 
     def _note(self, work: Work, cost: Cost, cached: bool) -> None:
         if not cached:
             key = self._keys[work]
             self._marks[key] = cost_mark(key, cost)
-
-    def _parts(self) -> Iterator[Sequence[ShardWork]]:
-        """Yield the shard, or what of it has its kernels here at the moment."""
-        if self._kernels is None:
-            yield self._shard
-            return
-        for start in range(0, len(self._shard), KERNELS_AT_ONCE):
-            part = self._shard[start : start + KERNELS_AT_ONCE]
-            self._kernels.mkdir(parents=True)
-            for one in part:
-                if self._table.get(CostKey(one.key)) is None:
-                    file = self._kernels / kernel_name(one.work(self._batch.function))
-                    fetch_blob(self._store, BlobDigest(one.kernel), file)
-            yield part
-            shutil.rmtree(self._kernels)

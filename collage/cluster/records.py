@@ -4,10 +4,11 @@
 
 Two things go by them. The time in which candidates were built or measured is the union of the pods'
 intervals: queues and nodes that start are not in it. And a node that is throttled, or busy with something
-else, shows in a kernel with fixed work that each pod times before and after its shard: a pod whose pace
-differs from the environment's usual one (the median over all its pods) by more than `tolerance` measured
-under other conditions than the rest, all of its costs alike, so no interval shows it. Drift within a
-shard is the concern of `collage.measure.timing`, which has the same kernel.
+else, shows in kernels with fixed work (`pace`) that each pod times before and after its shard: one on the
+processor and, where kernels run on a GPU, one there. A pod whose pace differs from the environment's usual
+one (the median over all its pods) by more than `tolerance` measured under other conditions than the rest,
+all of its costs alike, so no interval shows it. Drift within a shard is the concern of
+`collage.measure.timing` and `collage.measure.device`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +31,7 @@ class ShardRecord(BaseModel):
 
     Attributes:
         began, ended: by the node's clock, seconds since 1970.
-        before_s, after_s: that the control kernel took; 0 for a pod that builds.
+        before_s, after_s: that the control kernels took, by where they run; none for a pod that builds.
         costs: mark (`collage.cost.table.cost_mark`) of each cost that it measured, by key.
         built: kernels that this pod has built.
     """
@@ -43,17 +44,20 @@ class ShardRecord(BaseModel):
     node: str
     began: float
     ended: float
-    before_s: float
-    after_s: float
+    before_s: Mapping[str, float] = {}
+    after_s: Mapping[str, float] = {}
     costs: Mapping[CostKey, str]
     built: int
 
-    def change(self, usual_s: float) -> float:
-        """Return how far the pace was from the usual one, relative, e.g. 0.02."""
-        return (
-            max(max(pace_s / usual_s, usual_s / pace_s) for pace_s in (self.before_s, self.after_s))
-            - 1
-        )
+    def change(self, usual_s: Mapping[str, float]) -> tuple[float, str]:
+        """Return how far the pace was from the usual one, relative, e.g. 0.02, and where it was most."""
+        changes = [
+            (max(pace_s / usual_s[where], usual_s[where] / pace_s) - 1, where)
+            for paces in (self.before_s, self.after_s)
+            for where, pace_s in paces.items()
+            if where in usual_s
+        ]
+        return max(changes, default=(0.0, ""))
 
 
 class Records:
@@ -84,12 +88,13 @@ class Records:
         found = [one for one in self._known.values() if one.batch in batches]
         return sorted(found, key=lambda one: (one.batch, one.index, one.began))
 
-    def usual_s(self) -> float | None:
-        """Return what the control kernel usually takes; None while too few pods have said it."""
-        timed = [one for one in self._known.values() if one.before_s > 0]
-        if len(timed) < FEWEST:
-            return None
-        return median(pace_s for one in timed for pace_s in (one.before_s, one.after_s))
+    def usual_s(self) -> Mapping[str, float]:
+        """Return what each control kernel usually takes, those that enough pods have timed."""
+        paces: dict[str, list[float]] = {}
+        for one in self._known.values():
+            for where in one.before_s.keys() & one.after_s.keys():
+                paces.setdefault(where, []).extend((one.before_s[where], one.after_s[where]))
+        return {where: median(found) for where, found in paces.items() if len(found) >= 2 * FEWEST}
 
 
 def worked_s(records: Sequence[ShardRecord]) -> float:

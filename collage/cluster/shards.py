@@ -27,16 +27,27 @@ BUILD_S: Mapping[str, float] = {
     "onednn": 0.5,
     "winograd": 0.6,
     "tvm": 4.0,
+    "tvm-cuda": 4.0,
+    "cutlass": 25.0,
+    "cublas": 0.1,
+    "cudnn": 0.1,
+    "tensorrt": 0.2,
+    "onnxruntime-cuda": 0.2,
+    "onnxruntime-host": 0.6,
 }
 """Seconds that a build takes where no cost of that backend is known yet (measured on two cores)."""
 
+LOADING_S: Mapping[str, float] = {"tensorrt": 20.0, "onnxruntime-cuda": 2.0}
+"""Seconds from a kernel's file to its first right result, of those that make an engine of it then."""
+
 OTHER_BUILD_S = 3.0
+OTHER_LOADING_S = 0.4
 TIMING_S = 0.8
-LOADING_S = 0.4
-"""Seconds from a kernel's file to its first right result."""
 
 WORTH_A_POD_S = 30.0
 """A shard shorter than this is all start-up."""
+
+Purpose = Literal["measure", "build"]
 
 
 class _Document(BaseModel):
@@ -44,16 +55,12 @@ class _Document(BaseModel):
 
 
 class ShardWork(_Document):
-    """One candidate and the key that its cost must have; `nodes` is a hexadecimal index set.
-
-    `kernel` is the blob with its kernel (`collage.measure.kernel_file`), "" where the pod builds it.
-    """
+    """One candidate and the key that its cost must have; `nodes` is a hexadecimal index set."""
 
     nodes: str
     backend: str
     variant: str
     key: str
-    kernel: str = ""
 
     def work(self, function: str) -> Work:
         return Work(function, IndexSet(int(self.nodes, 16)), self.backend, self.variant)
@@ -64,6 +71,7 @@ class Batch(_Document):
 
     Attributes:
         purpose: of the Job; one that builds leaves kernels in the store (`collage.cluster.kernels`).
+        fetches: kernels come from there, as they are built; else who measures builds them.
         request: digest of the request, which names the model.
         function: all candidates are of it.
         environment: what every pod must find itself in.
@@ -71,8 +79,9 @@ class Batch(_Document):
         shards: one a completion index.
     """
 
-    schema_version: Literal[2] = 2
-    purpose: Literal["measure", "build"] = "measure"
+    schema_version: Literal[3] = 3
+    purpose: Purpose = "measure"
+    fetches: bool = False
     request: str
     function: str
     environment: Environment
@@ -82,11 +91,10 @@ class Batch(_Document):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A candidate to build or to measure; `kernel` as in `ShardWork`."""
+    """A candidate to build or to measure."""
 
     key: CostKey
     work: Work
-    kernel: str = ""
 
 
 class Expectation:
@@ -103,6 +111,11 @@ class Expectation:
         total, count = self._sums.get(backend, (0.0, 0))
         prior = BUILD_S.get(backend, OTHER_BUILD_S)
         return (total + prior) / (count + 1) + TIMING_S
+
+
+def loading_s(backend: str) -> float:
+    """Return what loading a built kernel of the backend and timing it is expected to take."""
+    return LOADING_S.get(backend, OTHER_LOADING_S) + TIMING_S
 
 
 def plan_shards(
@@ -167,12 +180,14 @@ def write_batch(
     environment: Environment,
     backends: Mapping[str, str],
     shards: Sequence[Sequence[Wanted]],
-    purpose: Literal["measure", "build"] = "measure",
+    purpose: Purpose = "measure",
+    fetches: bool = False,
 ) -> bytes:
     """Return the canonical text of a batch."""
     used = {one.work.backend for shard in shards for one in shard}
     batch = Batch(
         purpose=purpose,
+        fetches=fetches,
         request=request,
         function=function,
         environment=environment,
@@ -184,10 +199,4 @@ def write_batch(
 
 def _written(one: Wanted) -> ShardWork:
     work = one.work
-    return ShardWork(
-        nodes=hex(work.nodes),
-        backend=work.backend,
-        variant=work.variant,
-        key=one.key,
-        kernel=one.kernel,
-    )
+    return ShardWork(nodes=hex(work.nodes), backend=work.backend, variant=work.variant, key=one.key)

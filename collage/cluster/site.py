@@ -8,26 +8,25 @@ because it compiles. Answers of pods are objects in the store under keys that ar
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from collage.backends.registry import available_backends
+from collage.backends.base import Backend
+from collage.backends.registry import as_elsewhere, known_backends
 from collage.cluster.environments import MeasuringEnvironment
 from collage.cluster.groups import named_groups
 from collage.cluster.jobs import JobRunner, Notice
 from collage.cluster.manifests import LABEL, Kind, Task
 from collage.cluster.measurer import ClusterMeasurer
-from collage.cluster.sender import LABEL_DIGITS, SearchTask
+from collage.cluster.sender import LABEL_DIGITS, MEASURE, SearchTask
 from collage.cluster.settings import ClusterSettings
 from collage.cost import SharedCostTable
 from collage.errors import ClusterError, OptionError
 from collage.frontend import Function, Model
 from collage.measure.timing import sweep_bytes
 from collage.measure.work_key import WorkKeys, region_structure
-from collage.options import Options
 from collage.pipeline.request import (
     CompileRequest,
     CompileResult,
@@ -37,7 +36,7 @@ from collage.pipeline.request import (
 )
 from collage.pipeline.searching import footprint_bytes
 from collage.pipeline.session import Session, open_session
-from collage.pipeline.site import search_part, set_count
+from collage.pipeline.site import check_device, search_part, set_count
 from collage.report.terminal import Progress
 from collage.store import open_store
 
@@ -82,7 +81,8 @@ class ClusterSite:
     def describe(self, request: CompileRequest) -> NodeFacts:
         """Ask a node of the request's environment, now."""
         arguments = ["probe", "--request", request.digest]
-        answer = self._ask(Kind.PROBE, request, arguments, ())
+        apart = self._environment(request).builds_apart
+        answer = self._ask(Kind.PROBE, request, arguments, MEASURE if apart else ())
         facts = NodeFacts.model_validate_json(answer)
         self._facts[request.digest] = facts
         return facts
@@ -92,14 +92,15 @@ class ClusterSite:
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchFacts:
         facts = self._known_facts(request)
-        options = self._options(request, facts)
+        options = request.compile_options(self._address, self._cache_dir)
+        backends = node_backends(request, facts)
 
         def open_measurer(model: Model, one: Function, session: Session) -> ClusterMeasurer:
             return self._measurer(request, one, session, facts)
 
         with (
             self._model(request) as path,
-            open_session(options, progress, facts.environment) as session,
+            open_session(options, progress, facts.environment, backends) as session,
         ):
             return search_part(path, function, session, open_measurer)
 
@@ -112,19 +113,6 @@ class ClusterSite:
 
     def _known_facts(self, request: CompileRequest) -> NodeFacts:
         return self._facts.get(request.digest) or self.describe(request)
-
-    def _options(self, request: CompileRequest, facts: NodeFacts) -> Options:
-        """Search with exactly the backends of the node. Raises OptionError where they differ here."""
-        options = request.compile_options(self._address, self._cache_dir)
-        here = {one.name: one for one in available_backends(options.backends)}
-        for name, identity in facts.backends.items():
-            mine = here[name].identity if name in here else "not available"
-            if mine != identity:
-                raise OptionError(
-                    f"the backend {name} is {identity} on the nodes of {request.environment}, here "
-                    f"it is {mine}: use a controller image and a measuring image of one version"
-                )
-        return replace(options, backends=tuple(name for name in here if name in facts.backends))
 
     def _measurer(
         self, request: CompileRequest, function: Function, session: Session, facts: NodeFacts
@@ -168,7 +156,7 @@ class ClusterSite:
             name, key = f"collage-{kind}-{token[:20]}", f"{ANSWERS}/{token}.json"
             told = [*arguments, "--store", _for_pods(self._address), "--answer", key]
             notes = {"answer": key, "model": request.name}
-            runner.submit(Task(kind, name, labels, told, notes, command))
+            runner.submit(Task(kind, name, labels, told, notes, command, compiles=bool(command)))
         end = runner.wait(name)
         found = store.read(key)
         if found is None:
@@ -177,6 +165,11 @@ class ClusterSite:
         return found.data
 
     def _runner(self, request: CompileRequest) -> JobRunner:
+        environment = self._environment(request)
+        return JobRunner(self._jobs(), environment, self._settings, self._notice)
+
+    def _environment(self, request: CompileRequest) -> MeasuringEnvironment:
+        """Return where the request is worked on. Raises OptionError where that is not what it asks for."""
         if request.environment not in self._environments:
             known = ", ".join(sorted(self._environments))
             raise OptionError(
@@ -188,7 +181,8 @@ class ClusterSite:
                 f"the request asks for {request.threads} threads, the environment "
                 f"{request.environment!r} has {environment.threads}"
             )
-        return JobRunner(self._jobs(), environment, self._settings, self._notice)
+        check_device(request.environment, environment.device, request.device)
+        return environment
 
     def _jobs(self) -> "Jobs":
         if self._connected is None:
@@ -201,6 +195,34 @@ class ClusterSite:
     def _model(self, request: CompileRequest) -> Iterator[Path]:
         with TemporaryDirectory(prefix="collage-request-") as folder:
             yield fetch_model(open_store(self._address, writes=False), request, Path(folder))
+
+
+def node_backends(request: CompileRequest, facts: NodeFacts) -> list[Backend]:
+    """Return the backends of a node, to search with here.
+
+    What lists candidates on a CPU may ask the toolchain itself, so it must be here too, in its version.
+    Toolchains of a GPU are not where the controller runs: their rules need none, and only the compilers,
+    where there are some, are compared.
+
+    Raises:
+        OptionError: they differ here.
+    """
+    found = []
+    for backend in known_backends(request.options.backends, request.device):
+        identity = facts.backends.get(backend.name)
+        if identity is None:
+            continue
+        on_cpu, there = request.device == "cpu", set(identity.split()[1:])
+        here = backend.availability() if on_cpu else backend.building()
+        versions = {f"{name}={version}" for name, version in here.libraries.items()}
+        if (on_cpu and here.reason) or not (versions == there if on_cpu else versions <= there):
+            mine = here.reason or " ".join(sorted(versions))
+            raise OptionError(
+                f"the backend {backend.name} is {identity} on the nodes of {request.environment}, here "
+                f"it is {mine}: use a controller image and a measuring image of one version"
+            )
+        found.append(as_elsewhere(backend, identity))
+    return found
 
 
 def _for_pods(address: str) -> str:

@@ -1,8 +1,8 @@
 """A built kernel as one file, for a process or a machine that must not build.
 
     {"form": "plugin", "kind": ..., "allocates": ..., "build_s": ...}\\n    then the plug-in's blob
-    {"form": "library", "symbol": ..., "constants": [[dtype, shape], ...], "build_s": ...}\\n
-                                            then the constants' bytes in order, and a shared library
+    {"form": "library", "symbol": ..., "constants": [[dtype, shape], ...], "code": [[digest, size], ...],
+     "build_s": ...}\\n    then the constants' bytes in order, machine code for a GPU, and a shared library
 
 What is compiled (native and CUDA code) is linked here, by the compiler driver of this machine, for its
 processor: whoever loads the file must have the same instruction sets and library versions, which the
@@ -11,6 +11,7 @@ environment of its costs says. What a library makes of its blob when it is loade
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -63,10 +64,10 @@ def save_kernel(kernel: "Kernel", threads: int, build_s: float, file: Path) -> N
         case TirKernel(_, symbol, constants):
             with tempfile.TemporaryDirectory(dir=file.parent) as folder:
                 linked = Path(folder) / "kernel.so"
-                _link(kernel, threads, linked)
-                _write_library(file, symbol, constants, linked, build_s)
+                code = _link(kernel, threads, linked)
+                _write_library(file, LibraryKernel(linked, symbol, constants), build_s, code)
         case CudaKernel(linked, symbol, constants):
-            _write_library(file, symbol, constants, linked, build_s)
+            _write_library(file, LibraryKernel(linked, symbol, constants), build_s)
 
 
 def load_kernel(file: Path) -> tuple["PluginKernel | LibraryKernel", float]:
@@ -89,6 +90,13 @@ def load_kernel(file: Path) -> tuple["PluginKernel | LibraryKernel", float]:
             size = like.itemsize * int(np.prod(shape))
             constants.append(np.frombuffer(rest[:size], like).reshape(shape))
             rest = rest[size:]
+        code = {}
+        for digest, size in head["code"]:
+            code[digest], rest = rest[:size], rest[size:]
+        if code:
+            from collage.backends.tvm_cuda.schedule import use_device_code
+
+            use_device_code(code)
         library = file.with_suffix(".so")
         library.write_bytes(rest)
         return LibraryKernel(library, head["symbol"], tuple(constants)), float(head["build_s"])
@@ -96,7 +104,8 @@ def load_kernel(file: Path) -> tuple["PluginKernel | LibraryKernel", float]:
         raise BackendError(f"{file.name} holds no kernel: {error}") from error
 
 
-def _link(kernel: "Kernel", threads: int, file: Path) -> None:
+def _link(kernel: "Kernel", threads: int, file: Path) -> dict[str, bytes]:
+    """Link the kernel, and return its machine code for a GPU, if it is for one."""
     from collage.backends.base import TirKernel
     from collage.measure.workshop import compiled_module
 
@@ -107,15 +116,26 @@ def _link(kernel: "Kernel", threads: int, file: Path) -> None:
     except RuntimeError as error:
         last = str(error).strip().splitlines()[-1:]
         raise BackendError(f"the kernel cannot be linked: {' '.join(last)}") from error
+    if kernel.device == "cpu":
+        return {}
+    from collage.backends.tvm_cuda.schedule import device_code
+
+    return device_code(executable)
 
 
 def _write_library(
-    file: Path, symbol: str, constants: tuple[np.ndarray, ...], library: Path, build_s: float
+    file: Path, kernel: LibraryKernel, build_s: float, code: Mapping[str, bytes] | None = None
 ) -> None:
-    shapes = [[one.dtype.name, list(one.shape)] for one in constants]
-    head = {"form": "library", "symbol": symbol, "constants": shapes, "build_s": build_s}
-    parts = [np.ascontiguousarray(one).tobytes() for one in constants]
-    _write(file, head, [*parts, library.read_bytes()])
+    code = code or {}
+    head = {
+        "form": "library",
+        "symbol": kernel.symbol,
+        "constants": [[one.dtype.name, list(one.shape)] for one in kernel.constants],
+        "code": [[digest, len(one)] for digest, one in code.items()],
+        "build_s": build_s,
+    }
+    parts = [np.ascontiguousarray(one).tobytes() for one in kernel.constants]
+    _write(file, head, [*parts, *code.values(), kernel.file.read_bytes()])
 
 
 def _write(file: Path, head: dict[str, Any], parts: list[bytes]) -> None:

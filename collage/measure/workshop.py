@@ -105,6 +105,7 @@ class FunctionWorkshop:
     def __init__(self, setup: Setup) -> None:
         import tvm_ffi
 
+        from collage.backends.base import Part
         from collage.backends.registry import available_backends
         from collage.frontend.load_function import load_function
         from collage.runtime.plugin import load_plugin
@@ -116,7 +117,9 @@ class FunctionWorkshop:
         self.wake: Callable[[], object] | None = wake if setup.threads > 1 else None
         self._threads = setup.threads
         self._functions = {name: load_function(path, name) for name, path in setup.functions}
-        self._backends = {one.name: one for one in available_backends(setup.backends, setup.device)}
+        part = Part.ALL if setup.kernels is None else Part.BUILD if setup.builds else Part.RUN
+        found = available_backends(setup.backends, setup.device, part)
+        self._backends = {one.name: one for one in found}
         for backend in self._backends.values():
             backend.recipes, backend.cache = setup.recipes, setup.cache
         self._reference_dir, self._kernels = setup.reference_dir, setup.kernels

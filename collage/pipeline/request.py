@@ -14,10 +14,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from collage.backends.registry import names_on
 from collage.cost import Environment
 from collage.errors import StoreError
 from collage.frontend.load import external_files
-from collage.options import EFFORTS, Options
+from collage.options import EFFORTS, DeviceName, Options
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import fetch_blob, put_blob, read_checked
 
@@ -56,6 +57,7 @@ class CompileRequest(_Document):
         external: digests of its external data by file name, relative to the ONNX file.
         environment: name of the measuring environment.
         threads: of every kernel.
+        device: where kernels run.
     """
 
     name: str
@@ -63,6 +65,7 @@ class CompileRequest(_Document):
     external: Mapping[str, str] = Field(default_factory=dict)
     environment: str = "local"
     threads: int = Field(default=1, ge=1)
+    device: DeviceName = "cpu"
     options: RequestOptions = Field(default_factory=RequestOptions)
 
     @property
@@ -77,7 +80,8 @@ class CompileRequest(_Document):
     def compile_options(self, store: str, cache_dir: Path) -> Options:
         """Return the options of a compile that shares costs through the store at this address."""
         given: dict[str, Any] = dict(self.options)
-        return Options(**given, threads=self.threads, cache_dir=cache_dir, store=store)
+        where: dict[str, Any] = {"threads": self.threads, "device": self.device}
+        return Options(**given, **where, cache_dir=cache_dir, store=store)
 
 
 class NodeFacts(_Document):
@@ -149,14 +153,19 @@ def submit(
     name: str = "",
     environment: str = "local",
     threads: int = 1,
+    device: DeviceName = "cpu",
     options: RequestOptions | None = None,
 ) -> CompileRequest:
     """Put the model's files and the request into the store; doing it again changes nothing.
 
+    Of the backends that the options name, those of the device are asked for.
+
     Raises:
+        OptionError: an unknown backend, or none of them runs on the device.
         ModelError: the file is no ONNX model, or its external data is missing.
         StoreError: the store fails.
     """
+    options = options or RequestOptions()
     external = {
         file.relative_to(path.parent).as_posix(): put_blob(store, file)
         for file in external_files(path)
@@ -167,7 +176,8 @@ def submit(
         external=external,
         environment=environment,
         threads=threads,
-        options=options or RequestOptions(),
+        device=device,
+        options=options.model_copy(update={"backends": names_on(options.backends, device)}),
     )
     store.create(_key(request.digest), request.text)
     return request

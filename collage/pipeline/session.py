@@ -89,7 +89,10 @@ class Session:
 
 @contextmanager
 def open_session(
-    options: Options, progress: Progress | None = None, environment: Environment | None = None
+    options: Options,
+    progress: Progress | None = None,
+    environment: Environment | None = None,
+    backends: Sequence[Backend] | None = None,
 ) -> Iterator[Session]:
     """Open what the stages share; what was measured is in the store when the context ends.
 
@@ -97,12 +100,14 @@ def open_session(
         options: of the compile.
         progress: shows the stages; None shows nothing.
         environment: of the machine that measures; None is this one.
+        backends: of that machine; None are those of the options that can be used here.
 
     Raises:
         OptionError: a backend or the store's address makes no sense, or no backend is available.
         StoreError: the store does not answer.
     """
-    backends = available_backends(options.backends, options.device)
+    if backends is None:
+        backends = available_backends(options.backends, options.device)
     if not backends:
         raise OptionError("no backend is available; `collage backends` says why")
     store = None if options.store is None else open_store(options.store)

@@ -16,7 +16,7 @@ from collage.errors import OptionError
 from collage.frontend import Function, Model
 from collage.measure.environment import last_level_cache_bytes, this_environment
 from collage.measure.work import SearchMeasurer
-from collage.options import Options
+from collage.options import DeviceName, Options
 from collage.pipeline.compile import compile_model
 from collage.pipeline.request import (
     CompileRequest,
@@ -113,16 +113,36 @@ class LocalSite:
             yield fetch_model(open_store(self._store, writes=False), request, Path(folder))
 
 
+def check_device(environment: str, here: DeviceName, wanted: DeviceName | None) -> None:
+    """Raise OptionError unless an environment measures on the device that is wanted, if one is."""
+    if wanted in (None, here):
+        return
+    advice = (
+        "name one of a pool with GPUs, or describe it with device: cuda and gpuResource: nvidia.com/gpu"
+        if wanted == "cuda"
+        else f"leave the device out, or describe an environment of the same nodes with device: {wanted}"
+    )
+    raise OptionError(
+        f"the request is for {wanted}, and the environment {environment!r} measures on {here}: {advice}"
+    )
+
+
 def set_count(request: CompileRequest) -> int:
     """Count the shape sets, each of which is a function."""
     return max(1, len(request.options.shapes))
 
 
 def node_facts(request: CompileRequest) -> NodeFacts:
-    """Say what this machine is for a request. Raises OptionError for an unknown backend."""
-    backends = available_backends(request.options.backends)
+    """Say what this machine is for a request.
+
+    Raises:
+        OptionError: an unknown backend, or one that cannot be used here.
+        MeasureError: the request is for a GPU, and none can be used here.
+    """
+    environment = this_environment(request.threads, request.device)
+    backends = available_backends(request.options.backends, request.device)
     return NodeFacts(
-        environment=this_environment(request.threads),
+        environment=environment,
         cache_bytes=last_level_cache_bytes(),
         backends={backend.name: backend.identity for backend in backends},
     )

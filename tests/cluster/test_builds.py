@@ -1,12 +1,18 @@
 """Two kinds of nodes: kernels are built where there is no accelerator, and timed where there is one."""
 
+from typing import NamedTuple
+
 import pytest
 from kubernetes import client
 
 from collage.cluster.environments import BuildSettings, MeasuringEnvironment
-from collage.cluster.records import Records
+from collage.cluster.records import Records, worked_s
+from collage.cluster.site import ClusterSite
+from collage.pipeline.request import RequestOptions, submit
 from collage.report.terminal import Progress
+from collage.store import open_store
 from tests.cluster.conftest import IMAGES, measured
+from tests.pipeline.test_compile import small_model
 from tests.servers.node import Node
 
 QUIET = Progress(quiet=True)
@@ -38,7 +44,12 @@ def environment(environment):
         tolerations=tolerations,
         parallelism=1,
     )
-    changes = {"gpu_resource": GPU, "node_selector": {"pool": "gpu"}, "parallelism": 1}
+    changes = {
+        "gpu_resource": GPU,
+        "device": "cpu",
+        "node_selector": {"pool": "gpu"},
+        "parallelism": 1,
+    }
     return MeasuringEnvironment(**{**dict(environment), **changes, "build": build})
 
 
@@ -86,6 +97,62 @@ def test_kernels_are_built_on_cpu_nodes_and_the_pods_with_a_gpu_build_none(
 
     again = make_site().search(request_, "main", QUIET)
     assert (again.measured, again.gap_s) == (0, found.gap_s)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_measuring_starts_while_kernels_are_still_built_and_saves_its_time(
+    two_kinds, settings, environment, jobs, request_, s3_address, tmp_path
+):
+    """The same search twice, each in a store of its own; a built kernel takes longer than a timed one."""
+    options = RequestOptions(
+        backends=("tests.cluster.slow_builds:SlowBuilds",), measure_budget_s=5, refine_s=0
+    )
+    model = small_model(tmp_path / "slow.onnx")
+    taken_s, counts = {}, {}
+    for overlap in (False, True):
+        address = s3_address.replace("?", f"/overlap-{overlap}?", 1)
+        store = open_store(address)
+        request = submit(store, model, environment="pool", options=options)
+        build = environment.build.model_copy(update={"overlap": overlap})
+        changes = {"build": build, "seconds_per_shard": 60, "deadline_seconds": 3000}
+        pool = {"pool": environment.model_copy(update=changes)}
+        site = ClusterSite(address, tmp_path / str(overlap), settings, pool, jobs=jobs)
+        facts = site.describe(request)
+        found = site.search(request, "main", QUIET)
+        times = measured(store, facts.environment)
+        assert set(times.values()) == {1}, "nothing was measured twice"
+        assert len(times) == found.measured
+        taken_s[overlap], counts[overlap] = busy_s(store, facts.environment), found.measured
+        for job in jobs.find({}):
+            jobs.delete(job.name)
+    before, after = taken_s[False], taken_s[True]
+    print(
+        f"{counts[False]} candidates one after the other: {before.building:.0f} s of building, "
+        f"{before.measuring:.0f} s of measuring, {before.both:.0f} s in all; {counts[True]} with overlap: "
+        f"{after.both:.0f} s, {after.saved:.2f} times as fast as their sum"
+    )
+    assert before.saved < 1.02
+    assert after.saved > 1.1
+
+
+class Busy(NamedTuple):
+    building: float
+    measuring: float
+    both: float
+
+    @property
+    def saved(self):
+        return (self.building + self.measuring) / self.both
+
+
+def busy_s(store, environment):
+    """The seconds in which pods built, in which pods measured, and in which any worked."""
+    records = Records(store, environment)
+    records.refresh()
+    found = list(records._known.values())
+    kinds = [[one for one in found if bool(one.before_s) is timed] for timed in (False, True)]
+    return Busy(*map(worked_s, (*kinds, found)))
 
 
 @pytest.mark.parametrize(

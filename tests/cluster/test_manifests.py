@@ -48,11 +48,12 @@ BUILD = Task(
     ["build", "--store", "s3://bucket", "--batch", "d" * 64],
     {"batch": "d" * 64},
     command=("python", "-m", "containers.measure"),
+    compiles=True,
     indices=5,
 )
 FINISH = Task(
     Kind.FINISH, "collage-finish-0123", {"run": "r" * 32}, ["--request", "r"],
-    command=("python", "-m", "containers.finish"),
+    command=("python", "-m", "containers.finish"), compiles=True,
 )  # fmt: skip
 
 
@@ -105,6 +106,38 @@ def test_pods_are_guaranteed_with_whole_cpus():
     assert limits == found["requests"] == {"cpu": "6", "memory": "32Gi"}
 
 
+@pytest.mark.parametrize(
+    ("entry", "device"),
+    [
+        ({}, "cpu"),
+        ({"gpuResource": "nvidia.com/gpu"}, "cuda"),
+        ({"gpuResource": "nvidia.com/gpu", "device": "cuda"}, "cuda"),
+        ({"gpuResource": "nvidia.com/gpu", "device": "cpu"}, "cpu"),
+    ],
+)
+def test_an_environment_has_one_device(entry, device):
+    found = parse_environments({"a": entry}, "here")["a"]
+    assert found.device == device
+    assert found.for_builds.device == device
+    assert found.for_builds.gpu_resource == ""
+
+
+def test_time_sliced_gpus_are_refused_and_the_runtime_is_for_pods_that_need_a_gpu():
+    environment = GPU.model_copy(update={"runtime_class_name": "nvidia"})
+    for task, runtime in ((MEASURE, "nvidia"), (FINISH, "nvidia"), (BUILD, None)):
+        pod = rendered(task, environment)["spec"]["template"]["spec"]
+        assert pod.get("runtimeClassName") == runtime
+        if runtime:
+            required = pod["affinity"]["nodeAffinity"][
+                "requiredDuringSchedulingIgnoredDuringExecution"
+            ]
+            (term,) = required["nodeSelectorTerms"]
+            assert term["matchExpressions"] == [
+                {"key": "nvidia.com/gpu.sharing-strategy", "operator": "NotIn",
+                 "values": ["time-slicing", "mps"]}
+            ]  # fmt: skip
+
+
 def test_pods_that_build_need_no_gpu_and_keep_off_nodes_where_something_is_timed():
     job = rendered(BUILD, GPU)["spec"]
     pod, labels = job["template"]["spec"], job["template"]["metadata"]["labels"]
@@ -130,6 +163,8 @@ def test_pods_that_build_need_no_gpu_and_keep_off_nodes_where_something_is_timed
         ({"a": {"build": {"nodeSelectr": {}}}}, r"here: a\.build\.nodeSelectr: Extra inputs"),
         ({"a": {"memory": "lots"}}, r"here: a\.memory: "),
         ({"a": {"tolerations": [{"efect": "x"}]}}, r"here: a\.tolerations\.0\.efect: "),
+        ({"a": {"device": "cuda"}}, r"here: a: .*device cuda needs gpuResource.*nvidia\.com/gpu"),
+        ({"a": {"device": "gpu"}}, r"here: a\.device: "),
         ({"A": {}}, "cannot name an environment"),
         ({}, "at least one"),
         ([1], "write a mapping"),

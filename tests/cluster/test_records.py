@@ -9,11 +9,13 @@ from collage.store import open_store
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "", "cold-1")
 
 
-def record(index, began=0.0, ended=10.0, before_s=1e-4, after_s=1e-4, **fields):
+def record(index, began=0.0, ended=10.0, before_s=1e-4, after_s=1e-4, gpu_s=None, **fields):
+    more = {} if gpu_s is None else {"cuda": gpu_s}
+    before, after = ({"cpu": one, **more} if one else {} for one in (before_s, after_s))
     return ShardRecord(
         **{
             "batch": "b", "index": index, "pod": f"pod-{index}", "node": "n", "began": began,
-            "ended": ended, "before_s": before_s, "after_s": after_s, "costs": {}, "built": 0,
+            "ended": ended, "before_s": before, "after_s": after, "costs": {}, "built": 0,
             **fields,
         }
     )  # fmt: skip
@@ -59,10 +61,14 @@ def test_what_is_usual_takes_some_pods_and_none_that_build(store):
         records.put(record(number))
     records.put(record(7, before_s=0.0, after_s=0.0))
     records.refresh()
-    assert records.usual_s() is None
+    assert records.usual_s() == {}
     records.put(record(8, before_s=5e-4, after_s=5e-4))
     records.refresh()
-    assert records.usual_s() == 1e-4
+    assert records.usual_s() == {"cpu": 1e-4}
+    for number in range(FEWEST):
+        records.put(record(9 + number, gpu_s=3e-5))
+    records.refresh()
+    assert records.usual_s() == {"cpu": 1e-4, "cuda": 3e-5}
 
 
 @pytest.mark.parametrize(
@@ -70,4 +76,18 @@ def test_what_is_usual_takes_some_pods_and_none_that_build(store):
     [(1.0, 1.0, 0.0), (1.0, 1.3, 0.3), (1.3, 1.0, 0.3), (0.5, 1.0, 1.0), (2.0, 0.5, 1.0)],
 )
 def test_a_pace_is_judged_before_and_after(before_s, after_s, change):
-    assert record(0, before_s=before_s, after_s=after_s).change(1.0) == pytest.approx(change)
+    found, where = record(0, before_s=before_s, after_s=after_s).change({"cpu": 1.0})
+    assert found == pytest.approx(change)
+    assert where == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "gpu_s", "change"),
+    [(1.0, 3.0, (0.0, "cuda")), (1.0, 4.5, (0.5, "cuda")), (1.2, 3.3, (0.2, "cpu"))],
+)
+def test_the_worse_of_processor_and_gpu_counts(cpu_s, gpu_s, change):
+    one = record(0, before_s=cpu_s, after_s=cpu_s, gpu_s=gpu_s)
+    found, where = one.change({"cpu": 1.0, "cuda": 3.0})
+    assert found == pytest.approx(change[0])
+    assert where == change[1]
+    assert one.change({}) == (0.0, ""), "while nothing is usual, nothing is unusual"

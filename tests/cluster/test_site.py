@@ -97,7 +97,7 @@ def test_costs_from_a_node_that_is_not_itself_are_discarded_and_measured_again_o
         records.put(
             ShardRecord(
                 batch="earlier", index=number, pod="p", node="n", began=0.0, ended=1.0,
-                before_s=1e-9, after_s=1e-9, costs={}, built=0,
+                before_s={"cpu": 1e-9}, after_s={"cpu": 1e-9}, costs={}, built=0,
             )
         )  # fmt: skip
     found = site.search(request_, "main", QUIET)

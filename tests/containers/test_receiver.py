@@ -86,6 +86,20 @@ def test_the_alias_starts_one_run(receiver, prefect, model):
     assert run["idempotency_key"].startswith("webhook:")
 
 
+def test_a_receiver_of_one_device_asks_for_runs_of_it(
+    receive, own_prefect, receiver, prefect, model
+):
+    own_prefect.down = False
+    assert post(receive(COLLAGE_RECEIVER__DEVICE="cuda"), event(model)).status_code == 202
+    wait_for(lambda: own_prefect.runs)
+    (run,) = own_prefect.runs
+    assert run["parameters"] == {"model": model, "version": "1", "device": "cuda"}
+    assert post(receiver, event(model)).status_code == 202
+    wait_for(lambda: [one for one in prefect.runs if one["parameters"]["model"] == model])
+    (other,) = [one for one in prefect.runs if one["parameters"]["model"] == model]
+    assert other["idempotency_key"] != run["idempotency_key"], "a run for all is another one"
+
+
 def test_two_deliveries_of_one_thing_have_one_key(receiver, prefect, model):
     for _ in range(2):
         assert post(receiver, event(model)).status_code == 202

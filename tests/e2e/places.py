@@ -100,7 +100,7 @@ class Real:
     """The real node, with the real images; its GPU is there when a pod has waited for it."""
 
     repository, tag = images.REPOSITORY, images.TAG
-    environment: Values = {"cpu": 1, "gpuResource": GPU}
+    environment: Values = {"cpu": 1, "device": "cpu", "gpuResource": GPU}
     worker: Values = {"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}}
     receiver: Values = {}
     serve_port = 8080

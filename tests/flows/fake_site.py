@@ -19,6 +19,7 @@ class FakeSite:
         self.driver = {}
         self.passed = {}
         self.calls = []
+        self.requests = []
         self._made = 0
         self._lock = threading.Lock()
 
@@ -63,6 +64,7 @@ class FakeSite:
 
     def _call(self, request, step):
         self.calls.append((request.environment, step))
+        self.requests.append(request)
         errors = self.errors.get((request.environment, step), [])
         if errors:
             raise errors.pop(0)

@@ -30,6 +30,10 @@ class Runs:
             "TEST_OPTIONS": json.dumps({**OPTIONS, **options}),
         }  # fmt: skip
 
+    def tell(self, variables):
+        """Let the next runs find these in their environment too."""
+        self._environment |= variables
+
     def start(self, cache="cache"):
         with (self.folder / f"{cache}.log").open("ab") as log:
             return subprocess.Popen(
@@ -38,8 +42,8 @@ class Runs:
                 stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
             )  # fmt: skip
 
-    def end(self, process):
-        text, _ = process.communicate(timeout=240)
+    def end(self, process, timeout_s=240):
+        text, _ = process.communicate(timeout=timeout_s)
         return json.loads(text.splitlines()[-1])
 
     def kill(self, process):
@@ -47,10 +51,21 @@ class Runs:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
+    def fetched(self, bundle):
+        """Fetch a bundle into `folder`/fetched; return its manifest."""
+        fetch_bundle(open_store(self.address), bundle, self.folder / "fetched")
+        return json.loads((self.folder / "fetched" / "manifest.json").read_text())
+
     def costs(self):
         """How often each cost is in the store."""
         store = open_store(self.address, writes=False)
         return _count(store.read(entry.key).data for entry in store.entries("costs/"))
+
+    def valid_costs(self):
+        """The keys of candidates that can be used, as the store has them."""
+        store = open_store(self.address, writes=False)
+        data = [store.read(entry.key).data for entry in store.entries("costs/")]
+        return {one[0] for text in data for one in decode_lines(text) if one and one[1].is_valid}
 
     def measured(self, cache="cache"):
         """How often each cost was measured with this local folder."""
@@ -63,7 +78,7 @@ class Runs:
         if outcome["status"] == "optimized":
             (alias,) = list_aliases(store)
             assert (alias.name, alias.bundle) == (outcome["alias"], outcome["bundle"])
-        fetch_bundle(store, outcome["result"]["bundle"], self.folder / "fetched")
+        self.fetched(outcome["result"]["bundle"])
         collage.load(self.folder / "fetched").check()
 
 

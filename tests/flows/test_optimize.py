@@ -1,6 +1,7 @@
 """What the flow does around measuring: environments, retries, tags, aliases and records."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +20,10 @@ pytest.importorskip("prefect")
 def site(settings, server, limit, tmp_path, monkeypatch):
     """Two environments, `a` and `b`, of a fake cluster."""
     made = FakeSite(settings.store, tmp_path / "bundles")
-    known = {"a": SimpleNamespace(threads=1), "b": SimpleNamespace(threads=2)}
+    known = {
+        "a": SimpleNamespace(threads=1, device="cpu"),
+        "b": SimpleNamespace(threads=2, device="cuda"),
+    }
     monkeypatch.setattr("flows.sites._environments", lambda settings: known)
     monkeypatch.setattr("flows.sites._cluster_site", lambda settings: made)
     for name in known:
@@ -135,6 +139,51 @@ def test_a_file_that_is_no_model_is_rejected_with_the_plain_reason(site, setting
     assert "not an ONNX model" in state.message
     assert tags(registry).status == "failed"
     assert not site.calls
+
+
+@pytest.mark.parametrize(
+    ("asked", "searched"),
+    [({"device": "cuda"}, {"b"}), ({"device": "cpu"}, {"a"}), ({}, {"a", "b"})],
+)
+def test_a_run_is_for_the_environments_of_its_device(site, registry, asked, searched):
+    assert optimize("small", "1", **asked).is_completed()
+    assert {environment for environment, _ in site.calls} == searched
+    devices = {request.environment: request.device for request in site.requests}
+    assert devices == {name: {"a": "cpu", "b": "cuda"}[name] for name in searched}
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"environments": ["a"], "device": "cuda"},
+         r"for cuda, and the environment 'a' measures on cpu: name one of a pool with GPUs, or describe"),
+        ({"environments": ["b"], "device": "cpu"}, r"'b' measures on cuda: leave the device out"),
+        ({"environments": ["b"], "options": {"backends": ["onednn"]}},
+         r"none of the backends onednn runs on cuda; there are tvm-cuda"),
+    ],
+)  # fmt: skip
+def test_a_device_that_an_environment_lacks_is_rejected_before_anything_else(
+    site, registry, asked, reason
+):
+    state = optimize("small", "1", **asked)
+    assert (state.is_failed(), state.name) == (True, "Rejected")
+    assert re.search(reason, state.message)
+    assert not site.calls
+
+
+def test_backends_that_are_named_go_to_the_environments_of_their_device(site, registry):
+    optimize("small", "1", options={"backends": ["onednn", "cudnn", "onnxruntime"]})
+    asked = {request.environment: request.options.backends for request in site.requests}
+    assert asked == {"a": ("onednn", "onnxruntime"), "b": ("cudnn",)}
+
+
+def test_no_environment_of_a_device_says_how_to_describe_one(site, registry, monkeypatch):
+    known = {"a": SimpleNamespace(threads=1, device="cpu")}
+    monkeypatch.setattr("flows.sites._environments", lambda settings: known)
+    state = optimize("small", "1", device="cuda")
+    assert state.name == "Rejected"
+    assert "no environment is for cuda, there are a: describe one" in state.message
+    assert "gpuResource: nvidia.com/gpu" in state.message
 
 
 def test_an_unknown_environment_is_rejected(site, registry):

@@ -7,7 +7,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.environments import MeasuringEnvironment, parse_environments
 from collage.cluster.manifests import Kind, Task, job_manifest
 from collage.store.open import parse_s3
 from flows.settings import FlowSettings
@@ -218,7 +218,9 @@ def test_the_environments_reach_the_worker_as_given():
         one for one in charts.render(charts.example("nvidia-gpu")) if one["kind"] == "ConfigMap"
     ]
     content = yaml.safe_load(file["data"]["environments.yaml"])
-    assert content["a100"] == charts.example("nvidia-gpu")["measuring"]["environments"]["a100"]
+    assert content == charts.example("nvidia-gpu")["measuring"]["environments"]
+    devices = {name: one.device for name, one in parse_environments(content, "here").items()}
+    assert devices == {"h200": "cuda", "cpu": "cpu"}
 
 
 def test_notes_say_the_next_command_and_warn():

@@ -125,17 +125,10 @@ class Node:
             "spec": {"taints": list(taints)},
         }
         self.core.create_node(body)
-        condition = {
-            "type": "Ready",
-            "status": "True",
-            "reason": "KubeletReady",
-            "lastHeartbeatTime": now(),
-            "lastTransitionTime": now(),
-        }
         status = {
             "capacity": dict(resources),
             "allocatable": dict(resources),
-            "conditions": [condition],
+            "conditions": [_ready()],
             "addresses": [
                 {"type": "InternalIP", "address": "127.0.0.1"},
                 {"type": "Hostname", "address": self.name},
@@ -155,7 +148,10 @@ class Node:
             time.sleep(0.05)
 
     def _beat(self) -> None:
-        """Renew the node's lease: without it the controllers take the node for dead after 50 s."""
+        """Renew the node's lease: without it the controllers take the node for dead after 50 s.
+
+        Where this process was stopped for longer than that, the node is ready again as a kubelet says it.
+        """
         leases, space = client.CoordinationV1Api(self.api), "kube-node-lease"
         while not self.closing.is_set():
             spec = {"holderIdentity": self.name, "leaseDurationSeconds": 40}
@@ -163,6 +159,7 @@ class Node:
             body = {"metadata": {"name": self.name, "namespace": space}, "spec": spec}
             try:
                 leases.patch_namespaced_lease(self.name, space, body)
+                self.core.patch_node_status(self.name, {"status": {"conditions": [_ready()]}})
             except client.ApiException as error:
                 if error.status == 404:
                     with contextlib.suppress(client.ApiException):  # the namespace comes later
@@ -206,3 +203,13 @@ class Node:
             known.deleted.set()
         if gone:
             known.gone.set()
+
+
+def _ready() -> dict[str, str]:
+    return {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "lastHeartbeatTime": now(),
+        "lastTransitionTime": now(),
+    }

@@ -107,3 +107,14 @@ def make_bundle(tmp_path):
         return folder
 
     return make
+
+
+@pytest.fixture
+def direct(s3_address):
+    """The same store without the proxy."""
+    return open_store(s3_address, writes=False)
+
+
+@pytest.fixture
+def faulty(bucket, proxy):
+    return open_store(bucket.address(proxy.url), writes=False)

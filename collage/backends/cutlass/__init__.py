@@ -35,7 +35,7 @@ class CutlassBackend(CudaBackend):
     needs = (CUDART,)
     variants = tuple(TILES)
 
-    def further(self) -> Sequence[Availability]:
+    def compilers(self) -> Sequence[Availability]:
         return (nvcc_availability(), cutlass_availability())
 
     def unsupported(self, function: Function, node: int) -> str | None:

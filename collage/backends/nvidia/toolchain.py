@@ -18,12 +18,34 @@ class CudaBackend(Backend):
     """Kind of the plug-in's kernel, "" for toolchains that need none."""
 
     def availability(self) -> Availability:
-        plugin = [plugin_availability(self.kind)] if self.kind else []
-        return cuda_availability(self.needs, [*self.further(), *plugin])
+        return cuda_availability(self.needs, [*self._beside(), *self.compilers()])
+
+    def building(self) -> Availability:
+        """No driver, no library and no GPU are needed to build: only the compilers are."""
+        return joined(self.compilers())
+
+    def running(self) -> Availability:
+        return cuda_availability(self.needs, self._beside())
 
     def further(self) -> Sequence[Availability]:
-        """What is needed beside libraries."""
+        """What kernels need beside libraries to run."""
         return ()
+
+    def compilers(self) -> Sequence[Availability]:
+        """What building kernels needs."""
+        return ()
+
+    def _beside(self) -> Sequence[Availability]:
+        return [*self.further(), *([plugin_availability(self.kind)] if self.kind else [])]
+
+
+def joined(parts: Sequence[Availability]) -> Availability:
+    """Return what several parts say together: all reasons, or all libraries."""
+    if reason := "; ".join(part.reason for part in parts if part.reason):
+        return Availability(reason)
+    return Availability(
+        "", {name: version for part in parts for name, version in part.libraries.items()}
+    )
 
 
 def plugin_availability(kind: str) -> Availability:

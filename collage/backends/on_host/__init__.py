@@ -62,6 +62,10 @@ class OnHostBackend(CudaBackend):
     def further(self) -> tuple[Availability, ...]:
         return (OnnxRuntimeBackend().availability(),)
 
+    @property
+    def group(self) -> str:
+        return "host"
+
     def unsupported(self, function: Function, node: int) -> str | None:
         found, types = function.graph.nodes[node], function.graph.types
         for value in filter(None, (*found.inputs, *found.outputs)):

@@ -28,7 +28,7 @@ class TvmCudaBackend(CudaBackend):
     needs = (CUDART,)
     variants = VARIANTS
 
-    def further(self) -> Sequence[Availability]:
+    def compilers(self) -> Sequence[Availability]:
         found = TvmBackend().availability()
         return (Availability(found.reason, {**found.libraries, "schedule": SCHEDULE_REVISION}),
                 nvcc_availability(), tvm_availability())  # fmt: skip

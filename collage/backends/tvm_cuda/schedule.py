@@ -1,9 +1,18 @@
-"""dlight's rule-based schedules, and the target they are for."""
+"""dlight's rule-based schedules, the target they are for, and their machine code.
+
+Where TVM's runtime for GPUs is loaded, a module is machine code as soon as it is compiled. On a machine
+without a driver there is no such runtime, and a module holds its CUDA C++, which TVM would compile when it
+is loaded. So that who loads needs no compiler, the machine code goes along with the module, by the digest
+of its source, and TVM gets it where it would compile (`use_device_code`).
+"""
 
 import os
+from collections.abc import Mapping
 from functools import cache
+from hashlib import sha256
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import dlight
 
@@ -15,6 +24,11 @@ from collage.backends.nvidia.compiler import (
 )
 from collage.backends.tvm.lower import SYMBOL, last_line
 from collage.errors import BackendError
+
+COMPILE = "tvm_callback_cuda_compile"
+"""What TVM calls to compile CUDA C++."""
+
+_BUILT: dict[str, bytes] = {}
 
 RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
 
@@ -82,3 +96,44 @@ def cuda_module(module: tvm.IRModule) -> tvm.runtime.Executable:
         return tvm.compile(module, target=cuda_target())
     except Exception as error:
         raise BackendError(f"TVM's CUDA code: {last_line(error)}") from error
+
+
+def device_code(executable: tvm.runtime.Executable) -> dict[str, bytes]:
+    """Return the machine code of a compiled module's kernels, by the digest of their source.
+
+    Raises:
+        BackendError: nvcc is missing, or refuses them.
+    """
+    use_nvcc()
+    compile_source = tvm_ffi.get_global_func(COMPILE)
+    found = {}
+    for one in executable.mod.imports:
+        if one.kind == "cuda":
+            source = one.inspect_source()
+            try:
+                with cuda_target():
+                    found[_digest(source)] = bytes(compile_source(source))
+            except Exception as error:
+                raise BackendError(f"TVM's CUDA code: {last_line(error)}") from error
+    return found
+
+
+def use_device_code(built: Mapping[str, bytes]) -> None:
+    """Let TVM take this machine code for its sources instead of compiling them, in this process."""
+    _give_code()
+    _BUILT.update(built)
+
+
+@cache
+def _give_code() -> None:
+    compile_source = tvm_ffi.get_global_func(COMPILE)
+
+    def code_of(source: str) -> bytes:
+        return _BUILT.get(_digest(source)) or compile_source(source)
+
+    tvm_ffi.register_global_func(COMPILE, code_of, override=True)
+    os.environ["TVM_CUDA_COMPILE_MODE"] = "nvcc"  # which is what made the code
+
+
+def _digest(source: str) -> str:
+    return sha256(source.encode()).hexdigest()

@@ -93,6 +93,7 @@ capabilities: {drop: [ALL]}
 {{- /* The receiver knows the registry and Prefect, and refuses variables that it does not know. */ -}}
 {{- define "collage.receiverEnvironment" -}}
 - {name: COLLAGE_RECEIVER__JOURNAL, value: /var/lib/collage/receiver.db}
+- {name: COLLAGE_RECEIVER__DEVICE, value: {{ .Values.receiver.device | quote }}}
 - {name: COLLAGE_REGISTRY, value: {{ .Values.registry.uri | quote }}}
 - {name: COLLAGE_ALIAS, value: {{ .Values.registry.alias | quote }}}
 - {name: PREFECT_API_URL, value: {{ include "collage.prefectUrl" . | quote }}}

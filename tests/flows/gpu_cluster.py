@@ -1,0 +1,97 @@
+"""A cluster with a pool of GPUs: one node that builds, and one with a simulated GPU that measures and serves.
+
+The images are as they are to be in production: the driver is the node's, the CUDA libraries are where the
+GPU is, nvcc is in the controller's image alone, and the flow's own process has none of it.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from kubernetes import client
+
+from tests import simulated_gpu
+from tests.servers.node import Node
+from tests.servers.played_pod import ROOT
+
+GPU = "nvidia.com/gpu"
+ENVIRONMENT = {
+    "device": "cuda", "gpuResource": GPU, "threads": 1, "cpu": 1, "memory": "1Gi",
+    "nodeSelector": {"pool": "gpu"}, "parallelism": 1, "secondsPerShard": 60, "deadlineSeconds": 900,
+    "controlTolerance": 100,
+    "build": {"cpu": 1, "memory": "1Gi", "nodeSelector": {"pool": "build"}, "parallelism": 1},
+}  # fmt: skip
+
+
+class GpuCluster:
+    """Two played nodes; `close` ends them and removes them from the plane."""
+
+    def __init__(self, plane, namespace, folder: Path) -> None:
+        self._plane, self._namespace, self._folder = plane, namespace, folder
+        self._toolkit = simulated_gpu.build(folder / "toolkit")
+        self.log = folder / "gpu.log"
+        made = simulated_gpu.environment(self._toolkit, self.log)
+        seen = {name: made[name] for name in ("LD_LIBRARY_PATH", "SIMULATED_GPU_LOG")}
+        images = {
+            "collage/measure:1": [
+                "env",
+                "-u",
+                "CUDA_HOME",
+                sys.executable,
+                "-m",
+                "containers.measure",
+            ],
+            "collage/controller:1": [sys.executable],
+        }
+        toolkit = {"CUDA_HOME": str(self._toolkit)}
+        self.nodes = [
+            Node(plane, "gpu-builder", folder / "builder", images=images, labels={"pool": "build"},
+                 environment=toolkit),
+            Node(plane, "gpu-node", folder / "node", images=images, labels={"pool": "gpu"},
+                 resources={GPU: "1"}, environment=toolkit | seen),
+        ]  # fmt: skip
+
+    def settings(self, **changes) -> dict[str, str]:
+        """What the flows are told; `changes` are of the environment `gpu`."""
+        file = self._folder / "environments.yaml"
+        file.write_text(yaml.safe_dump({"gpu": ENVIRONMENT | changes}))
+        self._plane.kubeconfig(self._folder / "kubeconfig", namespace=self._namespace)
+        cluster = {
+            "NAMESPACE": self._namespace, "MEASURE_IMAGE": "collage/measure:1", "POLL_S": "0.5",
+            "CONTROLLER_IMAGE": "collage/controller:1", "ENV_FROM_SECRETS": '["store"]',
+        }  # fmt: skip
+        return {
+            "COLLAGE_ENVIRONMENTS_FILE": str(file), "KUBECONFIG": str(self._folder / "kubeconfig"),
+            **{f"COLLAGE_CLUSTER__{name}": value for name, value in cluster.items()},
+        }  # fmt: skip
+
+    def jobs(self, component: str) -> list[client.V1Job]:
+        """Return the Jobs of one kind."""
+        selector = f"app.kubernetes.io/component={component}"
+        with self._plane.client() as api:
+            return client.BatchV1Api(api).list_namespaced_job(
+                self._namespace, label_selector=selector
+            ).items  # fmt: skip
+
+    def homes(self) -> dict[str, str]:
+        """Return the node where pods of each kind were."""
+        pods = self.nodes[0].core.list_namespaced_pod(self._namespace).items
+        kind = "app.kubernetes.io/component"
+        return {one.metadata.labels[kind]: one.spec.node_name for one in pods}
+
+    def on_gpu(self, *arguments: str) -> str:
+        """Run a program where the simulated GPU is, as on a node that serves."""
+        done = subprocess.run(
+            [sys.executable, "-m", *arguments], capture_output=True, text=True, cwd=ROOT, check=False,
+            env={**os.environ, "LD_LIBRARY_PATH": str(self._toolkit / "lib"),
+                 "SIMULATED_GPU_LOG": str(self.log)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout
+
+    def close(self) -> None:
+        for one in self.nodes:
+            one.close()
+            one.core.delete_node(one.name)
