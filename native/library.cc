@@ -40,6 +40,7 @@ std::string Package(const std::string& name) {
       {"cublaslt", "nvidia-cublas>=13"},
       {"cudart", "nvidia-cuda-runtime>=13"},
       {"cudnn", "nvidia-cudnn-cu13>=9"},
+      {"nvrtc", "nvidia-cuda-nvrtc>=13"},
   };
   auto found = kPackages.find(name);
   return found == kPackages.end() ? std::string()
@@ -51,6 +52,11 @@ std::string Package(const std::string& name) {
 void SetLibrary(const std::string& name, const std::string& path) {
   std::lock_guard<std::mutex> lock(All().mutex);
   All().paths[name] = path;
+}
+
+bool HasLibrary(const std::string& name) {
+  std::lock_guard<std::mutex> lock(All().mutex);
+  return std::getenv(EnvironmentName(name).c_str()) != nullptr || !All().paths[name].empty();
 }
 
 void* OpenLibrary(const std::string& name, bool global) {

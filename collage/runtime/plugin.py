@@ -49,6 +49,10 @@ LIBRARIES = {
     "cublaslt": Library("nvidia-cublas", "libcublasLt.so.*", "nvidia-cublas>=13", True),
     "cudart": Library("nvidia-cuda-runtime", "libcudart.so.*", "nvidia-cuda-runtime>=13", True),
     "cudnn": Library("nvidia-cudnn-cu13", "libcudnn.so.*", "nvidia-cudnn-cu13>=9", True),
+    "nvrtc": Library("nvidia-cuda-nvrtc", "libnvrtc.so.*", "nvidia-cuda-nvrtc>=13", True),
+    "nvrtc_builtins": Library(
+        "nvidia-cuda-nvrtc", "libnvrtc-builtins.so.*", "nvidia-cuda-nvrtc>=13", True
+    ),
 }
 
 
