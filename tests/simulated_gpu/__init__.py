@@ -10,14 +10,15 @@ nothing about speed.
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
 LIBRARIES = {
-    "cudart.cc": "libcudart.so.13",
-    "cuda.cc": "libcuda.so.1",
-    "cublaslt.cc": "libcublasLt.so.13",
-    "cudnn.cc": "libcudnn.so.9",
+    "libcudart.so.13": ("cudart.cc",),
+    "libcuda.so.1": ("cuda.cc",),
+    "libcublasLt.so.13": ("cublaslt.cc",),
+    "libcudnn.so.9": ("cudnn.cc", "cudnn_graph.cc", "cudnn_engines.cc", "cudnn_compute.cc"),
 }
 HEADERS = ("gpu.h", "kernel.h")
 
@@ -30,8 +31,8 @@ def build(folder: Path) -> Path:
     (folder / "bin" / "nvcc").chmod(0o755)
     for name in HEADERS:
         shutil.copy(HERE / name, folder / "include" / name)
-    for source, library in LIBRARIES.items():
-        _compile(HERE / source, folder / "lib" / library)
+    for library, sources in LIBRARIES.items():
+        _compile([HERE / one for one in sources], folder / "lib" / library)
     return folder
 
 
@@ -46,12 +47,13 @@ def environment(toolkit: Path, log: Path) -> dict[str, str]:
     }
 
 
-def _compile(source: Path, library: Path) -> None:
+def _compile(sources: Sequence[Path], library: Path) -> None:
     versions = library.parent / f"{library.name}.map"
     versions.write_text(f"{library.name} {{ global: *; }};\n")
-    linked = [] if source.name == "cudart.cc" else ["-L", str(library.parent), "-l:libcudart.so.13"]
+    base = library.name.startswith("libcudart")
+    linked = [] if base else ["-L", str(library.parent), "-l:libcudart.so.13"]
     command = [
-        "g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{HERE}", str(source), *linked,
+        "g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{HERE}", *map(str, sources), *linked,
         f"-Wl,-soname,{library.name}", f"-Wl,--version-script,{versions}", "-Wl,-rpath,$ORIGIN",
         "-o", str(library),
     ]  # fmt: skip

@@ -110,7 +110,7 @@ def _plain(region: Region, function: Function, chain: Chain, rank: int) -> None:
     region.begin(rank)
     x = region.named(names.x, names.input_extents)
     _convolve(region, function, chain, (x, region.constant(_spatial(weights)), values[0]))
-    for (mode, operand), source, target in zip(steps, values, values[1:], strict=True):
+    for (mode, operand), source, target in zip(steps, values[:-1], values[1:], strict=True):
         second = {} if operand is None else {"b": operand}
         region.pointwise(mode, x=source, y=target, **second)
 

@@ -15,7 +15,7 @@ from tests import simulated_gpu
 from tests.backends.regions import convolutions
 
 ROOT = Path(__file__).parents[3]
-CASES = Path(__file__).parent / "simulated_cases.py"
+CASES = [Path(__file__).parent / name for name in ("simulated_cases.py", "simulated_cudnn.py")]
 pytestmark = pytest.mark.skipif(driver_reason() == "", reason="this machine has a real one")
 
 
@@ -40,8 +40,9 @@ def on_gpu(toolkit, tmp_path):
 
 
 @pytest.mark.slow
-def test_kernels_and_executables_compute_the_models_numbers(on_gpu):
-    assert " passed" in on_gpu("pytest", "-p", "no:cacheprovider", str(CASES))
+@pytest.mark.parametrize("cases", CASES, ids=lambda file: file.stem)
+def test_kernels_and_executables_compute_the_models_numbers(on_gpu, cases):
+    assert " passed" in on_gpu("pytest", "-p", "no:cacheprovider", str(cases))
 
 
 @pytest.mark.slow
