@@ -157,7 +157,6 @@ class Translator {
         {"div", dnn::kDiv},
         {"exp", dnn::kExp},
         {"log", dnn::kLog},
-        {"identity", dnn::kIdentityValue},
         {"relu", dnn::kReluForward},
         {"tanh", dnn::kTanhForward},
         {"sigmoid", dnn::kSigmoidForward},
@@ -198,14 +197,11 @@ class Translator {
   void Norm(const json::Object& entry) {
     static const std::map<std::string, dnn::Norm> kModes = {{"layer", dnn::kLayerNorm},
                                                             {"instance", dnn::kInstanceNorm},
-                                                            {"batch", dnn::kBatchNorm},
                                                             {"rms", dnn::kRmsNorm}};
     Described& operation = Operation(dnn::kNorm);
     operation.Set(dnn::kNormMode, dnn::kNormModeType, Named(kModes, Text(entry, "mode"), "norm"));
     operation.Set(dnn::kNormPhase, dnn::kNormPhaseType, dnn::kInference);
     Finish(entry, {{dnn::kNormX, "x"},
-                   {dnn::kNormMean, "mean"},
-                   {dnn::kNormInverse, "inverse"},
                    {dnn::kNormScale, "scale"},
                    {dnn::kNormBias, "bias"},
                    {dnn::kNormEpsilon, "epsilon"},

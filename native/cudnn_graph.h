@@ -10,7 +10,7 @@
 //     matmul       a, b, y
 //     pointwise    mode, x, y, and b for two operands; upper, beta, alpha: numbers of the mode
 //     reduction    mode ("max", "sum"), x, y
-//     norm         mode ("layer", "rms", "instance", "batch"), x, scale, bias, epsilon, y, mean, inverse
+//     norm         mode ("layer", "rms", "instance"), x, scale, bias, epsilon, y
 //   where a value that an operation does not have is left out or -1. Sums are in float32.
 #ifndef COLLAGE_CUDNN_GRAPH_H_
 #define COLLAGE_CUDNN_GRAPH_H_

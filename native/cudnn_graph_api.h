@@ -115,8 +115,6 @@ enum Attribute {
   kNormMode = 2000,
   kNormPhase = 2001,
   kNormX = 2002,
-  kNormMean = 2003,
-  kNormInverse = 2004,
   kNormScale = 2005,
   kNormBias = 2006,
   kNormEpsilon = 2007,
@@ -132,7 +130,6 @@ enum Pointwise {
   kDiv = 6,
   kExp = 13,
   kLog = 15,
-  kIdentityValue = 21,
   kReluForward = 100,
   kTanhForward = 101,
   kSigmoidForward = 102,
@@ -144,7 +141,7 @@ enum Pointwise {
 };
 
 enum Reduction { kReduceAdd = 0, kReduceMax = 3 };                    // cudnnReduceTensorOp_t
-enum Norm { kLayerNorm = 0, kInstanceNorm = 1, kBatchNorm = 2, kRmsNorm = 4 };  // cudnnBackendNormMode_t
+enum Norm { kLayerNorm = 0, kInstanceNorm = 1, kRmsNorm = 4 };  // cudnnBackendNormMode_t
 constexpr int kInference = 0;                                         // cudnnBackendNormFwdPhase_t
 enum Heuristic { kModeB = 1, kModeFallback = 2, kModeA = 3 };         // cudnnBackendHeurMode_t
 enum Note { kNoteTensorCore = 0, kNoteDownConvert = 1, kNoteReducedPrecision = 2, kNotes = 10 };

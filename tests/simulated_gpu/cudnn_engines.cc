@@ -105,7 +105,6 @@ std::vector<Proposal> Propose(const Descriptor& graph) {
   }
   if (all.size() == 1 && all[0]->kind == dnn::kNorm) {
     const int mode = all[0]->One<int>(dnn::kNormMode);
-    if (mode == dnn::kBatchNorm) return {};
     if (mode == dnn::kInstanceNorm) return {{2, -1, kSome}, {3, -1, kSome}};
     return {{1, -1, kSome}};
   }

@@ -83,8 +83,6 @@ const std::map<int, std::map<int, Rule>>& Rules() {
        {{kNormMode, {kNormModeType, true, false}},
         {kNormPhase, {kNormPhaseType, true, false}},
         {kNormX, kTensorInput},
-        {kNormMean, kTensorOption},
-        {kNormInverse, kTensorOption},
         {kNormScale, kTensorInput},
         {kNormBias, kTensorOption},
         {kNormEpsilon, kTensorInput},
@@ -228,9 +226,7 @@ const Ports& PortsOf(int kind) {
       {dnn::kPointwise, {{dnn::kPointwiseX, dnn::kPointwiseB}, dnn::kPointwiseY}},
       {dnn::kReduction, {{dnn::kReductionX}, dnn::kReductionY}},
       {dnn::kNorm,
-       {{dnn::kNormX, dnn::kNormScale, dnn::kNormBias, dnn::kNormEpsilon, dnn::kNormMean,
-         dnn::kNormInverse},
-        dnn::kNormY}}};
+       {{dnn::kNormX, dnn::kNormScale, dnn::kNormBias, dnn::kNormEpsilon}, dnn::kNormY}}};
   return kPorts.at(kind);
 }
 
