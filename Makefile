@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SERVICES := $(VENV)/.services
 PLUGIN := collage/runtime/lib/libcollage_runtime.so
 PIP := $(BIN)/pip install -q -c constraints.txt
-CUDA_WHEELS := nvidia-cuda-nvcc nvidia-cuda-cccl nvidia-cuda-runtime nvidia-cublas nvidia-cudnn-cu13
+CUDA_WHEELS := nvidia-cuda-nvcc nvidia-cuda-cccl nvidia-cuda-runtime nvidia-cuda-nvrtc nvidia-cublas nvidia-cudnn-cu13
 # Another one where the checkout's own environment cannot be made (no network).
 # GPU_ARGUMENTS: those of benchmarks/gpu.py, e.g. "--models resnet18 --dtypes float16".
 GPU_PYTHON ?= $(BIN)/python

@@ -20,12 +20,6 @@ std::size_t AlignUp(std::size_t offset) {
   return (offset + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-ffi::Any Entry(const json::Object& object, const char* key) {
-  auto found = object.find(ffi::String(key));
-  if (found == object.end()) TVM_FFI_THROW(ValueError) << "the blob's header lacks '" << key << "'";
-  return (*found).second;
-}
-
 TensorView ParseTensor(const json::Object& entry, const char* data, std::size_t size) {
   auto offset = static_cast<std::size_t>(Entry(entry, "offset").cast<std::int64_t>());
   auto nbytes = static_cast<std::size_t>(Entry(entry, "nbytes").cast<std::int64_t>());
@@ -42,6 +36,12 @@ TensorView ParseTensor(const json::Object& entry, const char* data, std::size_t 
 }
 
 }  // namespace
+
+ffi::Any Entry(const json::Object& object, const char* key) {
+  auto found = object.find(ffi::String(key));
+  if (found == object.end()) TVM_FFI_THROW(ValueError) << "the blob's header lacks '" << key << "'";
+  return (*found).second;
+}
 
 std::shared_ptr<const Blob> Blob::Parse(std::string_view bytes) {
   if (bytes.size() < kPrefix || bytes.substr(0, kMagic.size()) != kMagic) {

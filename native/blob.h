@@ -24,6 +24,9 @@ namespace collage {
 
 namespace json = tvm::ffi::json;
 
+// Entry `key` of the header or of an object inside it; a ffi ValueError where there is none.
+tvm::ffi::Any Entry(const json::Object& object, const char* key);
+
 // A tensor inside a blob. Valid as long as the blob lives.
 struct TensorView {
   const void* data;

@@ -20,7 +20,7 @@
 #include "cublaslt_api.h"
 #include "cuda_runtime.h"
 #include "kernel.h"
-#include "library.h"
+#include "vendor.h"
 
 namespace collage {
 namespace {
@@ -28,16 +28,11 @@ namespace {
 constexpr char kLt[] = "cublaslt";
 constexpr std::uint32_t kLeastAlignment = 16;
 
-class Library {
+class Library : public vendor::Api {
  public:
   static const Library& Get() {
     static const Library* library = new Library();
     return *library;
-  }
-
-  template <typename T>
-  T Find(const char* symbol) const {
-    return FindSymbolAs<T>(lt_, kLt, symbol);
   }
 
   void Check(int status, const char* what) const {
@@ -50,51 +45,32 @@ class Library {
   lt::Matmul matmul() const { return matmul_; }
 
  private:
-  Library() : lt_(OpenLibrary(kLt)) {
+  Library() : Api(kLt) {
     matmul_ = Find<lt::Matmul>("cublasLtMatmul");
     Check(Find<lt::Create>("cublasLtCreate")(&handle_), "initialisation");
   }
 
-  void* lt_;
   lt::Handle handle_ = nullptr;
   lt::Matmul matmul_ = nullptr;
 };
 
-// A descriptor, layout or preference, destroyed with what destroys its kind.
-class Owned {
- public:
-  Owned(void* object, const char* destroy) : object_(object), destroy_(destroy) {}
-  ~Owned() { Library::Get().Find<lt::Destroy>(destroy_)(object_); }
-  Owned(const Owned&) = delete;
-  Owned& operator=(const Owned&) = delete;
+using vendor::Object;
 
-  template <typename T>
-  void Set(const char* setter, int attribute, const T& value) {
-    auto set = Library::Get().Find<lt::SetAttribute>(setter);
-    Library::Get().Check(set(object_, attribute, &value, sizeof(value)), setter);
-  }
+Object Own(void* object, const char* destroy) {
+  return Object(object, {Library::Get().Find<lt::Destroy>(destroy)});
+}
 
-  void* get() const { return object_; }
-
- private:
-  void* object_;
-  const char* destroy_;
-};
-
-using Object = std::unique_ptr<Owned>;
-
-int TypeOf(const std::string& name) {
-  if (name == "float32") return lt::kFloat32;
-  if (name == "float16") return lt::kFloat16;
-  if (name == "bfloat16") return lt::kBfloat16;
-  TVM_FFI_THROW(ValueError) << "cublaslt kernel: dtype " << name;
-  TVM_FFI_UNREACHABLE();
+template <typename T>
+void Set(const Object& object, const char* setter, int attribute, const T& value) {
+  auto set = Library::Get().Find<lt::SetAttribute>(setter);
+  Library::Get().Check(set(object.get(), attribute, &value, sizeof(value)), setter);
 }
 
 class CublasLt : public Kernel {
  public:
   explicit CublasLt(const KernelSpec& spec) : blob_(spec.blob) {
-    type_ = TypeOf(blob_->GetString("dtype", ""));
+    type_ = vendor::TypeOf(blob_->GetString("dtype", ""),
+                           {lt::kFloat32, lt::kFloat16, lt::kBfloat16}, kLt);
     inputs_ = Int("inputs");
     alpha_ = std::stof(blob_->GetString("alpha", "1"));
     for (const char* name : {"left", "right", "bias", "residual"}) {
@@ -120,10 +96,10 @@ class CublasLt : public Kernel {
     lt::Stream stream = cuda::CurrentStream(output->device);
     const Library& library = Library::Get();
     library.Check(
-        library.matmul()(library.handle(), descriptor_->get(), &alpha_, Pointer(args, kRightPlace),
-                         right_->get(), Pointer(args, kLeftPlace), left_->get(), &beta,
-                         residual == nullptr ? DataOf(output) : residual, summand_->get(),
-                         DataOf(output), output_->get(), &chosen_.algorithm, workspace_.get(),
+        library.matmul()(library.handle(), descriptor_.get(), &alpha_, Pointer(args, kRightPlace),
+                         right_.get(), Pointer(args, kLeftPlace), left_.get(), &beta,
+                         residual == nullptr ? DataOf(output) : residual, summand_.get(),
+                         DataOf(output), output_.get(), &chosen_.algorithm, workspace_.get(),
                          chosen_.workspace_size, stream),
         "the product");
   }
@@ -141,7 +117,7 @@ class CublasLt : public Kernel {
 
   template <typename T>
   void Describe(int attribute, const T& value) {
-    descriptor_->Set("cublasLtMatmulDescSetAttribute", attribute, value);
+    Set(descriptor_, "cublasLtMatmulDescSetAttribute", attribute, value);
   }
 
   // A column-major matrix, or a batch of them.
@@ -150,10 +126,10 @@ class CublasLt : public Kernel {
     lt::Layout layout = nullptr;
     auto create = library.Find<lt::LayoutCreate>("cublasLtMatrixLayoutCreate");
     library.Check(create(&layout, type_, rows, columns, rows), "a layout");
-    Object made(new Owned(layout, "cublasLtMatrixLayoutDestroy"));
+    Object made = Own(layout, "cublasLtMatrixLayoutDestroy");
     if (auto batch = static_cast<std::int32_t>(Int("batch")); batch > 1) {
-      made->Set("cublasLtMatrixLayoutSetAttribute", lt::kBatchCount, batch);
-      made->Set("cublasLtMatrixLayoutSetAttribute", lt::kBatchOffset, stride);
+      Set(made, "cublasLtMatrixLayoutSetAttribute", lt::kBatchCount, batch);
+      Set(made, "cublasLtMatrixLayoutSetAttribute", lt::kBatchOffset, stride);
     }
     return made;
   }
@@ -171,7 +147,7 @@ class CublasLt : public Kernel {
     lt::Descriptor descriptor = nullptr;
     auto create = library.Find<lt::DescriptorCreate>("cublasLtMatmulDescCreate");
     library.Check(create(&descriptor, lt::kCompute32F, lt::kFloat32), "a descriptor");
-    descriptor_.reset(new Owned(descriptor, "cublasLtMatmulDescDestroy"));
+    descriptor_ = Own(descriptor, "cublasLtMatmulDescDestroy");
     Describe(lt::kTransA, right_turned ? lt::kOpT : lt::kOpN);
     Describe(lt::kTransB, left_turned ? lt::kOpT : lt::kOpN);
     Describe(lt::kEpilogue, EpilogueOf());
@@ -192,19 +168,19 @@ class CublasLt : public Kernel {
     library.Check(
         library.Find<lt::PreferenceCreate>("cublasLtMatmulPreferenceCreate")(&preference),
         "a preference");
-    Owned owner(preference, "cublasLtMatmulPreferenceDestroy");
+    Object owner = Own(preference, "cublasLtMatmulPreferenceDestroy");
     const auto workspace = static_cast<std::uint64_t>(Int("workspace"));
     const char* setter = "cublasLtMatmulPreferenceSetAttribute";
-    owner.Set(setter, lt::kMaxWorkspace, workspace);
+    Set(owner, setter, lt::kMaxWorkspace, workspace);
     for (int which = lt::kAlignmentA; which <= lt::kAlignmentD; ++which) {
-      owner.Set(setter, which, kLeastAlignment);
+      Set(owner, setter, which, kLeastAlignment);
     }
     const int rank = static_cast<int>(Int("rank"));
     std::vector<lt::Heuristic> found(rank + 1);
     int count = 0;
     library.Check(library.Find<lt::GetHeuristic>("cublasLtMatmulAlgoGetHeuristic")(
-                      library.handle(), descriptor_->get(), right_->get(), left_->get(),
-                      summand_->get(), output_->get(), preference, rank + 1, found.data(), &count),
+                      library.handle(), descriptor_.get(), right_.get(), left_.get(),
+                      summand_.get(), output_.get(), preference, rank + 1, found.data(), &count),
                   "the heuristic");
     if (count <= rank) {
       descriptor_.reset();

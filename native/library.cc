@@ -44,6 +44,7 @@ std::string Package(const std::string& name) {
       {"curand", "nvidia-curand>=10"},
       {"nvinfer", "tensorrt-cu13-libs>=10"},
       {"nvonnxparser", "tensorrt-cu13-libs>=10"},
+      {"nvrtc", "nvidia-cuda-nvrtc>=13"},
   };
   auto found = kPackages.find(name);
   return found == kPackages.end() ? std::string()
@@ -55,6 +56,11 @@ std::string Package(const std::string& name) {
 void SetLibrary(const std::string& name, const std::string& path) {
   std::lock_guard<std::mutex> lock(All().mutex);
   All().paths[name] = path;
+}
+
+bool HasLibrary(const std::string& name) {
+  std::lock_guard<std::mutex> lock(All().mutex);
+  return std::getenv(EnvironmentName(name).c_str()) != nullptr || !All().paths[name].empty();
 }
 
 void* OpenLibrary(const std::string& name, bool global) {

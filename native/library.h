@@ -11,6 +11,9 @@ namespace collage {
 
 void SetLibrary(const std::string& name, const std::string& path);
 
+// Whether the path of library `name` is known.
+bool HasLibrary(const std::string& name);
+
 // Opens library `name`. Throws a ffi RuntimeError that names the package to install when its path
 // is not known or cannot be opened. A `global` library offers its symbols to those opened later.
 void* OpenLibrary(const std::string& name, bool global = false);

@@ -58,12 +58,6 @@ dnnl_alg_kind_t Algorithm(const std::string& name) {
   return found->second;
 }
 
-ffi::Any Entry(const json::Object& object, const char* key) {
-  auto found = object.find(ffi::String(key));
-  if (found == object.end()) TVM_FFI_THROW(ValueError) << "onednn: a step lacks '" << key << "'";
-  return (*found).second;
-}
-
 float Number(const json::Object& object, const char* key) {
   return static_cast<float>(Entry(object, key).cast<double>());
 }

@@ -71,6 +71,10 @@ LIBRARIES = {
     "nvonnxparser": Library(
         "tensorrt-cu13-libs", "libnvonnxparser.so.*", "tensorrt-cu13-libs>=10", True
     ),
+    "nvrtc": Library("nvidia-cuda-nvrtc", "libnvrtc.so.*", "nvidia-cuda-nvrtc>=13", True),
+    "nvrtc_builtins": Library(
+        "nvidia-cuda-nvrtc", "libnvrtc-builtins.so.*", "nvidia-cuda-nvrtc>=13", True
+    ),
 }
 
 PROVIDER_LIBRARIES = {

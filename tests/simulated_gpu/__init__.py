@@ -11,18 +11,20 @@ nothing about speed.
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from collage.runtime.plugin import library_path
 
 HERE = Path(__file__).parent
+ONNXRUNTIME = "libonnxruntime.so.1"
 LIBRARIES = {
-    "cudart.cc": "libcudart.so.13",
-    "cuda.cc": "libcuda.so.1",
-    "cublaslt.cc": "libcublasLt.so.13",
-    "cudnn.cc": "libcudnn.so.9",
-    "tensorrt.cc": "libnvinfer.so.10",
-    "onnxruntime.cc": "libonnxruntime.so.1",
+    "libcudart.so.13": ("cudart.cc",),
+    "libcuda.so.1": ("cuda.cc",),
+    "libcublasLt.so.13": ("cublaslt.cc",),
+    "libcudnn.so.9": ("cudnn.cc", "cudnn_graph.cc", "cudnn_engines.cc", "cudnn_compute.cc"),
+    "libnvinfer.so.10": ("tensorrt.cc",),
+    ONNXRUNTIME: ("onnxruntime.cc",),
 }
 PROVIDERS = ("cuda", "tensorrt")
 HEADERS = ("gpu.h", "kernel.h")
@@ -36,8 +38,8 @@ def build(folder: Path) -> Path:
     (folder / "bin" / "nvcc").chmod(0o755)
     for name in HEADERS:
         shutil.copy(HERE / name, folder / "include" / name)
-    for source, library in LIBRARIES.items():
-        _compile(HERE / source, folder / "lib" / library)
+    for library, sources in LIBRARIES.items():
+        _compile([HERE / one for one in sources], folder / "lib" / library)
     for provider in PROVIDERS:
         provider_file(folder, provider).touch()
     return folder
@@ -58,16 +60,17 @@ def environment(toolkit: Path, log: Path) -> dict[str, str]:
         "SIMULATED_GPU_LOG": str(log),
         "SIMULATED_ONNXRUNTIME": str(library_path("onnxruntime")),
         "PYTHONPATH": str(HERE / "python"),
-        "COLLAGE_LIB_ONNXRUNTIME": str(lib / LIBRARIES["onnxruntime.cc"]),
+        "COLLAGE_LIB_ONNXRUNTIME": str(lib / ONNXRUNTIME),
     }
 
 
-def _compile(source: Path, library: Path) -> None:
+def _compile(sources: Sequence[Path], library: Path) -> None:
     versions = library.parent / f"{library.name}.map"
     versions.write_text(f"{library.name} {{ global: *; }};\n")
-    linked = [] if source.name == "cudart.cc" else ["-L", str(library.parent), "-l:libcudart.so.13"]
+    base = library.name.startswith("libcudart")
+    linked = [] if base else ["-L", str(library.parent), "-l:libcudart.so.13"]
     command = [
-        "g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{HERE}", str(source), *linked,
+        "g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{HERE}", *map(str, sources), *linked,
         f"-Wl,-soname,{library.name}", f"-Wl,--version-script,{versions}", "-Wl,-rpath,$ORIGIN",
         "-o", str(library),
     ]  # fmt: skip

@@ -1,8 +1,9 @@
-// cuDNN on the simulated GPU: what cudnn.cc of the plug-in calls, by loops over two or three spatial
-// dimensions (a missing one has extent 1).
+// cuDNN on the simulated GPU: its descriptor interface, as far as the plug-in calls it, by loops over two or three
+// spatial dimensions (a missing one has extent 1). The graph interface is in cudnn_graph.cc.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <vector>
 
 #include "../../native/cudnn_api.h"
@@ -14,11 +15,13 @@ namespace dnn = collage::dnn;
 
 namespace {
 
+constexpr int kBadParam = 2000;
+
 using Ints = std::vector<int>;
 
 struct Object {
-  int type = 0, mode = 0, group = 1, math = 0;
-  Ints extents, pads, strides, dilations;
+  int type = 0, mode = 0;
+  Ints extents, pads, strides;  // those of a window, or of a tensor in memory
 
   int at(const Ints& from, std::size_t place, int otherwise) const {
     return place < from.size() ? from[place] : otherwise;
@@ -55,8 +58,7 @@ template <typename F>
 void Taps(const Object& x, const Object& how, const Ints& extents, const Place& out, F visit) {
   auto size = [&](std::size_t i) { return i < extents.size() ? extents[i] : 1; };
   auto source = [&](std::size_t i, int to, int tap) {
-    return to * how.at(how.strides, i, 1) - how.at(how.pads, i, 0) +
-           tap * how.at(how.dilations, i, 1);
+    return to * how.at(how.strides, i, 1) - how.at(how.pads, i, 0) + tap;
   };
   for (int d = 0; d < size(0); ++d)
     for (int h = 0; h < size(1); ++h)
@@ -64,7 +66,7 @@ void Taps(const Object& x, const Object& how, const Ints& extents, const Place& 
         Place from{out.n, out.c, source(0, out.d, d), source(1, out.h, h), source(2, out.w, w)};
         bool inside = from.d >= 0 && from.h >= 0 && from.w >= 0 && from.d < x.spatial(0) &&
                       from.h < x.spatial(1) && from.w < x.spatial(2);
-        if (inside) visit(from, (d * size(1) + h) * size(2) + w);
+        if (inside) visit(from);
       }
 }
 
@@ -72,12 +74,20 @@ bool AllOnDevice(std::initializer_list<const void*> pointers) {
   return std::all_of(pointers.begin(), pointers.end(), IsDevice);
 }
 
+void* current_stream = nullptr;
+
 }  // namespace
+
+namespace simulated {
+void* CurrentStream() { return current_stream; }
+}  // namespace simulated
 
 extern "C" {
 
 std::size_t cudnnGetVersion() { return 91900; }
-const char* cudnnGetErrorString(int status) { return status == 3 ? "bad parameter" : "failed"; }
+const char* cudnnGetErrorString(int status) {
+  return status < 3000 ? "bad parameter" : status < 4000 ? "not supported" : "failed";
+}
 
 #define OBJECT(kind)                                  \
   int cudnnCreate##kind##Descriptor(void** made) {    \
@@ -89,12 +99,9 @@ const char* cudnnGetErrorString(int status) { return status == 3 ? "bad paramete
     return dnn::kSuccess;                             \
   }
 OBJECT(Tensor)
-OBJECT(Filter)
-OBJECT(Convolution)
-OBJECT(Activation)
 OBJECT(Pooling)
 
-static void* current_stream = nullptr;
+void cudnnGetLastErrorString(char* text, std::size_t size) { std::snprintf(text, size, "simulated"); }
 
 int cudnnCreate(void** handle) {
   *handle = &current_stream;
@@ -106,37 +113,12 @@ int cudnnSetStream(void*, void* stream) {
   return dnn::kSuccess;
 }
 
-int cudnnSetTensorNdDescriptor(void* one, int type, int rank, const int* extents, const int*) {
-  if (rank < 4) return 3;
+int cudnnSetTensorNdDescriptor(void* one, int type, int rank, const int* extents,
+                               const int* strides) {
+  if (rank < 4) return kBadParam;
   Of(one).type = type;
   Of(one).extents.assign(extents, extents + rank);
-  return dnn::kSuccess;
-}
-
-int cudnnSetFilterNdDescriptor(void* one, int type, int, int rank, const int* extents) {
-  return cudnnSetTensorNdDescriptor(one, type, rank, extents, nullptr);
-}
-
-int cudnnSetConvolutionNdDescriptor(void* one, int rank, const int* pads, const int* strides,
-                                    const int* dilations, int mode, int compute) {
-  Of(one).pads.assign(pads, pads + rank);
   Of(one).strides.assign(strides, strides + rank);
-  Of(one).dilations.assign(dilations, dilations + rank);
-  return mode == dnn::kCrossCorrelation && compute == dnn::kFloat && rank >= 2 ? 0 : 3;
-}
-
-int cudnnSetConvolutionGroupCount(void* one, int group) {
-  Of(one).group = group;
-  return dnn::kSuccess;
-}
-
-int cudnnSetConvolutionMathType(void* one, int math) {
-  Of(one).math = math;
-  return dnn::kSuccess;
-}
-
-int cudnnSetActivationDescriptor(void* one, int mode, int, double) {
-  Of(one).mode = mode;
   return dnn::kSuccess;
 }
 
@@ -149,66 +131,9 @@ int cudnnSetPoolingNdDescriptor(void* one, int mode, int, int rank, const int* w
   return dnn::kSuccess;
 }
 
-int cudnnGetConvolutionForwardAlgorithm_v7(void*, void* x, void*, void*, void*, int requested,
-                                           int* returned, dnn::Proposal* found) {
-  // As the real one: an algorithm comes with and without tensor cores, and some do not work.
-  const dnn::Proposal all[] = {{1, 0, 0, 0, 0, dnn::kTensorCores, {}},
-                               {1, 0, 0, 0, 0, dnn::kDefaultMath, {}},
-                               {0, 0, 0, 0, 0, dnn::kDefaultMath, {}},
-                               {6, 9, 0, 0, 0, dnn::kDefaultMath, {}}};
-  *returned = std::min(requested, 4);
-  std::copy(all, all + *returned, found);
-  return x == nullptr ? 3 : 0;
-}
-
-int cudnnGetConvolutionForwardWorkspaceSize(void*, void*, void*, void*, void*, int,
-                                            std::size_t* size) {
-  *size = 256;
-  return dnn::kSuccess;
-}
-
-int cudnnConvolutionBiasActivationForward(
-    void*, const void*, void* x_described, const void* x, void* w_described, const void* w,
-    void* convolution, int algorithm, void* workspace, std::size_t, const void* alpha2,
-    void* z_described, const void* z, void* bias_described, const void* bias, void* activation,
-    void* y_described, void* y) {
-  if (!AllOnDevice({x, w, z, bias, y, workspace})) return Lose(kIllegalAddress);
-  Object in = Of(x_described), weights = Of(w_described), how = Of(convolution);
-  Object out = Of(y_described);
-  bool relu = Of(activation).mode == dnn::kRelu;
-  if (!relu && algorithm != dnn::kPrecomputed) return 9;
-  if (Of(z_described).extents != out.extents || Of(bias_described).extents[1] != out.extents[1] ||
-      weights.extents[0] != out.extents[1] ||
-      weights.extents[1] * how.group != in.extents[1]) {
-    return 3;
-  }
-  if (in.type == dnn::kFloat && how.math != dnn::kFullPrecision) return 3;
-  float kept = *static_cast<const float*>(alpha2);
-  return Enqueue(current_stream, "cudnnConvolution", [=] {
-    Dtype type = Width(in.type);
-    int channels = weights.extents[1], per_group = out.extents[1] / how.group;
-    Ints window(weights.extents.begin() + 2, weights.extents.end());
-    std::int64_t taps = 1;
-    for (int one : window) taps *= one;
-    ForEach(out, [&](const Place& at) {
-      float sum = Load(bias, type, at.c);
-      if (kept != 0) sum += kept * Load(z, type, Offset(out, at));
-      for (int c = 0; c < channels; ++c) {
-        Place first = at;
-        first.c = at.c / per_group * channels + c;
-        Taps(in, how, window, first, [&](const Place& from, int tap) {
-          std::int64_t weight = (static_cast<std::int64_t>(at.c) * channels + c) * taps + tap;
-          sum += Load(x, type, Offset(in, from)) * Load(w, type, weight);
-        });
-      }
-      Store(y, type, Offset(out, at), relu && sum < 0 ? 0 : sum);
-    });
-  });
-}
-
 int cudnnSoftmaxForward(void*, int algorithm, int mode, const void*, void* described, const void* x,
                         const void*, void*, void* y) {
-  if (algorithm != dnn::kAccurate || mode != dnn::kAcrossChannels) return 3;
+  if (algorithm != dnn::kAccurate || mode != dnn::kAcrossChannels) return kBadParam;
   if (!AllOnDevice({x, y})) return Lose(kIllegalAddress);
   Object shape = Of(described);
   return Enqueue(current_stream, "cudnnSoftmax", [=] {
@@ -236,7 +161,7 @@ int cudnnPoolingForward(void*, void* pooling, const void*, void* x_described, co
     ForEach(out, [&](const Place& at) {
       float most = -INFINITY, sum = 0;
       int count = 0;
-      Taps(in, how, how.extents, at, [&](const Place& from, int) {
+      Taps(in, how, how.extents, at, [&](const Place& from) {
         float value = Load(x, type, Offset(in, from));
         most = std::max(most, value);
         sum += value;
@@ -245,6 +170,45 @@ int cudnnPoolingForward(void*, void* pooling, const void*, void* x_described, co
       int divisor = how.mode == dnn::kAverageAll ? whole : count;
       Store(y, type, Offset(out, at), how.mode == dnn::kMax ? most : sum / divisor);
     });
+  });
+}
+
+int cudnnBatchNormalizationForwardInference(void*, int mode, const void*, const void*,
+                                            void* described, const void* x, void*, void* y,
+                                            void* channels, const void* scale, const void* bias,
+                                            const void* mean, const void* variance,
+                                            double epsilon) {
+  Object shape = Of(described), each = Of(channels);
+  if (mode != dnn::kSpatial || each.type != dnn::kFloat) return kBadParam;
+  if (each.extents[1] != shape.extents[1] || each.spatial(0) * each.spatial(1) != 1) return kBadParam;
+  if (!AllOnDevice({x, y, scale, bias, mean, variance})) return Lose(kIllegalAddress);
+  return Enqueue(current_stream, "cudnnBatchNormalization", [=] {
+    Dtype type = Width(shape.type);
+    auto of = [](const void* all, int c) { return static_cast<const float*>(all)[c]; };
+    ForEach(shape, [&](const Place& at) {
+      float normed = (Load(x, type, Offset(shape, at)) - of(mean, at.c)) /
+                     std::sqrt(of(variance, at.c) + static_cast<float>(epsilon));
+      Store(y, type, Offset(shape, at), normed * of(scale, at.c) + of(bias, at.c));
+    });
+  });
+}
+
+int cudnnTransformTensor(void*, const void*, void* from, const void* x, const void*, void* to,
+                         void* y) {
+  Object in = Of(from), out = Of(to);
+  if (in.extents != out.extents || in.type != out.type) return kBadParam;
+  if (!AllOnDevice({x, y})) return Lose(kIllegalAddress);
+  return Enqueue(current_stream, "cudnnTransformTensor", [=] {
+    Dtype type = Width(in.type);
+    auto offset = [](const Object& one, const Place& at) {
+      const int places[] = {at.n, at.c, at.d, at.h, at.w};
+      std::int64_t sum = 0;
+      for (std::size_t i = 0; i < one.strides.size(); ++i) {
+        sum += static_cast<std::int64_t>(places[i]) * one.strides[i];
+      }
+      return sum;
+    };
+    ForEach(in, [&](const Place& at) { Store(y, type, offset(out, at), Load(x, type, offset(in, at))); });
   });
 }
 

@@ -1,34 +1,45 @@
-"""cuDNN: convolutions with bias, residual and ReLU in one call; softmax over the last axis; pooling.
+"""cuDNN: convolutions with an epilogue, attention and norms as operation graphs; softmax and pooling.
 
-The plug-in calls cuDNN's descriptor interface, which fuses y = relu(x * w + bias + residual). Its heuristic
-orders the algorithms, and the first three that fit are variants. What comes before the residual is
-folded into weights and bias here. Tensors are channels-first as in ONNX; cuDNN converts where its kernel
-wants channels-last. float32 is computed in float32: TF32 is not used.
+A region is described to the plug-in as a graph of operations (`region`), its heuristics propose
+engines for the graph, and the first three that fit are variants. float32 is computed in float32:
+engines that would round to TF32 are left out. Softmax over the last axis, pooling and batch norm of
+running statistics are calls of the older descriptor interface, which takes them channels-first:
+each operation has one way.
 
-Norms, attention and other epilogues exist in cuDNN's graph interface only, which the plug-in does not call.
+What comes before a convolution's activation is folded into weights and bias here. Tensors are
+channels-first as in ONNX; where an engine wants channels-last, copies are part of the kernel and of
+its cost.
 """
 
 from collage.backends.base import BackendStyle, PluginKernel
-from collage.backends.cudnn.attention import AttentionRule
+from collage.backends.cudnn.attention import AttentionRule, describe_attention
 from collage.backends.cudnn.convolution import convolution_refusal, read_convolution
-from collage.backends.cudnn.operations import refusal, single_operation
+from collage.backends.cudnn.norm import (
+    CHANNELS,
+    ROWS,
+    RmsNormRule,
+    describe_norm,
+    describe_rms_norm,
+)
+from collage.backends.cudnn.operations import dtype_of, refusal, single_operation
+from collage.backends.cudnn.region import Region
 from collage.backends.nvidia.chain import ChainRule, Chains
 from collage.backends.nvidia.libraries import CUDART, CUDNN
 from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin
 from collage.errors import BackendError
 from collage.frontend.model import Function
-from collage.graph.index_set import IndexSet, index_set
+from collage.graph.index_set import IndexSet, index_set, indices
 from collage.rules.base import Singles
 from collage.rules.rule import PartitionRule
 from collage.rules.wrap import Union
 from collage.runtime.blob import pack
 
 VARIANTS = {"": 0, "heuristic-2": 1, "heuristic-3": 2}
-"""Rank of the algorithm among those that the heuristic proposes."""
+"""Rank of the engine among those that the heuristic proposes."""
 
 
 class CudnnBackend(CudaBackend):
-    """Convolutions with an epilogue, softmax and pooling (style LIBRARY)."""
+    """Convolutions with an epilogue, attention, norms, softmax and pooling (style LIBRARY)."""
 
     name = "cudnn"
     style = BackendStyle.LIBRARY
@@ -48,7 +59,8 @@ class CudnnBackend(CudaBackend):
             supported & convolutions,
             lambda chain: convolution_refusal(function, chain),
         )
-        return Union((chains, Singles(supported), AttentionRule(function)))
+        spelled = (AttentionRule(function), RmsNormRule(function))
+        return Union((chains, Singles(supported), *spelled))
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
@@ -58,9 +70,29 @@ class CudnnBackend(CudaBackend):
         tell_plugin("cudnn", CUDNN)
         tell_plugin("cudart", CUDART)
         root = nodes.bit_length() - 1
-        if nodes.bit_count() == 1 and function.graph.nodes[root].op != "Conv":
+        ops = {function.graph.nodes[index].op for index in indices(nodes)}
+        if nodes.bit_count() == 1 and not ops & {"Conv", *ROWS, *CHANNELS}:
             if variant:
                 raise BackendError("cuDNN has one algorithm for this")
-            return PluginKernel(self.kind, pack(single_operation(function, root), ()))
-        header, constants = read_convolution(function, nodes)
-        return PluginKernel(self.kind, pack({**header, "rank": VARIANTS[variant]}, constants))
+            return PluginKernel(self.kind, pack(*single_operation(function, root)))
+        region = describe(function, nodes, VARIANTS[variant])
+        header = region.header(dtype_of(function, next(iter(indices(nodes)))))
+        return PluginKernel(self.kind, pack(header, region.constants))
+
+
+def describe(function: Function, nodes: IndexSet, rank: int) -> Region:
+    """Describe a region of the graph interface.
+
+    Raises:
+        BackendError: cuDNN has no graph for it.
+    """
+    ops = {function.graph.nodes[index].op for index in indices(nodes)}
+    if "Conv" in ops:
+        return read_convolution(function, nodes, rank)
+    if "Softmax" in ops:
+        return describe_attention(function, nodes, rank)
+    if nodes.bit_count() == 1:
+        if reason := refusal(function, nodes.bit_length() - 1):
+            raise BackendError(reason)
+        return describe_norm(function, function.graph.nodes[nodes.bit_length() - 1], rank)
+    return describe_rms_norm(function, nodes, rank)

@@ -1,7 +1,17 @@
-"""A convolution and what cuDNN fuses with it: y = relu(x * w + bias + residual).
+"""A convolution and what cuDNN fuses with it: y = activation(x * w + bias + residual).
 
-Scales, factors and biases before the residual are folded into the weights and the bias, which are
-constants. In 16 bits only biases are: a weight that is rounded twice is another weight.
+Scales, factors and biases are folded into the weights and the bias, which are constants. In 16 bits only
+biases are: a weight that is rounded twice is another weight.
+
+Two kinds of engines compute this (cuDNN developer guide, "Graph API", "Pre-compiled single
+operation engines" and "Runtime fusion engines"; each was asked of cuDNN 9.19 for an H200, see
+docs/nvidia.md):
+
+* a convolution, alone or with a residual, a bias and ReLU added in this very order, in any layout:
+  as the model has it, channels first;
+* a convolution with any pointwise operations after it, compiled at run time. The channels must lie
+  side by side in the weights and the residual, and in x or y at least: y is copied there and back
+  where tensor cores compute, x where float32 does, without them.
 """
 
 from collections.abc import Sequence
@@ -9,32 +19,36 @@ from collections.abc import Sequence
 import numpy as np
 
 from collage.backends.cudnn.operations import dtype_of, refusal, spatial_extents
+from collage.backends.cudnn.region import Region, channels_last, strides_of
 from collage.backends.nvidia.chain import Chain, Chains, Step, StepKind
-from collage.backends.nvidia.operands import ABSENT
 from collage.backends.nvidia.product import attributes, known_type
 from collage.errors import BackendError
 from collage.frontend.model import Function
-from collage.frontend.region import region_values
 from collage.graph.index_set import IndexSet
-from collage.runtime.blob import Header
 
 FOLDED = (StepKind.SCALE, StepKind.FACTOR, StepKind.BIAS)
+PLAIN = ("", "relu")
+"""Activations of the engines that take any layout."""
+FUSED = frozenset({
+    "sigmoid", "tanh", "elu", "softplus", "gelu_erf", "gelu_tanh", "swish", "hardswish",
+})  # fmt: skip
+"""Those of the engines that are compiled."""
 
 
 def convolution_refusal(function: Function, chain: Chain) -> str | None:
-    """Return why cuDNN does not compute the chain in one call, or None when it does."""
+    """Return why cuDNN does not compute the chain in one graph, or None when it does."""
     if reason := refusal(function, chain.anchor):
         return reason
     node, done = function.graph.nodes[chain.anchor], ""
     exact = dtype_of(function, chain.anchor) == "float32"
     for step in chain.work:
         what = step.name or step.kind.value
-        if done == "relu" or (done and step.kind in FOLDED):
-            return f"{what} after the {done}"
+        if done == "activation":
+            return f"{what} after the activation"
         if step.kind is StepKind.ACTIVATION:
-            if step.name != "relu":
-                return f"cuDNN fuses relu, not {step.name}"
-            done = "relu"
+            if reason := _activation_refusal(function, chain, step):
+                return reason
+            done = "activation"
         elif step.kind is StepKind.RESIDUAL:
             if done:
                 return "two residuals"
@@ -43,37 +57,144 @@ def convolution_refusal(function: Function, chain: Chain) -> str | None:
             if step.operand in function.weights:
                 return "a residual that is a constant"
             done = "residual"
+        elif step.kind is not StepKind.BIAS and done:
+            return f"{what} after the {done}"
         elif step.kind is not StepKind.BIAS and not exact:
             return f"{what} folded into 16-bit weights"
     return None
 
 
-def read_convolution(function: Function, nodes: IndexSet) -> tuple[Header, list[np.ndarray]]:
-    """Describe a region for the plug-in; the arrays are weights and bias.
+def read_convolution(function: Function, nodes: IndexSet, rank: int) -> Region:
+    """Describe a region for the plug-in; `rank` is that of the heuristic's proposal to take.
 
     Raises:
-        BackendError: the region is no convolution that cuDNN computes in one call.
+        BackendError: the region is no convolution that cuDNN computes in one graph.
     """
     chain = Chains(function).read(nodes, ("Conv",))
     if reason := convolution_refusal(function, chain):
         raise BackendError(reason)
-    node, found = function.graph.nodes[chain.anchor], attributes(function, chain.anchor)
-    residual = chain.find(StepKind.RESIDUAL)
-    inputs, _ = region_values(function, nodes)
-    weights, bias = _folded(function, node.inputs, chain.work)
-    spatial = weights.ndim - 2
-    x, y = (known_type(function, name).shape for name in (node.inputs[0], node.outputs[0]))
-    header = {
-        "operation": "convolution", "dtype": dtype_of(function, chain.anchor),
-        "x": spatial_extents(x), "y": spatial_extents(y), "w": spatial_extents(weights.shape),
-        "strides": _per_dimension(found.get("strides"), spatial, 1),
-        "dilations": _per_dimension(found.get("dilations"), spatial, 1),
-        "pads": _per_dimension(found.get("pads"), spatial, 0), "group": found.get("group", 1),
-        "input": inputs.index(node.inputs[0]), "inputs": len(inputs),
-        "residual": inputs.index(residual.operand) if residual else ABSENT,
-        "activation": "relu" if chain.find(StepKind.ACTIVATION) else "none",
-    }  # fmt: skip
-    return header, [weights, bias]  # type: ignore[return-value]
+    region = Region(function, nodes)
+    activation = chain.find(StepKind.ACTIVATION)
+    if (activation.name if activation else "") in PLAIN:
+        _plain(region, function, chain, rank)
+    else:
+        _fused(region, function, chain, rank)
+    return region
+
+
+def _activation_refusal(function: Function, chain: Chain, step: Step) -> str | None:
+    if step.name not in FUSED and step.name not in PLAIN:
+        return f"cuDNN has no {step.name}"
+    node = function.graph.nodes[step.nodes.bit_length() - 1]
+    if node.op == "Elu" and attributes(function, node.index).get("alpha", 1.0) != 1.0:
+        return "elu with an alpha that is not 1"
+    dtype = dtype_of(function, chain.anchor)
+    spatial = len(function.graph.types[function.graph.nodes[chain.anchor].inputs[0]].shape) - 2
+    if step.name in FUSED and dtype == "float32" and spatial > 2:
+        return f"{step.name} over {spatial} dimensions in float32: cuDNN would use TF32"
+    return None
+
+
+def _plain(region: Region, function: Function, chain: Chain, rank: int) -> None:
+    """x * w, + residual, + bias, relu, channels first: each but the first may be missing."""
+    weights, bias = _folded(function, function.graph.nodes[chain.anchor].inputs, chain.work)
+    names = _Names(function, chain)
+    residual = region.named(names.residual, names.extents) if names.residual else None
+    steps: list[tuple[str, int | None]] = [("add", residual)] if residual is not None else []
+    if bias.any() or residual is not None or chain.find(StepKind.ACTIVATION):
+        steps.append(("add", region.constant(_per_channel(bias, len(names.extents)))))
+    if chain.find(StepKind.ACTIVATION):
+        steps.append(("relu", None))
+    values = [region.virtual(names.extents) for _ in steps]
+    values.append(region.named(names.y, names.extents))
+    region.begin(rank)
+    x = region.named(names.x, names.input_extents)
+    _convolve(region, function, chain, (x, region.constant(_spatial(weights)), values[0]))
+    for (mode, operand), source, target in zip(steps, values[:-1], values[1:], strict=True):
+        second = {} if operand is None else {"b": operand}
+        region.pointwise(mode, x=source, y=target, **second)
+
+
+def _fused(region: Region, function: Function, chain: Chain, rank: int) -> None:
+    """x * w + bias, + residual, activation, channels last inside."""
+    weights, bias = _folded(function, function.graph.nodes[chain.anchor].inputs, chain.work)
+    names, dtype = _Names(function, chain), dtype_of(function, chain.anchor)
+    order = channels_last(len(names.extents))
+    inner = strides_of(names.extents, order)
+    dense = dtype != "float32" and attributes(function, chain.anchor).get("group", 1) == 1
+    x = region.named(names.x, names.input_extents)
+    if not dense:
+        source, strides = x, strides_of(names.input_extents, order)
+        x = region.buffer(dtype, names.input_extents, strides)
+        region.copy(source, x)
+    residual = None
+    if names.residual:
+        residual = region.buffer(dtype, names.extents, inner)
+        region.copy(region.named(names.residual, names.extents), residual)
+    result = region.named(names.y, names.extents)
+    copied = dtype != "float32"
+    y = region.buffer(dtype, names.extents, inner) if copied else result
+    region.begin(rank)
+    made = region.virtual(names.extents, inner)
+    _convolve(region, function, chain, (x, region.constant(_spatial(weights), order), made))
+    for operand in (region.constant(_per_channel(bias, len(names.extents))), residual):
+        if operand is not None:
+            summed = region.virtual(names.extents, inner)
+            region.pointwise("add", x=made, b=operand, y=summed)
+            made = summed
+    activation = chain.find(StepKind.ACTIVATION)
+    assert activation is not None
+    _activate(region, activation, made, y)
+    if copied:
+        region.copy(y, result)
+
+
+def _activate(region: Region, step: Step, x: int, y: int) -> None:
+    if step.name != "hardswish":
+        beta = {"beta": float(step.number)} if step.name == "swish" else {}
+        region.pointwise(step.name, x=x, y=y, **beta)
+        return
+    rank = region.rank(x)
+    shifted, clipped, product = (region.like(x) for _ in range(3))
+    region.pointwise("add", x=x, b=region.number(3.0, rank), y=shifted)
+    region.pointwise("relu", x=shifted, y=clipped, upper=6.0)
+    region.pointwise("mul", x=x, b=clipped, y=product)
+    region.pointwise("mul", x=product, b=region.number(1 / 6, rank), y=y)
+
+
+class _Names:
+    """The values of a chain, and their extents with at least two spatial dimensions."""
+
+    def __init__(self, function: Function, chain: Chain) -> None:
+        node = function.graph.nodes[chain.anchor]
+        found = chain.find(StepKind.RESIDUAL)
+        self.x, self.residual = node.inputs[0], found.operand if found else ""
+        self.y = chain.steps[-1].value if chain.steps else node.outputs[0]
+        self.input_extents = spatial_extents(known_type(function, self.x).shape)
+        self.extents = spatial_extents(known_type(function, self.y).shape)
+
+
+def _convolve(
+    region: Region, function: Function, chain: Chain, operands: tuple[int, int, int]
+) -> None:
+    found, (x, w, y) = attributes(function, chain.anchor), operands
+    spatial = len(function.graph.types[function.graph.nodes[chain.anchor].inputs[0]].shape) - 2
+    pads = list(found.get("pads", [0] * 2 * spatial))  # type: ignore[call-overload]
+    region.operation(
+        "convolution", x=x, w=w, y=y,
+        pads_before=_per_dimension(pads[:spatial], spatial, 0),
+        pads_after=_per_dimension(pads[spatial:], spatial, 0),
+        strides=_per_dimension(found.get("strides"), spatial, 1),
+        dilations=_per_dimension(found.get("dilations"), spatial, 1),
+    )  # fmt: skip
+
+
+def _spatial(weights: np.ndarray) -> np.ndarray:
+    return weights.reshape(spatial_extents(weights.shape))
+
+
+def _per_channel(bias: np.ndarray, rank: int) -> np.ndarray:
+    return bias.reshape((1, -1, *[1] * (rank - 2)))
 
 
 def _folded(
@@ -98,6 +219,6 @@ def _folded(
 
 
 def _per_dimension(given: object, spatial: int, otherwise: int) -> list[int]:
-    """One number for each of at least two spatial dimensions; of pads, those at the beginning."""
-    numbers = list(given)[:spatial] if given else [otherwise] * spatial  # type: ignore[call-overload]
+    """One number for each of at least two spatial dimensions."""
+    numbers = list(given) if given else [otherwise] * spatial  # type: ignore[call-overload]
     return [otherwise] * (2 - spatial) + numbers

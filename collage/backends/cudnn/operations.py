@@ -3,6 +3,9 @@
 from collections.abc import Callable, Sequence
 from math import prod
 
+import numpy as np
+
+from collage.backends.cudnn.norm import EPSILON, channel_norm_refusal, row_norm_refusal
 from collage.backends.nvidia.product import DTYPES, attributes, known_type
 from collage.errors import BackendError
 from collage.frontend.model import Function
@@ -30,8 +33,11 @@ def refusal(function: Function, index: int) -> str | None:
     return check(function, node)
 
 
-def single_operation(function: Function, index: int) -> Header:
-    """Describe a node that is one operation: a softmax over the last axis, or pooling.
+def single_operation(function: Function, index: int) -> tuple[Header, list[np.ndarray]]:
+    """Describe a softmax over the last axis, pooling or a batch norm: a call of cuDNN's descriptor interface.
+
+    The graph interface has pooling channels-last only, softmax as five operations, batch norm for
+    training. The arrays are the batch norm's parameters.
 
     Raises:
         BackendError: cuDNN does not compute it.
@@ -40,19 +46,26 @@ def single_operation(function: Function, index: int) -> Header:
         raise BackendError(reason)
     node, found = function.graph.nodes[index], attributes(function, index)
     x, y = (function.graph.types[name].shape for name in (node.inputs[0], node.outputs[0]))
-    header: dict[str, Json] = {"dtype": dtype_of(function, index), "inputs": 1}
+    header: dict[str, Json] = {"dtype": dtype_of(function, index)}
     if node.op == "Softmax":
         rows = [prod(x[:-1]), x[-1], 1, 1]
-        return {**header, "operation": "softmax", "x": rows, "y": rows}
+        return {**header, "operation": "softmax", "x": rows, "y": rows}, []
+    if node.op == "BatchNormalization":
+        extents = spatial_extents(x)
+        epsilon = float(found.get("epsilon", EPSILON))  # type: ignore[arg-type]
+        parameters = [function.weights[name].astype(np.float32) for name in node.inputs[1:]]
+        header |= {"operation": "batch_norm", "x": extents, "y": extents, "epsilon": epsilon}
+        return header, parameters
     spatial, whole = len(x) - 2, node.op == "GlobalAveragePool"
     counts_pads = found.get("count_include_pad", 0)
-    return {
-        **header, "operation": "pooling", "x": list(x), "y": list(y),
+    header |= {
+        "operation": "pooling", "x": list(x), "y": list(y),
         "mode": "max" if node.op == "MaxPool" else "average" if counts_pads else "average_inside",
         "window": list(x[2:] if whole else found["kernel_shape"]),  # type: ignore[call-overload]
         "pads": list(found.get("pads", [0] * spatial))[:spatial],  # type: ignore[call-overload]
         "strides": list(found.get("strides", [1] * spatial)),  # type: ignore[call-overload]
     }  # fmt: skip
+    return header, []
 
 
 def dtype_of(function: Function, index: int) -> str:
@@ -73,19 +86,21 @@ def _convolution(function: Function, node: Node) -> str | None:
         return "a convolution whose weights are computed"
     if node.inputs[0] in function.weights:
         return "a convolution of a constant"
-    return _padding(function, node, spatial)
+    return _padding(_pads(function, node, spatial))
 
 
-def _padding(function: Function, node: Node, spatial: int) -> str | None:
+def _pads(function: Function, node: Node, spatial: int) -> list[int] | str:
+    """The pads, before all dimensions and then after them, or why they are not known."""
     found = attributes(function, node.index)
     if found.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
         return f"padding is {found['auto_pad']!r}, not explicit"
-    pads = list(found.get("pads", [0] * 2 * spatial))  # type: ignore[call-overload]
-    if min(pads) < 0:
-        return f"pads are {pads}"
-    if pads[:spatial] != pads[spatial:]:
-        return f"pads are {pads}: cuDNN pads both sides alike"
-    return None
+    return list(found.get("pads", [0] * 2 * spatial))  # type: ignore[call-overload]
+
+
+def _padding(pads: list[int] | str) -> str | None:
+    if isinstance(pads, str):
+        return pads
+    return f"pads are {pads}" if min(pads) < 0 else None
 
 
 def _last_axis(function: Function, node: Node) -> str | None:
@@ -95,10 +110,6 @@ def _last_axis(function: Function, node: Node) -> str | None:
     default = -1 if function.opsets.get("", 1) >= 13 or node.op != "Softmax" else 1
     axis = int(attributes(function, node.index).get("axis", default))  # type: ignore[call-overload]
     return None if axis % rank == rank - 1 else f"{node.op} over axis {axis} of {rank}"
-
-
-def _layer_norm(function: Function, node: Node) -> str | None:
-    return f"{node.op} needs cuDNN's graph interface, which the plug-in does not call"
 
 
 def _pooling(function: Function, node: Node) -> str | None:
@@ -112,14 +123,21 @@ def _pooling(function: Function, node: Node) -> str | None:
         return f"{node.op} with ceil_mode"
     if any(one != 1 for one in found.get("dilations", [])):  # type: ignore[attr-defined]
         return f"{node.op} with dilations"
-    return _padding(function, node, spatial)
+    pads = _pads(function, node, spatial)
+    if isinstance(pads, list) and pads[:spatial] != pads[spatial:]:
+        return f"pads are {pads}: cuDNN's pooling pads both sides alike"
+    return _padding(pads)
 
 
 CHECKS: dict[str, Callable[[Function, Node], str | None]] = {
     "AveragePool": _pooling,
+    "BatchNormalization": channel_norm_refusal,
     "Conv": _convolution,
     "GlobalAveragePool": _pooling,
-    "LayerNormalization": _layer_norm,
+    "InstanceNormalization": channel_norm_refusal,
+    "LayerNormalization": row_norm_refusal,
     "MaxPool": _pooling,
+    "RMSNormalization": row_norm_refusal,
+    "SimplifiedLayerNormalization": row_norm_refusal,
     "Softmax": _last_axis,
 }

@@ -1,11 +1,11 @@
-// Compiles native/cudnn_api.h and cudart_api.h against the real headers: every constant, layout and signature.
+// Compiles native/cudnn_api.h, cudnn_graph_api.h and cudart_api.h against the real headers: every constant, layout and signature.
 #include <cudnn.h>
 
 #include <cstddef>
 #include <type_traits>
 
 #include "cudart_api.h"
-#include "cudnn_api.h"
+#include "cudnn_graph_api.h"
 
 namespace dnn = collage::dnn;
 
@@ -18,10 +18,6 @@ template <typename T>
 struct Plain<T*> {
   using Type = std::conditional_t<std::is_class_v<T>, void*,
                                   std::conditional_t<std::is_pointer_v<T>, void**, T*>>;
-};
-template <>
-struct Plain<cudnnConvolutionFwdAlgoPerf_t*> {
-  using Type = dnn::Proposal*;
 };
 template <typename Result, typename... Args>
 auto Flat(Result (*)(Args...)) -> typename Plain<Result>::Type (*)(typename Plain<Args>::Type...);
@@ -50,45 +46,159 @@ static_assert(collage::cuda::kDeviceToHost == int(cudaMemcpyDeviceToHost));
 
 SAME(dnn::Create, cudnnCreate);
 SAME(dnn::Create, cudnnCreateTensorDescriptor);
-SAME(dnn::Create, cudnnCreateFilterDescriptor);
-SAME(dnn::Create, cudnnCreateConvolutionDescriptor);
-SAME(dnn::Create, cudnnCreateActivationDescriptor);
 SAME(dnn::Create, cudnnCreatePoolingDescriptor);
 SAME(dnn::Destroy, cudnnDestroyTensorDescriptor);
-SAME(dnn::Destroy, cudnnDestroyFilterDescriptor);
-SAME(dnn::Destroy, cudnnDestroyConvolutionDescriptor);
-SAME(dnn::Destroy, cudnnDestroyActivationDescriptor);
 SAME(dnn::Destroy, cudnnDestroyPoolingDescriptor);
 SAME(dnn::ErrorString, cudnnGetErrorString);
 SAME(dnn::SetStream, cudnnSetStream);
 SAME(dnn::SetTensor, cudnnSetTensorNdDescriptor);
-SAME(dnn::SetFilter, cudnnSetFilterNdDescriptor);
-SAME(dnn::SetConvolution, cudnnSetConvolutionNdDescriptor);
-SAME(dnn::SetInt, cudnnSetConvolutionGroupCount);
-SAME(dnn::SetInt, cudnnSetConvolutionMathType);
-SAME(dnn::SetActivation, cudnnSetActivationDescriptor);
 SAME(dnn::SetPooling, cudnnSetPoolingNdDescriptor);
-SAME(dnn::Propose, cudnnGetConvolutionForwardAlgorithm_v7);
-SAME(dnn::WorkspaceSize, cudnnGetConvolutionForwardWorkspaceSize);
-SAME(dnn::ConvolveFused, cudnnConvolutionBiasActivationForward);
 SAME(dnn::Softmax, cudnnSoftmaxForward);
 SAME(dnn::Pool, cudnnPoolingForward);
+SAME(dnn::Normalize, cudnnBatchNormalizationForwardInference);
+SAME(dnn::Transform, cudnnTransformTensor);
+SAME(dnn::LastError, cudnnGetLastErrorString);
+SAME(dnn::BackendCreate, cudnnBackendCreateDescriptor);
+SAME(dnn::Destroy, cudnnBackendDestroyDescriptor);
+SAME(dnn::BackendFinalize, cudnnBackendFinalize);
+SAME(dnn::BackendSet, cudnnBackendSetAttribute);
+SAME(dnn::BackendGet, cudnnBackendGetAttribute);
+SAME(dnn::BackendExecute, cudnnBackendExecute);
 
-static_assert(sizeof(dnn::Proposal) == sizeof(cudnnConvolutionFwdAlgoPerf_t));
-static_assert(offsetof(dnn::Proposal, memory) == offsetof(cudnnConvolutionFwdAlgoPerf_t, memory));
-static_assert(offsetof(dnn::Proposal, math) == offsetof(cudnnConvolutionFwdAlgoPerf_t, mathType));
 static_assert(dnn::kSuccess == CUDNN_STATUS_SUCCESS);
 static_assert(dnn::kFloat == CUDNN_DATA_FLOAT && dnn::kHalf == CUDNN_DATA_HALF);
-static_assert(dnn::kBfloat16 == CUDNN_DATA_BFLOAT16 && dnn::kNchw == CUDNN_TENSOR_NCHW);
+static_assert(dnn::kBfloat16 == CUDNN_DATA_BFLOAT16);
 static_assert(dnn::kCrossCorrelation == CUDNN_CROSS_CORRELATION);
-static_assert(dnn::kDefaultMath == CUDNN_DEFAULT_MATH && dnn::kFullPrecision == CUDNN_FMA_MATH);
-static_assert(dnn::kTensorCores == CUDNN_TENSOR_OP_MATH);
-static_assert(dnn::kPrecomputed == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM);
-static_assert(dnn::kRelu == CUDNN_ACTIVATION_RELU && dnn::kIdentity == CUDNN_ACTIVATION_IDENTITY);
 static_assert(dnn::kPropagateNan == CUDNN_PROPAGATE_NAN);
 static_assert(dnn::kAccurate == CUDNN_SOFTMAX_ACCURATE);
 static_assert(dnn::kAcrossChannels == CUDNN_SOFTMAX_MODE_CHANNEL);
 static_assert(dnn::kMax == CUDNN_POOLING_MAX);
 static_assert(dnn::kAverageAll == CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING);
 static_assert(dnn::kAverageInside == CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING);
-static_assert(dnn::kAlgorithms == CUDNN_CONVOLUTION_FWD_ALGO_COUNT);
+static_assert(dnn::kSpatial == CUDNN_BATCHNORM_SPATIAL);
+
+#define EQUAL(declared, real) static_assert(int(dnn::declared) == int(CUDNN_##real), #real)
+EQUAL(kPointwiseHow, BACKEND_POINTWISE_DESCRIPTOR);
+EQUAL(kConvolutionHow, BACKEND_CONVOLUTION_DESCRIPTOR);
+EQUAL(kEngine, BACKEND_ENGINE_DESCRIPTOR);
+EQUAL(kEngineConfig, BACKEND_ENGINECFG_DESCRIPTOR);
+EQUAL(kHeuristics, BACKEND_ENGINEHEUR_DESCRIPTOR);
+EQUAL(kPlan, BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+EQUAL(kConvolution, BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
+EQUAL(kPointwise, BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+EQUAL(kOperationGraph, BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+EQUAL(kVariantPack, BACKEND_VARIANT_PACK_DESCRIPTOR);
+EQUAL(kTensor, BACKEND_TENSOR_DESCRIPTOR);
+EQUAL(kMatmulHow, BACKEND_MATMUL_DESCRIPTOR);
+EQUAL(kMatmul, BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+EQUAL(kReductionHow, BACKEND_REDUCTION_DESCRIPTOR);
+EQUAL(kReduction, BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+EQUAL(kNorm, BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR);
+EQUAL(kDevice, BACKEND_DEVICEPROP_DESCRIPTOR);
+EQUAL(kHandleType, TYPE_HANDLE);
+EQUAL(kDataTypeType, TYPE_DATA_TYPE);
+EQUAL(kBoolType, TYPE_BOOLEAN);
+EQUAL(kInt64Type, TYPE_INT64);
+EQUAL(kFloatType, TYPE_FLOAT);
+EQUAL(kDoubleType, TYPE_DOUBLE);
+EQUAL(kPointerType, TYPE_VOID_PTR);
+EQUAL(kConvolutionModeType, TYPE_CONVOLUTION_MODE);
+EQUAL(kHeuristicModeType, TYPE_HEUR_MODE);
+EQUAL(kNoteType, TYPE_NUMERICAL_NOTE);
+EQUAL(kPointwiseModeType, TYPE_POINTWISE_MODE);
+EQUAL(kDescriptorType, TYPE_BACKEND_DESCRIPTOR);
+EQUAL(kReductionModeType, TYPE_REDUCTION_OPERATOR_TYPE);
+EQUAL(kCharType, TYPE_CHAR);
+EQUAL(kNormModeType, TYPE_NORM_MODE);
+EQUAL(kNormPhaseType, TYPE_NORM_FWD_PHASE);
+EQUAL(kPointwiseMode, ATTR_POINTWISE_MODE);
+EQUAL(kPointwisePrecision, ATTR_POINTWISE_MATH_PREC);
+EQUAL(kReluUpper, ATTR_POINTWISE_RELU_UPPER_CLIP);
+EQUAL(kEluAlpha, ATTR_POINTWISE_ELU_ALPHA);
+EQUAL(kSoftplusBeta, ATTR_POINTWISE_SOFTPLUS_BETA);
+EQUAL(kSwishBeta, ATTR_POINTWISE_SWISH_BETA);
+EQUAL(kConvolutionPrecision, ATTR_CONVOLUTION_COMP_TYPE);
+EQUAL(kConvolutionMode, ATTR_CONVOLUTION_CONV_MODE);
+EQUAL(kDilations, ATTR_CONVOLUTION_DILATIONS);
+EQUAL(kStrides, ATTR_CONVOLUTION_FILTER_STRIDES);
+EQUAL(kPostPads, ATTR_CONVOLUTION_POST_PADDINGS);
+EQUAL(kPrePads, ATTR_CONVOLUTION_PRE_PADDINGS);
+EQUAL(kSpatialDims, ATTR_CONVOLUTION_SPATIAL_DIMS);
+EQUAL(kHeuristicsMode, ATTR_ENGINEHEUR_MODE);
+EQUAL(kHeuristicsGraph, ATTR_ENGINEHEUR_OPERATION_GRAPH);
+EQUAL(kHeuristicsResults, ATTR_ENGINEHEUR_RESULTS);
+EQUAL(kHeuristicsDevice, ATTR_ENGINEHEUR_DEVICEPROP);
+EQUAL(kConfigEngine, ATTR_ENGINECFG_ENGINE);
+EQUAL(kPlanHandle, ATTR_EXECUTION_PLAN_HANDLE);
+EQUAL(kPlanConfig, ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+EQUAL(kPlanWorkspace, ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+EQUAL(kPlanDevice, ATTR_EXECUTION_PLAN_DEVICEPROP);
+EQUAL(kConvolutionAlpha, ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA);
+EQUAL(kConvolutionBeta, ATTR_OPERATION_CONVOLUTION_FORWARD_BETA);
+EQUAL(kConvolutionDescriptor, ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC);
+EQUAL(kConvolutionW, ATTR_OPERATION_CONVOLUTION_FORWARD_W);
+EQUAL(kConvolutionX, ATTR_OPERATION_CONVOLUTION_FORWARD_X);
+EQUAL(kConvolutionY, ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
+EQUAL(kPointwiseDescriptor, ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+EQUAL(kPointwiseX, ATTR_OPERATION_POINTWISE_XDESC);
+EQUAL(kPointwiseB, ATTR_OPERATION_POINTWISE_BDESC);
+EQUAL(kPointwiseY, ATTR_OPERATION_POINTWISE_YDESC);
+EQUAL(kGraphHandle, ATTR_OPERATIONGRAPH_HANDLE);
+EQUAL(kGraphOperations, ATTR_OPERATIONGRAPH_OPS);
+EQUAL(kTensorAlignment, ATTR_TENSOR_BYTE_ALIGNMENT);
+EQUAL(kTensorType, ATTR_TENSOR_DATA_TYPE);
+EQUAL(kTensorDims, ATTR_TENSOR_DIMENSIONS);
+EQUAL(kTensorStrides, ATTR_TENSOR_STRIDES);
+EQUAL(kTensorId, ATTR_TENSOR_UNIQUE_ID);
+EQUAL(kTensorVirtual, ATTR_TENSOR_IS_VIRTUAL);
+EQUAL(kTensorByValue, ATTR_TENSOR_IS_BY_VALUE);
+EQUAL(kPackIds, ATTR_VARIANT_PACK_UNIQUE_IDS);
+EQUAL(kPackPointers, ATTR_VARIANT_PACK_DATA_POINTERS);
+EQUAL(kPackWorkspace, ATTR_VARIANT_PACK_WORKSPACE);
+EQUAL(kEngineIndex, ATTR_ENGINE_GLOBAL_INDEX);
+EQUAL(kEngineNotes, ATTR_ENGINE_NUMERICAL_NOTE);
+EQUAL(kMatmulPrecision, ATTR_MATMUL_COMP_TYPE);
+EQUAL(kMatmulA, ATTR_OPERATION_MATMUL_ADESC);
+EQUAL(kMatmulB, ATTR_OPERATION_MATMUL_BDESC);
+EQUAL(kMatmulC, ATTR_OPERATION_MATMUL_CDESC);
+EQUAL(kMatmulDescriptor, ATTR_OPERATION_MATMUL_DESC);
+EQUAL(kReductionMode, ATTR_REDUCTION_OPERATOR);
+EQUAL(kReductionPrecision, ATTR_REDUCTION_COMP_TYPE);
+EQUAL(kReductionX, ATTR_OPERATION_REDUCTION_XDESC);
+EQUAL(kReductionY, ATTR_OPERATION_REDUCTION_YDESC);
+EQUAL(kReductionDescriptor, ATTR_OPERATION_REDUCTION_DESC);
+EQUAL(kNormMode, ATTR_OPERATION_NORM_FWD_MODE);
+EQUAL(kNormPhase, ATTR_OPERATION_NORM_FWD_PHASE);
+EQUAL(kNormX, ATTR_OPERATION_NORM_FWD_XDESC);
+EQUAL(kNormScale, ATTR_OPERATION_NORM_FWD_SCALE_DESC);
+EQUAL(kNormBias, ATTR_OPERATION_NORM_FWD_BIAS_DESC);
+EQUAL(kNormEpsilon, ATTR_OPERATION_NORM_FWD_EPSILON_DESC);
+EQUAL(kNormY, ATTR_OPERATION_NORM_FWD_YDESC);
+EQUAL(kDeviceJson, ATTR_DEVICEPROP_JSON_REPRESENTATION);
+EQUAL(kAdd, POINTWISE_ADD);
+EQUAL(kMul, POINTWISE_MUL);
+EQUAL(kSub, POINTWISE_SUB);
+EQUAL(kDiv, POINTWISE_DIV);
+EQUAL(kExp, POINTWISE_EXP);
+EQUAL(kLog, POINTWISE_LOG);
+EQUAL(kReluForward, POINTWISE_RELU_FWD);
+EQUAL(kTanhForward, POINTWISE_TANH_FWD);
+EQUAL(kSigmoidForward, POINTWISE_SIGMOID_FWD);
+EQUAL(kEluForward, POINTWISE_ELU_FWD);
+EQUAL(kGeluForward, POINTWISE_GELU_FWD);
+EQUAL(kSoftplusForward, POINTWISE_SOFTPLUS_FWD);
+EQUAL(kSwishForward, POINTWISE_SWISH_FWD);
+EQUAL(kGeluTanhForward, POINTWISE_GELU_APPROX_TANH_FWD);
+EQUAL(kReduceAdd, REDUCE_TENSOR_ADD);
+EQUAL(kReduceMax, REDUCE_TENSOR_MAX);
+EQUAL(kLayerNorm, LAYER_NORM);
+EQUAL(kInstanceNorm, INSTANCE_NORM);
+EQUAL(kRmsNorm, RMS_NORM);
+EQUAL(kInference, NORM_FWD_INFERENCE);
+EQUAL(kModeB, HEUR_MODE_B);
+EQUAL(kModeFallback, HEUR_MODE_FALLBACK);
+EQUAL(kModeA, HEUR_MODE_A);
+EQUAL(kNoteTensorCore, NUMERICAL_NOTE_TENSOR_CORE);
+EQUAL(kNoteDownConvert, NUMERICAL_NOTE_DOWN_CONVERT_INPUTS);
+EQUAL(kNoteReducedPrecision, NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION);
+EQUAL(kNotes, NUMERICAL_NOTE_TYPE_COUNT);

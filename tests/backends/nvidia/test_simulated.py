@@ -11,13 +11,14 @@ from collage.backends.nvidia.libraries import driver_reason
 from collage.frontend.inputs import random_inputs
 from tests.backends.regions import convolutions
 
-CASES = Path(__file__).parent / "simulated_cases.py"
+CASES = [Path(__file__).parent / name for name in ("simulated_cases.py", "simulated_cudnn.py")]
 pytestmark = pytest.mark.skipif(driver_reason() == "", reason="this machine has a real one")
 
 
 @pytest.mark.slow
-def test_kernels_and_executables_compute_the_models_numbers(on_gpu):
-    assert " passed" in on_gpu("pytest", "-p", "no:cacheprovider", str(CASES))
+@pytest.mark.parametrize("cases", CASES, ids=lambda file: file.stem)
+def test_kernels_and_executables_compute_the_models_numbers(on_gpu, cases):
+    assert " passed" in on_gpu("pytest", "-p", "no:cacheprovider", str(cases))
 
 
 @pytest.mark.slow

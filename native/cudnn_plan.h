@@ -1,0 +1,44 @@
+// From an operation graph to what executes it: cuDNN's heuristics propose engines, the first of them that keep to
+// the limits and become a plan are usable, and the one of the wanted rank is taken.
+#ifndef COLLAGE_CUDNN_PLAN_H_
+#define COLLAGE_CUDNN_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cudnn_graph.h"
+#include "kernel.h"
+
+namespace collage {
+namespace cudnn {
+
+// Where a plan will run: on the GPU of `handle`, or (nullptr) on one that is not here and only described.
+struct Target {
+  dnn::Handle handle;
+  const Described* device;
+};
+
+struct Limits {
+  bool exact;              // float32 stays float32: no tensor cores, whose TF32 has 10 bits
+  std::int64_t workspace;  // bytes that a plan may use
+};
+
+struct Plan {
+  Described whole, config;
+  std::int64_t engine, workspace;
+  std::vector<int> notes;  // cudnnBackendNumericalNote_t
+};
+
+// The usable plans, best first, `most` of them at most. Throws a ffi RuntimeError with what became of the proposals
+// when there are none.
+std::vector<Plan> UsablePlans(const OperationGraph& graph, const Target& target,
+                              const Limits& limits, std::size_t most);
+
+// A kernel that runs the graphs of a blob (cudnn_graph_kernel.cc).
+std::unique_ptr<Kernel> MakeGraphKernel(const KernelSpec& spec);
+
+}  // namespace cudnn
+}  // namespace collage
+
+#endif  // COLLAGE_CUDNN_PLAN_H_
