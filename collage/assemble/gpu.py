@@ -3,12 +3,14 @@
 The function takes and returns host tensors. An input is copied to the device where the first kernel reads
 it, a result is copied back at the end; both are kernels of the plug-in on the machine's current stream. All
 other values stay in device memory that TVM's planner lays out once, as it does the host's; constants are
-uploaded when the machine starts. Kernels that TVM generated are machine code inside the file, made by
-nvcc here; those that nvcc compiled from templates travel as their shared library.
+uploaded when the machine starts. The same kernels are called by a second function, without the copies,
+whose inputs and results are tensors of the device. Kernels that TVM generated are machine code inside
+the file, made by nvcc here; those that nvcc compiled from templates travel as their shared library.
 
 Where every kernel allows it, TVM's own pass makes each run of kernels one CUDA graph: captured by the
-first call, replayed by the later ones. A kernel that waits for the host cannot be captured (`captures`), and
-a plan with one has no graphs.
+first call, replayed by the later ones. Where inputs are the caller's own tensors, kernels that read them
+are launched alone, since a graph holds addresses. A kernel that waits for the host cannot be captured
+(`captures`), and a plan with one has no graphs.
 """
 
 from collections.abc import Sequence
@@ -27,6 +29,7 @@ from collage.backends.tvm_cuda.schedule import cuda_target, use_nvcc
 from collage.errors import BackendError
 from collage.frontend import Function
 from collage.runtime.blob import Header, pack
+from collage.runtime.machine import on_device
 from collage.runtime.plugin import load_cuda_runtime
 
 if TYPE_CHECKING:
@@ -86,6 +89,23 @@ class GpuPlaces(Places):
                 f"the shape of {value!r} depends on data: an executable for a GPU has no such values"
             )
         return found
+
+
+class DevicePlaces(GpuPlaces):
+    """Inputs and results of the function are on the device too, and nothing is copied."""
+
+    @property
+    def name(self) -> str:
+        return on_device(self.function.name)
+
+    def param_type(self, value: str) -> relax.TensorType:
+        return self.type_of(value)
+
+    def enter(self, value: str, param: relax.Var) -> None:
+        self.known[value] = param
+
+    def result(self, value: str) -> relax.Expr:
+        return Places.result(self, value)
 
 
 def library_kernel(kernel: CudaKernel, inputs: int) -> PluginKernel:

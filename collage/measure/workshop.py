@@ -17,6 +17,7 @@ from collage.measure.messages import Setup
 from collage.measure.numerics import difference, reduced_difference
 from collage.measure.timing import Call
 from collage.measure.work import Work
+from collage.runtime.arrays import as_array, as_tensor
 
 if TYPE_CHECKING:
     import tvm
@@ -64,7 +65,7 @@ class Prepared:
         if not self.allocates:
             return self.outputs
         tensors = [returned] if len(self.expected) == 1 else list(returned)  # type: ignore[call-overload]
-        return tuple(np.from_dlpack(tensor) for tensor in tensors)  # type: ignore[arg-type]
+        return tuple(as_array(tensor) for tensor in tensors)
 
 
 class Workshop(Protocol):
@@ -240,9 +241,7 @@ def compiled_module(kernel: "TirKernel", threads: int) -> "tvm.runtime.Executabl
 
 def as_tensors(arrays: Sequence[np.ndarray]) -> tuple[object, ...]:
     """Return tensors that alias the arrays."""
-    import tvm_ffi
-
-    return tuple(tvm_ffi.from_dlpack(array) for array in arrays)
+    return tuple(map(as_tensor, arrays))
 
 
 def aligned_copy(value: np.ndarray) -> np.ndarray:

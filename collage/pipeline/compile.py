@@ -39,6 +39,7 @@ from collage.report.data import CandidateCounts, Summary, TuningFacts
 from collage.report.html import render_html
 from collage.report.precision import Allowed, FunctionResult, manifest_precision
 from collage.report.terminal import Progress
+from collage.runtime.arrays import load_arrays
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import library_names
 from collage.search.function import FunctionSearch
@@ -256,10 +257,10 @@ def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Laten
         raise InputError(f"{model}: no such file; give the original ONNX model")
     manifest = load(bundle).manifest
     function = manifest.functions[0].function
-    with np.load(bundle / "golden.npz") as golden:
-        inputs = {
-            one.name: golden[f"{function}/input/{one.name}"] for one in manifest.functions[0].inputs
-        }
+    golden = load_arrays(bundle / "golden.npz")
+    inputs = {
+        one.name: golden[f"{function}/input/{one.name}"] for one in manifest.functions[0].inputs
+    }
     contenders = [
         Contender("collage", "executable", bundle / manifest.executable, function, manifest.device),
         *original_frameworks(model, may_reduce=manifest.precision is not None),

@@ -19,7 +19,7 @@ LIBRARIES = {
     "cublaslt.cc": "libcublasLt.so.13",
     "cudnn.cc": "libcudnn.so.9",
 }
-HEADERS = ("gpu.h", "kernel.h")
+HEADERS = ("gpu.h", "half.h", "kernel.h", "numbers.h")
 
 
 def build(folder: Path) -> Path:

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gpu.h"
+#include "half.h"
 
 #define __global__
 #define __device__
