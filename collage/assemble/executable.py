@@ -137,7 +137,8 @@ def assemble(
         if device == "cpu":
             executable = tvm.compile(module, target=host_target(threads))
         else:
-            from collage.assemble.gpu import captures, compile_for_gpu
+            from collage.assemble.gpu import captures
+            from collage.backends.tvm_cuda.executable import compile_for_gpu
 
             executable = compile_for_gpu(module, threads, graphs and captures(plans))
         with TemporaryDirectory(dir=path.parent) as objects:

@@ -78,6 +78,10 @@ class CudaDevice:
         self._check("cudaEventElapsedTime", ctypes.byref(milliseconds), first, last)
         return milliseconds.value * 1e-3
 
+    def empty(self) -> None:
+        """Queue a write of four bytes, as the plug-in's `collage.touch` does."""
+        self.sweep(4)
+
     def clocks(self) -> Clocks:
         """Read clock and throttle reasons; (0, ()) without NVML."""
         return self._nvml.clocks() if self._nvml else Clocks(0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from collage.errors import BackendError, MeasureError
+from collage.measure.boundary import Boundary, gpu_boundary, vm_call_s
 from collage.measure.cuda import CudaDevice
 from collage.measure.device import Device
 from collage.measure.kernel_file import LibraryKernel, kernel_name, load_kernel, save_kernel
@@ -82,7 +83,7 @@ class Workshop(Protocol):
         """Build the kernel of `work` and leave it in the setup's folder. May raise anything."""
         ...
 
-    def boundary_s(self) -> float:
+    def boundary(self) -> Boundary:
         """Measure what the executable adds to each kernel call."""
         ...
 
@@ -187,10 +188,8 @@ class FunctionWorkshop:
             fetch,
         )
 
-    def boundary_s(self) -> float:
-        from collage.measure.boundary import vm_call_s
-
-        return vm_call_s()
+    def boundary(self) -> Boundary:
+        return gpu_boundary(self._gpu.synchronize) if self._gpu else Boundary(vm_call_s())
 
     @functools.cached_property
     def _reference(self) -> Mapping[str, np.ndarray]:

@@ -30,6 +30,7 @@ struct Stream {
 
 struct Event {
   std::chrono::steady_clock::time_point time;
+  void* stream = nullptr;
 };
 
 struct Gpu {
@@ -219,7 +220,12 @@ int cudaStreamSynchronize(void* stream) {
   return Return(Of(stream).captured != nullptr ? NotCaptured("synchronize") : kSuccess);
 }
 
-int cudaStreamWaitEvent(void*, void*, unsigned) { return Return(kSuccess); }
+int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
+  char text[80];
+  std::snprintf(text, sizeof text, "stream %p waits for %p", stream, static_cast<Event*>(event)->stream);
+  Log(text);
+  return Return(kSuccess);
+}
 
 int cudaDeviceSynchronize() { return Return(NotCaptured("cudaDeviceSynchronize")); }
 
@@ -268,12 +274,15 @@ int cudaEventCreate(void** event) {
   return Return(kSuccess);
 }
 
+int cudaEventCreateWithFlags(void** event, unsigned) { return cudaEventCreate(event); }
+
 int cudaEventDestroy(void* event) {
   delete static_cast<Event*>(event);
   return Return(kSuccess);
 }
 
-int cudaEventRecord(void* event, void*) {
+int cudaEventRecord(void* event, void* stream) {
+  static_cast<Event*>(event)->stream = stream;
   static_cast<Event*>(event)->time = std::chrono::steady_clock::now();
   return Return(kSuccess);
 }

@@ -1,4 +1,5 @@
-// The 16-bit floats of generated CUDA code: every operation is done in float and rounded once.
+// The 16-bit floats of generated CUDA code: every operation is done in float and rounded once. A part of
+// kernel.h, which declares Yield.
 #ifndef SIMULATED_HALF_H_
 #define SIMULATED_HALF_H_
 
@@ -17,7 +18,12 @@ struct Narrow {
   Narrow(const Narrow&) = default;
   Narrow(const volatile Narrow& from) : bits(from.bits) {}
   Narrow& operator=(const Narrow&) = default;
-  void operator=(const Narrow& from) volatile { bits = from.bits; }
+  // Through such pointers TVM sums up within a warp, whose threads then read, and then write, together.
+  void operator=(const Narrow& from) volatile {
+    Yield();
+    bits = from.bits;
+    Yield();
+  }
   Narrow(float value) { Store(&bits, type, 0, value); }  // NOLINT: as CUDA's, not explicit
   Narrow(double value) : Narrow(static_cast<float>(value)) {}
   Narrow(int value) : Narrow(static_cast<float>(value)) {}

@@ -6,11 +6,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 
+from benchmarks.gpu_models import in_dtype
 from collage.backends.nvidia.libraries import driver_reason
 from collage.frontend.inputs import random_inputs
+from collage.measure.numerics import difference
+from collage.runtime.arrays import load_arrays, numpy_dtype
+from collage.verify.original import Original
 from tests import simulated_gpu
 from tests.backends.regions import convolutions
 
@@ -46,16 +49,17 @@ def test_kernels_and_executables_compute_the_models_numbers(on_gpu):
 
 @pytest.mark.slow
 def test_the_tests_that_need_a_gpu_pass(on_gpu):
-    """Of TVM's kernels those in float32: the simulated compiler has no 16-bit types."""
-    chosen = "not (tvm-cuda and float16) and not (tvm-cuda and bfloat16) and not TestCudaDevice"
-    arguments = ("-m", "gpu", "-k", chosen, "tests/backends/nvidia", "tests/measure")
+    arguments = ("-m", "gpu", "-k", "not TestCudaDevice", "tests/backends/nvidia", "tests/measure")
     assert " passed" in on_gpu("pytest", "-p", "no:cacheprovider", *arguments)
 
 
 @pytest.mark.slow
-def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dtype):
+    """What it exchanges has the model's own type; the reference of bfloat16 is computed in float32."""
     function = convolutions(tmp_path)
-    model, bundle = tmp_path / "model.onnx", tmp_path / "bundle"
+    bundle = tmp_path / "bundle"
+    model = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
     said = on_gpu(
         "collage", "compile", str(model), "--device", "cuda", "--backends", "cudnn,tvm-cuda",
         "--effort", "quick", "--refine", "0s", "--cache-dir", str(tmp_path / "cache"),
@@ -65,13 +69,14 @@ def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path):
     manifest = json.loads((bundle / "manifest.json").read_text())
     assert (manifest["device"], manifest["compute_capability"]) == ("cuda", "90")
     assert manifest["libraries"]["cudart"]["version"] == "13"
-    (inputs,) = random_inputs(function, 5).values()
+    (inputs,) = (one.astype(numpy_dtype(dtype)) for one in random_inputs(function, 5).values())
     np.save(tmp_path / "x.npy", inputs)
     on_gpu("collage", "run", str(bundle), "--input", f"x={tmp_path / 'x.npy'}",
            "--save", str(tmp_path / "out.npz"))  # fmt: skip
-    (expected,) = onnxruntime.InferenceSession(str(model)).run(None, {"x": inputs})
-    with np.load(tmp_path / "out.npz") as found:
-        np.testing.assert_allclose(found["y"], expected, rtol=1e-4, atol=1e-5)
+    (expected,) = Original(model).run((), {"x": inputs})
+    found = load_arrays(tmp_path / "out.npz")["y"]
+    assert found.dtype.name == expected.dtype.name == dtype
+    assert not difference([expected], [found])
     log = (tmp_path / "log").read_text()
     assert "launch graph" in log
     assert "spoiled" not in log
