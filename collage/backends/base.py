@@ -105,6 +105,9 @@ class Backend(abc.ABC):
     """Further variants that compute products in less than float32, each with what it computes in
     ("bf16"). They are candidates only where the user allows it, on regions that hold a product, and
     are judged by the error budget."""
+    captures: bool = True
+    """On a GPU: its kernels may be captured in CUDA graphs (`PluginKernel.captures`). A plan with one that
+    may not launches every kernel from the host."""
     recipes: Path | None = None
     """Where whoever compiles keeps what a variant needs beyond its name (a tuned schedule)."""
 

@@ -109,6 +109,7 @@ def test_a_sticky_error_kills_the_worker_and_not_the_run(tmp_path):
     assert costs[0].seconds == pytest.approx(COLD_S)
     assert "crashed: exit code 1" in costs[1].reason
     assert "illegal memory access (700)" in costs[1].reason
+    assert CostTable(tmp_path, measurer.key.environment).get(measurer.key.launch).seconds == 5e-6
     again = make_measurer(tmp_path)
     assert [cost.reason for cost in again.measure(batch)] == [cost.reason for cost in costs]
     assert again.measured == 0

@@ -17,6 +17,8 @@ from collage.backends.base import CudaKernel
 from collage.errors import BackendError, InputError
 from collage.frontend.inputs import random_inputs, reference_values
 from collage.frontend.region import region_values
+from collage.measure.boundary import LENGTHS, gpu_boundary
+from collage.measure.cuda import CudaDevice
 from collage.runtime.cuda import cuda
 from collage.runtime.exchange import _device_tensor
 from tests.backends.nvidia.plans import BACKENDS, bundle_of, check, plan_of, run_plan, windows
@@ -55,6 +57,16 @@ def test_kernels_that_allow_it_are_captured_and_replayed(tmp_path):
     assert len(logged("begin capture")) == len(logged("end capture")) == 1
     assert len(logged("launch graph")) >= 2
     assert logged("captured collage_main")
+
+
+def test_links_are_measured_in_graphs_and_launched_one_by_one():
+    found = gpu_boundary(CudaDevice().synchronize)
+    assert 0 <= found.call_s < 1e-2
+    assert 0 <= found.launch_s < 1e-2
+    graphs = {line for line in logged("launch graph")}
+    assert len(graphs) == len(LENGTHS)  # the whole chain but for its ends
+    assert logged("begin capture")
+    assert not logged("spoiled")
 
 
 def test_a_plan_with_a_region_on_the_host_is_not_captured(tmp_path):
