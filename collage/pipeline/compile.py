@@ -15,7 +15,7 @@ import numpy as np
 
 from collage.assemble import FunctionPlan, assemble, kernel_symbol
 from collage.backends.base import PluginKernel
-from collage.backends.nvidia.compiler import ARCHITECTURE
+from collage.backends.nvidia.architecture import architecture
 from collage.bundle.publish import Facts, Published, publish
 from collage.errors import InputError, MeasureError
 from collage.frontend import Function, Model
@@ -93,7 +93,7 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         _libraries((one.kernels for one in compiled), session.options.device),
         manifest_precision(allowed, results) if allowed else None,
         session.options.device,
-        "" if session.options.device == "cpu" else ARCHITECTURE.removeprefix("sm_"),
+        "" if session.options.device == "cpu" else architecture().removeprefix("sm_"),
     )
     run = Run(
         model,

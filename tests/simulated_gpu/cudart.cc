@@ -105,6 +105,11 @@ int Lose(int error) {
   return Return(error);
 }
 
+int Capability() {
+  const char* said = std::getenv("SIMULATED_GPU_CAPABILITY");
+  return said == nullptr ? 90 : std::atoi(said);
+}
+
 int Lost() { return The().lost; }
 
 int Enqueue(void* stream, const char* name, Work work) {
@@ -310,7 +315,7 @@ int cudaGetDeviceCount(int* count) {
 int cudaDeviceGetAttribute(int* value, int attribute, int) {
   static const std::map<int, int> kValues = {
       {1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535},
-      {8, 49152}, {10, 32}, {12, 65536}, {13, 1000000}, {16, 4}, {38, 1 << 20}, {75, 9}, {76, 0},
+      {8, 49152}, {10, 32}, {12, 65536}, {13, 1000000}, {16, 4}, {38, 1 << 20}, {75, Capability() / 10}, {76, Capability() % 10},
       {97, 232448}};
   auto found = kValues.find(attribute);
   *value = found == kValues.end() ? 0 : found->second;

@@ -63,7 +63,7 @@ def test_links_are_measured_in_graphs_and_launched_one_by_one():
     found = gpu_boundary(CudaDevice().synchronize)
     assert 0 <= found.call_s < 1e-2
     assert 0 <= found.launch_s < 1e-2
-    graphs = {line for line in logged("launch graph")}
+    graphs = set(logged("launch graph"))
     assert len(graphs) == len(LENGTHS)  # the whole chain but for its ends
     assert logged("begin capture")
     assert not logged("spoiled")

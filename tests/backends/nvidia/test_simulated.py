@@ -31,10 +31,12 @@ def toolkit(tmp_path_factory):
 def on_gpu(toolkit, tmp_path):
     """Run a program in a process that sees the simulated GPU; return what it says."""
 
-    def run(*arguments, fails=False):
+    def run(*arguments, fails=False, capability="90"):
+        environment = simulated_gpu.environment(toolkit, tmp_path / "log")
+        environment["SIMULATED_GPU_CAPABILITY"] = capability
         done = subprocess.run(
             [sys.executable, "-m", *arguments], capture_output=True, text=True, check=False,
-            env=simulated_gpu.environment(toolkit, tmp_path / "log"), cwd=ROOT, timeout=550,
+            env=environment, cwd=ROOT, timeout=550,
         )  # fmt: skip
         assert (done.returncode != 0) == fails, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout + done.stderr
@@ -54,8 +56,8 @@ def test_the_tests_that_need_a_gpu_pass(on_gpu):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dtype):
+@pytest.mark.parametrize(("dtype", "capability"), [("float32", "90"), ("bfloat16", "86")])
+def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dtype, capability):
     """What it exchanges has the model's own type; the reference of bfloat16 is computed in float32."""
     function = convolutions(tmp_path)
     bundle = tmp_path / "bundle"
@@ -63,16 +65,16 @@ def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dty
     said = on_gpu(
         "collage", "compile", str(model), "--device", "cuda", "--backends", "cudnn,tvm-cuda",
         "--effort", "quick", "--refine", "0s", "--cache-dir", str(tmp_path / "cache"),
-        "--output", str(bundle), "--json",
+        "--output", str(bundle), "--json", capability=capability,
     )  # fmt: skip
     assert '"plan"' in said
     manifest = json.loads((bundle / "manifest.json").read_text())
-    assert (manifest["device"], manifest["compute_capability"]) == ("cuda", "90")
+    assert (manifest["device"], manifest["compute_capability"]) == ("cuda", capability)
     assert manifest["libraries"]["cudart"]["version"] == "13"
     (inputs,) = (one.astype(numpy_dtype(dtype)) for one in random_inputs(function, 5).values())
     np.save(tmp_path / "x.npy", inputs)
     on_gpu("collage", "run", str(bundle), "--input", f"x={tmp_path / 'x.npy'}",
-           "--save", str(tmp_path / "out.npz"))  # fmt: skip
+           "--save", str(tmp_path / "out.npz"), capability=capability)  # fmt: skip
     (expected,) = Original(model).run((), {"x": inputs})
     found = load_arrays(tmp_path / "out.npz")["y"]
     assert found.dtype.name == expected.dtype.name == dtype
@@ -80,6 +82,9 @@ def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dty
     log = (tmp_path / "log").read_text()
     assert "launch graph" in log
     assert "spoiled" not in log
+    if capability != "90":
+        refused = on_gpu("collage", "run", str(bundle), fails=True)
+        assert "made for a GPU of compute capability 86, and this one has 90" in refused
 
 
 def test_a_bundle_for_a_gpu_says_what_a_machine_lacks():
