@@ -45,21 +45,25 @@ class DeviceIdentity:
     """What a cost on a device is true for.
 
     Attributes:
-        clocks: "locked at 1980 MHz", or "free".
         mig: the MIG profile, "" without.
+        clocks: the policy: clocks that were set, the power limit, persistence.
+        sharing: how other processes get at it, "" where nothing is known of any.
     """
 
     name: str
     compute_capability: str
     driver: str
     mig: str = ""
-    clocks: str = "free"
+    clocks: str = "unknown clocks"
+    sharing: str = ""
 
     @property
     def text(self) -> str:
         """One line, for the environment of every cost."""
         mig = f" MIG {self.mig}" if self.mig else ""
-        return f"{self.name}{mig} sm_{self.compute_capability} driver {self.driver} {self.clocks}"
+        shared = f", {self.sharing}" if self.sharing else ""
+        what = f"{self.name}{mig} sm_{self.compute_capability} driver {self.driver}"
+        return f"{what}, {self.clocks}{shared}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A simulated GPU: test doubles of the CUDA driver, its runtime, cuBLASLt, cuDNN and nvcc, built with g++.
+"""A simulated GPU: doubles of the CUDA driver and runtime, cuBLASLt, cuDNN, NVML and nvcc, built with g++.
 
 Programs find them as they find the real ones (CUDA_HOME, the loader's path), so what runs on it is the
 whole of Collage in a process of its own, unchanged. Device memory cannot be touched by the host,
@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 LIBRARIES = {
     "cudart.cc": "libcudart.so.13",
     "cuda.cc": "libcuda.so.1",
+    "nvml.cc": "libnvidia-ml.so.1",
     "cublaslt.cc": "libcublasLt.so.13",
     "cudnn.cc": "libcudnn.so.9",
 }
@@ -48,7 +49,7 @@ def environment(toolkit: Path, log: Path) -> dict[str, str]:
 
 def _compile(source: Path, library: Path) -> None:
     versions = library.parent / f"{library.name}.map"
-    versions.write_text(f"{library.name} {{ global: *; }};\n")
+    versions.write_text(f"{library.name.replace('-', '_')} {{ global: *; }};\n")
     linked = [] if source.name == "cudart.cc" else ["-L", str(library.parent), "-l:libcudart.so.13"]
     command = [
         "g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{HERE}", str(source), *linked,

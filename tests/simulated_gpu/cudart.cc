@@ -3,6 +3,8 @@
 // Device memory is one range without access rights: host code that reads it ends with a signal, as on a
 // machine with a GPU. Kernels and copies run at once, in the calling thread, unless their stream captures.
 // SIMULATED_GPU_LOG names a file to which every allocation, launch, copy and capture adds a line.
+#include <setjmp.h>
+#include <signal.h>
 #include <sys/mman.h>
 
 #include <chrono>
@@ -67,6 +69,25 @@ class Opened {
   }
 };
 
+sigjmp_buf fault;
+
+void OnFault(int) { siglongjmp(fault, 1); }
+
+// Runs a kernel or a copy. One that touches memory which is none ends there, and false is returned.
+bool RunGuarded(const Work& work) {
+  struct sigaction guard = {}, before;
+  guard.sa_handler = OnFault;
+  sigaction(SIGSEGV, &guard, &before);
+  bool whole = sigsetjmp(fault, 1) == 0;
+  if (whole) {
+    if (The().open++ == 0) mprotect(The().memory, kMemory, PROT_READ | PROT_WRITE);
+    work();
+  }
+  if (--The().open == 0) mprotect(The().memory, kMemory, PROT_NONE);
+  sigaction(SIGSEGV, &before, nullptr);
+  return whole;
+}
+
 int Return(int code) {
   if (The().lost != kSuccess) code = The().lost;
   if (code != kSuccess) The().last = code;
@@ -122,9 +143,7 @@ int Enqueue(void* stream, const char* name, Work work) {
   }
   if (stream == nullptr && The().capturing > 0) return Return(NotCaptured(name));
   Log(std::string("run ") + name);
-  Opened opened;
-  work();
-  return Return(kSuccess);
+  return RunGuarded(work) ? Return(kSuccess) : Lose(kIllegalAddress);
 }
 
 namespace {

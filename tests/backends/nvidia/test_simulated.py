@@ -91,3 +91,25 @@ def test_a_bundle_for_a_gpu_says_what_a_machine_lacks():
     from collage.runtime.gpu import gpu_problem
 
     assert gpu_problem("90").startswith("the bundle needs a GPU of NVIDIA, and there is no NVIDIA")
+
+
+@pytest.mark.slow
+def test_kernels_that_kill_cost_their_candidates_and_not_the_run(on_gpu, tmp_path):
+    """One writes to an address that is none, one takes all memory: new workers measure the rest."""
+    convolutions(tmp_path)
+    bundle = tmp_path / "bundle"
+    faults = ",".join(
+        f"tests.backends.nvidia.faulty:{one}Backend" for one in ("Crashing", "Hungry")
+    )
+    said = on_gpu(
+        "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda",
+        "--backends", f"{faults},tvm-cuda", "--effort", "quick", "--refine", "0s", "--budget", "60s",
+        "--memory", "2GiB", "--cache-dir", str(tmp_path / "cache"), "--output", str(bundle), "--json",
+    )  # fmt: skip
+    summary = json.loads(said[said.index("{") :])
+    assert {region["backend"] for region in summary["plan"]} <= {"tvm-cuda", "host"}
+    (table,) = (tmp_path / "cache" / "costs").glob("*.jsonl")
+    text = table.read_text()
+    assert "an illegal memory access was encountered (700)" in text
+    assert "needs more than 2 GiB of memory" in text
+    on_gpu("collage", "run", str(bundle))
