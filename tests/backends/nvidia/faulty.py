@@ -1,53 +1,45 @@
 """Toolchains of a GPU with faults; the processes that measure import them."""
 
 import numpy as np
-import tvm
-from tvm import tirx
+from tvm import te
 
 from collage.backends.base import TirKernel
+from collage.backends.tvm.lower import SYMBOL
 from collage.backends.tvm_cuda import TvmCudaBackend
+from collage.backends.tvm_cuda.schedule import schedule
+from collage.frontend.region import region_values
 
 FAR = 1 << 40
-"""Elements between a tensor and where the kernel writes: no card has so much memory."""
+"""Elements between a tensor and where the kernel reads: no card has so much memory."""
 
 
-class CrashingBackend(TvmCudaBackend):
-    """Its kernels write to an address that is none."""
+class Relus(TvmCudaBackend):
+    """Takes nothing else."""
 
-    name = "crashing"
     variants = ("",)
 
+    def unsupported(self, function, node):
+        return None if function.graph.nodes[node].op == "Relu" else "only Relu"
+
+
+class CrashingBackend(Relus):
+    """Its kernels read an address that is none."""
+
+    name = "crashing"
+
     def compile(self, function, nodes, threads, variant=""):
-        kernel = super().compile(function, nodes, threads, variant)
-        (broken,) = (strayed(one) for one in kernel.module.functions.values())
-        return TirKernel(
-            tvm.IRModule({kernel.symbol: broken}), kernel.symbol, kernel.constants, "cuda"
-        )
+        (name,), _ = region_values(function, nodes)
+        read = te.placeholder(function.type_of(name).shape, "float32", "x")
+        made = te.compute(read.shape, lambda first, *rest: read(first + np.int64(FAR), *rest))
+        return TirKernel(schedule(te.create_prim_func([read, made])), SYMBOL, (), "cuda")
 
 
-class HungryBackend(TvmCudaBackend):
+class HungryBackend(Relus):
     """Takes the host's memory when it compiles."""
 
     name = "hungry"
-    variants = ("",)
 
     def compile(self, function, nodes, threads, variant=""):
         eaten = []
         while True:
             eaten.append(np.ones(1 << 24))
-
-
-def strayed(function):
-    """Return the function with every store to its last parameter far away."""
-    output = function.params[-1].name
-
-    def store(node):
-        if node.buffer.name == output:
-            first, *others = node.indices
-            return tirx.BufferStore(
-                node.buffer, node.value, [first + tirx.const(FAR, "int64"), *others]
-            )
-        return None
-
-    body = tirx.stmt_functor.ir_transform(function.body, None, store, ["tirx.BufferStore"])
-    return function.with_body(body)
