@@ -14,13 +14,17 @@ from onnx import helper, numpy_helper
 from benchmarks.gpu_models import Budget, imported, in_dtype, row_of
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import CudaKernel
+from collage.cost import CostTable, Environment
 from collage.errors import BackendError, InputError
-from collage.frontend.inputs import random_inputs, reference_values
+from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.region import region_values
 from collage.measure.boundary import LENGTHS, gpu_boundary
 from collage.measure.cuda import CudaDevice
+from collage.measure.local import LocalMeasurer
+from collage.measure.work import Work
 from collage.runtime.cuda import cuda
 from collage.runtime.exchange import _device_tensor
+from tests.backends.nvidia.faulty import CrashingBackend
 from tests.backends.nvidia.plans import BACKENDS, bundle_of, check, plan_of, run_plan, windows
 from tests.backends.regions import _function, _weight, convolutions
 
@@ -209,6 +213,25 @@ def test_an_output_that_is_an_input_has_memory_of_its_own(tmp_path):
     found = bundle_of(plan, tmp_path).run_tensors({"x": Producer(given)})["y"]
     cuda().copy(given.data_ptr(), np.zeros(6, "float32").ctypes.data, 24, 1, 0)
     np.testing.assert_array_equal(found.numpy(), x.reshape(3, 2))
+
+
+def test_a_bad_address_costs_its_candidate_alone(tmp_path):
+    """The worker ends with the device's words; a new one measures what comes after."""
+    function = convolutions(tmp_path)
+    reference = tmp_path / "reference"
+    save_reference(reference_values(function, random_inputs(function, 0)), reference)
+    backends = [BACKENDS["tvm-cuda"], CrashingBackend()]
+    environment = Environment("cpu", "", 2, 1, "gpu", "test")
+    measurer = LocalMeasurer(
+        [function], backends, CostTable(tmp_path), environment, reference_dir=reference,
+        device="cuda",
+    )  # fmt: skip
+    relu = next(1 << node.index for node in function.graph.nodes if node.op == "Relu")
+    wanted = [("tvm-cuda", ""), ("crashing", ""), ("tvm-cuda", "fallback")]
+    costs = measurer.measure([Work(function.name, relu, *one) for one in wanted])
+    measurer.close()
+    assert [one.is_valid for one in costs] == [True, False, True], [one.reason for one in costs]
+    assert "an illegal memory access was encountered (700)" in costs[1].reason
 
 
 LIBRARY = """
