@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         page.add("", "## Models", "", HEADER)
         for (name, dtype), file in models.items():
-            if dtype != "bfloat16" and time.monotonic() < end - KERNELS_S:
+            if time.monotonic() < end - KERNELS_S:
                 page.add(row_of(name, dtype, file, folder, Budget()))
         page.add("", "## Kernels", "", *Row.header)
         here = [backend for backend in backends if backend.availability().available]

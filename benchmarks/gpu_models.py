@@ -1,8 +1,7 @@
 """Whole models on a GPU: compiled, checked, and timed against single toolchains, frameworks and PyTorch.
 
-Each model is compiled in float32 and float16 with the command line, in a process of its own; the bundle
-checks its golden data and is timed, with CUDA graphs and without. bfloat16 has no numpy arrays to be
-exchanged in, so its kernels are measured (`benchmarks.gpu`) and its executables are not made.
+Each model is compiled in every type with the command line, in a process of its own; the bundle checks its
+golden data, and is timed with CUDA graphs and without.
 """
 
 import json

@@ -22,6 +22,7 @@ from collage.cli_registry import add_registry_commands
 from collage.cli_store import add_store_commands
 from collage.errors import CollageError, InputError, OptionError
 from collage.options import DEFAULT_TOLERANCE, DEVICES, EFFORTS, Options, Precision
+from collage.runtime.arrays import restored, save_arrays
 
 EPILOG = __doc__ or ""
 
@@ -204,12 +205,12 @@ def _run(arguments: argparse.Namespace) -> int:
         if not found:
             raise OptionError(f"--input {text}: write NAME=FILE.npy")
         try:
-            feeds[name] = np.load(file, allow_pickle=False)
+            feeds[name] = restored(np.load(file, allow_pickle=False))
         except (OSError, ValueError) as error:
             raise InputError(f"--input {name}: {file} is no .npy file: {error}") from error
     outputs = bundle.run(feeds)
     if arguments.save:
-        np.savez(arguments.save, **outputs)  # type: ignore[arg-type]
+        save_arrays(arguments.save, outputs)
     shapes = {name: [str(value.dtype), list(value.shape)] for name, value in outputs.items()}
     lines = [f"{name}  {value.dtype}{list(value.shape)}" for name, value in outputs.items()]
     say(arguments.json, {"outputs": shapes}, "\n".join(lines))

@@ -1,6 +1,8 @@
 // The CUDA runtime, and the copies at the borders of an executable for a GPU:
 //   collage.copy_to_device(host, device), collage.copy_to_host(device, host)
 // on the current stream. The host's memory may be read or written by others as soon as they return.
+//   collage.touch(device, device)
+// queues the least work that there is, on the second tensor: what is left of a chain of them are launches.
 #include "cuda_runtime.h"
 
 #include <tvm/ffi/container/tensor.h>
@@ -26,6 +28,7 @@ struct Runtime {
   Malloc allocate_host = FindSymbolAs<Malloc>(library, kRuntime, "cudaMallocHost");
   Release release_host = FindSymbolAs<Release>(library, kRuntime, "cudaFreeHost");
   MemcpyAsync copy = FindSymbolAs<MemcpyAsync>(library, kRuntime, "cudaMemcpyAsync");
+  MemsetAsync fill = FindSymbolAs<MemsetAsync>(library, kRuntime, "cudaMemsetAsync");
   Synchronize wait = FindSymbolAs<Synchronize>(library, kRuntime, "cudaStreamSynchronize");
   StreamCreate create_stream = FindSymbolAs<StreamCreate>(library, kRuntime, "cudaStreamCreate");
   StreamDestroy destroy_stream =
@@ -50,6 +53,11 @@ void CopyTensor(const DLTensor* from, const DLTensor* to, int kind) {
   Stream stream = CurrentStream(device->device);
   Copy(DataOf(to), DataOf(from), SizeOf(from), kind, stream);
   Wait(stream);
+}
+
+void Touch(const DLTensor* to) {
+  CheckOnDevice(to, "touch");
+  Check(Runtime::Get().fill(DataOf(to), 0, 4, CurrentStream(to->device)), "a touch");
 }
 
 }  // namespace
@@ -131,6 +139,7 @@ TVM_FFI_STATIC_INIT_BLOCK() {
   tvm::ffi::reflection::GlobalDef()
       .def("collage.copy_to_device",
            [](DLTensor* from, DLTensor* to) { CopyTensor(from, to, kHostToDevice); })
+      .def("collage.touch", [](DLTensor*, DLTensor* to) { Touch(to); })
       .def("collage.copy_to_host",
            [](DLTensor* from, DLTensor* to) { CopyTensor(from, to, kDeviceToHost); });
 }

@@ -18,6 +18,7 @@ constexpr int kHostToDevice = 1, kDeviceToHost = 2;  // cudaMemcpyKind
 using Malloc = int (*)(void**, std::size_t);
 using Release = int (*)(void*);
 using MemcpyAsync = int (*)(void*, const void*, std::size_t, int kind, Stream);
+using MemsetAsync = int (*)(void*, int value, std::size_t, Stream);
 using Synchronize = int (*)(Stream);
 using StreamCreate = int (*)(Stream*);
 using StreamDestroy = int (*)(Stream);

@@ -14,7 +14,7 @@ Complexity: linear in the number of regions; a region's kernel is compiled at mo
 import errno
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -67,6 +67,11 @@ class Places:
         self.builder = builder
         self.function = function
         self.known: dict[str, relax.Expr] = {}
+
+    @property
+    def name(self) -> str:
+        """What the function is called in the executable."""
+        return self.function.name
 
     def type_of(self, value: str) -> relax.TensorType:
         """Return the type of a kernel's result."""
@@ -121,17 +126,19 @@ def assemble(
     """
     load_plugin()
     builder = relax.BlockBuilder()
-    modules: list[tvm_ffi.Module] = []
+    callees = Callees()
     try:
         for plan in plans:
-            emit_function(builder, plan, modules, _places(builder, plan, threads, device))
+            for places in _places(builder, plan, threads, device):
+                emit_function(builder, plan, callees, places)
         module = builder.get()
-        if modules:
-            module = module.with_attr("external_mods", modules)
+        if callees.modules:
+            module = module.with_attr("external_mods", list(callees.modules.values()))
         if device == "cpu":
             executable = tvm.compile(module, target=host_target(threads))
         else:
-            from collage.assemble.gpu import captures, compile_for_gpu
+            from collage.assemble.gpu import captures
+            from collage.backends.tvm_cuda.executable import compile_for_gpu
 
             executable = compile_for_gpu(module, threads, graphs and captures(plans))
         with TemporaryDirectory(dir=path.parent) as objects:
@@ -144,41 +151,48 @@ def assemble(
         raise BackendError(f"the plan could not be assembled: {_cause(error)}") from error
 
 
-def _places(builder: relax.BlockBuilder, plan: FunctionPlan, threads: int, device: str) -> Places:
+def _places(
+    builder: relax.BlockBuilder, plan: FunctionPlan, threads: int, device: str
+) -> list[Places]:
+    """Return every way in which the function is to be in the executable."""
     if device == "cpu":
-        return Places(builder, plan.function)
-    from collage.assemble.gpu import GpuPlaces
+        return [Places(builder, plan.function)]
+    from collage.assemble.gpu import DevicePlaces, GpuPlaces
 
-    return GpuPlaces(builder, plan.function, threads)
+    return [one(builder, plan.function, threads) for one in (GpuPlaces, DevicePlaces)]
+
+
+@dataclass
+class Callees:
+    """What the calls of an executable refer to, by symbol: made once, called from several functions."""
+
+    modules: dict[str, tvm_ffi.Module] = field(default_factory=dict)
+    natives: dict[str, tuple[relax.GlobalVar, list[relax.Expr]]] = field(default_factory=dict)
+    """TIR functions with their constants."""
 
 
 def emit_function(
-    builder: relax.BlockBuilder,
-    plan: FunctionPlan,
-    modules: list[tvm_ffi.Module],
-    places: Places,
+    builder: relax.BlockBuilder, plan: FunctionPlan, callees: Callees, places: Places
 ) -> None:
-    """Emit the calls of one function; the modules that they need are appended to `modules`."""
+    """Emit the calls of one function; what they need is added to `callees`."""
     function = plan.function
     inputs = function.graph.inputs
     params = [
         relax.Var(f"v{position}", places.param_type(value)) for position, value in enumerate(inputs)
     ]
-    with builder.function(function.name, params):
+    with builder.function(places.name, params):
         with builder.dataflow():
             for value, param in zip(inputs, params, strict=True):
                 places.enter(value, param)
             for position, planned in enumerate(plan.kernels):
                 symbol = kernel_symbol(function.name, position, planned.backend)
-                _emit_kernel(planned, symbol, places, modules)
+                _emit_kernel(planned, symbol, places, callees)
             results = [places.result(value) for value in function.graph.outputs]
             result = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
         builder.emit_func_output(result)
 
 
-def _emit_kernel(
-    planned: PlannedKernel, symbol: str, places: Places, modules: list[tvm_ffi.Module]
-) -> None:
+def _emit_kernel(planned: PlannedKernel, symbol: str, places: Places, callees: Callees) -> None:
     builder = places.builder
     arguments = [places.argument(value) for value in planned.inputs]
     types = [places.type_of(value) for value in planned.outputs]
@@ -187,17 +201,21 @@ def _emit_kernel(
             shape = places.function.graph.types[planned.outputs[0]].shape
             call = relax.op.reshape(arguments[0], shape)
         case PluginKernel(kind, blob, allocates):
-            modules.append(tvm_ffi.get_global_func("collage.create_module")(kind, symbol, blob))
+            if symbol not in callees.modules:
+                create = tvm_ffi.get_global_func("collage.create_module")
+                callees.modules[symbol] = create(kind, symbol, blob)
             if allocates:
                 made = types[0] if len(types) == 1 else relax.TupleType(types)
                 call = relax.op.call_pure_packed(symbol, *arguments, ty_args=made)
             else:
                 call = relax.op.call_dps_packed(symbol, relax.Tuple(arguments), out_ty=types)
         case TirKernel(module, name, constants):
-            body = module[name].with_attr("global_symbol", symbol)
-            function_var = builder.add_func(body, symbol)
-            weights = [relax.const(tvm.runtime.tensor(constant)) for constant in constants]
-            call = relax.op.call_tir(function_var, relax.Tuple([*arguments, *weights]), types)
+            if symbol not in callees.natives:
+                body = module[name].with_attr("global_symbol", symbol)
+                weights = [relax.const(tvm.runtime.tensor(constant)) for constant in constants]
+                callees.natives[symbol] = builder.add_func(body, symbol), weights
+            native, weights = callees.natives[symbol]
+            call = relax.op.call_tir(native, relax.Tuple([*arguments, *weights]), types)
         case CudaKernel():
             raise BackendError(f"the kernel of {planned.backend} needs a GPU: add --device cuda")
     variable = builder.emit(call)

@@ -3,31 +3,30 @@
 The function takes and returns host tensors. An input is copied to the device where the first kernel reads
 it, a result is copied back at the end; both are kernels of the plug-in on the machine's current stream. All
 other values stay in device memory that TVM's planner lays out once, as it does the host's; constants are
-uploaded when the machine starts. Kernels that TVM generated are machine code inside the file, made by
-nvcc here; those that nvcc compiled from templates travel as their shared library.
+uploaded when the machine starts. The same kernels are called by a second function, without the copies,
+whose inputs and results are tensors of the device. Kernels that TVM generated are machine code inside
+the file, made by nvcc here; those that nvcc compiled from templates travel as their shared library.
 
 Where every kernel allows it, TVM's own pass makes each run of kernels one CUDA graph: captured by the
-first call, replayed by the later ones. A kernel that waits for the host cannot be captured (`captures`), and
-a plan with one has no graphs.
+first call, replayed by the later ones. Where inputs are the caller's own tensors, kernels that read them
+are launched alone, since a graph holds addresses. A kernel that waits for the host cannot be captured
+(`captures`), and a plan with one has no graphs.
 """
 
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.relax import transform
 
 from collage.assemble.executable import FunctionPlan, Places, PlannedKernel, relax_type
 from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
-from collage.backends.tvm.target import host_target
-from collage.backends.tvm_cuda.schedule import cuda_target, use_nvcc
+from collage.backends.tvm_cuda.executable import devices
 from collage.errors import BackendError
 from collage.frontend import Function
 from collage.runtime.blob import Header, pack
-from collage.runtime.plugin import load_cuda_runtime
+from collage.runtime.machine import on_device
 
 if TYPE_CHECKING:
     from collage.graph.dataflow import OpenType, TensorType
@@ -41,7 +40,7 @@ class GpuPlaces(Places):
 
     def __init__(self, builder: relax.BlockBuilder, function: Function, threads: int) -> None:
         super().__init__(builder, function)
-        self._gpu, self._host = _devices(threads)
+        self._gpu, self._host = devices(threads)
         self._params: dict[str, relax.Expr] = {}
 
     def type_of(self, value: str) -> relax.TensorType:
@@ -88,6 +87,23 @@ class GpuPlaces(Places):
         return found
 
 
+class DevicePlaces(GpuPlaces):
+    """Inputs and results of the function are on the device too, and nothing is copied."""
+
+    @property
+    def name(self) -> str:
+        return on_device(self.function.name)
+
+    def param_type(self, value: str) -> relax.TensorType:
+        return self.type_of(value)
+
+    def enter(self, value: str, param: relax.Var) -> None:
+        self.known[value] = param
+
+    def result(self, value: str) -> relax.Expr:
+        return Places.result(self, value)
+
+
 def library_kernel(kernel: CudaKernel, inputs: int) -> PluginKernel:
     """Return a kernel that nvcc compiled as one of the plug-in, which carries the file."""
     header: Header = {"symbol": f"__tvm_ffi_{kernel.symbol}", "inputs": inputs}
@@ -102,45 +118,3 @@ def captures(plans: Sequence[FunctionPlan]) -> bool:
 
 def _captures(kernel: Kernel) -> bool:
     return isinstance(kernel, CudaKernel | TirKernel) or kernel.captures
-
-
-def compile_for_gpu(module: tvm.IRModule, threads: int, capture: bool) -> tvm.runtime.Executable:
-    """Compile the host part, and the kernels that TVM generated; `capture` makes CUDA graphs.
-
-    Raises:
-        BackendError: there is no nvcc, or no CUDA runtime.
-    """
-    use_nvcc()
-    load_cuda_runtime()
-    module.update_global_info("vdevice", list(_devices(threads)))
-    target = tvm.target.Target(cuda_target(), host_target(threads))
-    options = {"relax.backend.use_cuda_graph": capture}
-    with target, tvm.transform.PassContext(opt_level=3, config=options):
-        lowered = tvm.transform.Sequential(_passes())(module)
-        return tvm.compile(lowered, target=target, relax_pipeline=tvm.transform.Sequential([]))
-
-
-@cache
-def _devices(threads: int) -> tuple[relax.VDevice, relax.VDevice]:
-    """GPU and host; types and module refer to the same objects."""
-    gpu = relax.VDevice(cuda_target(), 0, "global")
-    return gpu, relax.VDevice(host_target(threads), 0, "global")
-
-
-def _passes() -> list[tvm.transform.Pass]:
-    """TVM's own, without those that would choose kernels or schedules."""
-    return [
-        transform.LegalizeOps(),
-        transform.RewriteDataflowReshape(),
-        transform.ToNonDataflow(),
-        transform.RemovePurityChecking(),
-        transform.CallTIRRewrite(),
-        transform.StaticPlanBlockMemory(),
-        transform.RewriteCUDAGraph(),
-        transform.LowerAllocTensor(),
-        transform.KillAfterLastUse(),
-        transform.LowerRuntimeBuiltin(),
-        transform.ComputePrimValue(),
-        transform.VMShapeLower(),
-        transform.AttachGlobalSymbol(),
-    ]

@@ -115,6 +115,9 @@ class Backend(abc.ABC):
     are judged by the error budget."""
     elsewhere: str = ""
     """Its identity on the machine that measures, where that is not this one."""
+    captures: bool = True
+    """On a GPU: its kernels may be captured in CUDA graphs (`PluginKernel.captures`). A plan with one that
+    may not launches every kernel from the host."""
     recipes: Path | None = None
     """Where whoever compiles keeps what a variant needs beyond its name (a tuned schedule)."""
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from collage.bundle.manifest import Manifest
 from collage.errors import BundleError
+from collage.runtime.arrays import save_arrays
 from collage.store.blobs import digest_of
 from collage.store.folder import check_output, replace_folder, write_durably
 from collage.store.scratch import scratch_folder
@@ -56,7 +57,7 @@ def save_bundle(
             partial = scratch / "new"
             partial.mkdir()
             shutil.copyfile(executable, partial / "model.so")
-            np.savez(partial / "golden.npz", **golden)  # type: ignore[arg-type]
+            save_arrays(partial / "golden.npz", golden)
             for name, text in texts.items():
                 (partial / name).write_text(text)
             digests: dict[str, str] = {

@@ -16,12 +16,14 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from collage.backends.base import Availability, Backend, Part
+from collage.backends.nvidia.architecture import generate_for
 from collage.backends.registry import as_elsewhere, known_backends
 from collage.cluster.kernels import KernelIndex
 from collage.cluster.pod import NodeError, ShardError, environment_here, flushing
 from collage.cluster.shards import Batch, Purpose, ShardWork
 from collage.cost import Costs, Environment
 from collage.frontend import Function, Model
+from collage.measure.device import capability_of
 from collage.measure.environment import this_environment
 from collage.pipeline.request import CompileRequest, fetch_model, read_request
 from collage.pipeline.searching import imported
@@ -70,6 +72,8 @@ def open_shard(
     """
     store = open_store(address, writes=False)
     batch, works = read_shard(store, digest, index, purpose)
+    if capability := capability_of(batch.environment.driver):
+        generate_for(capability)
     request = read_request(store, batch.request)
     backends = fitting_backends(batch, request)
     options = request.compile_options(address, scratch)

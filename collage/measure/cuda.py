@@ -6,13 +6,14 @@ and no batch is discarded. It can only be tested where there is a GPU (marker `g
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from collage.backends.nvidia.libraries import CUDART, driver_reason, open_library
 from collage.errors import MeasureError
 from collage.measure.device import Clocks, DeviceIdentity, Launch, StickyError
+from collage.measure.nvml import Nvml
 from collage.measure.timing import Call
 from collage.runtime.plugin import load_cuda_runtime
 
@@ -23,15 +24,6 @@ STICKY = frozenset({
 
 CAPABILITY_MAJOR, CAPABILITY_MINOR, L2_BYTES = 75, 76, 38
 """cudaDeviceAttr."""
-
-REASONS = {
-    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal",
-    0x80: "power brake",
-}  # fmt: skip
-"""Bits of nvmlDeviceGetCurrentClocksThrottleReasons that make a kernel slower; idle is none of them."""
-
-NVML_CLOCK_SM = 1
-NAME_BYTES = 96
 
 
 class CudaDevice:
@@ -51,7 +43,7 @@ class CudaDevice:
         self._swept = ctypes.c_void_p()
         self._swept_bytes = 0
         self.cache_bytes = self._attribute(L2_BYTES)
-        self._nvml = _Nvml.open(self._bus())
+        self._nvml = Nvml.open(self._bus())
         self.identity = self._identify()
 
     def sweep(self, size_bytes: int) -> None:
@@ -74,9 +66,13 @@ class CudaDevice:
         self._check("cudaEventElapsedTime", ctypes.byref(milliseconds), first, last)
         return milliseconds.value * 1e-3
 
+    def empty(self) -> None:
+        """Queue a write of four bytes, as the plug-in's `collage.touch` does."""
+        self.sweep(4)
+
     def clocks(self) -> Clocks:
         """Read clock and throttle reasons; (0, ()) without NVML."""
-        return self._nvml.clocks() if self._nvml else Clocks(0)
+        return Clocks(*self._nvml.clock()) if self._nvml else Clocks(0)
 
     def synchronize(self) -> None:
         """Wait for all that is queued. Raises StickyError when a kernel has lost the context."""
@@ -141,54 +137,12 @@ class CudaDevice:
     def _identify(self) -> DeviceIdentity:
         capability = f"{self._attribute(CAPABILITY_MAJOR)}{self._attribute(CAPABILITY_MINOR)}"
         if self._nvml is None:
-            return DeviceIdentity("NVIDIA GPU", capability, "unknown", clocks="unknown clocks")
-        mig = "on" if self._nvml.is_mig() else ""
-        return DeviceIdentity(self._nvml.name(), capability, self._nvml.driver(), mig)
+            return DeviceIdentity("NVIDIA GPU", capability, "unknown")
+        name, driver, mig, clocks, sharing = self._nvml.facts(self._uuid())
+        return DeviceIdentity(name, capability, driver, mig, clocks, sharing)
 
-
-class _Nvml:
-    """The few functions of NVML that timing needs."""
-
-    def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
-        self._library = library
-        self._handle = handle
-
-    @classmethod
-    def open(cls, bus: bytes) -> "_Nvml | None":
-        """Open NVML for the device on a PCI bus; None where it is missing or knows no such device."""
-        try:
-            library = ctypes.CDLL("libnvidia-ml.so.1")
-        except OSError:
-            return None
-        handle = ctypes.c_void_p()
-        if library.nvmlInit_v2():
-            return None
-        if library.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle)):
-            return None
-        return cls(library, handle)
-
-    def clocks(self) -> Clocks:
-        clock, reasons = ctypes.c_uint(), ctypes.c_ulonglong()
-        self._library.nvmlDeviceGetClockInfo(self._handle, NVML_CLOCK_SM, ctypes.byref(clock))
-        self._library.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle, ctypes.byref(reasons))
-        found = tuple(text for bit, text in REASONS.items() if reasons.value & bit)
-        return Clocks(clock.value, found)
-
-    def name(self) -> str:
-        return self._text(
-            lambda text: self._library.nvmlDeviceGetName(self._handle, text, NAME_BYTES)
-        )
-
-    def driver(self) -> str:
-        return self._text(lambda text: self._library.nvmlSystemGetDriverVersion(text, NAME_BYTES))
-
-    def is_mig(self) -> bool:
-        current, pending = ctypes.c_uint(), ctypes.c_uint()
-        failed = self._library.nvmlDeviceGetMigMode(
-            self._handle, ctypes.byref(current), ctypes.byref(pending)
-        )
-        return not failed and current.value == 1
-
-    def _text(self, read: Callable[[ctypes.Array[ctypes.c_char]], int]) -> str:
-        text = ctypes.create_string_buffer(NAME_BYTES)
-        return text.value.decode() if read(text) == 0 else "unknown"
+    def _uuid(self) -> bytes:
+        """The device's, or in a slice of a card the slice's; it stays in this process."""
+        found = (ctypes.c_char * 16)()
+        ctypes.CDLL("libcuda.so.1").cuDeviceGetUuid_v2(ctypes.byref(found), self._ordinal)
+        return bytes(found)

@@ -7,11 +7,15 @@ was throttled, or in which its clock moved, is discarded, and after some discard
 as it is, with `drifted` set. An error that stays (an illegal address, an Xid) makes every later call fail:
 the process has to end, and the parent loses that candidate only (`StickyError`).
 
+The way from one event over the least possible work to the next takes some microseconds; it is measured once
+and subtracted, and what such work takes inside an executable is the boundary that is added (`boundary`).
+
 `Device` is the protocol; `collage.measure.cuda` implements it for NVIDIA GPUs, and the tests do it with
 a simulated device. One stream is used, as in deployment; what a launch costs there is in the sample.
 """
 
 import math
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -42,21 +46,31 @@ class DeviceIdentity:
     """What a cost on a device is true for.
 
     Attributes:
-        clocks: "locked at 1980 MHz", or "free".
         mig: the MIG profile, "" without.
+        clocks: the policy: clocks that were set, the power limit, persistence.
+        sharing: how other processes get at it, "" where nothing is known of any.
     """
 
     name: str
     compute_capability: str
     driver: str
     mig: str = ""
-    clocks: str = "free"
+    clocks: str = "unknown clocks"
+    sharing: str = ""
 
     @property
     def text(self) -> str:
         """One line, for the environment of every cost."""
         mig = f" MIG {self.mig}" if self.mig else ""
-        return f"{self.name}{mig} sm_{self.compute_capability} driver {self.driver} {self.clocks}"
+        shared = f", {self.sharing}" if self.sharing else ""
+        what = f"{self.name}{mig} sm_{self.compute_capability} driver {self.driver}"
+        return f"{what}, {self.clocks}{shared}"
+
+
+def capability_of(driver: str) -> str:
+    """Return the compute capability in an identity's text, e.g. "90"; "" for an environment without a GPU."""
+    found = re.search(r" sm_(\d+) driver ", driver)
+    return found[1] if found else ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +96,10 @@ class Device(Protocol):
         """Run `launch` between two events and return the seconds between them."""
         ...
 
+    def empty(self) -> object:
+        """Queue the least work that there is."""
+        ...
+
     def clocks(self) -> Clocks:
         """Read clock and throttle reasons."""
         ...
@@ -95,6 +113,7 @@ class DeviceTimer:
     limits: Limits = field(default_factory=Limits)
     discarded: int = 0
     """Batches of all kernels that were measured while the device was not itself."""
+    _way_s: float | None = None
 
     def time(
         self,
@@ -115,6 +134,8 @@ class DeviceTimer:
         def launch() -> object:
             return call(*arguments)
 
+        if self._way_s is None:
+            self._way_s = statistics.median(self._batch(self.device.empty)[0])
         launch()  # loads its code, chooses its algorithm, allocates what it keeps
         samples: list[float] = []
         spoiled: list[float] = []
@@ -131,7 +152,7 @@ class DeviceTimer:
             if discards >= MOST_DISCARDS:
                 break
         found = samples or spoiled
-        cost = summary([max(sample, SHORTEST_S) + boundary_s for sample in found])
+        cost = summary([max(sample - self._way_s, SHORTEST_S) + boundary_s for sample in found])
         return Timing(cost, drifted=not samples)
 
     def _batch(self, launch: Launch) -> tuple[list[float], bool]:

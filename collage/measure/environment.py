@@ -10,7 +10,7 @@ from collage.options import physical_cores
 PROTOCOL = "cold-1"
 """How costs are measured (`timing`). Change it whenever the numbers would change."""
 
-DEVICE_PROTOCOL = "cuda-cold-1"
+DEVICE_PROTOCOL = "cuda-cold-2"
 """The same for a GPU (`device`)."""
 
 FALLBACK_CACHE_BYTES = 32 << 20

@@ -23,6 +23,7 @@ from collage.cost import Cost, CostKey, Costs, Environment
 from collage.errors import MeasureError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
+from collage.measure.boundary import Boundary
 from collage.measure.messages import Answer, Built, Outcome, Ready, Refused, Setup, Task
 from collage.measure.slot import Job, Slot, State
 from collage.measure.timing import sweep_bytes
@@ -217,9 +218,9 @@ class LocalMeasurer:
 
     def _take(self, run: "_Batch", slot: Slot, answer: Answer) -> None:
         match answer:
-            case Ready(boundary_s):
+            case Ready(boundary):
                 self._failed_starts = 0
-                self._learn_boundary(boundary_s)
+                self._learn_boundary(boundary)
                 slot.rest()
             case Refused(reason):
                 raise MeasureError(f"a measuring process cannot work: {reason}")
@@ -291,10 +292,14 @@ class LocalMeasurer:
                 run_s = self._run_s.get(work.function, math.inf)
                 self._run_s[work.function] = min(cost.seconds, run_s)
 
-    def _learn_boundary(self, boundary_s: float | None) -> None:
-        if boundary_s is not None and self._boundary_s is None:
-            self._boundary_s = boundary_s
-            self._table.put(self.key.boundary, Cost(boundary_s, boundary_s, boundary_s))
+    def _learn_boundary(self, boundary: Boundary | None) -> None:
+        if boundary is None or self._boundary_s is not None:
+            return
+        self._boundary_s = boundary.call_s
+        for key, seconds in (
+            (self.key.launch, boundary.launch_s), (self.key.boundary, boundary.call_s),
+        ):  # fmt: skip
+            self._table.put(key, Cost(seconds, seconds, seconds))
 
 
 class _Batch:

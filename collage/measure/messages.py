@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from collage.cost.cost import Cost
+from collage.measure.boundary import Boundary
 from collage.measure.work import Work
 
 LENGTH = struct.Struct("<Q")
@@ -58,9 +59,9 @@ class Setup:
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker waits for tasks. `boundary_s` is None unless it was asked for."""
+    """The worker waits for tasks. `boundary` is None unless it was asked for."""
 
-    boundary_s: float | None = None
+    boundary: Boundary | None = None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,11 @@ def region_structure(function: Function, nodes: IndexSet) -> str:
     return region_digest(function, nodes)
 
 
+def launch_key(environment: Environment) -> CostKey:
+    """Return the key of the least that a call takes where kernels are launched one by one."""
+    return cost_key("launch", "virtual machine", environment)
+
+
 class WorkKeys:
     """Keys of the works of some functions on some backends in one environment."""
 
@@ -40,6 +45,7 @@ class WorkKeys:
         self.environment = environment
         self.boundary = cost_key("boundary", "virtual machine", environment)
         """Key of what the executable adds to each call."""
+        self.launch = launch_key(environment)
         self._functions = {function.name: function for function in functions}
         self._identities = {backend.name: backend.identity for backend in backends}
         self._sweep = sweep

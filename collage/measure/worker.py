@@ -59,7 +59,7 @@ class Worker:
         try:
             workshop = open_workshop(setup)
             timer = None if setup.builds else timer_of(setup, workshop)
-            ready = Ready(workshop.boundary_s() if setup.measure_boundary else None)
+            ready = Ready(workshop.boundary() if setup.measure_boundary else None)
         except Exception as error:
             self._send(Refused(reason_of(error)))
             return

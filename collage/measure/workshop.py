@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from collage.errors import BackendError, MeasureError
+from collage.measure.boundary import Boundary, gpu_boundary, vm_call_s
 from collage.measure.cuda import CudaDevice
 from collage.measure.device import Device
 from collage.measure.kernel_file import LibraryKernel, kernel_name, load_kernel, save_kernel
@@ -17,6 +18,7 @@ from collage.measure.messages import Setup
 from collage.measure.numerics import difference, reduced_difference
 from collage.measure.timing import Call
 from collage.measure.work import Work
+from collage.runtime.arrays import as_array, as_tensor
 
 if TYPE_CHECKING:
     import tvm
@@ -64,7 +66,7 @@ class Prepared:
         if not self.allocates:
             return self.outputs
         tensors = [returned] if len(self.expected) == 1 else list(returned)  # type: ignore[call-overload]
-        return tuple(np.from_dlpack(tensor) for tensor in tensors)  # type: ignore[arg-type]
+        return tuple(as_array(tensor) for tensor in tensors)
 
 
 class Workshop(Protocol):
@@ -83,7 +85,7 @@ class Workshop(Protocol):
         """Build the kernel of `work` and leave it in the setup's folder. May raise anything."""
         ...
 
-    def boundary_s(self) -> float:
+    def boundary(self) -> Boundary:
         """Measure what the executable adds to each kernel call."""
         ...
 
@@ -193,10 +195,8 @@ class FunctionWorkshop:
             fetch,
         )
 
-    def boundary_s(self) -> float:
-        from collage.measure.boundary import vm_call_s
-
-        return vm_call_s()
+    def boundary(self) -> Boundary:
+        return gpu_boundary(self._gpu.synchronize) if self._gpu else Boundary(vm_call_s())
 
     @functools.cached_property
     def _reference(self) -> Mapping[str, np.ndarray]:
@@ -247,9 +247,7 @@ def compiled_module(kernel: "TirKernel", threads: int) -> "tvm.runtime.Executabl
 
 def as_tensors(arrays: Sequence[np.ndarray]) -> tuple[object, ...]:
     """Return tensors that alias the arrays."""
-    import tvm_ffi
-
-    return tuple(tvm_ffi.from_dlpack(array) for array in arrays)
+    return tuple(map(as_tensor, arrays))
 
 
 def aligned_copy(value: np.ndarray) -> np.ndarray:

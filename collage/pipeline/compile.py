@@ -15,7 +15,7 @@ import numpy as np
 
 from collage.assemble import FunctionPlan, assemble, kernel_symbol
 from collage.backends.base import PluginKernel
-from collage.backends.nvidia.compiler import ARCHITECTURE
+from collage.backends.nvidia.architecture import architecture
 from collage.backends.tensorrt.engine import ENGINES
 from collage.bundle.publish import Facts, Published, publish
 from collage.errors import InputError, MeasureError
@@ -40,6 +40,7 @@ from collage.report.data import CandidateCounts, Summary, TuningFacts
 from collage.report.html import render_html
 from collage.report.precision import Allowed, FunctionResult, manifest_precision
 from collage.report.terminal import Progress
+from collage.runtime.arrays import load_arrays
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import library_names
 from collage.search.function import FunctionSearch
@@ -94,7 +95,7 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         _libraries((one.kernels for one in compiled), session.options.device),
         manifest_precision(allowed, results) if allowed else None,
         session.options.device,
-        "" if session.options.device == "cpu" else ARCHITECTURE.removeprefix("sm_"),
+        "" if session.options.device == "cpu" else architecture().removeprefix("sm_"),
     )
     run = Run(
         model,
@@ -259,10 +260,10 @@ def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Laten
         raise InputError(f"{model}: no such file; give the original ONNX model")
     manifest = load(bundle).manifest
     function = manifest.functions[0].function
-    with np.load(bundle / "golden.npz") as golden:
-        inputs = {
-            one.name: golden[f"{function}/input/{one.name}"] for one in manifest.functions[0].inputs
-        }
+    golden = load_arrays(bundle / "golden.npz")
+    inputs = {
+        one.name: golden[f"{function}/input/{one.name}"] for one in manifest.functions[0].inputs
+    }
     contenders = [
         Contender("collage", "executable", bundle / manifest.executable, function, manifest.device),
         *original_frameworks(

@@ -13,7 +13,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,6 +22,7 @@ from collage.errors import StoreError
 from collage.frontend.region import region_digest
 from collage.pipeline.session import Session
 from collage.search.function import Enumerated, FunctionSearch
+from collage.search.launches import predicted_s
 from collage.search.problem import Option, Plan
 from collage.search.worth import NamedPlan
 from collage.store.base import Store
@@ -157,11 +158,11 @@ def _read(
     if not isinstance(listed, list):
         raise TypeError("a plan is a list of options")
     options = tuple(known[json.dumps(option)] for option in listed)
-    boundary_s = search.enumerated.problem.boundary_s
-    predicted_s = sum(
-        search.costs[option.key].seconds + boundary_s.get(option.backend, 0.0) for option in options
+    plan = Plan(options, 0.0)
+    expected_s = predicted_s(search.enumerated.problem, search.costs, plan)
+    return NamedPlan(
+        str(entry["name"]), replace(plan, predicted_s=expected_s), str(entry["single"])
     )
-    return NamedPlan(str(entry["name"]), Plan(options, predicted_s), str(entry["single"]))
 
 
 def _option_key(option: Option) -> str:

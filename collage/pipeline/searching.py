@@ -18,6 +18,7 @@ from collage.frontend.inputs import random_inputs, reference_values, save_refere
 from collage.frontend.sensitivity import Sensitivity
 from collage.measure.local import LocalMeasurer
 from collage.measure.work import OnCost, SearchMeasurer, Work
+from collage.measure.work_key import launch_key
 from collage.options import Options
 from collage.pipeline.mark import SearchMark
 from collage.pipeline.session import Session
@@ -27,6 +28,7 @@ from collage.search.function import (
     enumerate_function,
     search_function,
 )
+from collage.search.launches import without_graphs
 from collage.search.reduced import ErrorBudget, within_budget
 from collage.verify.original import original_outputs
 
@@ -60,12 +62,12 @@ def sampled(model: Model, function: Function, session: Session) -> Samples:
     """Make inputs, and run the original model on them.
 
     Raises:
-        ModelError: ONNX Runtime cannot run it, or it exchanges bfloat16.
+        ModelError: ONNX Runtime cannot run it, or it is in bfloat16 and for a CPU.
     """
     for value in (*function.graph.inputs, *function.graph.outputs):
-        if function.type_of(value).dtype == "bfloat16":
+        if function.type_of(value).dtype == "bfloat16" and session.options.device == "cpu":
             raise ModelError(
-                f"{value!r} is bfloat16: executables exchange numpy arrays, which have no such type"
+                f"{value!r} is bfloat16, for which only a GPU has kernels: add --device cuda"
             )
     with session.seconds.of("import"):
         inputs = random_inputs(function, session.options.seed)
@@ -113,6 +115,8 @@ def measured_search(
     budget is one of measuring: waiting for machines is not in it. The measurer is closed.
     """
     options = session.options
+    if not options.cuda_graphs:
+        enumerated = replace(enumerated, problem=without_graphs(enumerated.problem))
     start = time.monotonic()
     measuring_s = 0.0
     with session.progress.stage("measure", None) as stage:
@@ -140,6 +144,7 @@ def measured_search(
                 on_cost=on_cost,
                 batch=measurer.batch,
                 errors=_allowed_errors(enumerated.function, options),
+                launch_s=lambda: _launch_s(session),
             )
             measuring_s = judged.seconds
             if gap_s is None:
@@ -152,6 +157,13 @@ def measured_search(
     session.seconds.stages["search"] += time.monotonic() - start - measuring_s
     session.counts.add(measurer)
     return search, mark
+
+
+def _launch_s(session: Session) -> float:
+    """Return the least that a call takes without CUDA graphs, as whoever measured has found."""
+    table = session.table.within(session.environment)
+    known = table.get(launch_key(session.environment))
+    return known.seconds if known else 0.0
 
 
 def _allowed_errors(function: Function, options: Options) -> ErrorBudget | None:

@@ -23,7 +23,6 @@ from collage.pipeline.mark import SearchMark
 from collage.pipeline.searching import footprint_bytes, local_measurer
 from collage.pipeline.session import Session
 from collage.search.function import FunctionSearch
-from collage.search.problem import Problem
 from collage.search.shortest_path import find_plan
 from collage.search.worth import worth_assembling
 from collage.tuning.prospects import Prospect, find_prospects, raised_peaks, tuned_options
@@ -160,7 +159,7 @@ def _with_tuned(
         options += tuned_options(enumerated.problem, prospect, key)
     measurer = local_measurer(enumerated.function, reference_dir, session)
     costs = {**search.costs, **_measured(works, measurer, session)}
-    problem = Problem(enumerated.problem.graph, options, enumerated.problem.boundary_s)
+    problem = replace(enumerated.problem, options=options)
     plan = find_plan(problem, costs)
     session.tuning.tuned += len(works)
     session.tuning.saved_s += max(0.0, search.lazy.plan.predicted_s - plan.predicted_s)

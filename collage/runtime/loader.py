@@ -1,26 +1,28 @@
 """Run a bundle: what serving needs, and nothing more.
 
 Needs numpy, tvm-ffi and the vendor libraries that the bundle's kernels call; no compiler, no ONNX, no
-vendor's Python package. Inputs are copied into aligned buffers that live as long as the bundle, so
-kernels see the same memory on every call and need not bind it again. A `LoadedBundle` is for one
-thread at a time; load the bundle once a thread to run it in several.
+vendor's Python package. What goes in and out, and when it is copied, is in `collage.runtime.exchange`. A
+`LoadedBundle` is for one thread at a time; load the bundle once a thread to run it in several.
 """
 
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from collage.errors import BundleError, InputError
-from collage.runtime.machine import start_machine
+from collage.runtime.arrays import load_arrays
+from collage.runtime.cuda import Cuda, cuda
+from collage.runtime.exchange import DeviceTensor, Feed, Received, given, is_on_gpu, receive
+from collage.runtime.machine import Machine, on_device, start_machine
 from collage.runtime.manifest import (
     Manifest,
     Precision,
     Signature,
-    Tensor,
     declare_libraries,
     read_manifest,
     verify_files,
@@ -28,10 +30,15 @@ from collage.runtime.manifest import (
 )
 from collage.runtime.precision import output_error
 
-ALIGNMENT = 64
 Outputs = dict[str, np.ndarray]
+One = TypeVar("One")
 
-TOLERANCE = {"float16": (1e-2, 5e-3), "float32": (1e-3, 1e-4), "float64": (1e-3, 1e-4)}
+TOLERANCE = {
+    "bfloat16": (5e-2, 2e-2),
+    "float16": (1e-2, 5e-3),
+    "float32": (1e-3, 1e-4),
+    "float64": (1e-3, 1e-4),
+}
 """Relative and absolute (of the largest expected magnitude) tolerance: those of the gate."""
 QUANTISED_TOLERANCE = (1e-2, 2e-2)
 
@@ -58,26 +65,57 @@ class LoadedBundle:
         self.manifest = manifest
         os.environ["TVM_NUM_THREADS"] = str(manifest.threads)
         machine = start_machine(folder / manifest.executable, manifest.threads, manifest.device)
-        self._functions = [_Function(one, machine[one.function]) for one in manifest.functions]
+        gpu = cuda() if manifest.device == "cuda" else None
+        self._functions = [_Function(one, machine, gpu) for one in manifest.functions]
 
     @property
     def signatures(self) -> tuple[Signature, ...]:
         """The functions, one a shape set, with names, shapes and dtypes of inputs and outputs."""
         return self.manifest.functions
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
-        """Compute the outputs for `inputs`, by name; shapes choose the function.
+    def run(self, inputs: Mapping[str, object]) -> Outputs:
+        """Compute the outputs for `inputs`, by name, as arrays; shapes choose the function.
+
+        Args:
+            inputs: numpy arrays (bfloat16 ones are those of ml_dtypes), or what has `__dlpack__`.
 
         Raises:
             InputError: a name, shape or dtype that the bundle does not have.
         """
-        return self._select(inputs).run(inputs)
+        values = _received(inputs, 0)
+        function = self._select(values)
+        if any(map(is_on_gpu, values.values())):
+            outputs = function.run_tensors(values, 0)
+            return {name: output.numpy() for name, output in outputs.items()}
+        return function.run(values)
+
+    def run_tensors(
+        self, inputs: Mapping[str, object], stream: int | None = None
+    ) -> dict[str, DeviceTensor]:
+        """Compute the outputs as tensors on the device of the bundle's kernels, for DLPack.
+
+        Inputs that lie there are read in place. On a GPU this returns as soon as all is queued.
+
+        Args:
+            inputs: as those of `run`.
+            stream: of CUDA, on which kernels run: its handle, e.g. PyTorch's
+                `torch.cuda.current_stream().cuda_stream`. None is the default stream.
+
+        Raises:
+            InputError: a name, shape or dtype that the bundle does not have.
+        """
+        values = _received(inputs, stream or 0)
+        return self._select(values).run_tensors(values, stream or 0)
 
     def check(self) -> None:
         """Compare every function with the golden data. Raises BundleError when numbers differ."""
         for function in self._functions:
             inputs, expected = self._golden(function.signature.function)
-            for name, value in function.run(inputs).items():
+            found = list(function.run(inputs).items())
+            if self.manifest.device != "cpu":
+                tensors = function.run_tensors(inputs, 0)
+                found += [(name, value.numpy()) for name, value in tensors.items()]
+            for name, value in found:
                 what = function.signature.function, name
                 precision = self.manifest.precision
                 if precision is not None and precision.reduced:
@@ -89,17 +127,18 @@ class LoadedBundle:
     def benchmark(self, seconds: float = 3.0) -> float:
         """Median seconds of one call of the first function on the golden inputs."""
         function = self._functions[0]
-        function.run(self._golden(function.signature.function)[0])
+        arguments = function.arguments(self._golden(function.signature.function)[0])
+        function.call(arguments)
         samples: list[float] = []
         end = time.perf_counter() + seconds
         while not samples or time.perf_counter() < end:
             start = time.perf_counter_ns()
-            function.call()
+            function.call(arguments)
             samples.append((time.perf_counter_ns() - start) * 1e-9)
         return statistics.median(samples)
 
-    def _select(self, inputs: Mapping[str, np.ndarray]) -> "_Function":
-        shapes = {name: np.shape(value) for name, value in inputs.items()}
+    def _select(self, values: Mapping[str, Received]) -> "_Function":
+        shapes = {name: tuple(value.shape) for name, value in values.items()}
         for function in self._functions:
             if shapes == {tensor.name: tensor.shape for tensor in function.signature.inputs}:
                 return function
@@ -107,8 +146,7 @@ class LoadedBundle:
 
     def _golden(self, function: str) -> tuple[Outputs, Outputs]:
         try:
-            with np.load(self.folder / "golden.npz", allow_pickle=False) as stored:
-                data = {name: stored[name] for name in stored.files}
+            data = load_arrays(self.folder / "golden.npz")
         except (OSError, ValueError) as error:
             raise BundleError(f"{self.folder} has no golden data: {error}") from error
         found = [
@@ -123,44 +161,61 @@ class LoadedBundle:
 
 
 class _Function:
-    """A function of the executable with the input buffers that it reads."""
+    """A function of the executable, on the host's tensors and, on a GPU, on those of the device."""
 
-    def __init__(self, signature: Signature, function: Callable[..., object]) -> None:
+    def __init__(self, signature: Signature, machine: Machine, gpu: Cuda | None) -> None:
+        name = signature.function
+        self.signature = signature
+        self._gpu = gpu
+        self._feed, self._function = Feed(signature.inputs), machine[name]
+        self._device_feed = Feed(signature.inputs, gpu) if gpu else self._feed
+        self._device_function = machine[on_device(name)] if gpu else self._function
+        self._stream = 0
+
+    def run(self, values: Mapping[str, Received]) -> Outputs:
+        """Run on values of the host."""
+        outputs = self.call(self.arguments(values))
+        return self._named([DeviceTensor(output).numpy() for output in outputs])
+
+    def arguments(self, values: Mapping[str, Received]) -> list[Any]:
+        """Return what `call` takes."""
+        return self._feed.arguments(values, 0)
+
+    def call(self, arguments: Sequence[Any]) -> list[Any]:
+        """Run on tensors of the host; return the outputs in order."""
+        if self._gpu:
+            self._follow(0)
+        return self._listed(self._function(*arguments))
+
+    def run_tensors(self, values: Mapping[str, Received], stream: int) -> dict[str, DeviceTensor]:
+        """Run where the kernels are, on a stream."""
+        if self._gpu is None:
+            arguments = self.arguments(values)
+            return self._named(given(self.call(arguments), arguments, None, 0))
         import tvm_ffi
 
-        self.signature = signature
-        self._function = function
-        self._buffers = [_aligned(tensor) for tensor in signature.inputs]
-        self._arguments = [tvm_ffi.from_dlpack(buffer) for buffer in self._buffers]
+        self._follow(stream)
+        arguments = self._device_feed.arguments(values, stream)
+        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), stream):
+            results = self._listed(self._device_function(*arguments))
+        return self._named(given(results, arguments, self._gpu, stream))
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
-        for tensor, buffer in zip(self.signature.inputs, self._buffers, strict=True):
-            value = np.asarray(inputs[tensor.name])
-            if value.dtype != buffer.dtype:
-                raise InputError(
-                    f"input {tensor.name!r} has dtype {value.dtype}; expected {tensor.dtype}. "
-                    f"Convert it with .astype({tensor.dtype!r})."
-                )
-            np.copyto(buffer, value)
+    def _follow(self, stream: int) -> None:
+        """Kernels use the same memory in every call: another stream waits for the last one."""
+        if self._gpu:
+            self._gpu.order(self._stream, stream)
+        self._stream = stream
+
+    def _listed(self, result: Any) -> list[Any]:
+        return [result] if len(self.signature.outputs) == 1 else list(result)
+
+    def _named(self, outputs: Sequence[One]) -> dict[str, One]:
         names = [tensor.name for tensor in self.signature.outputs]
-        return dict(zip(names, map(self._detached, self.call()), strict=True))
-
-    def call(self) -> list[object]:
-        """Run on what the buffers hold; return the outputs in order."""
-        result = self._function(*self._arguments)
-        return [result] if len(self.signature.outputs) == 1 else list(result)  # type: ignore[call-overload]
-
-    def _detached(self, output: object) -> np.ndarray:
-        """An array of the caller's own: an output may be an input or a constant of the model."""
-        return np.array(np.from_dlpack(output))  # type: ignore[arg-type]
+        return dict(zip(names, outputs, strict=True))
 
 
-def _aligned(tensor: Tensor) -> np.ndarray:
-    shape = tensor.shape or ()
-    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(tensor.dtype).itemsize
-    raw = np.zeros(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size].view(tensor.dtype).reshape(shape)
+def _received(inputs: Mapping[str, object], stream: int) -> dict[str, Received]:
+    return {name: receive(name, value, stream) for name, value in inputs.items()}
 
 
 def _mismatch(signatures: tuple[Signature, ...], shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -189,7 +244,9 @@ def _compare(what: str, value: np.ndarray, expected: np.ndarray, quantised: bool
     step = int(quantised and expected.dtype.itemsize == 1 and expected.dtype.kind in "iu")
     relative, absolute = QUANTISED_TOLERANCE if quantised and any(tolerance) else tolerance
     scale = float(np.abs(expected).max(initial=0.0)) if relative else 0.0
-    if not np.allclose(value, expected, relative, absolute * scale + step, equal_nan=True):
+    wide = np.promote_types(expected.dtype, np.float32) if relative else expected.dtype
+    reference, found = expected.astype(wide, copy=False), value.astype(wide, copy=False)
+    if not np.allclose(found, reference, relative, absolute * scale + step, equal_nan=True):
         worst = np.abs(value.astype("float64") - expected.astype("float64")).max()
         raise BundleError(
             f"self check: {what} differs from the golden data by up to {worst:.3g}. The machine or "

@@ -1,13 +1,14 @@
 """Start the virtual machine of an executable, on the CPU or on a GPU.
 
-An executable for a GPU takes and returns host tensors like any other: the copies are kernels inside it. Its
-first device is the GPU, whose memory TVM's planner lays out as it does the host's, and the second
-the CPU. All its kernels run on the current stream of the calling thread (stream 0 unless one was set).
+An executable for a GPU takes and returns host tensors like any other: the copies are kernels inside it. Each
+of its functions is there once more under another name (`on_device`), on tensors of the device. Its
+first device is the GPU, whose memory TVM's planner lays out as it does the host's, and the second the
+CPU. All its kernels run on the current stream of the calling thread (stream 0 unless one was set).
 """
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from collage.errors import BundleError
 from collage.runtime.plugin import load_cuda_runtime, load_plugin
@@ -16,10 +17,15 @@ CPU, CUDA, POOLED_ALLOCATOR = 1, 2, 2
 """DLPack's device types, and TVM's number of an allocator."""
 
 
+def on_device(function: str) -> str:
+    """Name the form of a function that takes and returns tensors of the GPU."""
+    return f"{function}_on_device"
+
+
 class Machine(Protocol):
     """A virtual machine: its functions by name."""
 
-    def __getitem__(self, name: str) -> Callable[..., object]: ...
+    def __getitem__(self, name: str) -> Callable[..., Any]: ...
 
 
 def start_machine(executable: Path, threads: int, device: str = "cpu") -> Machine:

@@ -84,6 +84,7 @@ def enumerate_function(
     _require_cover(function, backends, candidates)
     identity = {backend.name: backend.identity for backend in backends} | {HOST: ""}
     reduced = {backend.name: backend.reduced for backend in backends} | {HOST: {}}
+    captured = {backend.name: backend.captures for backend in backends} | {HOST: True}
     priority = {name: position for position, name in enumerate((HOST, *identity))}
     digests: dict[IndexSet, str] = {}
     options: list[Option] = []
@@ -99,7 +100,12 @@ def enumerate_function(
             work.setdefault(key, Work(function.name, inside, backend, variant))
         less = reduced[backend].get(variant, "")
         rank = priority[backend]
-        options.append(Option(inside, key, backend, rank, variant=variant, precision=less))
+        options.append(
+            Option(
+                inside, key, backend, rank, variant=variant, precision=less,
+                captures=captured[backend],
+            )
+        )  # fmt: skip
     problem = Problem(function.graph, options)
     return Enumerated(function, tuple(candidates), problem, work, _last(function, options))
 
@@ -145,6 +151,7 @@ def search_function(
     on_cost: OnCost | None = None,
     batch: int = BATCH,
     errors: ErrorBudget | None = None,
+    launch_s: Callable[[], float] = lambda: 0.0,
 ) -> FunctionSearch:
     """Measure what matters and return the plans worth assembling.
 
@@ -159,6 +166,7 @@ def search_function(
         batch: works that the measurer wants at once, at least.
         errors: what is allowed where options may be reduced; a part of the budget then goes to plans
             that should be within it.
+        launch_s: asked when all is measured, see `Problem`.
 
     Raises:
         SearchError: the valid candidates cover no plan; names the node and the reasons.
@@ -192,6 +200,8 @@ def search_function(
     if errors is not None and budget_s:
         found = search_gentler(problem, measure, lazy.costs, errors, batch, until(1.0))
         lazy = replace(lazy, costs=found)
+    problem = replace(problem, launch_s=launch_s())
+    enumerated = replace(enumerated, problem=problem)
     worth = worth_assembling(problem, lazy.costs, plans, errors)
     return FunctionSearch(enumerated, lazy.costs, tuple(worth), lazy, errors)
 

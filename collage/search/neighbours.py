@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from collage.graph.index_set import first, is_subset
 from collage.search.k_best import find_plans
+from collage.search.launches import predicted_s
 from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.shortest_path import is_measured
 
@@ -37,7 +38,8 @@ def neighbours(problem: Problem, costs: Costs, plan: Plan) -> list[Plan]:
         if len(fresh) > len(window):
             small = replace(problem, options=[*kept, *fresh])
             for other in find_plans(small, costs, EACH + 1):
-                found.setdefault(other.options, other)
+                real_s = predicted_s(problem, costs, other)
+                found.setdefault(other.options, replace(other, predicted_s=real_s))
     found.pop(plan.options, None)
     return sorted(found.values(), key=lambda other: (other.predicted_s, repr(other.options)))
 

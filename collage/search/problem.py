@@ -32,6 +32,7 @@ class Option:
         lower_s: a bound or optimistic estimate of the cost, used while the cost is unknown.
         variant: which of the backend's implementations; estimates are learnt for each.
         precision: what it computes in when that is less than the model says ("bf16"), else "".
+        captures: on a GPU, it may be part of a CUDA graph.
     """
 
     nodes: IndexSet
@@ -41,6 +42,7 @@ class Option:
     lower_s: float = 0.0
     variant: str = ""
     precision: str = ""
+    captures: bool = True
 
     @property
     def reduced(self) -> bool:
@@ -60,11 +62,16 @@ class Problem:
     `boundary_s` is added to each chosen option of a backend: what a call into it costs beyond the
     kernel (RFC 0.7 has no such term, upstream defect D10). Absent backends add nothing. An option
     that occurs twice (same nodes, key and backend) counts once.
+
+    `launch_s` is the least that a call takes in a plan with an option that does not capture: its kernels
+    are launched from the host, and one that is shorter than its launch waits (`search.launches`). Costs are
+    those of captured kernels; 0 where all is the same.
     """
 
     graph: DataflowGraph
     options: Sequence[Option]
     boundary_s: Mapping[str, float] = field(default_factory=dict)
+    launch_s: float = 0.0
 
     def __post_init__(self) -> None:
         size = len(self.graph)

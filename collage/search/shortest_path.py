@@ -16,6 +16,7 @@ from heapq import heapify, heappop, heappush
 
 from collage.graph.index_set import first, indices
 from collage.search.failure import no_cover
+from collage.search.launches import predicted_s
 from collage.search.problem import FEMTOSECONDS, UNKNOWN, Costs, Option, Plan, Problem, femtoseconds
 from collage.search.state_space import Edges, StateSpace, build_state_space
 
@@ -75,15 +76,6 @@ def surcharged_plan(
     if plan is None:
         return None
     return replace(plan, predicted_s=predicted_s(space.problem, costs, plan))
-
-
-def predicted_s(problem: Problem, costs: Costs, plan: Plan) -> float:
-    """Return the sum of the costs and boundary costs of a plan's options."""
-    real_fs = sum(
-        femtoseconds(costs[option.key].seconds) + problem.boundary_fs(option)
-        for option in plan.options
-    )
-    return real_fs / FEMTOSECONDS
 
 
 def option_weights(

@@ -14,7 +14,8 @@ from functools import partial
 from collage.cost import Cost
 from collage.rules.rule import HOST
 from collage.search.k_best import least_plans
-from collage.search.problem import Option, Plan, Problem
+from collage.search.launches import captures, is_divided, launched, predicted_s
+from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.reduced import (
     SLACK,
     ErrorBudget,
@@ -26,7 +27,6 @@ from collage.search.reduced import (
 from collage.search.shortest_path import (
     is_measured,
     least_plan,
-    predicted_s,
     surcharged_plan,
     valid_space,
 )
@@ -61,7 +61,7 @@ def worth_assembling(
         errors: what is allowed where options may be reduced.
     """
     space = valid_space(problem, costs)
-    found = list(_plans_of(space, costs, count))
+    found = list(_by_launches(space, costs, count))
     if any(option.reduced for option in space.options):
         found += _mostly(space, costs)
         if errors is not None:
@@ -74,6 +74,24 @@ def worth_assembling(
     for one in found:
         named.setdefault(one.plan.options, one)
     return list(named.values())
+
+
+def _by_launches(space: StateSpace, costs: Costs, count: int) -> Iterator[NamedPlan]:
+    """Yield the plans of one space; where some lose CUDA graphs, those that keep them first."""
+    problem = space.problem
+    if not is_divided(problem):
+        yield from _plans_of(space, costs, count)
+        return
+    dearer = launched(costs, problem.launch_s)
+    if not any(option.captures for option in problem.options if option.backend != HOST):
+        yield from _plans_of(space, dearer, count)
+        return
+    alone = build_state_space(problem, lambda one: one.captures and is_measured(one, costs))
+    if least_plan(alone, lambda option: costs[option.key].seconds) is not None:
+        yield from _plans_of(alone, costs, count)
+    for one in _plans_of(space, dearer, count):
+        if not captures(one.plan):
+            yield replace(one, name=f"launched-{one.name}")
 
 
 def _plans_of(space: StateSpace, costs: Mapping[Hashable, Cost], count: int) -> Iterator[NamedPlan]:

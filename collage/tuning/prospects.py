@@ -12,7 +12,7 @@ One forward and one backward pass over the state space price all regions at once
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collage.backends.base import Backend
 from collage.backends.tvm import PRODUCTS, TunableTvm
@@ -116,7 +116,7 @@ def _priced(
     """Price the regions at their bounds in the best plans that use them."""
     asked = {nodes: Option(nodes, ("asked", nodes), TunableTvm.name) for nodes in places}
     hoped = {option.key for option in asked.values()}
-    whole = Problem(problem.graph, [*problem.options, *asked.values()], problem.boundary_s)
+    whole = replace(problem, options=[*problem.options, *asked.values()])
     space = build_state_space(
         whole, lambda option: option.key in hoped or costs.get(option.key, UNKNOWN).is_valid
     )

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 
 from collage.measure.worker import die_with_parent
+from collage.runtime.arrays import as_array, as_tensor, load_arrays
 from collage.runtime.machine import start_machine
 from collage.runtime.plugin import PROVIDER_LIBRARIES, open_libraries
-from collage.verify.original import open_original
+from collage.verify.original import Original
 from collage.verify.trials import answer_trials, check_trials
 
 if TYPE_CHECKING:
@@ -73,12 +74,10 @@ class _Executable(Runner):
         threads: int,
         device: str = "cpu",
     ) -> None:
-        import tvm_ffi
-
         super().__init__({name: _aligned(value) for name, value in inputs.items()})
         self._machine = start_machine(Path(path), threads, device)
         self._function = self._machine[function]
-        self._tensors = [tvm_ffi.from_dlpack(value) for value in self.inputs.values()]
+        self._tensors = [as_tensor(value) for value in self.inputs.values()]
 
     def __call__(self) -> object:
         return self._function(*self._tensors)
@@ -86,7 +85,7 @@ class _Executable(Runner):
     def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
         result = self()
         found = [result] if hasattr(result, "shape") else list(result)  # type: ignore[call-overload]
-        return [np.from_dlpack(output) for output in found]  # type: ignore[arg-type]
+        return [as_array(output) for output in found]
 
     def profile(self, calls: int) -> dict[str, float]:
         """Return the median seconds of every kernel by symbol; the hook stays for good."""
@@ -169,16 +168,16 @@ class _Original(Runner):
 
     def __init__(self, path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> None:
         super().__init__(inputs)
-        self._session = open_original(path)
+        self._original = Original(path)
 
     def __call__(self) -> object:
-        return self._session.run(None, self.inputs)
+        return self._original.run((), self.inputs)
 
     def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
-        return list(self._session.run(list(names), self.inputs))
+        return self._original.run(names, self.inputs)
 
 
-class _OnGpu(_Original):
+class _OnGpu(_OnnxRuntime):
     """ONNX Runtime on a GPU. Inputs and outputs are on the host, as those of an executable are."""
 
     kind = "onnxruntime-cuda"
@@ -203,6 +202,9 @@ class _OnGpu(_Original):
         )
         if first not in (running := self._session.get_providers()):
             raise RuntimeError(f"{first} does not start here: only {', '.join(running)} do")
+
+    def __call__(self) -> object:
+        return self._session.run(None, self.inputs)
 
 
 class _TensorRt(_OnGpu):
@@ -264,8 +266,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries that print must not corrupt the answers
     request = json.loads(sys.stdin.readline())
-    with np.load(request["inputs"]) as stored:
-        inputs = {name: np.asarray(stored[name], order="C") for name in request["order"]}
+    stored = load_arrays(Path(request["inputs"]))
+    inputs = {name: np.asarray(stored[name], order="C") for name in request["order"]}
     try:
         make = KINDS[request["kind"]]
         more = {} if request["device"] == "cpu" else {"device": request["device"]}

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.errors import MeasureError
+from collage.runtime.arrays import load_arrays
 from collage.runtime.plugin import library_environment, thread_environment
 
 PATIENCE_S = 120.0
@@ -121,8 +122,8 @@ class ContenderProcess:
         answer = self._hear()
         if not isinstance(answer, int):
             raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
-        with np.load(file) as stored:
-            return [stored[f"arr_{position}"] for position in range(answer)]
+        stored = load_arrays(file)
+        return [stored[f"arr_{position}"] for position in range(answer)]
 
     def close(self) -> None:
         """End the process; one that does not obey is killed."""

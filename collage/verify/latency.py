@@ -18,6 +18,7 @@ from types import TracebackType
 import numpy as np
 
 from collage.errors import MeasureError
+from collage.runtime.arrays import save_arrays
 from collage.verify.contender_process import Contender, ContenderProcess
 
 SLICE_S = 0.06
@@ -50,7 +51,7 @@ class Arena:
         """Write the inputs (in the function's order) for the children under `work_dir`."""
         self._feed = work_dir / "contender-inputs.npz"
         self._outputs = work_dir / "contender-outputs.npz"
-        np.savez(self._feed, **inputs)  # type: ignore[arg-type]
+        save_arrays(self._feed, inputs)
         self._order = list(inputs)
         self._threads = threads
         self._processes: dict[str, ContenderProcess] = {}

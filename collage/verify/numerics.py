@@ -11,8 +11,9 @@ import numpy as np
 
 from collage.measure.numerics import difference
 
-LOG_TOLERANCE = 2e-2
-LOG_FLOOR = 1e-30
+LOGITS = {"float16": (5e-2, 1e-3), "bfloat16": (0.25, 1e-30)}
+"""Tolerance of logits, and the least probability that has one: a float16 below 6e-5 loses its bits."""
+WIDE_LOGITS = (2e-2, 1e-30)
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,10 @@ def compare_outputs(
 
 
 def _logarithms_differ(expected: np.ndarray, actual: np.ndarray) -> str:
-    seen = expected > LOG_FLOOR
+    tolerance, floor = LOGITS.get(expected.dtype.name, WIDE_LOGITS)
+    seen = expected.astype(np.float64) > floor
     if not seen.any():
         return ""
-    found = np.log(np.maximum(actual[seen].astype(np.float64), LOG_FLOOR))
+    found = np.log(np.maximum(actual[seen].astype(np.float64), floor))
     error = float(np.abs(found - np.log(expected[seen].astype(np.float64))).max())
-    return f"logits before the softmax differ by {error:.3g}" if error > LOG_TOLERANCE else ""
+    return f"logits before the softmax differ by {error:.3g}" if error > tolerance else ""

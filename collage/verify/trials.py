@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from collage.runtime.arrays import load_arrays
 from collage.runtime.precision import output_error
 
 if TYPE_CHECKING:
@@ -82,5 +83,5 @@ def beyond(errors: Errors, tolerance: float) -> str:
 
 
 def _arrays(file: Path) -> list[np.ndarray]:
-    with np.load(file) as stored:
-        return [np.asarray(stored[f"arr_{n}"], order="C") for n in range(len(stored.files))]
+    stored = load_arrays(file)
+    return [np.asarray(stored[f"arr_{n}"], order="C") for n in range(len(stored))]

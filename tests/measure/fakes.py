@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.errors import BackendError
+from collage.measure.boundary import Boundary
 from collage.measure.device import Clocks, DeviceIdentity, StickyError
 from collage.measure.kernel_file import kernel_name
 from collage.measure.messages import Setup
@@ -23,8 +24,8 @@ class FakeWorkshop:
         self.wake = None
         self._folder, self._kernels = setup.reference_dir, setup.kernels
 
-    def boundary_s(self) -> float:
-        return 0.0
+    def boundary(self) -> Boundary:
+        return Boundary(0.0)
 
     def prepare(self, work: Work) -> Prepared:
         with open(self._folder / "built", "a") as file:
@@ -109,6 +110,10 @@ def die(setup: Setup) -> FakeWorkshop:
     os._exit(7)
 
 
+EVENTS_S = 2e-6
+"""Between two events with nothing to do between them."""
+
+
 class SimulatedDevice:
     """A GPU with the interfaces of the real one: a queue of events, a cache, clocks, a context to lose.
 
@@ -136,7 +141,10 @@ class SimulatedDevice:
             raise StickyError(self.lost)
         hot_s, cold_s = launch()
         cold, self.swept = self.swept >= 2 * self.cache_bytes, 0
-        return (cold_s if cold else hot_s) * (3.0 if self._is_hot() else 1.0)
+        return (EVENTS_S + (cold_s if cold else hot_s)) * (3.0 if self._is_hot() else 1.0)
+
+    def empty(self) -> tuple[float, float]:
+        return 0.0, 0.0
 
     def clocks(self) -> Clocks:
         self._looks += 1
@@ -153,8 +161,8 @@ class FakeGpuWorkshop:
     def __init__(self, setup: Setup) -> None:
         self._device = SimulatedDevice()
 
-    def boundary_s(self) -> float:
-        return 0.0
+    def boundary(self) -> Boundary:
+        return Boundary(0.0, 5e-6)
 
     def open_device(self) -> SimulatedDevice:
         return self._device

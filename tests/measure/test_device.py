@@ -9,7 +9,13 @@ from collage.backends.nvidia.libraries import driver_reason
 from collage.cost import CostTable, Environment
 from collage.errors import MeasureError
 from collage.measure.cuda import CudaDevice
-from collage.measure.device import BATCH, MOST_DISCARDS, DeviceTimer, StickyError
+from collage.measure.device import (
+    BATCH,
+    MOST_DISCARDS,
+    DeviceTimer,
+    StickyError,
+    capability_of,
+)
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
 from collage.measure.work import Work
@@ -112,6 +118,7 @@ def test_a_sticky_error_kills_the_worker_and_not_the_run(tmp_path):
     assert costs[0].seconds == pytest.approx(COLD_S)
     assert "crashed: exit code 1" in costs[1].reason
     assert "illegal memory access (700)" in costs[1].reason
+    assert CostTable(tmp_path, measurer.key.environment).get(measurer.key.launch).seconds == 5e-6
     again = make_measurer(tmp_path)
     assert [cost.reason for cost in again.measure(batch)] == [cost.reason for cost in costs]
     assert again.measured == 0
@@ -152,3 +159,8 @@ class TestCudaDevice:
         device = CudaDevice()
         timing = DeviceTimer(device).time(device.sweep, (1 << 26,))
         assert 1e-6 < timing.cost.seconds < 1e-2
+
+
+def test_an_environment_says_what_to_generate_code_for():
+    assert capability_of(SimulatedDevice.identity.text) == "90"
+    assert capability_of("") == ""

@@ -1,5 +1,5 @@
-"""A simulated GPU: test doubles of the CUDA driver, its runtime, cuBLASLt, cuDNN and nvcc, built with g++,
-and ONNX Runtime's providers for it, which compute with the real library on the CPU.
+"""A simulated GPU: test doubles of the CUDA driver, its runtime, NVML, cuBLASLt, cuDNN and nvcc, built with
+g++, and ONNX Runtime's providers for it, which compute with the real library on the CPU.
 
 Programs find them as they find the real ones (CUDA_HOME, the loader's path), so what runs on it is the
 whole of Collage in a process of its own, unchanged. Device memory cannot be touched by the host,
@@ -21,13 +21,14 @@ ONNXRUNTIME = "libonnxruntime.so.1"
 LIBRARIES = {
     "libcudart.so.13": ("cudart.cc",),
     "libcuda.so.1": ("cuda.cc",),
+    "libnvidia-ml.so.1": ("nvml.cc",),
     "libcublasLt.so.13": ("cublaslt.cc",),
     "libcudnn.so.9": ("cudnn.cc", "cudnn_graph.cc", "cudnn_engines.cc", "cudnn_compute.cc"),
     "libnvinfer.so.10": ("tensorrt.cc",),
     ONNXRUNTIME: ("onnxruntime.cc",),
 }
 PROVIDERS = ("cuda", "tensorrt")
-HEADERS = ("gpu.h", "kernel.h")
+HEADERS = ("gpu.h", "half.h", "kernel.h", "numbers.h")
 
 
 def build(folder: Path) -> Path:
@@ -66,7 +67,7 @@ def environment(toolkit: Path, log: Path) -> dict[str, str]:
 
 def _compile(sources: Sequence[Path], library: Path) -> None:
     versions = library.parent / f"{library.name}.map"
-    versions.write_text(f"{library.name} {{ global: *; }};\n")
+    versions.write_text(f"{library.name.replace('-', '_')} {{ global: *; }};\n")
     base = library.name.startswith("libcudart")
     linked = [] if base else ["-L", str(library.parent), "-l:libcudart.so.13"]
     command = [

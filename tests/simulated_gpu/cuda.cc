@@ -56,7 +56,12 @@ int cuDeviceGetName(char* name, int size, int) {
 }
 
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == 75 ? 9 : 0;
+  *value = attribute == 75 ? Capability() / 10 : attribute == 76 ? Capability() % 10 : 0;
+  return kSuccess;
+}
+
+int cuDeviceGetUuid_v2(char* uuid, int) {
+  for (char place = 0; place < 16; ++place) uuid[place] = place;
   return kSuccess;
 }
 

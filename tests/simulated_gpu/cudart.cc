@@ -3,6 +3,8 @@
 // Device memory is one range without access rights: host code that reads it ends with a signal, as on a
 // machine with a GPU. Kernels and copies run at once, in the calling thread, unless their stream captures.
 // SIMULATED_GPU_LOG names a file to which every allocation, launch, copy and capture adds a line.
+#include <setjmp.h>
+#include <signal.h>
 #include <sys/mman.h>
 
 #include <chrono>
@@ -30,6 +32,7 @@ struct Stream {
 
 struct Event {
   std::chrono::steady_clock::time_point time;
+  void* stream = nullptr;
 };
 
 struct Gpu {
@@ -56,6 +59,25 @@ class Opened {
     if (--The().open == 0) mprotect(The().memory, kMemory, PROT_NONE);
   }
 };
+
+sigjmp_buf fault;
+
+void OnFault(int) { siglongjmp(fault, 1); }
+
+// Runs a kernel or a copy. One that touches memory which is none ends there, and false is returned.
+bool RunGuarded(const Work& work) {
+  struct sigaction guard = {}, before;
+  guard.sa_handler = OnFault;
+  sigaction(SIGSEGV, &guard, &before);
+  bool whole = sigsetjmp(fault, 1) == 0;
+  if (whole) {
+    if (The().open++ == 0) mprotect(The().memory, kMemory, PROT_READ | PROT_WRITE);
+    work();
+  }
+  if (--The().open == 0) mprotect(The().memory, kMemory, PROT_NONE);
+  sigaction(SIGSEGV, &before, nullptr);
+  return whole;
+}
 
 int Return(int code) {
   if (The().lost != kSuccess) code = The().lost;
@@ -104,6 +126,11 @@ int Lose(int error) {
   return Return(error);
 }
 
+int Capability() {
+  const char* said = std::getenv("SIMULATED_GPU_CAPABILITY");
+  return said == nullptr ? 90 : std::atoi(said);
+}
+
 int Lost() { return The().lost; }
 
 int Enqueue(void* stream, const char* name, Work work) {
@@ -116,9 +143,7 @@ int Enqueue(void* stream, const char* name, Work work) {
   }
   if (stream == nullptr && The().capturing > 0) return Return(NotCaptured(name));
   Log(std::string("run ") + name);
-  Opened opened;
-  work();
-  return Return(kSuccess);
+  return RunGuarded(work) ? Return(kSuccess) : Lose(kIllegalAddress);
 }
 
 namespace {
@@ -219,8 +244,10 @@ int cudaStreamSynchronize(void* stream) {
   return Return(Of(stream).captured != nullptr ? NotCaptured("synchronize") : kSuccess);
 }
 
-int cudaStreamWaitEvent(void*, void*, unsigned) {
-  Log("wait for event");
+int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
+  char text[80];
+  std::snprintf(text, sizeof text, "stream %p waits for %p", stream, static_cast<Event*>(event)->stream);
+  Log(text);
   return Return(kSuccess);
 }
 
@@ -278,7 +305,8 @@ int cudaEventDestroy(void* event) {
   return Return(kSuccess);
 }
 
-int cudaEventRecord(void* event, void*) {
+int cudaEventRecord(void* event, void* stream) {
+  static_cast<Event*>(event)->stream = stream;
   static_cast<Event*>(event)->time = std::chrono::steady_clock::now();
   return Return(kSuccess);
 }
@@ -306,7 +334,7 @@ int cudaGetDeviceCount(int* count) {
 int cudaDeviceGetAttribute(int* value, int attribute, int) {
   static const std::map<int, int> kValues = {
       {1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535},
-      {8, 49152}, {10, 32}, {12, 65536}, {13, 1000000}, {16, 4}, {38, 1 << 20}, {75, 9}, {76, 0},
+      {8, 49152}, {10, 32}, {12, 65536}, {13, 1000000}, {16, 4}, {38, 1 << 20}, {75, Capability() / 10}, {76, Capability() % 10},
       {97, 232448}};
   auto found = kValues.find(attribute);
   *value = found == kValues.end() ? 0 : found->second;

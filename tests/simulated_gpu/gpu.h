@@ -19,6 +19,9 @@ int Enqueue(void* stream, const char* name, Work work);
 // Whether `pointer` is in memory of the device that is allocated.
 bool IsDevice(const void* pointer);
 
+// SIMULATED_GPU_CAPABILITY, 90 where it is not set.
+int Capability();
+
 // The context is lost, as by a kernel that reads a bad address: every later call returns this.
 int Lose(int error);
 int Lost();

@@ -38,6 +38,7 @@ struct Fiber {
   uint3 thread;
   bool started = false;
   bool done = false;
+  bool waits = false;  // at a barrier of the block
   std::uint64_t shown = 0;  // to the other threads of its warp, in a shuffle
 };
 
@@ -91,13 +92,18 @@ inline void RunBlock(Block& one) {
         makecontext(&fiber->context, Enter, 0);
         one.fibers.push_back(std::move(fiber));
       }
-  // Rounds: in each, every thread runs to its next barrier, all of them to the same one.
-  for (bool running = true; running;) {
-    running = false;
+  // Rounds: in each, every thread runs to where it gives way. When all wait at a barrier, it opens.
+  for (bool alive = true; alive;) {
+    bool ran = false;
+    alive = false;
     for (one.current = 0; one.current < one.fibers.size(); ++one.current) {
-      if (one.fiber().done) continue;
+      if (one.fiber().done || one.fiber().waits) continue;
       Continue();
-      running = running || !one.fiber().done;
+      ran = true;
+    }
+    for (auto& fiber : one.fibers) {
+      alive = alive || !fiber->done;
+      if (!ran) fiber->waits = false;
     }
   }
 }
@@ -153,12 +159,17 @@ T Exchange(T value, std::size_t lane) {
 
 }  // namespace simulated
 
+#include "half.h"
+
 #define threadIdx (simulated::block->fiber().thread)
 #define blockIdx (simulated::block->index)
 #define blockDim (simulated::block->block)
 #define gridDim (simulated::block->grid)
 
-inline void __syncthreads() { simulated::Yield(); }
+inline void __syncthreads() {
+  simulated::block->fiber().waits = true;
+  simulated::Yield();
+}
 inline void __syncwarp(unsigned = 0) { simulated::Yield(); }
 inline unsigned __activemask() { return 0xffffffffu; }
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from collage.backends.base import Availability, BackendStyle, CudaKernel
 from collage.backends.cutlass.gemm import SYMBOL, TILES, Gemm, gemm_refusal, gemm_source, read_gemm
+from collage.backends.nvidia.architecture import architecture_availability
 from collage.backends.nvidia.chain import PRODUCTS, Chain, ChainRule, Chains
 from collage.backends.nvidia.compiler import (
     compile_cuda,
@@ -36,7 +37,7 @@ class CutlassBackend(CudaBackend):
     variants = tuple(TILES)
 
     def compilers(self) -> Sequence[Availability]:
-        return (nvcc_availability(), cutlass_availability())
+        return (nvcc_availability(), cutlass_availability(), architecture_availability())
 
     def unsupported(self, function: Function, node: int) -> str | None:
         op = function.graph.nodes[node].op

@@ -6,8 +6,9 @@ bias and residual exclude each other here. Alignments follow from the extents: 1
 
 from dataclasses import dataclass
 
+from collage.backends.nvidia.architecture import architecture
 from collage.backends.nvidia.chain import Chain
-from collage.backends.nvidia.compiler import ARCHITECTURE, CudaSource, cutlass_include
+from collage.backends.nvidia.compiler import CudaSource, cutlass_include
 from collage.backends.nvidia.epilogue import Epilogue, read_epilogue
 from collage.backends.nvidia.operands import ABSENT, Operands
 from collage.backends.nvidia.product import Product, read_product
@@ -101,7 +102,7 @@ def gemm_source(gemm: Gemm) -> CudaSource:
         text = text.replace(f"@{name}@", value)
     tools = include.parent / "tools" / "util" / "include"
     includes = [f"-I{include}", *([f"-I{tools}"] if tools.is_dir() else []), *_ffi_flags()]
-    flags = [f"-arch={ARCHITECTURE}", "--expt-relaxed-constexpr", *includes]
+    flags = [f"-arch={architecture()}", "--expt-relaxed-constexpr", *includes]
     return CudaSource(text, tuple(flags))
 
 

@@ -22,7 +22,6 @@ from collage.backends.base import Availability
 from collage.backends.nvidia.libraries import wheel_folders
 from collage.errors import BackendError
 
-ARCHITECTURE = "sm_90"
 TIMEOUT_S = 600.0
 PIP = "pip install nvidia-cuda-nvcc nvidia-cuda-cccl nvidia-cuda-runtime"
 CUTLASS_PIP = "pip install nvidia-cutlass"

@@ -58,6 +58,7 @@ class OnHostBackend(CudaBackend):
     style = BackendStyle.GRAPH
     needs = (CUDART,)
     kind = "on_host"
+    captures = False
 
     def further(self) -> tuple[Availability, ...]:
         return (OnnxRuntimeBackend().availability(),)
@@ -93,4 +94,4 @@ class OnHostBackend(CudaBackend):
         inner = OnnxRuntimeBackend().compile(function, nodes, threads)
         header: Header = {"kind": inner.kind, "inputs": len(inputs)}
         blob = pack(header, [np.frombuffer(inner.blob, np.uint8)])
-        return PluginKernel(self.kind, blob, captures=False)
+        return PluginKernel(self.kind, blob, captures=self.captures)

@@ -35,6 +35,7 @@ class OnnxRuntimeCudaBackend(CudaBackend):
     needs = (CUDART, CUBLASLT, CUDNN)
     kind = "onnxruntime-cuda"
     variants = tuple(VARIANTS)
+    captures = False
 
     def further(self) -> Sequence[Availability]:
         return (provider_availability(self.kind),)

@@ -38,6 +38,7 @@ class TensorRtBackend(CudaBackend):
     style = BackendStyle.GRAPH
     needs = (TENSORRT, CUDART)
     kind = "tensorrt"
+    captures = False
 
     def further(self) -> Sequence[Availability]:
         return (provider_availability(self.kind),)

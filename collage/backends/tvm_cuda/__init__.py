@@ -7,6 +7,7 @@ own order, or the fallback rule alone, which suits what is bound by memory traff
 from collections.abc import Sequence
 
 from collage.backends.base import Availability, BackendStyle, TirKernel
+from collage.backends.nvidia.architecture import architecture_availability
 from collage.backends.nvidia.compiler import nvcc_availability
 from collage.backends.nvidia.libraries import CUDART
 from collage.backends.nvidia.toolchain import CudaBackend
@@ -31,7 +32,7 @@ class TvmCudaBackend(CudaBackend):
     def compilers(self) -> Sequence[Availability]:
         found = TvmBackend().availability()
         return (Availability(found.reason, {**found.libraries, "schedule": SCHEDULE_REVISION}),
-                nvcc_availability(), tvm_availability())  # fmt: skip
+                nvcc_availability(), architecture_availability(), tvm_availability())  # fmt: skip
 
     def unsupported(self, function: Function, node: int) -> str | None:
         found = function.graph.nodes[node]

@@ -16,8 +16,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import dlight
 
+from collage.backends.nvidia.architecture import architecture
 from collage.backends.nvidia.compiler import (
-    ARCHITECTURE,
     find_nvcc,
     nvcc_availability,
     nvcc_environment,
@@ -33,16 +33,21 @@ _BUILT: dict[str, bytes] = {}
 RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
 
 
+def cuda_target() -> tvm.target.Target:
+    """Return the target of native kernels on this machine's GPU."""
+    return target_of(architecture())
+
+
 @cache
-def cuda_target(architecture: str = ARCHITECTURE) -> tvm.target.Target:
-    """Return the target of native kernels; the host side is this machine's.
+def target_of(name: str) -> tvm.target.Target:
+    """Return the target of an architecture; the host side is this machine's.
 
     Limits are those of every GPU since compute capability 8: TVM would ask a device that may not be here.
     """
     return tvm.target.Target(
         {
             "kind": "cuda",
-            "arch": architecture,
+            "arch": name,
             "max_num_threads": 1024,
             "max_threads_per_block": 1024,
             "max_shared_memory_per_block": 49152,

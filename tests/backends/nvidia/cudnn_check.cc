@@ -32,6 +32,7 @@ SAME(collage::cuda::Malloc, c_malloc_host);
 SAME(collage::cuda::Release, cudaFree);
 SAME(collage::cuda::Release, cudaFreeHost);
 SAME(collage::cuda::MemcpyAsync, cudaMemcpyAsync);
+SAME(collage::cuda::MemsetAsync, cudaMemsetAsync);
 SAME(collage::cuda::Synchronize, cudaStreamSynchronize);
 SAME(collage::cuda::StreamCreate, cudaStreamCreate);
 SAME(collage::cuda::StreamDestroy, cudaStreamDestroy);

@@ -1,5 +1,7 @@
 """Plans for a GPU: assembled, started and compared with the whole model, on a real or a simulated one."""
 
+import hashlib
+import json
 import tempfile
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from collage.backends.registry import known_backends
 from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_values
 from collage.rules import single_backend_partition
+from collage.runtime.loader import LoadedBundle, load
 from collage.runtime.machine import start_machine
 from tests.backends.regions import _function, _weight
 
@@ -81,3 +84,28 @@ def check(plan, folder, rtol=1e-4, atol=1e-5):
         expected = session.run(list(plan.function.graph.outputs), inputs)
         for value, reference in zip(outputs, expected, strict=True):
             np.testing.assert_allclose(value, reference, rtol=rtol, atol=atol)
+
+
+def bundle_of(plan, folder, capability="90") -> LoadedBundle:
+    """Assemble the plan as a bundle with what loading needs, and load it."""
+    folder = Path(tempfile.mkdtemp(dir=folder))
+    assemble([plan], 1, folder / "model.so", "cuda")
+    types = plan.function.graph.types
+
+    def tensors(names):
+        return [
+            {"name": one, "shape": list(types[one].shape), "dtype": types[one].dtype}
+            for one in names
+        ]
+
+    graph = plan.function.graph
+    manifest = {
+        "schema_version": 1, "executable": "model.so", "threads": 1,
+        "functions": [{"function": "main", "inputs": tensors(graph.inputs),
+                       "outputs": tensors(graph.outputs)}],
+        "cpu": {"model": "any", "features": []}, "libraries": {}, "device": "cuda",
+        "compute_capability": capability,
+        "files": {"model.so": hashlib.sha256((folder / "model.so").read_bytes()).hexdigest()},
+    }  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return load(folder)

@@ -1,5 +1,6 @@
 """What runs in a process that sees the simulated GPU: `test_simulated.py` starts pytest on this file."""
 
+import ctypes
 import os
 import subprocess
 from pathlib import Path
@@ -7,18 +8,26 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
+import tvm_ffi
+from onnx import helper, numpy_helper
 
 from benchmarks.gpu_models import Budget, imported, in_dtype, row_of
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import CudaKernel
 from collage.backends.tensorrt.engine import ENGINES
-from collage.errors import BackendError
-from collage.frontend.inputs import random_inputs, reference_values
+from collage.cost import CostTable, Environment
+from collage.errors import BackendError, InputError
+from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.region import region_values
+from collage.measure.boundary import LENGTHS, gpu_boundary
 from collage.measure.cuda import CudaDevice
+from collage.measure.local import LocalMeasurer
+from collage.measure.work import Work
 from collage.options import Options
-from tests.backends.nvidia.plans import BACKENDS, check, plan_of, run_plan, windows
+from collage.runtime.cuda import cuda
+from collage.runtime.exchange import _device_tensor
+from tests.backends.nvidia.faulty import CrashingBackend
+from tests.backends.nvidia.plans import BACKENDS, bundle_of, check, plan_of, run_plan, windows
 from tests.backends.regions import _function, _weight, convolutions
 
 LOG = Path(os.environ["SIMULATED_GPU_LOG"])
@@ -57,6 +66,16 @@ def test_kernels_that_allow_it_are_captured_and_replayed(tmp_path):
     assert len(logged("begin capture")) == len(logged("end capture")) == 1
     assert len(logged("launch graph")) >= 2
     assert logged("captured collage_main")
+
+
+def test_links_are_measured_in_graphs_and_launched_one_by_one():
+    found = gpu_boundary(CudaDevice().synchronize)
+    assert 0 <= found.call_s < 1e-2
+    assert 0 <= found.launch_s < 1e-2
+    graphs = set(logged("launch graph"))
+    assert len(graphs) == len(LENGTHS)  # the whole chain but for its ends
+    assert logged("begin capture")
+    assert not logged("spoiled")
 
 
 def test_a_plan_with_a_region_on_the_host_is_not_captured(tmp_path):
@@ -136,10 +155,10 @@ def test_a_caller_with_another_stream_is_ordered_with_the_session(tmp_path):
     device = CudaDevice()
     arguments = device.tensors([inputs, np.zeros(shape, "float32")])
     call(*arguments)
-    assert not logged("wait for event")
+    assert not logged(" waits for ")
     for count in (2, 4):
         device.on_stream(call)(*arguments)
-        assert len(logged("wait for event")) == count
+        assert len(logged(" waits for ")) == count
     (expected,) = onnxruntime.InferenceSession(str(function.simplified)).run(None, {"x": inputs})
     np.testing.assert_allclose(arguments[1].numpy(), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="must be on a GPU"):
@@ -168,15 +187,135 @@ def test_models_in_16_bits_keep_their_type(tmp_path, dtype):
     assert {value.dtype.name for value in values.values()} == {dtype}
 
 
-def test_a_float16_model_is_compiled_checked_and_timed(tmp_path):
-    """The row of `make gpu-check`. TVM's kernels are lost: the simulated compiler has no 16-bit types."""
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_model_in_16_bits_is_compiled_checked_and_timed(tmp_path, dtype):
+    """The row of `make gpu-check`."""
     convolutions(tmp_path)
-    file = in_dtype(tmp_path / "model.onnx", "float16", tmp_path)
-    row = row_of("small", "float16", file, tmp_path, Budget(8.0, 200.0, 2))
+    file = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
+    row = row_of("small", dtype, file, tmp_path, Budget(8.0, 200.0, 2))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[:2] == ["small", "float16"], row
+    assert cells[:2] == ["small", dtype], row
     assert all(float(cell) > 0 for cell in cells[2:4]), row
     assert cells[-1].split()[0] in BACKENDS
+
+
+class Producer:
+    """A tensor of some other framework: it notes for which stream it was asked."""
+
+    def __init__(self, tensor):
+        self.tensor, self.asked = tensor, []
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+    def __dlpack__(self, *, stream=None):
+        self.asked.append(stream)
+        return self.tensor.__dlpack__()
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A bundle, an input on the host and on the device, and what the output is."""
+    function = convolutions(tmp_path)
+    bundle = bundle_of(plan_of(function, BACKENDS["tvm-cuda"]), tmp_path)
+    (x,) = random_inputs(function, 3).values()
+    session = onnxruntime.InferenceSession(str(function.simplified))
+    (expected,) = session.run(None, {"x": x})
+    return bundle, x, Producer(uploaded(x)), expected
+
+
+def uploaded(array, skip=0):
+    """A device tensor with the array's numbers, beginning `skip` elements into its memory."""
+    size = array.size + skip
+    whole = _device_tensor((size,), str(array.dtype))
+    cuda().copy(whole.data_ptr() + skip * array.itemsize, array.ctypes.data, array.nbytes, 1, 0)
+    view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
+    shape, dtype = tvm_ffi.Shape(array.shape), tvm_ffi.dtype(str(array.dtype))
+    return view(whole, shape, dtype, skip * array.itemsize)
+
+
+def fetched(tensor):
+    """The numbers of whatever hands out device memory, as a consumer on the default stream gets them."""
+    taken = tvm_ffi.from_dlpack(tensor.__dlpack__(stream=1))
+    made = np.empty(taken.shape, str(taken.dtype))
+    cuda().copy(made.ctypes.data, taken.data_ptr(), made.nbytes, 2, 0)
+    return made
+
+
+def test_tensors_of_the_device_go_in_and_out_without_a_copy(served):
+    bundle, x, on_device, expected = served
+    bundle.run_tensors({"x": on_device})  # captures what does not read the caller's memory
+    LOG.write_text("")
+    first = bundle.run_tensors({"x": on_device})["y"]
+    assert not logged("run copy")
+    second = bundle.run_tensors({"x": Producer(uploaded(2 * x))})["y"]
+    np.testing.assert_allclose(fetched(first), expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(fetched(second) - expected).max() > 1e-3
+    assert first.__dlpack_device__() == (2, 0)
+    assert not logged("spoiled")
+
+
+def test_a_producer_and_a_consumer_are_told_the_stream(served):
+    """Ours has the handle 0x...; the default stream waits for it, and the producer for neither."""
+    bundle, _, on_device, expected = served
+    stream = ctypes.c_void_p()
+    ctypes.CDLL(str(TOOLKIT / "lib" / "libcudart.so.13")).cudaStreamCreate(ctypes.byref(stream))
+    bundle.run_tensors({"x": on_device})
+    LOG.write_text("")
+    found = bundle.run_tensors({"x": on_device}, stream.value)["y"]
+    assert on_device.asked == [1, stream.value]
+    assert logged("stream") == [f"stream {hex(stream.value)} waits for (nil)"]  # the call before
+    np.testing.assert_allclose(fetched(found), expected, rtol=1e-4, atol=1e-5)
+    assert logged("stream")[1:] == [f"stream (nil) waits for {hex(stream.value)}"]
+    found.__dlpack__(stream=stream.value)
+    found.__dlpack__(stream=-1)
+    assert len(logged("stream")) == 2
+    bundle.run({"x": np.zeros(on_device.tensor.shape, np.float32)})
+    assert logged("stream")[2:] == [f"stream (nil) waits for {hex(stream.value)}"]
+
+
+def test_what_lies_elsewhere_is_copied_once(served):
+    bundle, x, on_device, expected = served
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    np.testing.assert_allclose(bundle.run({"x": on_device})["y"], expected, **close)
+    np.testing.assert_allclose(fetched(bundle.run_tensors({"x": x})["y"]), expected, **close)
+    LOG.write_text("")
+    unaligned = Producer(uploaded(x, skip=1))
+    np.testing.assert_allclose(bundle.run({"x": unaligned})["y"], expected, **close)
+    assert len(logged("run copy on device")) == 1
+    with pytest.raises(InputError, match="has dtype float16; expected float32"):
+        bundle.run_tensors({"x": Producer(uploaded(x.astype("float16")))})
+
+
+def test_an_output_that_is_an_input_has_memory_of_its_own(tmp_path):
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]
+    shape = numpy_helper.from_array(np.array([3, 2], np.int64), "s")
+    function = _function(tmp_path, nodes, {"x": (2, 3)}, {"y": (3, 2)}, [shape])
+    plan = FunctionPlan(function, (PlannedKernel(1, "host", None, ("x",), ("y",)),))
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    given = uploaded(x)
+    found = bundle_of(plan, tmp_path).run_tensors({"x": Producer(given)})["y"]
+    cuda().copy(given.data_ptr(), np.zeros(6, "float32").ctypes.data, 24, 1, 0)
+    np.testing.assert_array_equal(found.numpy(), x.reshape(3, 2))
+
+
+def test_a_bad_address_costs_its_candidate_alone(tmp_path):
+    """The worker ends with the device's words; a new one measures what comes after."""
+    function = convolutions(tmp_path)
+    reference = tmp_path / "reference"
+    save_reference(reference_values(function, random_inputs(function, 0)), reference)
+    backends = [BACKENDS["tvm-cuda"], CrashingBackend()]
+    environment = Environment("cpu", "", 2, 1, "gpu", "test")
+    measurer = LocalMeasurer(
+        [function], backends, CostTable(tmp_path), environment, reference_dir=reference,
+        device="cuda",
+    )  # fmt: skip
+    relu = next(1 << node.index for node in function.graph.nodes if node.op == "Relu")
+    wanted = [("tvm-cuda", ""), ("crashing", ""), ("tvm-cuda", "fallback")]
+    costs = measurer.measure([Work(function.name, relu, *one) for one in wanted])
+    measurer.close()
+    assert [one.is_valid for one in costs] == [True, False, True], [one.reason for one in costs]
+    assert "an illegal memory access was encountered (700)" in costs[1].reason
 
 
 LIBRARY = """

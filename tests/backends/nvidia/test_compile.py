@@ -8,8 +8,8 @@ import pytest
 from collage.backends.cublas import CublasBackend
 from collage.backends.cutlass import SHARED, CutlassBackend
 from collage.backends.cutlass.gemm import SYMBOL, TILES, gemm_source
+from collage.backends.nvidia.architecture import DEFAULT
 from collage.backends.nvidia.compiler import (
-    ARCHITECTURE,
     CudaSource,
     compile_all,
     compile_cuda,
@@ -24,7 +24,8 @@ from tests.backends.nvidia.layer import TYPES, layer, nodes_of
 
 NATIVE = Path(__file__).parents[3] / "native"
 HERE = Path(__file__).parent
-CUBIN = (f"-arch={ARCHITECTURE}", "-cubin")
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
+CUBIN = (f"-arch=sm_{DEFAULT}", "-cubin")
 if find_nvcc() is None:
     pytest.skip("no nvcc: make cuda-check installs it", allow_module_level=True)
 
@@ -59,6 +60,45 @@ def test_tvm_kernels_compile(tmp_path, cache, dtype, ops, variant):
     assert "__global__" in code
     cubin = compile_cuda(CudaSource(code), ".cubin", CUBIN, cache)
     assert cubin.read_bytes().startswith(b"\x7fELF")
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def other_gpu(request, monkeypatch):
+    """A machine whose GPU is of another architecture, as far as generating code goes."""
+    for module in ("cutlass.gemm", "tvm_cuda.schedule"):
+        monkeypatch.setattr(f"collage.backends.{module}.architecture", lambda: request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tvm_kernels_compile_for_other_gpus(tmp_path, cache, other_gpu, dtype):
+    """TVM has nvcc compile for the target that it was given, and the file says for which."""
+    from collage.backends.tvm_cuda.schedule import cuda_code
+
+    function = layer(tmp_path, dtype)
+    kernel = TvmCudaBackend().compile(function, nodes_of(function, "MatMul", "Add", "Relu"), 1, "")
+    code = CudaSource(cuda_code(kernel.module))
+    made = compile_cuda(code, ".cubin", (f"-arch={other_gpu}", "-cubin"), cache)
+    assert architecture_of(made) == int(other_gpu.removeprefix("sm_"))
+
+
+@needs_cutlass
+@pytest.mark.parametrize(
+    ("dtype", "variant"), [("float32", "64x64"), ("bfloat16", "256x128")], ids="-".join
+)
+def test_cutlass_products_compile_for_other_gpus(tmp_path, cache, other_gpu, dtype, variant):
+    function = layer(tmp_path, dtype)
+    nodes = nodes_of(function, "MatMul", "Add", "Relu")
+    source = gemm_source(CutlassBackend().describe(function, nodes, variant)[0])
+    assert f"-arch={other_gpu}" in source.flags
+    made = compile_cuda(source, ".cubin", ("-cubin",), cache)
+    assert architecture_of(made) == int(other_gpu.removeprefix("sm_"))
+
+
+def architecture_of(cubin):
+    """What the flags of an ELF file of a GPU say: the second byte since CUDA 13, the first before."""
+    flags = int.from_bytes(cubin.read_bytes()[48:52], "little")
+    return flags >> 8 & 0xFF if flags & 0xFF in (0, 2, 4, 6) else flags & 0xFF
 
 
 @needs_cutlass

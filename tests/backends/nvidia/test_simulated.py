@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 
+from benchmarks.gpu_models import in_dtype
 from collage.backends.nvidia.libraries import driver_reason
 from collage.frontend.inputs import random_inputs
+from collage.measure.numerics import difference
+from collage.runtime.arrays import load_arrays, numpy_dtype
+from collage.verify.original import Original
 from tests.backends.regions import convolutions
 
 CASES = [Path(__file__).parent / name for name in ("simulated_cases.py", "simulated_cudnn.py")]
@@ -23,43 +26,68 @@ def test_kernels_and_executables_compute_the_models_numbers(on_gpu, cases):
 
 @pytest.mark.slow
 def test_the_tests_that_need_a_gpu_pass(on_gpu):
-    """Without bfloat16 where the simulation computes with ONNX Runtime on the CPU, which has no such kernels.
-
-    Of TVM's kernels those in float32: the simulated compiler has no 16-bit types.
-    """
-    lacking = ("tvm-cuda and float16", "tvm-cuda and bfloat16", "onnxruntime-cuda and bfloat16")
-    lacking += ("tensorrt and bfloat16", "TestCudaDevice")
+    """Without bfloat16 where the simulation computes with ONNX Runtime on the CPU, which lacks it."""
+    lacking = ("onnxruntime-cuda and bfloat16", "tensorrt and bfloat16", "TestCudaDevice")
     chosen = " and ".join(f"not ({one})" for one in lacking)
     arguments = ("-m", "gpu", "-k", chosen, "tests/backends/nvidia", "tests/measure")
     assert " passed" in on_gpu("pytest", "-p", "no:cacheprovider", *arguments)
 
 
 @pytest.mark.slow
-def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path):
+@pytest.mark.parametrize(("dtype", "capability"), [("float32", "90"), ("bfloat16", "86")])
+def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dtype, capability):
+    """What it exchanges has the model's own type; the reference of bfloat16 is computed in float32."""
     function = convolutions(tmp_path)
-    model, bundle = tmp_path / "model.onnx", tmp_path / "bundle"
+    bundle = tmp_path / "bundle"
+    model = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
     said = on_gpu(
         "collage", "compile", str(model), "--device", "cuda", "--backends", "cudnn,tvm-cuda",
         "--effort", "quick", "--refine", "0s", "--cache-dir", str(tmp_path / "cache"),
-        "--output", str(bundle), "--json",
+        "--output", str(bundle), "--json", SIMULATED_GPU_CAPABILITY=capability,
     )  # fmt: skip
     assert '"plan"' in said
     manifest = json.loads((bundle / "manifest.json").read_text())
-    assert (manifest["device"], manifest["compute_capability"]) == ("cuda", "90")
+    assert (manifest["device"], manifest["compute_capability"]) == ("cuda", capability)
     assert manifest["libraries"]["cudart"]["version"] == "13"
-    (inputs,) = random_inputs(function, 5).values()
+    (inputs,) = (one.astype(numpy_dtype(dtype)) for one in random_inputs(function, 5).values())
     np.save(tmp_path / "x.npy", inputs)
     on_gpu("collage", "run", str(bundle), "--input", f"x={tmp_path / 'x.npy'}",
-           "--save", str(tmp_path / "out.npz"))  # fmt: skip
-    (expected,) = onnxruntime.InferenceSession(str(model)).run(None, {"x": inputs})
-    with np.load(tmp_path / "out.npz") as found:
-        np.testing.assert_allclose(found["y"], expected, rtol=1e-4, atol=1e-5)
+           "--save", str(tmp_path / "out.npz"), SIMULATED_GPU_CAPABILITY=capability)  # fmt: skip
+    (expected,) = Original(model).run((), {"x": inputs})
+    found = load_arrays(tmp_path / "out.npz")["y"]
+    assert found.dtype.name == expected.dtype.name == dtype
+    assert not difference([expected], [found])
     log = (tmp_path / "log").read_text()
     assert "launch graph" in log
     assert "spoiled" not in log
+    if capability != "90":
+        refused = on_gpu("collage", "run", str(bundle), fails=True)
+        assert "made for a GPU of compute capability 86, and this one has 90" in refused
 
 
 def test_a_bundle_for_a_gpu_says_what_a_machine_lacks():
     from collage.runtime.gpu import gpu_problem
 
     assert gpu_problem("90").startswith("the bundle needs a GPU of NVIDIA, and there is no NVIDIA")
+
+
+@pytest.mark.slow
+def test_kernels_that_kill_cost_their_candidates_and_not_the_run(on_gpu, tmp_path):
+    """One writes to an address that is none, one takes all memory: new workers measure the rest."""
+    convolutions(tmp_path)
+    bundle = tmp_path / "bundle"
+    faults = ",".join(
+        f"tests.backends.nvidia.faulty:{one}Backend" for one in ("Crashing", "Hungry")
+    )
+    said = on_gpu(
+        "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda",
+        "--backends", f"{faults},tvm-cuda", "--effort", "quick", "--refine", "0s", "--budget", "60s",
+        "--memory", "2GiB", "--cache-dir", str(tmp_path / "cache"), "--output", str(bundle), "--json",
+    )  # fmt: skip
+    summary, _ = json.JSONDecoder().raw_decode(said[said.index("{") :])
+    assert {region["backend"] for region in summary["plan"]} <= {"tvm-cuda", "host"}
+    (table,) = (tmp_path / "cache" / "costs").glob("*.jsonl")
+    text = table.read_text()
+    assert "an illegal memory access was encountered (700)" in text
+    assert "needs more than 2 GiB of memory" in text
+    on_gpu("collage", "run", str(bundle))

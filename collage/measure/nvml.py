@@ -1,0 +1,149 @@
+"""What a GPU's driver says of it through NVML, as nvidia-smi does: its part, its clocks, who shares it.
+
+None of it names the one card: two machines of a kind give the same words, so they share costs. Whoever
+has a slice of a card (MIG) is told the slice's profile. Clocks are a policy (application clocks, power
+limit, persistence), not a reading: that is taken around every batch of samples. That others get turns on
+the card (time-slicing) no process can see; MPS shows in the environment, and whoever runs a process where
+turns are taken says so in `COLLAGE_GPU_SHARING`.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+GRAPHICS, SM, MEMORY = 0, 1, 2
+"""nvmlClockType_t."""
+
+REASONS = {
+    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal",
+    0x80: "power brake",
+}  # fmt: skip
+"""Bits of nvmlDeviceGetCurrentClocksThrottleReasons that make a kernel slower; idle is none of them."""
+
+EXCLUSIVE = 3
+"""nvmlComputeMode_t: one process at a time."""
+TEXT_BYTES = 96
+SHARING = "COLLAGE_GPU_SHARING"
+MPS_PIPE, MPS_SHARE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+
+class Facts(NamedTuple):
+    """What costs depend on beside the capability."""
+
+    name: str
+    driver: str
+    mig: str
+    clocks: str
+    sharing: str
+
+
+class Nvml:
+    """The few functions of NVML that timing needs, for one device."""
+
+    def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
+        self._library = library
+        self._handle = handle
+
+    @classmethod
+    def open(cls, bus: bytes) -> "Nvml | None":
+        """Open NVML for the device on a PCI bus; None where it is missing or knows no such device."""
+        try:
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            return None
+        handle = ctypes.c_void_p()
+        if library.nvmlInit_v2():
+            return None
+        if library.nvmlDeviceGetHandleByPciBusId_v2(bus, ctypes.byref(handle)):
+            return None
+        return cls(library, handle)
+
+    def clock(self) -> tuple[int, tuple[str, ...]]:
+        """Read the clock in MHz, and why it is lower than it could be."""
+        clock, reasons = ctypes.c_uint(), ctypes.c_ulonglong()
+        self._library.nvmlDeviceGetClockInfo(self._handle, SM, ctypes.byref(clock))
+        self._library.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle, ctypes.byref(reasons))
+        return clock.value, tuple(text for bit, text in REASONS.items() if reasons.value & bit)
+
+    def facts(self, uuid: bytes) -> Facts:
+        """Return what the device is.
+
+        Args:
+            uuid: that CUDA gives the device, 16 bytes; it tells slices of one card apart.
+        """
+        return Facts(
+            self._name(self._handle),
+            self._text(lambda text: self._library.nvmlSystemGetDriverVersion(text, TEXT_BYTES)),
+            self._profile(uuid),
+            self._clocks(),
+            self._sharing(),
+        )
+
+    def _profile(self, uuid: bytes) -> str:
+        """Return the MIG profile, e.g. "1g.10gb", "on" where it cannot be told, "" without MIG."""
+        current, pending = ctypes.c_uint(), ctypes.c_uint()
+        failed = self._library.nvmlDeviceGetMigMode(
+            self._handle, ctypes.byref(current), ctypes.byref(pending)
+        )
+        if failed or current.value != 1:
+            return ""
+        slices = self._slices()
+        own = [one for one in slices if self._uuid(one) == uuid.hex()]
+        chosen = own or (slices if len(slices) == 1 else [])
+        return self._name(chosen[0]).partition(" MIG ")[2] or "on" if chosen else "on"
+
+    def _slices(self) -> list[ctypes.c_void_p]:
+        found = []
+        for place in range(self._number("nvmlDeviceGetMaxMigDeviceCount") or 0):
+            handle = ctypes.c_void_p()
+            if not self._library.nvmlDeviceGetMigDeviceHandleByIndex(
+                self._handle, ctypes.c_uint(place), ctypes.byref(handle)
+            ):
+                found.append(handle)
+        return found
+
+    def _clocks(self) -> str:
+        """Return the policy in words."""
+        parts = []
+        for kind, name in ((SM, "sm"), (MEMORY, "memory")):
+            wanted = self._number("nvmlDeviceGetApplicationsClock", kind)
+            usual = self._number("nvmlDeviceGetDefaultApplicationsClock", kind)
+            if wanted is not None and wanted != usual:
+                parts.append(f"{name} set to {wanted} MHz")
+        parts = parts or ["default clocks"]
+        if limit := self._number("nvmlDeviceGetEnforcedPowerLimit"):
+            parts.append(f"{limit / 1000:.0f} W")
+        if self._number("nvmlDeviceGetPersistenceMode"):
+            parts.append("persistent")
+        return ", ".join(parts)
+
+    def _sharing(self) -> str:
+        if said := os.environ.get(SHARING, ""):
+            return said
+        if MPS_PIPE in os.environ:
+            share = os.environ.get(MPS_SHARE, "")
+            return f"mps {share} %" if share else "mps"
+        exclusive = self._number("nvmlDeviceGetComputeMode") == EXCLUSIVE
+        return "exclusive" if exclusive else ""
+
+    def _number(self, name: str, *arguments: int) -> int | None:
+        """Ask for one number; None where the device does not say."""
+        function = getattr(self._library, name, None)
+        value = ctypes.c_uint()
+        given = [ctypes.c_uint(one) for one in arguments]
+        if function is None or function(self._handle, *given, ctypes.byref(value)):
+            return None
+        return value.value
+
+    def _uuid(self, handle: ctypes.c_void_p) -> str:
+        """Return a device's UUID in hex; its text begins with its kind."""
+        text = self._text(lambda text: self._library.nvmlDeviceGetUUID(handle, text, TEXT_BYTES))
+        return text.partition("-")[2].replace("-", "")
+
+    def _name(self, handle: ctypes.c_void_p) -> str:
+        return self._text(lambda text: self._library.nvmlDeviceGetName(handle, text, TEXT_BYTES))
+
+    def _text(self, read: Callable[[ctypes.Array[ctypes.c_char]], int]) -> str:
+        text = ctypes.create_string_buffer(TEXT_BYTES)
+        return text.value.decode() if read(text) == 0 else "unknown"
