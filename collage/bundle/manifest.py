@@ -85,13 +85,14 @@ class Precision(_Frozen):
 
 
 class Provenance(_Frozen):
-    """Where the bundle comes from."""
+    """Where the bundle comes from; `toolchains` are the identities of the backends whose kernels it holds."""
 
     model_path: str
     model_sha256: str
     collage_version: str
     environment_digest: str
     seed: int
+    toolchains: dict[str, str] = {}
 
 
 class Manifest(_Frozen):

@@ -44,6 +44,8 @@ class Facts:
     seed: int
     libraries: frozenset[str]
     """Vendor libraries (plug-in names) that the chosen kernels call."""
+    toolchains: Mapping[str, str]
+    """Identities of the backends that made the chosen kernels, by name."""
     precision: Precision | None = None
     device: str = "cpu"
     compute_capability: str = ""
@@ -95,6 +97,7 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
             collage_version=__version__,
             environment_digest=facts.environment_digest,
             seed=facts.seed,
+            toolchains=dict(facts.toolchains),
         ),
         precision=facts.precision,
         quantised=any(is_quantised(one.function) for one in functions),

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from collage.assemble import FunctionPlan, assemble, kernel_symbol
-from collage.backends.base import PluginKernel
+from collage.backends.base import Backend, PluginKernel
 from collage.backends.nvidia.architecture import architecture
 from collage.backends.tensorrt.engine import ENGINES
 from collage.bundle.publish import Facts, Published, publish
@@ -93,6 +93,7 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         session.environment.digest,
         session.options.seed,
         _libraries((one.kernels for one in compiled), session.options.device),
+        _toolchains((one.kernels for one in compiled), session.backends),
         manifest_precision(allowed, results) if allowed else None,
         session.options.device,
         "" if session.options.device == "cpu" else architecture().removeprefix("sm_"),
@@ -244,6 +245,11 @@ def _libraries(plans: Iterator[FunctionPlan], device: str) -> frozenset[str]:
                 if kind in library_names():  # the plug-in's own kernels need no library
                     found.add(kind)
     return frozenset(found)
+
+
+def _toolchains(plans: Iterator[FunctionPlan], backends: Sequence[Backend]) -> dict[str, str]:
+    used = {planned.backend for plan in plans for planned in plan.kernels}
+    return {backend.name: backend.identity for backend in backends if backend.name in used}
 
 
 def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Latency]:

@@ -112,8 +112,8 @@ def is_better(
         return True, "the first that passed the gate"
     if standing.provenance.environment_digest != facts.environment.digest:
         return True, "the standing bundle was measured in another environment"
-    if changed := _changed_libraries(standing, facts):
-        return True, f"the standing bundle needs another {changed}"
+    if changed := _changed_toolchain(standing, facts):
+        return True, f"the standing bundle was made by {changed}"
     ours_s, theirs_s = result.latency_s.get("collage"), standing.latency.get("collage")
     if ours_s is None or theirs_s is None or theirs_s.seconds is None:
         return True, "the standing bundle's latency is not known"
@@ -123,15 +123,13 @@ def is_better(
     return True, f"{ratio:.2f}x the standing bundle's speed"
 
 
-def _changed_libraries(standing: Manifest, facts: NodeFacts) -> str:
-    """Name the libraries that the node has in another version than the bundle was measured with."""
-    there = [token for identity in facts.backends.values() for token in identity.split()]
-    return ", ".join(
-        f"{name} than {library.version}"
-        for name, library in sorted(standing.libraries.items())
-        if any(token.startswith(f"{name}=") for token in there)
-        and f"{name}={library.version}" not in there
-    )
+def _changed_toolchain(standing: Manifest, facts: NodeFacts) -> str:
+    """Name a toolchain of the bundle that the node has in another version, with both versions."""
+    for name, then in sorted(standing.provenance.toolchains.items()):
+        now = facts.backends.get(name, "")
+        if now != then:
+            return f"{then}, and the node has {now or 'none'}"
+    return ""
 
 
 def _manifest(store: Store, bundle: BlobDigest) -> Manifest | None:

@@ -30,15 +30,15 @@ def result(bundle="0" * 64, seconds=1e-3, passed=True):
     )  # fmt: skip
 
 
-def manifest(seconds=1e-3, node=None, version="1", files=None):
+def manifest(seconds=1e-3, node=None, files=None, **toolchains):
     return {
         "schema_version": 1, "executable": "model.so", "functions": [], "threads": 1,
         "cpu": {"model": "cpu", "features": []},
-        "libraries": {"onednn": {"distribution": "onednn-cpu", "version": version, "file": ""}},
+        "libraries": {},
         "latency": {"collage": {"seconds": seconds}}, "gate_passed": True, "gate_reason": "",
         "provenance": {
             "model_path": "m", "model_sha256": "", "collage_version": "", "seed": 0,
-            "environment_digest": (node or facts()).environment.digest,
+            "environment_digest": (node or facts()).environment.digest, "toolchains": toolchains,
         },
         "files": files or {},
     }  # fmt: skip
@@ -117,8 +117,15 @@ def test_node_digests_differ_where_a_plan_may():
         (result(seconds=0.995e-3), manifest(1e-3), facts(), False, "as fast"),
         (result(seconds=2e-3), manifest(1e-3), facts(), False, "0.50x"),
         (result(seconds=2e-3), manifest(1e-3), facts("new driver"), True, "another environment"),
-        (result(seconds=2e-3), manifest(), facts(onednn="onednn onednn=2"), True, "onednn than 1"),
-        (result(seconds=2e-3), manifest(), facts(onednn="onednn onednn=1"), False, "as fast"),
+        (
+            result(seconds=2e-3),
+            manifest(a="a x=1"),
+            facts(a="a x=2"),
+            True,
+            "a x=1, and the node has a x=2",
+        ),
+        (result(seconds=2e-3), manifest(a="a x=1"), facts(), True, "a x=1, and the node has none"),
+        (result(seconds=2e-3), manifest(a="a x=1"), facts(a="a x=1", b="b y=1"), False, "as fast"),
     ],
 )
 def test_what_is_better(made, standing, node, better, why):
