@@ -33,9 +33,12 @@ from collage.rules.base import Singles
 from collage.rules.rule import PartitionRule
 from collage.rules.wrap import Union
 from collage.runtime.blob import pack
+from collage.runtime.plugin import library_reason
 
 VARIANTS = {"": 0, "heuristic-2": 1, "heuristic-3": 2}
 """Rank of the engine among those that the heuristic proposes."""
+COMPILERS = ("nvrtc", "nvrtc_builtins")
+"""Libraries with which cuDNN compiles some engines where a kernel is loaded: without them others are proposed."""
 
 
 class CudnnBackend(CudaBackend):
@@ -77,6 +80,7 @@ class CudnnBackend(CudaBackend):
             return PluginKernel(self.kind, pack(*single_operation(function, root)))
         region = describe(function, nodes, VARIANTS[variant])
         header = region.header(dtype_of(function, next(iter(indices(nodes)))))
+        header["libraries"] = [name for name in COMPILERS if not library_reason(name)]
         return PluginKernel(self.kind, pack(header, region.constants))
 
 

@@ -5,12 +5,15 @@ import shutil
 import pytest
 
 from collage.backends.base import Availability
+from collage.backends.cudnn import CudnnBackend
 from collage.backends.nvidia import libraries
 from collage.backends.nvidia.libraries import Need, cuda_availability, driver_reason, open_library
 from collage.backends.registry import all_backends, available_backends
 from collage.cli import main
 from collage.errors import OptionError
 from collage.options import Options
+from collage.runtime.blob import unpack
+from tests.backends.regions import convolutions
 
 NAMES = (
     "tvm-cuda",
@@ -84,3 +87,12 @@ def _any_model(tmp_path):
     (tmp_path / "made").mkdir()
     determinant(tmp_path / "made")
     return tmp_path / "made" / "model.onnx"
+
+
+@pytest.mark.parametrize("present", [(), ("nvrtc", "nvrtc_builtins")])
+def test_a_region_of_cudnn_names_the_compiler_of_its_engines(tmp_path, monkeypatch, present):
+    monkeypatch.setattr(
+        "collage.backends.cudnn.library_reason", lambda name: "" if name in present else "absent"
+    )
+    kernel = CudnnBackend().compile(convolutions(tmp_path), 0b1, 1)
+    assert unpack(kernel.blob)[0]["libraries"] == list(present)
