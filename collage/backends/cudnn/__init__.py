@@ -38,7 +38,7 @@ from collage.runtime.plugin import library_reason
 VARIANTS = {"": 0, "heuristic-2": 1, "heuristic-3": 2}
 """Rank of the engine among those that the heuristic proposes."""
 COMPILERS = ("nvrtc", "nvrtc_builtins")
-"""Libraries with which cuDNN compiles some engines where a kernel is loaded: without them others are proposed."""
+"""With these cuDNN compiles some engines where a kernel is loaded; without them it proposes others."""
 
 
 class CudnnBackend(CudaBackend):
