@@ -114,6 +114,7 @@ class DeviceTimer:
     discarded: int = 0
     """Batches of all kernels that were measured while the device was not itself."""
     _way_s: float | None = None
+    """Seconds between two events with next to nothing between them; interruptions only add to it."""
 
     def time(
         self,
@@ -135,13 +136,13 @@ class DeviceTimer:
             return call(*arguments)
 
         if self._way_s is None:
-            self._way_s = statistics.median(self._batch(self.device.empty)[0])
+            self._way_s = min(self._batch(self.device.empty)[0])
         launch()  # loads its code, chooses its algorithm, allocates what it keeps
         samples: list[float] = []
         spoiled: list[float] = []
         discards, start = 0, time.perf_counter()
         while not self._enough(
-            samples, time.perf_counter() - start, best_s - boundary_s, resolution_s
+            samples, time.perf_counter() - start, best_s - boundary_s + self._way_s, resolution_s
         ):
             batch, clean = self._batch(launch)
             if clean:

@@ -296,9 +296,10 @@ class LocalMeasurer:
         if boundary is None or self._boundary_s is not None:
             return
         self._boundary_s = boundary.call_s
-        for key, seconds in (
-            (self.key.launch, boundary.launch_s), (self.key.boundary, boundary.call_s),
-        ):  # fmt: skip
+        found = {self.key.boundary: boundary.call_s}
+        if self._setup.device != "cpu":
+            found = {self.key.launch: boundary.launch_s} | found
+        for key, seconds in found.items():
             self._table.put(key, Cost(seconds, seconds, seconds))
 
 

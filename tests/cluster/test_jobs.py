@@ -263,7 +263,7 @@ def test_a_gpu_that_others_use_too_is_never_measured_on(
 ):
     monkeypatch.setattr(jobs_module, "NO_ROOM_S", 0.5)
     labels = {"nvidia.com/gpu.sharing-strategy": "time-slicing"}
-    images = {"collage/controller:1": ["python"]}
+    images = {"collage/measure:1": ["python"]}
     node = Node(
         plane, "gpu-1", tmp_path, images=images, labels=labels, resources={"nvidia.com/gpu": "1"}
     )

@@ -82,7 +82,9 @@ def test_a_kernel_computes_the_reference_and_has_a_cost(
     assert first_run(prepared)[0] == ""
     timer = timer_of(setup, workshop)
     timing = timer.time(prepared.call, prepared.arguments, prepared.inputs)
-    assert 1e-7 < timing.cost.seconds < 1
+    assert (
+        0 < timing.cost.seconds < 1
+    )  # what two events cost is off: a simulated kernel may take less
 
 
 @pytest.mark.gpu
