@@ -28,9 +28,10 @@ from collage.frontend.inputs import random_inputs, reference_values
 from collage.frontend.region import region_values
 from collage.graph.index_set import index_set
 from collage.measure.timing import sweep_bytes
-from collage.measure.workshop import aligned_copy, as_tensors, callable_kernel
+from collage.measure.workshop import as_tensors, callable_kernel
 from collage.report.data import RegionReport
 from collage.report.explanation import read_report
+from collage.runtime.arrays import aligned_copy
 from collage.runtime.plugin import load_plugin
 
 WAYS = ("measured", "cold", "pages")

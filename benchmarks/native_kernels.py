@@ -20,7 +20,8 @@ from collage.errors import BackendError
 from collage.frontend import Function
 from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_values
-from collage.measure.workshop import aligned_copy, as_tensors, callable_kernel, poisoned_like
+from collage.measure.workshop import as_tensors, callable_kernel, poisoned_like
+from collage.runtime.arrays import aligned_copy
 from collage.runtime.plugin import load_plugin
 
 BACKENDS = ("tvm", "onnxruntime", "openvino")

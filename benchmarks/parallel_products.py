@@ -25,7 +25,8 @@ from collage.frontend import Function, import_model
 from collage.frontend.region import region_values
 from collage.graph.index_set import IndexSet
 from collage.measure.environment import last_level_cache_bytes
-from collage.measure.workshop import aligned_copy, as_tensors, callable_kernel
+from collage.measure.workshop import as_tensors, callable_kernel
+from collage.runtime.arrays import aligned_copy
 
 LIBRARIES = ("onnxruntime", "openvino", "onednn")
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from collage.cluster.kernels import KernelIndex, shard_name
+from collage.cluster.kernels import shard_name
 from collage.cluster.opened import OpenShard, read_batch
 from collage.cluster.shards import ShardWork
 from collage.cost import CostKey
@@ -62,7 +62,7 @@ class Arrivals:
                 left = [one for one in left if one.key not in done]
                 since = time.monotonic()
                 continue
-            over = [one for one in left if self._is_over(one, self._shard.kernels)]
+            over = [one for one in left if self._is_over(one)]
             if over or time.monotonic() - since > PATIENCE_S:
                 left = self._given_up(left, over or left)
                 continue
@@ -92,10 +92,10 @@ class Arrivals:
     def _has_cost(self, one: ShardWork) -> bool:
         return self._shard.table.get(CostKey(one.key)) is not None
 
-    def _is_over(self, one: ShardWork, kernels: KernelIndex) -> bool:
+    def _is_over(self, one: ShardWork) -> bool:
         """Tell whether nobody builds the kernel, or does any more."""
         builders = self._builders.get(one.key, ())
-        return all(kernels.is_over(shard) for shard in builders)
+        return all(self._shard.kernels.is_over(shard) for shard in builders)
 
 
 def _builders(store: Store, builds: Mapping[str, str]) -> Mapping[str, Sequence[str]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from collage.graph.index_set import IndexSet, index_set, indices
+from collage.graph.index_set import IndexSet, index_set, indices, is_subset
 from collage.graph.op_pattern import OpPatternKind
 
 DTYPE_BYTES: Mapping[str, int] = {
@@ -121,6 +121,10 @@ class DataflowGraph:
                 if value:
                     found[value] = found.get(value, 0) | 1 << node.index
         return found
+
+    def is_private(self, value: str, nodes: IndexSet) -> bool:
+        """Tell whether nobody but `nodes` reads a value, and it is no output."""
+        return is_subset(self.readers.get(value, 0), nodes) and value not in self.outputs
 
     @cached_property
     def fed(self) -> IndexSet:

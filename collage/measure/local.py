@@ -296,11 +296,12 @@ class LocalMeasurer:
         if boundary is None or self._boundary_s is not None:
             return
         self._boundary_s = boundary.call_s
-        found = {self.key.boundary: boundary.call_s}
         if self._setup.device != "cpu":
-            found = {self.key.launch: boundary.launch_s} | found
-        for key, seconds in found.items():
-            self._table.put(key, Cost(seconds, seconds, seconds))
+            self._put_exactly(self.key.launch, boundary.launch_s)
+        self._put_exactly(self.key.boundary, boundary.call_s)
+
+    def _put_exactly(self, key: CostKey, seconds: float) -> None:
+        self._table.put(key, Cost(seconds, seconds, seconds))
 
 
 class _Batch:

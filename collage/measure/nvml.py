@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-GRAPHICS, SM, MEMORY = 0, 1, 2
+SM, MEMORY = 1, 2
 """nvmlClockType_t."""
 
 REASONS = {

@@ -10,9 +10,9 @@ them, and sums of hot timings came out 30 % too low. So before every timed call
      first to warm that way up, then to be timed and subtracted.
 Calls repeat until the median is known to `relative_width`, or to a thousandth of what one run of the
 model takes, or it is certain that another kernel of the same work is faster (`beaten`), or the time is up:
-then the interval is wider, which is an answer too. A control kernel
-with fixed work runs before and after: when the machine itself changed pace, the kernel is measured
-once more, and then the interval is widened.
+then the interval is wider, which is an answer too. A control kernel with fixed work runs before and
+after: when the machine itself changed pace, the kernel is measured once more, and then the interval is
+widened.
 
 What the executable adds to each call (the virtual machine's dispatch) is `boundary_s`, measured by
 `boundary`. Samples are in seconds, monotonic clock, garbage collector off.

@@ -18,7 +18,7 @@ from collage.measure.messages import Setup
 from collage.measure.numerics import difference, reduced_difference
 from collage.measure.timing import Call
 from collage.measure.work import Work
-from collage.runtime.arrays import as_array, as_tensor
+from collage.runtime.arrays import aligned_copy, aligned_empty, as_array, as_tensor
 
 if TYPE_CHECKING:
     import tvm
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collage.backends.base import Kernel, TirKernel
     from collage.frontend.model import Function
 
-ALIGNMENT = 64
 POISON = 0x5A
 
 
@@ -250,16 +249,9 @@ def as_tensors(arrays: Sequence[np.ndarray]) -> tuple[object, ...]:
     return tuple(map(as_tensor, arrays))
 
 
-def aligned_copy(value: np.ndarray) -> np.ndarray:
-    """Copy to contiguous memory with 64-byte alignment, as the executable allocates it."""
-    copy = _aligned_empty(value)
-    copy[...] = value
-    return copy
-
-
 def poisoned_like(value: np.ndarray) -> np.ndarray:
     """Make an aligned output buffer whose content no right kernel would leave."""
-    made = _aligned_empty(value)
+    made = aligned_empty(value.shape, value.dtype)
     if made.dtype.kind == "f":
         made.fill(np.nan)
     elif made.dtype.kind != "b":
@@ -267,9 +259,3 @@ def poisoned_like(value: np.ndarray) -> np.ndarray:
     else:
         np.logical_not(value, out=made)
     return made
-
-
-def _aligned_empty(like: np.ndarray) -> np.ndarray:
-    raw = np.empty(like.nbytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + like.nbytes].view(like.dtype).reshape(like.shape)

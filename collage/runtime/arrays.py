@@ -6,7 +6,7 @@ bfloat16, the only type of that kind that a model exchanges, and on the way to D
 integers whose type is then set right. Nothing is copied.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import numpy as np
 
 from collage.errors import InputError
 
+ALIGNMENT = 64
+"""Bytes at whose multiples tensors begin, as kernels were told when they were compiled."""
 BFLOAT16 = "bfloat16"
 UNKNOWN = np.dtype("V2")
 
@@ -50,6 +52,21 @@ def load_arrays(file: Path) -> dict[str, np.ndarray]:
 def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays as `load_arrays` reads them."""
     np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Make a contiguous array that begins at a multiple of `ALIGNMENT`."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def aligned_copy(value: np.ndarray) -> np.ndarray:
+    """Copy to contiguous memory as an executable allocates it."""
+    copy = aligned_empty(value.shape, value.dtype)
+    copy[...] = value
+    return copy
 
 
 def as_tensor(array: np.ndarray) -> Any:

@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 
 from collage.errors import InputError
-from collage.runtime.arrays import as_array, as_tensor, numpy_dtype
+from collage.runtime.arrays import ALIGNMENT, aligned_empty, as_array, as_tensor, numpy_dtype
 from collage.runtime.cuda import ON_DEVICE, TO_DEVICE, TO_HOST, Cuda
 from collage.runtime.manifest import Tensor
 
-ALIGNMENT = 64
-HOST = frozenset({1, 3})
-"""DLPack's device types of memory that the host reads: its own, and what CUDA has pinned."""
-GPU = 2
+HOST, GPU = 1, 2
+"""DLPack's device types."""
 DEFAULT_STREAM = 1
 """DLPack's number of CUDA's default stream, whose handle is 0."""
 
@@ -201,7 +199,7 @@ def _in_place(value: Received) -> Any:
         fits = value.flags.c_contiguous and value.flags.writeable and value.size
         return as_tensor(value) if fits and value.ctypes.data % ALIGNMENT == 0 else None
     fits = value.is_contiguous() and value.data_ptr() % ALIGNMENT == 0
-    return value if fits and value.device.dlpack_device_type() == 1 else None
+    return value if fits and value.device.dlpack_device_type() == HOST else None
 
 
 def _array(value: Received) -> np.ndarray:
@@ -212,10 +210,7 @@ def _buffer(like: Tensor, on_gpu: bool) -> Any:
     shape = like.shape or ()
     if on_gpu:
         return _device_tensor(shape, like.dtype)
-    size = int(np.prod(shape, dtype=np.int64)) * numpy_dtype(like.dtype).itemsize
-    raw = np.zeros(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return as_tensor(raw[start : start + size].view(numpy_dtype(like.dtype)).reshape(shape))
+    return as_tensor(aligned_empty(shape, numpy_dtype(like.dtype)))
 
 
 def _device_tensor(shape: Sequence[int], dtype: str) -> Any:

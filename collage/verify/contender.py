@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 
 from collage.measure.worker import die_with_parent
-from collage.runtime.arrays import as_array, as_tensor, load_arrays
+from collage.runtime.arrays import aligned_copy, as_array, as_tensor, load_arrays
 from collage.runtime.machine import start_machine
 from collage.runtime.plugin import PROVIDER_LIBRARIES, open_libraries
 from collage.verify.original import Original
@@ -74,7 +74,7 @@ class _Executable(Runner):
         threads: int,
         device: str = "cpu",
     ) -> None:
-        super().__init__({name: _aligned(value) for name, value in inputs.items()})
+        super().__init__({name: aligned_copy(value) for name, value in inputs.items()})
         self._machine = start_machine(Path(path), threads, device)
         self._function = self._machine[function]
         self._tensors = [as_tensor(value) for value in self.inputs.values()]
@@ -119,15 +119,6 @@ def without_hook(medians: dict[str, float]) -> dict[str, float]:
     hook = min((s for name, s in medians.items() if name.startswith("vm.builtin.")), default=0.0)
     kernels = {name: s for name, s in medians.items() if name.startswith("collage_")}
     return {name: max(0.0, seconds - hook) for name, seconds in kernels.items()}
-
-
-def _aligned(value: np.ndarray) -> np.ndarray:
-    """Copy to 64-byte alignment; booleans travel as they are."""
-    raw = np.empty(value.nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    copy = raw[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
-    copy[...] = value
-    return copy
 
 
 def session_options(threads: int) -> "onnxruntime.SessionOptions":

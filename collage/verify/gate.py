@@ -310,8 +310,8 @@ def choose(
     A mix that is slower than a baseline gives way to the best plan of one toolchain, which is then
     judged itself.
     """
-    order = fastest_first({plan.name: final[plan.name] for plan in plans})
-    by_speed = sorted(plans, key=lambda plan: order.index(plan.name))
+    named = {plan.name: plan for plan in plans}
+    by_speed = [named[name] for name in fastest_first({name: final[name] for name in named})]
     chosen = by_speed[0]
     passed, reason = judge(chosen, final, baselines)
     single = next((plan for plan in by_speed if plan.single), None)

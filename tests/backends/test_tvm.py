@@ -12,7 +12,8 @@ from collage.backends.tvm import SCHEDULE_REVISION, TvmBackend, schedule
 from collage.backends.tvm import threads as sharing
 from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_onnx, region_values
-from collage.measure.workshop import aligned_copy, as_tensors, callable_kernel, poisoned_like
+from collage.measure.workshop import as_tensors, callable_kernel, poisoned_like
+from collage.runtime.arrays import aligned_copy
 
 SEED = 7
 

@@ -5,8 +5,15 @@ import pytest
 import tvm_ffi
 
 from collage.errors import InputError
-from collage.runtime.arrays import as_array, as_tensor, load_arrays, numpy_dtype, save_arrays
-from collage.runtime.exchange import ALIGNMENT, DeviceTensor, Feed, given, receive
+from collage.runtime.arrays import (
+    ALIGNMENT,
+    as_array,
+    as_tensor,
+    load_arrays,
+    numpy_dtype,
+    save_arrays,
+)
+from collage.runtime.exchange import DeviceTensor, Feed, given, receive
 from collage.runtime.loader import load
 from collage.runtime.manifest import Tensor
 from collage.runtime.plugin import load_plugin

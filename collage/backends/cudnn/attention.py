@@ -16,7 +16,7 @@ from collage.backends.nvidia.product import attributes
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph, Node
-from collage.graph.index_set import IndexSet, is_subset
+from collage.graph.index_set import IndexSet
 from collage.graph.sub_graph import SubGraph
 from collage.rules.pattern import Match, Pattern, matches, op, wildcard
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, Refusal
@@ -64,7 +64,7 @@ def read_attention(function: Function, match: Match) -> Attention:
     inner = match.nodes & ~(1 << match.root)
     for name in match.named:
         node = match.node(name)
-        if 1 << node.index & inner and not _is_private(match.graph, node, match.nodes):
+        if 1 << node.index & inner and not match.graph.is_private(node.outputs[0], match.nodes):
             raise BackendError(f"{node.op}'s result is needed outside of the attention")
     _check_types(function, match)
     scores, result = match.node("scores"), match.node("result")
@@ -191,11 +191,6 @@ def _seen(
     value = region.named(view.name, turned, [strides[axis] for axis in view.order])
     shapes[value] = turned
     return value
-
-
-def _is_private(graph: DataflowGraph, node: Node, nodes: IndexSet) -> bool:
-    value = node.outputs[0]
-    return is_subset(graph.readers.get(value, 0), nodes) and value not in graph.outputs
 
 
 def _check_types(function: Function, match: Match) -> None:

@@ -21,7 +21,7 @@ from collage.backends.nvidia.product import DTYPES, attributes
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph, Node
-from collage.graph.index_set import IndexSet, indices, is_subset
+from collage.graph.index_set import IndexSet, indices
 from collage.graph.sub_graph import SubGraph
 from collage.rules.pattern import Match, Pattern, Wildcard, is_constant, matches, op
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, Refusal
@@ -174,8 +174,7 @@ def _read(function: Function, match: Match) -> RmsNorm:
     graph = function.graph
     inner = match.nodes & ~(1 << match.root)
     for index in indices(inner):
-        value = graph.nodes[index].outputs[0]
-        if value in graph.outputs or not is_subset(graph.readers.get(value, 0), match.nodes):
+        if not graph.is_private(graph.nodes[index].outputs[0], match.nodes):
             raise BackendError(f"{graph.nodes[index].op}'s result is needed outside of the norm")
     y, mean = graph.nodes[match.root].outputs[0], match.node("mean")
     x = graph.nodes[graph.producer[mean.inputs[0]]].inputs[0]
