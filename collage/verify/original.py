@@ -22,7 +22,7 @@ class Original:
 
     def __init__(self, model: Path | str) -> None:
         self._narrow = narrow_outputs(model)
-        self._session = _widened(model) if self._narrow else _session(model)
+        self._session = _session(model) if self._narrow is None else _widened(model)
 
     def run(self, names: Sequence[str], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the outputs called `names`, all of them where none is."""
