@@ -7,7 +7,7 @@ from pathlib import Path
 from collage.cost.cost import Environment
 from collage.options import physical_cores
 
-PROTOCOL = "cold-1"
+PROTOCOL = "cold-2"
 """How costs are measured (`timing`). Change it whenever the numbers would change."""
 
 DEVICE_PROTOCOL = "cuda-cold-2"
