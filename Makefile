@@ -6,7 +6,8 @@ STAMP := $(VENV)/.installed
 SERVICES := $(VENV)/.services
 PLUGIN := collage/runtime/lib/libcollage_runtime.so
 PIP := $(BIN)/pip install -q -c constraints.txt
-CUDA_WHEELS := nvidia-cuda-nvcc nvidia-cuda-cccl nvidia-cuda-runtime nvidia-cuda-nvrtc nvidia-cublas nvidia-cudnn-cu13
+# With extras of pyproject.toml in brackets behind it.
+CHECKOUT := --no-build-isolation -C wheel.cmake=false -e .
 # Another one where the checkout's own environment cannot be made (no network).
 # GPU_ARGUMENTS: those of benchmarks/gpu.py, e.g. "--models resnet18 --dtypes float16".
 GPU_PYTHON ?= $(BIN)/python
@@ -18,13 +19,13 @@ setup: $(PLUGIN)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) scikit-build-core cmake ninja
-	$(PIP) --no-build-isolation -C wheel.cmake=false -e ".[dev,demo]"
+	$(PIP) $(CHECKOUT)[dev,demo]
 	$(PIP) --no-deps rapidocr rapidocr-onnxruntime
 	touch $@
 
 # Prefect, MLflow and the like: the demo needs none of it.
 $(SERVICES): $(STAMP)
-	$(PIP) --no-build-isolation -C wheel.cmake=false -e ".[dev,services]"
+	$(PIP) $(CHECKOUT)[dev,services]
 	touch $@
 
 $(PLUGIN): $(STAMP) $(wildcard native/*)
@@ -91,7 +92,7 @@ chart-docs: $(SERVICES)
 # Compile everything that is generated for a GPU, on a machine without one (2.7 GB of compilers and libraries). CUTLASS's
 # wheel asks for a Python package that its headers do not need.
 cuda-check: setup
-	$(PIP) $(CUDA_WHEELS)
+	$(PIP) $(CHECKOUT)[cuda-build]
 	$(PIP) --no-deps nvidia-cutlass
 	$(BIN)/python -m pytest tests/backends/nvidia
 
