@@ -15,6 +15,7 @@ from collage.errors import MeasureError
 from collage.measure.device import Clocks, DeviceIdentity, Launch, StickyError
 from collage.measure.nvml import Nvml
 from collage.measure.timing import Call
+from collage.runtime.gpu import open_driver
 from collage.runtime.plugin import load_cuda_runtime
 
 STICKY = frozenset({
@@ -144,5 +145,5 @@ class CudaDevice:
     def _uuid(self) -> bytes:
         """The device's, or in a slice of a card the slice's; it stays in this process."""
         found = (ctypes.c_char * 16)()
-        ctypes.CDLL("libcuda.so.1").cuDeviceGetUuid_v2(ctypes.byref(found), self._ordinal)
+        open_driver().cuDeviceGetUuid_v2(ctypes.byref(found), self._ordinal)
         return bytes(found)

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from collage.backends.base import Availability
-
-CUDA_SUCCESS = 0
+from collage.errors import BackendError
+from collage.runtime.gpu import driver_version, open_driver
 
 
 @dataclass(frozen=True)
@@ -59,30 +59,14 @@ TENSORRT = Need(
 )  # fmt: skip
 
 
+@functools.cache
 def driver_reason() -> str:
     """Why no GPU can be used: no driver, or a driver without a device; "" when one can."""
-    return _driver()[0]
-
-
-def driver_version() -> str:
-    """The CUDA version of the driver, e.g. "13.0"; "" without one."""
-    return _driver()[1]
-
-
-@functools.cache
-def _driver() -> tuple[str, str]:
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "no driver: libcuda.so.1 cannot be opened", ""
-    version = ctypes.c_int(0)
-    driver.cuDriverGetVersion(ctypes.byref(version))
-    text = f"{version.value // 1000}.{version.value % 1000 // 10}"
-    if (code := driver.cuInit(0)) != CUDA_SUCCESS:
-        return f"the driver ({text}) offers no GPU: cuInit returned {code}", text
-    count = ctypes.c_int(0)
-    driver.cuDeviceGetCount(ctypes.byref(count))
-    return ("" if count.value else f"the driver ({text}) sees no GPU"), text
+        open_driver()
+    except BackendError as error:
+        return str(error)
+    return ""
 
 
 @functools.cache
@@ -113,7 +97,7 @@ def cuda_availability(needs: Sequence[Need], others: Sequence[Availability] = ()
     versions = {need.sonames[0].partition(".")[0]: opened[need.name].version for need in needs}
     for other in others:
         versions |= other.libraries
-    return Availability("", {"driver": driver_version(), **versions})
+    return Availability("", {"driver": driver_version(open_driver()), **versions})
 
 
 def wheel_folders(package: str) -> Iterator[Path]:
