@@ -7,7 +7,6 @@ in float32 and rounded once. A model that mixes types is left as it is.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -26,9 +25,9 @@ def half_type(model: onnx.ModelProto) -> int:
     return found.pop() if len(found) == 1 and found <= set(HALVES) else 0
 
 
-def float_types(model: Path) -> frozenset[str]:
-    """Return the names of all types of floats in a file."""
-    numbers = set(_numbers(onnx.load(model, load_external_data=False)))
+def float_types(model: onnx.ModelProto) -> frozenset[str]:
+    """Return the names of all types of floats in the model."""
+    numbers = set(_numbers(model))
     return frozenset(
         helper.tensor_dtype_to_np_dtype(number).name for number in numbers & set(FLOATS)
     )

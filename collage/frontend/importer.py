@@ -8,7 +8,7 @@ import onnx
 
 from collage.errors import InputError, ModelError
 from collage.frontend.fold import fold, save_model, tidy
-from collage.frontend.half import half_type, retyped
+from collage.frontend.half import float_types, half_type, retyped
 from collage.frontend.infer import infer_types
 from collage.frontend.load import bind_shapes, read_model
 from collage.frontend.load_function import KINDS, make_function
@@ -45,6 +45,7 @@ def import_model(
     path = Path(path)
     work_dir.mkdir(parents=True, exist_ok=True)
     source, digest = read_model(path)
+    floats = float_types(source)
     functions = []
     notes: dict[str, None] = {}
     for number, shape in enumerate(shapes or [{}]):
@@ -60,7 +61,7 @@ def import_model(
         function, found = _import_function(model, name, work_dir, keep_half)
         functions.append(function)
         notes.update(dict.fromkeys(found))
-    return Model(path, digest, tuple(functions), tuple(notes))
+    return Model(path, digest, tuple(functions), floats, tuple(notes))
 
 
 def _import_function(

@@ -78,5 +78,7 @@ class Model:
     path: Path
     sha256: str
     functions: tuple[Function, ...]
+    float_types: frozenset[str]
+    """Of the file, before anything was changed."""
     notes: tuple[str, ...] = ()
     """What import could not do, in plain words (for the report)."""

@@ -73,7 +73,7 @@ def sampled(model: Model, function: Function, session: Session) -> Samples:
         inputs = random_inputs(function, session.options.seed)
         folder = session.work_dir / f"reference-{function.name}"
         save_reference(reference_values(function, inputs), folder)
-        return Samples(inputs, original_outputs(model.path, function, inputs), folder)
+        return Samples(inputs, original_outputs(model, function, inputs), folder)
 
 
 def enumerated_function(function: Function, session: Session) -> Enumerated:

@@ -53,9 +53,12 @@ def _on_gpu(model: Path, engines: Path | None) -> list[Contender]:
 
 def _tensorrt_options(model: Path, engines: Path | None) -> dict[str, str]:
     """Allow the types that the model has, and keep its engine apart from those of other models."""
+    import onnx
+
     from collage.frontend.half import float_types
 
-    options = {option: "1" for dtype, option in ALLOWED.items() if dtype in float_types(model)}
+    types = float_types(onnx.load(model, load_external_data=False))
+    options = {option: "1" for dtype, option in ALLOWED.items() if dtype in types}
     if engines is None:
         return options
     folder = engines / hashlib.sha256(model.read_bytes()).hexdigest()

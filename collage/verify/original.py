@@ -5,7 +5,7 @@ and its outputs are rounded once: a reference that is better than any plan can b
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,15 +14,19 @@ import numpy as np
 if TYPE_CHECKING:
     import onnxruntime
 
-    from collage.frontend import Function
+    from collage.frontend import Function, Model
 
 
 class Original:
     """The original file, ready to run."""
 
-    def __init__(self, model: Path | str) -> None:
-        self._narrow = narrow_outputs(model)
-        self._session = _session(model) if self._narrow is None else _widened(model)
+    def __init__(self, model: Path | str, float_types: Set[str]) -> None:
+        """Open it; `float_types` names the types of floats in it."""
+        self._narrow: frozenset[str] = frozenset()
+        if "bfloat16" in float_types:
+            self._session, self._narrow = _widened(model)
+        else:
+            self._session = _session(model)
 
     def run(self, names: Sequence[str], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the outputs called `names`, all of them where none is."""
@@ -35,31 +39,18 @@ class Original:
         feed = {name: retyped_array(value, bfloat16, wide) for name, value in inputs.items()}
         found = self._session.run(wanted, feed)
         return [
-            retyped_array(value, wide, bfloat16) if name in (self._narrow or ()) else value
+            retyped_array(value, wide, bfloat16) if name in self._narrow else value
             for name, value in zip(wanted, found, strict=True)
         ]
 
 
 def original_outputs(
-    model: Path, function: "Function", inputs: Mapping[str, np.ndarray]
+    model: "Model", function: "Function", inputs: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Run the original file once and return its outputs by name."""
     names = list(function.graph.outputs)
-    return dict(zip(names, Original(model).run(names, inputs), strict=True))
-
-
-def narrow_outputs(model: Path | str) -> frozenset[str] | None:
-    """Return which outputs of a file with bfloat16 in it are of that type; None for other files."""
-    import onnx
-
-    loaded = onnx.load(model, load_external_data=False)
-    bfloat16, graph = onnx.TensorProto.BFLOAT16, loaded.graph
-    values = (*graph.input, *graph.output, *graph.value_info)
-    types = [value.type.tensor_type.elem_type for value in values]
-    if bfloat16 not in (*types, *(one.data_type for one in graph.initializer)):
-        return None
-    outputs = (one for one in graph.output if one.type.tensor_type.elem_type == bfloat16)
-    return frozenset(one.name for one in outputs)
+    original = Original(model.path, model.float_types)
+    return dict(zip(names, original.run(names, inputs), strict=True))
 
 
 def _session(model: Path | str) -> "onnxruntime.InferenceSession":
@@ -72,15 +63,18 @@ def _session(model: Path | str) -> "onnxruntime.InferenceSession":
     return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
 
 
-def _widened(model: Path | str) -> "onnxruntime.InferenceSession":
+def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozenset[str]]":
+    """Open a file as what it says in float32, and name its outputs in bfloat16."""
     import onnx
 
     from collage.frontend.half import retyped
 
-    wide: onnx.ModelProto = retyped(
-        onnx.load(model), onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
+    bfloat16, loaded = onnx.TensorProto.BFLOAT16, onnx.load(model)
+    narrow = frozenset(
+        one.name for one in loaded.graph.output if one.type.tensor_type.elem_type == bfloat16
     )
+    wide: onnx.ModelProto = retyped(loaded, bfloat16, onnx.TensorProto.FLOAT)
     with tempfile.TemporaryDirectory(prefix="collage-original-") as folder:
         file = Path(folder) / "wide.onnx"
         onnx.save(wide, file, save_as_external_data=True, location="weights")
-        return _session(file)
+        return _session(file), narrow

@@ -39,6 +39,6 @@ def model(tmp_path):
 )
 def test_a_file_in_bfloat16_is_run_in_float32_whatever_it_returns(model, op, output, expected):
     x = np.array([[1, 3, 2, 0]], ml_dtypes.bfloat16)
-    (found,) = Original(model(op, output)).run(["y"], {"x": x})
+    (found,) = Original(model(op, output), {"bfloat16"}).run(["y"], {"x": x})
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)

@@ -53,7 +53,7 @@ def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dty
     np.save(tmp_path / "x.npy", inputs)
     on_gpu("collage", "run", str(bundle), "--input", f"x={tmp_path / 'x.npy'}",
            "--save", str(tmp_path / "out.npz"), SIMULATED_GPU_CAPABILITY=capability)  # fmt: skip
-    (expected,) = Original(model).run((), {"x": inputs})
+    (expected,) = Original(model, {dtype}).run((), {"x": inputs})
     found = load_arrays(tmp_path / "out.npz")["y"]
     assert found.dtype.name == expected.dtype.name == dtype
     assert not difference([expected], [found])
