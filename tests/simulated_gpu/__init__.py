@@ -1,11 +1,11 @@
 """A simulated GPU: test doubles of the CUDA driver, its runtime, NVML, cuBLASLt, cuDNN and nvcc, built with
 g++, and ONNX Runtime's providers for it, which compute with the real library on the CPU.
 
-Programs find them as they find the real ones (CUDA_HOME, the loader's path), so what runs on it is the
-whole of Collage in a process of its own, unchanged. Device memory cannot be touched by the host,
-allocations hold not-a-number, a kernel that is handed a pointer of the host loses the context, kernels that
-TVM generates are compiled from their CUDA C++ and run thread by thread, and all is logged. It says
-nothing about speed.
+Programs find them as a user would have them found (CUDA_HOME, the loader's path, COLLAGE_LIB_*), so what
+runs on it is the whole of Collage in a process of its own, unchanged. Device memory cannot be touched by
+the host, allocations hold not-a-number, a kernel that is handed a pointer of the host loses the context,
+kernels that TVM generates are compiled from their CUDA C++ and run thread by thread, and all is logged. It
+says nothing about speed.
 """
 
 import os
@@ -17,7 +17,6 @@ from pathlib import Path
 from collage.runtime.plugin import library_path
 
 HERE = Path(__file__).parent
-ONNXRUNTIME = "libonnxruntime.so.1"
 LIBRARIES = {
     "libcudart.so.13": ("cudart.cc",),
     "libcuda.so.1": ("cuda.cc",),
@@ -25,8 +24,14 @@ LIBRARIES = {
     "libcublasLt.so.13": ("cublaslt.cc",),
     "libcudnn.so.9": ("cudnn.cc", "cudnn_graph.cc", "cudnn_engines.cc", "cudnn_compute.cc"),
     "libnvinfer.so.10": ("tensorrt.cc",),
-    ONNXRUNTIME: ("onnxruntime.cc",),
+    "libonnxruntime.so.1": ("onnxruntime.cc",),
 }
+OPENED = {
+    "cudart": "libcudart.so.13", "cublaslt": "libcublasLt.so.13", "cudnn": "libcudnn.so.9",
+    "nvinfer": "libnvinfer.so.10", "onnxruntime": "libonnxruntime.so.1", "cublas": "missing",
+}  # fmt: skip
+"""Those that Collage opens by a name of its own: wheels of the real ones may be installed. Nothing here
+calls cuBLAS, and the real one does not load beside the double of cuBLASLt."""
 PROVIDERS = ("cuda", "tensorrt")
 HEADERS = ("gpu.h", "half.h", "kernel.h", "numbers.h")
 
@@ -61,7 +66,7 @@ def environment(toolkit: Path, log: Path) -> dict[str, str]:
         "SIMULATED_GPU_LOG": str(log),
         "SIMULATED_ONNXRUNTIME": str(library_path("onnxruntime")),
         "PYTHONPATH": str(HERE / "python"),
-        "COLLAGE_LIB_ONNXRUNTIME": str(lib / ONNXRUNTIME),
+        **{f"COLLAGE_LIB_{name.upper()}": str(lib / file) for name, file in OPENED.items()},
     }
 
 

@@ -89,9 +89,13 @@ def _activation_refusal(function: Function, chain: Chain, step: Step) -> str | N
     if node.op == "Elu" and attributes(function, node.index).get("alpha", 1.0) != 1.0:
         return "elu with an alpha that is not 1"
     dtype = dtype_of(function, chain.anchor)
-    spatial = len(function.graph.types[function.graph.nodes[chain.anchor].inputs[0]].shape) - 2
-    if step.name in FUSED and dtype == "float32" and spatial > 2:
-        return f"{step.name} over {spatial} dimensions in float32: cuDNN would use TF32"
+    _, weights, *_ = function.graph.nodes[chain.anchor].inputs
+    _, channels, *kernel = function.graph.types[weights].shape
+    depthwise = channels == 1 and attributes(function, chain.anchor).get("group", 1) != 1
+    if step.name in FUSED and dtype == "bfloat16" and depthwise:
+        return f"{step.name} after a depthwise convolution in bfloat16: cuDNN has no engine"
+    if step.name in FUSED and dtype == "float32" and len(kernel) > 2:
+        return f"{step.name} over {len(kernel)} dimensions in float32: cuDNN would use TF32"
     return None
 
 

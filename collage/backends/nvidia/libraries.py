@@ -1,4 +1,4 @@
-"""Is a CUDA library here? Found in the wheels or on the loader's path, and opened to be sure.
+"""Is a CUDA library here? Found as the plug-in finds it or on the loader's path, and opened to be sure.
 
 A file that lies there need not load (a driver library of another kernel, a missing dependency), so each
 library is opened with dlopen and asked for its version. The wheels of PyPI put libraries under
@@ -15,6 +15,7 @@ from pathlib import Path
 from collage.backends.base import Availability
 from collage.errors import BackendError
 from collage.runtime.gpu import driver_version, open_driver
+from collage.runtime.plugin import library_path, library_reason
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Need:
         sonames: file names that will do, best first.
         advice: what to install when there is none.
         version_function: a function of the library without arguments that returns its version.
+        library: what the plug-in calls it (`runtime.plugin.LIBRARIES`): what it uses comes first.
         package: the Python package in whose folder it lies, where that is not `nvidia`.
     """
 
@@ -33,6 +35,7 @@ class Need:
     sonames: tuple[str, ...]
     advice: str
     version_function: str = ""
+    library: str = ""
     package: str = "nvidia"
 
 
@@ -47,15 +50,18 @@ class Opened:
 
 CUBLASLT = Need(
     "cuBLAS", ("libcublasLt.so.13", "libcublasLt.so.12"), "pip install nvidia-cublas",
-    "cublasLtGetVersion",
+    "cublasLtGetVersion", "cublaslt",
 )  # fmt: skip
 CUDART = Need(
-    "the CUDA runtime", ("libcudart.so.13", "libcudart.so.12"), "pip install nvidia-cuda-runtime"
+    "the CUDA runtime", ("libcudart.so.13", "libcudart.so.12"), "pip install nvidia-cuda-runtime",
+    library="cudart",
+)  # fmt: skip
+CUDNN = Need(
+    "cuDNN", ("libcudnn.so.9",), "pip install nvidia-cudnn-cu13", "cudnnGetVersion", "cudnn"
 )
-CUDNN = Need("cuDNN", ("libcudnn.so.9",), "pip install nvidia-cudnn-cu13", "cudnnGetVersion")
 TENSORRT = Need(
     "TensorRT", ("libnvinfer.so.11", "libnvinfer.so.10"), "pip install tensorrt",
-    "getInferLibVersion", "tensorrt_libs",
+    "getInferLibVersion", "nvinfer", "tensorrt_libs",
 )  # fmt: skip
 
 
@@ -71,17 +77,16 @@ def driver_reason() -> str:
 
 @functools.cache
 def open_library(need: Need) -> Opened:
-    """Open the library, from a wheel or else as the loader finds it."""
+    """Open the library: the plug-in's, else one from a wheel or what the loader finds."""
     failures = []
-    for soname in need.sonames:
-        for path in (*_in_wheels(need.package, soname), soname):
-            try:
-                library = ctypes.CDLL(str(path))
-            except OSError as error:
-                if str(path) != soname:
-                    failures.append(_words(error))
-                continue
-            return Opened(str(path), _version(library, need) or soname.partition(".so.")[2])
+    for path in _places(need):
+        try:
+            library = ctypes.CDLL(path)
+        except OSError as error:
+            if path not in need.sonames:
+                failures.append(_words(error))
+            continue
+        return Opened(path, _version(library, need) or path.partition(".so.")[2])
     names = " or ".join(need.sonames)
     why = f" ({failures[0]})" if failures else ""
     return Opened("", "", f"no {need.name}: {names} cannot be opened{why}: {need.advice}")
@@ -106,6 +111,14 @@ def wheel_folders(package: str) -> Iterator[Path]:
     for root in (spec.submodule_search_locations or []) if spec else []:
         yield Path(root)
         yield from sorted(Path(root).glob("*/lib"), reverse=True)
+
+
+def _places(need: Need) -> Iterator[str]:
+    if need.library and not library_reason(need.library):
+        yield str(library_path(need.library))
+    for soname in need.sonames:
+        yield from map(str, _in_wheels(need.package, soname))
+        yield soname
 
 
 def _in_wheels(package: str, soname: str) -> Iterator[Path]:

@@ -150,6 +150,14 @@ def regions(function: Function) -> list[Candidate]:
     return [one for one in found if not one.is_host and not one.variant]
 
 
+def holding(function: Function, op: str) -> list[Candidate]:
+    """Those that hold such a node; there is at least one."""
+    nodes = sum(1 << one.index for one in function.graph.nodes if one.op == op)
+    found = [one for one in regions(function) if one.inside & nodes]
+    assert found, f"no candidate of cuDNN holds {op}"
+    return found
+
+
 def largest(function: Function) -> Candidate:
     """The candidate of most nodes."""
     return max(regions(function), key=lambda one: one.inside.bit_count())

@@ -33,8 +33,9 @@ def proposals(function, nodes, most=1):
 @pytest.mark.parametrize("activation", models.ACTIVATIONS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_convolution_has_an_engine(tmp_path, dtype, activation, group):
+    """A depthwise one in bfloat16 has its activation apart: cuDNN refuses both as one."""
     function = models.convolution(tmp_path, dtype, activation, group)
-    for one in models.regions(function):
+    for one in models.holding(function, "Conv"):
         ((engine, *_),) = proposals(function, one.inside)
         if dtype == "float32":
             assert "0" not in engine[2:], "tensor cores round float32 to TF32"
@@ -52,7 +53,7 @@ def test_convolutions_over_one_dimension_and_variants(tmp_path, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_attention_has_an_engine(tmp_path, dtype, mask, turned):
     function = models.attention(tmp_path, dtype, mask, turned)
-    for one in models.regions(function):
+    for one in models.holding(function, "MatMul"):
         assert proposals(function, one.inside)
 
 

@@ -57,11 +57,12 @@ def test_a_model_on_both_alone_computes_its_numbers_and_never_builds_an_engine_a
     assert set(summary["latency"]["baselines"]) >= {"onnxruntime", "onnxruntime-cuda", "tensorrt"}
     assert not summary["latency"]["baseline_reasons"]
     kept = tmp_path / "cache" / "engines"
-    assert len(logged(tmp_path, "build engine")) == len(list(kept.glob("*.onnx"))) > 0
+    assert len(logged(tmp_path, "build engine")) > 0
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
     assert set(manifest["libraries"]) >= {"cudart", "onnxruntime"}
-    (tmp_path / "log").write_text("")
     compiled("tensorrt", "again")
+    assert len(logged(tmp_path, "build engine")) == len(list(kept.glob("*.onnx"))), "none twice"
+    (tmp_path / "log").write_text("")
     shutil.rmtree(kept)
     (inputs,) = random_inputs(compiled.function, 5).values()
     np.save(tmp_path / "x.npy", inputs)
