@@ -28,7 +28,7 @@ FAULTS = {
     "segfault": "crashed: SIGSEGV",
     "abort": "crashed: SIGABRT: terminate called after throwing",
     "exiting": "crashed: exit code 3",
-    "hang": "timed out after 1.5 s",
+    "hang": "timed out after 4 s",
     "hungry": "needs more than 0.25 GiB of memory",
 }
 UNSTORED = {"killed": "worker died twice: SIGKILL", "full_disk": "No space left on device"}
@@ -37,8 +37,8 @@ UNSTORED = {"killed": "worker died twice: SIGKILL", "full_disk": "No space left 
 def make_measurer(folder: Path, table: Costs | None = None, **options) -> LocalMeasurer:
     reference = folder / "reference"
     reference.mkdir(exist_ok=True)
-    names = ["good", "noisy", "killed_once", *FAULTS, *UNSTORED]
-    settings = {"timeout_s": 1.5, "memory_bytes": 256 << 20, "footprint_bytes": 1 << 20} | options
+    names = ["good", "alone", "noisy", "killed_once", *FAULTS, *UNSTORED]
+    settings = {"timeout_s": 4.0, "memory_bytes": 256 << 20, "footprint_bytes": 1 << 20} | options
     return LocalMeasurer(
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
         [SimpleNamespace(recipes=None, cache=None, name=name, identity=name) for name in names],
@@ -139,16 +139,17 @@ def test_an_idle_worker_that_was_killed_costs_nothing(measurer, tmp_path):
 def test_a_hopeless_kernel_is_not_timed_for_long(measurer):
     first, slow = measurer.measure([Work("f", 1, "good"), Work("f", 1, "good", "20")])
     assert first.seconds < slow.seconds
-    assert slow.seconds == pytest.approx(0.02, rel=0.3)
+    assert 0.02 <= min(slow.samples) <= 0.2  # a sleep is late where the machine is busy
     assert len(slow.samples) == 2
 
 
 def test_only_one_kernel_is_timed_at_a_time(tmp_path):
-    batch = [Work("f", 1 << n, "good", "60") for n in range(4)]
-    with_turns = make_measurer(tmp_path, workers=2, timeout_s=1.0)
+    batch = [Work("f", 1 << n, "alone", "60") for n in range(4)]
+    with_turns = make_measurer(tmp_path, workers=2)
     costs = with_turns.measure(batch)
     with_turns.close()
-    assert all(cost.is_valid for cost in costs)
+    assert [cost.reason for cost in costs] == [""] * 4
+    assert len({line.split()[-1] for line in built(tmp_path)}) == 2
 
 
 @pytest.mark.parametrize(
