@@ -62,6 +62,7 @@ def environment(toolkit: Path, log: Path) -> dict[str, str]:
     return {
         **os.environ,
         "CUDA_HOME": str(toolkit),
+        "CUTLASS_HOME": str(toolkit),  # has none: its templates are too much for the double of nvcc
         "LD_LIBRARY_PATH": str(lib),
         "SIMULATED_GPU_LOG": str(log),
         "SIMULATED_ONNXRUNTIME": str(library_path("onnxruntime")),

@@ -70,12 +70,12 @@ def nvcc_availability() -> Availability:
 
 @functools.cache
 def cutlass_include() -> Path | None:
-    """Find CUTLASS's headers, in the wheel or under CUTLASS_HOME; None when there are none."""
-    home = os.environ.get("CUTLASS_HOME", "")
-    candidates = [Path(home) / "include"] if home else []
+    """Find CUTLASS's headers, under CUTLASS_HOME or else in the wheel; None when there are none."""
     spec = find_spec("cutlass_library")
-    for root in (spec.submodule_search_locations or []) if spec else []:
-        candidates.append(Path(root) / "source" / "include")
+    wheel = (spec.submodule_search_locations or []) if spec else []
+    candidates = [Path(root) / "source" / "include" for root in wheel]
+    if home := os.environ.get("CUTLASS_HOME", ""):
+        candidates = [Path(home) / "include"]
     return next((one for one in candidates if (one / "cutlass" / "cutlass.h").is_file()), None)
 
 

@@ -62,7 +62,7 @@ def make_library(file, functions, special):
 def test_the_real_cudnn_has_an_engine_for_every_candidate(stand_ins):
     path = os.pathsep.join(filter(None, (str(stand_ins), os.environ.get("LD_LIBRARY_PATH"))))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(CASES)], cwd=ROOT,
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(CASES)], cwd=ROOT,
         env={**os.environ, "LD_LIBRARY_PATH": path}, capture_output=True, text=True, check=False,
         timeout=550,
     )  # fmt: skip

@@ -48,7 +48,7 @@ def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dty
     assert '"plan"' in said
     manifest = json.loads((bundle / "manifest.json").read_text())
     assert (manifest["device"], manifest["compute_capability"]) == ("cuda", capability)
-    assert manifest["libraries"]["cudart"]["version"] == "13"
+    assert manifest["libraries"]["cudart"]["version"].startswith("13")
     (inputs,) = (one.astype(numpy_dtype(dtype)) for one in random_inputs(function, 5).values())
     np.save(tmp_path / "x.npy", inputs)
     on_gpu("collage", "run", str(bundle), "--input", f"x={tmp_path / 'x.npy'}",
@@ -68,7 +68,7 @@ def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dty
 def test_a_bundle_for_a_gpu_says_what_a_machine_lacks():
     from collage.runtime.gpu import gpu_problem
 
-    assert gpu_problem("90").startswith("the bundle needs a GPU of NVIDIA, and there is no NVIDIA")
+    assert gpu_problem("90").startswith("the bundle needs a GPU of NVIDIA: no driver")
 
 
 @pytest.mark.slow
