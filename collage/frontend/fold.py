@@ -85,8 +85,9 @@ def _require_loadable(source: Path, error: Exception) -> None:
     try:
         session(source)
     except Exception:
+        said = first_line(error).partition(f"Load model from {source} failed:")
         raise ModelError(
-            f"ONNX Runtime does not load the model with these shapes: {first_line(error)}"
+            f"ONNX Runtime does not load the model with these shapes: {said[2] or said[0]}"
         ) from error
 
 
