@@ -68,7 +68,7 @@ def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dty
 def test_a_bundle_for_a_gpu_says_what_a_machine_lacks():
     from collage.runtime.gpu import gpu_problem
 
-    assert gpu_problem("90").startswith("the bundle needs a GPU of NVIDIA, and there is no NVIDIA")
+    assert gpu_problem("90").startswith("the bundle needs a GPU of NVIDIA: no driver")
 
 
 @pytest.mark.slow
