@@ -146,7 +146,7 @@ def _run_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _bench_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = command(commands, "bench", _bench, "time a bundle")
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--seconds", type=duration, default=3.0)
     parser.add_argument("--model", type=Path, help="the original ONNX file: compare interleaved")
     parser.add_argument("--json", action="store_true")
 
@@ -159,7 +159,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         raise OptionError("--tolerance has no meaning with --precision fp32: add --precision auto")
     effort = EFFORTS[arguments.effort]
     options = Options(
-        backends=tuple(arguments.backends.split(",")) if arguments.backends else None,
+        backends=None if arguments.backends is None else tuple(arguments.backends.split(",")),
         device=arguments.device,
         cuda_graphs=not arguments.no_cuda_graphs,
         threads=arguments.threads,
@@ -210,7 +210,10 @@ def _run(arguments: argparse.Namespace) -> int:
             raise InputError(f"--input {name}: {file} is no .npy file: {error}") from error
     outputs = bundle.run(feeds)
     if arguments.save:
-        save_arrays(arguments.save, outputs)
+        try:
+            save_arrays(arguments.save, outputs)
+        except OSError as error:
+            raise InputError(f"--save {arguments.save}: {error.strerror}") from error
     shapes = {name: [str(value.dtype), list(value.shape)] for name, value in outputs.items()}
     lines = [f"{name}  {value.dtype}{list(value.shape)}" for name, value in outputs.items()]
     say(arguments.json, {"outputs": shapes}, "\n".join(lines))

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Sequence
 
 from collage.errors import DimensionError
@@ -28,19 +29,21 @@ def duration(text: str) -> float:
     """Parse seconds, or a number with the unit s, m, h or d."""
     unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     try:
-        return float(text[:-1]) * unit[text[-1]] if text[-1] in unit else float(text)
+        found = float(text[:-1]) * unit[text[-1]] if text[-1] in unit else float(text)
     except (ValueError, IndexError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no duration; write 90s, 3m, 1h or 7d"
-        ) from None
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 3m, 1h or 7d")
+    return found
 
 
 def size(text: str) -> int:
     """Parse a size in bytes with its unit."""
     units = {"GiB": 1 << 30, "MiB": 1 << 20, "G": 10**9, "M": 10**6}
     for suffix, factor in units.items():
-        if text.endswith(suffix):
-            return int(float(text.removesuffix(suffix)) * factor)
+        number = text.removesuffix(suffix)
+        if number != text and number.replace(".", "", 1).isdecimal():
+            return int(float(number) * factor)
     raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4GiB or 512MiB")
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import TypeAlias
 
 from collage.cli_base import command, duration, say
 from collage.errors import OptionError
@@ -9,8 +10,21 @@ from collage.errors import OptionError
 STORE_HELP = "a folder, or s3://bucket/prefix?endpoint=...&addressing=path"
 
 
-def add_store_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_store_commands(commands: Commands) -> None:
     """Add the commands to the parser."""
+    for parser in (
+        *_publish_commands(commands),
+        _fetch_command(commands),
+        *_alias_commands(commands),
+        _gc_command(commands),
+    ):
+        parser.add_argument("--json", action="store_true")
+
+
+def _publish_commands(commands: Commands) -> tuple[argparse.ArgumentParser, ...]:
     publish = command(commands, "publish", _publish, "copy a bundle to a store")
     publish.add_argument("bundle", type=Path)
     publish.add_argument("store", help=STORE_HELP)
@@ -29,6 +43,10 @@ def add_store_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     )
     unpublish.add_argument("store", help=STORE_HELP)
     unpublish.add_argument("bundle", help="its digest")
+    return publish, unpublish
+
+
+def _fetch_command(commands: Commands) -> argparse.ArgumentParser:
     fetch = command(commands, "fetch", _fetch, "copy a bundle from a store: STORE --alias NAME DIR")
     fetch.add_argument("store", help=STORE_HELP)
     fetch.add_argument("words", nargs="*", metavar="NAME|DIR",
@@ -50,6 +68,10 @@ def add_store_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     fetch.add_argument(
         "--verify-key", type=Path, metavar="FILE", help="refuse what this public key did not sign"
     )
+    return fetch
+
+
+def _alias_commands(commands: Commands) -> tuple[argparse.ArgumentParser, ...]:
     alias = command(commands, "alias", _alias, "let a name stand for a published bundle")
     alias.add_argument("store", help=STORE_HELP)
     alias.add_argument("name")
@@ -61,6 +83,10 @@ def add_store_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     unalias.add_argument("--expect", metavar="DIGEST", help="only if NAME stands for this one now")
     aliases = command(commands, "aliases", _aliases, "list the names and their bundles")
     aliases.add_argument("store", help=STORE_HELP)
+    return alias, unalias, aliases
+
+
+def _gc_command(commands: Commands) -> argparse.ArgumentParser:
     gc = command(commands, "gc", _gc, "delete what no bundle in the store reaches; says what first")
     gc.add_argument("store", help=STORE_HELP)
     gc.add_argument("--delete", action="store_true", help="without it nothing is deleted")
@@ -68,8 +94,7 @@ def add_store_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
         "--older-than", type=duration, default="24h", metavar="24h|7d",
         help="keep what is younger (default 24h): publishers may be about to use it",
     )  # fmt: skip
-    for parser in (publish, unpublish, fetch, alias, unalias, aliases, gc):
-        parser.add_argument("--json", action="store_true")
+    return gc
 
 
 def _publish(arguments: argparse.Namespace) -> int:

@@ -103,10 +103,10 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("measure_budget_s", "workers", "timeout_s", "memory_bytes", "verify_s"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise OptionError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("refine_s", "tune_s"):
-            if getattr(self, name) < 0:
+        for name in ("refine_s", "tune_s", "seed"):
+            if not getattr(self, name) >= 0:
                 raise OptionError(f"{name} must not be negative, it is {getattr(self, name)}")
         if self.device not in DEVICES:
             raise OptionError(f"unknown device {self.device!r}; there are {', '.join(DEVICES)}")

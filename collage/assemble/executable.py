@@ -145,7 +145,7 @@ def assemble(
             executable.export_library(str(path), workspace_dir=objects)
     except (OSError, BackendError):
         raise
-    except Exception as error:
+    except Exception as error:  # TVM's and the linker's share no base class
         if full := _FULL_DISK.search(str(error)):
             raise OSError(errno.ENOSPC, full.group(), str(path)) from error
         raise BackendError(f"the plan could not be assembled: {_cause(error)}") from error

@@ -71,12 +71,12 @@ def _optimise(source: Path, target: Path, large: bool) -> str:
         onnxruntime.InferenceSession(
             str(source), options, providers=["CPUExecutionProvider"], disabled_optimizers=_HARMFUL
         )
-    except Exception as error:
+    except Exception as error:  # ONNX Runtime's share no base class
         _require_loadable(source, error)
         return first_line(error)
     try:
         session(target)
-    except Exception as error:
+    except Exception as error:  # of any kind: the model is used as it was
         return first_line(error)
     return ""
 
@@ -84,9 +84,10 @@ def _optimise(source: Path, target: Path, large: bool) -> str:
 def _require_loadable(source: Path, error: Exception) -> None:
     try:
         session(source)
-    except Exception:
+    except Exception:  # which one does not matter: the first error is told
+        said = first_line(error).partition(f"Load model from {source} failed:")
         raise ModelError(
-            f"ONNX Runtime does not load the model with these shapes: {first_line(error)}"
+            f"ONNX Runtime does not load the model with these shapes: {said[2] or said[0]}"
         ) from error
 
 

@@ -56,9 +56,9 @@ def import_model(
         name = f"main_{number}" if number else "main"
         try:
             bind_shapes(model, dims, shape)
+            function, found = _import_function(model, name, work_dir, keep_half)
         except InputError as error:
-            raise type(error)(f"{path}: {error}") from None
-        function, found = _import_function(model, name, work_dir, keep_half)
+            raise type(error)(f"{path}: {error}") from error
         functions.append(function)
         notes.update(dict.fromkeys(found))
     return Model(path, digest, tuple(functions), floats, tuple(notes))

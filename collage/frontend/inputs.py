@@ -122,7 +122,7 @@ def reference_values(function: Function, inputs: Mapping[str, np.ndarray]) -> di
         names = [value.name for value in running.get_outputs()]
         feed = {name: retyped_array(value, BFLOAT16, FLOAT) for name, value in inputs.items()}
         results = running.run(names, feed)
-    except Exception as error:
+    except Exception as error:  # ONNX Runtime's share no base class
         raise ModelError(
             f"ONNX Runtime cannot run the model on generated inputs: {first_line(error)}"
         ) from error

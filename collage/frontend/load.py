@@ -16,6 +16,9 @@ from collage.frontend.proto import nodes_within
 UNNAMED = frozenset({"", "?", "-1"})
 """What exporters write for a dimension without a name; two of them need not be equal."""
 
+LARGEST = (1 << 31) - 1
+"""Of a dimension: what is larger is a slip of the pen."""
+
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -207,6 +210,8 @@ def _bind_input(value: onnx.ValueInfoProto, shape: tuple[int, ...], bound: dict[
 def _positive(what: str, size: int) -> int:
     if size < 1:
         raise DimensionError(f"{what} must be at least 1, not {size}")
+    if size > LARGEST:
+        raise DimensionError(f"{what} must be at most {LARGEST}, not {size}")
     return size
 
 

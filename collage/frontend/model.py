@@ -57,10 +57,6 @@ class Function:
     simplified: Path
     value_types: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
 
-    @property
-    def input_types(self) -> Mapping[str, TensorType]:
-        return {name: self.graph.types[name] for name in self.graph.inputs}
-
     def type_of(self, value: str) -> TensorType | OpenType:
         """Return the type of any tensor, as far as it is known before the model runs."""
         known = self.graph.types.get(value)

@@ -1,6 +1,7 @@
 """What the stages of one compile share: options, backends, costs, a folder, clocks and counts."""
 
 import errno
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -113,7 +114,7 @@ def open_session(
     store = None if options.store is None else open_store(options.store)
     local = CostTable(options.store_dir)
     table = local if store is None else SharedCostTable(store, local, time.monotonic)
-    environment = environment or this_environment(options.thread_count, options.device)
+    environment = environment or _this_machine(options)
     with work_folder(options.store_dir) as work_dir:
         session = Session(
             options,
@@ -148,3 +149,13 @@ def work_folder(store: Path) -> Iterator[Path]:
             f"the store {store} cannot be written: {error.strerror}; free space there or choose "
             "another folder with --cache-dir"
         ) from error
+
+
+def _this_machine(options: Options) -> Environment:
+    processors = os.cpu_count() or 1
+    if options.thread_count > processors:
+        raise OptionError(
+            f"threads must be at most {processors}, the processors of this machine, "
+            f"not {options.thread_count}; compile on the kind of machine that serves"
+        )
+    return this_environment(options.thread_count, options.device)

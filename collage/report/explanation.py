@@ -130,12 +130,16 @@ def explain_node(data: ReportData, name: str, function: str | None = None) -> No
         function: where it is; the first function with such a node by default.
 
     Raises:
-        OptionError: there is no such node, or several have the name.
+        OptionError: there is no such function or node, or several have the name.
     """
-    for one in data.functions:
-        if function in (None, one.name) and (node := _find(one, name)):
+    functions = [one for one in data.functions if function in (None, one.name)]
+    if not functions:
+        there = ", ".join(one.name for one in data.functions)
+        raise OptionError(f"the model has no function {function!r}; there are {there}")
+    for one in functions:
+        if node := _find(one, name):
             return _explain(data, one, node)
-    known = [node.name for one in data.functions for node in one.nodes]
+    known = [node.name for one in functions for node in one.nodes]
     near = [other for other in known if other and name.lower() in other.lower()][:5]
     hint = f"; near: {', '.join(near)}" if near else f"; numbers go from 0 to {len(known) - 1}"
     raise OptionError(f"--node {name}: the model has no such node{hint}")

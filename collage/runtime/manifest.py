@@ -98,7 +98,7 @@ def read_manifest(folder: Path) -> Manifest:
     file = folder / "manifest.json"
     try:
         raw = json.loads(file.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise BundleError(f"{folder} holds no bundle: manifest.json is missing") from None
     except (OSError, ValueError) as error:
         raise BundleError(f"{file} cannot be read: {error}. Publish the bundle again.") from error

@@ -15,6 +15,11 @@ _UNKNOWN = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
 
 def check_output(output: Path) -> None:
     """Raise BundleError unless `output` is free, empty or an older bundle."""
+    above = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
+    if not (above.is_file() or os.access(above, os.W_OK)):
+        raise BundleError(f"{output}: {above} cannot be written; name another folder")
+    if above != output and not above.is_dir():
+        raise BundleError(f"{output}: {above} is a file; name another folder for the bundle")
     if not output.exists():
         return
     if not output.is_dir():

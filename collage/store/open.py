@@ -89,9 +89,9 @@ def open_store(address: str | Path, *, writes: bool = True) -> Store:
     text = str(address)
     scheme, separator, rest = text.partition("://")
     if isinstance(address, Path) or not separator:
-        return DirectoryStore(Path(address).expanduser())
+        return _open_folder(Path(address).expanduser())
     if scheme == "file":
-        return DirectoryStore(Path(unquote(rest)))
+        return _open_folder(Path(unquote(rest)))
     if scheme != "s3":
         raise OptionError(f"a store is a folder or s3://bucket/prefix, not {scheme}://...")
     settings = parse_s3(text)
@@ -105,6 +105,12 @@ def open_store(address: str | Path, *, writes: bool = True) -> Store:
     if writes and settings.probe == "on":
         store.probe()
     return store
+
+
+def _open_folder(root: Path) -> DirectoryStore:
+    if root.is_file():
+        raise OptionError(f"{root} is a file; a store is a folder or s3://bucket/prefix")
+    return DirectoryStore(root)
 
 
 def parse_s3(address: str) -> S3Settings:

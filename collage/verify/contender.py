@@ -269,7 +269,7 @@ def main() -> None:
         more |= {"options": request["options"]} if request["options"] else {}
         run = make(request["path"], request["function"], inputs, request["threads"], **more)
         run()
-    except Exception as error:
+    except Exception as error:  # whatever a library raises is the reason
         _answer(answers, {"error": f"{type(error).__name__}: {_first_line(error)}"})
         return
     _answer(answers, {"ready": True})

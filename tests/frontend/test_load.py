@@ -80,6 +80,7 @@ def test_unbound_dimensions_print_the_option(tmp_path):
         ({}, {"x": (1, 2, 5, 4)}, "dimension 1 of input x is 3 in the model, but was given as 2"),
         ({"batch": 2}, {"x": (1, 3, 5, 4)}, "batch is bound to 2 and to 1"),
         ({"batch": 0}, {}, "must be at least 1"),
+        ({"batch": 10**20}, {}, "dimension batch must be at most 2147483647"),
         ({}, {"x": (1, 3, -1, 4)}, "must be at least 1"),
         ({"batch": 1}, {"x": (1, 3, 5, 4)}, "--shape z=1"),
     ],

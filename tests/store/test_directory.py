@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from collage.errors import StoreError
+from collage.errors import OptionError, StoreError
 from collage.store import open_store
 from collage.store.blobs import digest_of, get_blob, put_blob
 from collage.store.bundles import list_bundles, publish_bundle
@@ -102,11 +102,12 @@ def test_a_blob_that_is_used_again_is_young_again(tmp_path):
 
 def test_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "store").write_text("")
-    store = open_store(tmp_path / "store")
+    with pytest.raises(OptionError, match="is a file; a store is a folder"):
+        open_store(tmp_path / "store")
     with pytest.raises(
         StoreError, match=r"cannot write .*Not a directory|cannot write .*File exists"
     ):
-        put_blob(store, b"kernel")
+        put_blob(open_store(tmp_path / "store" / "below"), b"kernel")
 
 
 @pytest.mark.parametrize("write", ["{}", "file://{}"])

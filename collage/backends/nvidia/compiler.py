@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -115,21 +114,6 @@ def compile_cuda(source: CudaSource, suffix: str, mode: Sequence[str], cache_dir
         _run_nvcc(nvcc, [*mode, *source.flags, "-o", str(made), str(file)])
         os.replace(made, result)
     return result
-
-
-def compile_all(
-    sources: Sequence[CudaSource], suffix: str, mode: Sequence[str], cache_dir: Path, jobs: int = 2
-) -> list[Path | BackendError]:
-    """Compile several sources side by side; the answer for each is its file or why there is none."""
-
-    def one(source: CudaSource) -> Path | BackendError:
-        try:
-            return compile_cuda(source, suffix, mode, cache_dir)
-        except BackendError as error:
-            return error
-
-    with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(one, sources))
 
 
 def nvcc_environment(nvcc: Nvcc) -> dict[str, str]:

@@ -37,7 +37,7 @@ def lower(module: tvm.IRModule, for_cpu: bool = True) -> Lowered:
         fused = tvm.transform.Sequential(
             [transform.LegalizeOps(legalizers() if for_cpu else None), transform.FuseTIR()]
         )(_call_once(primitive))
-    except Exception as error:
+    except Exception as error:  # TVM's share no base class
         raise BackendError(f"TVM cannot fuse the region: {last_line(error)}") from error
     functions = [
         function for function in fused.functions.values() if isinstance(function, tirx.PrimFunc)

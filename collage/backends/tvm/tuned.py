@@ -71,5 +71,5 @@ def apply_trace(function: tirx.PrimFunc, trace: str) -> tvm.IRModule:
         plan = s_tir.Schedule(unscheduled(function), error_render_level="fast")
         s_tir.schedule.Trace.apply_json_to_schedule(json.loads(trace), plan)
         return plan.mod
-    except Exception as error:
+    except Exception as error:  # TVM's share no base class
         raise BackendError(f"the tuning record does not fit: {last_line(error)}") from error
