@@ -283,10 +283,10 @@ def pod_logs(plane, namespace):
                 text = core.read_namespaced_pod_log(pod.metadata.name, namespace)
             except client.ApiException as error:
                 text = f"no log: {error.status}"
-            found[pod.metadata.name] = f"== {pod.metadata.name} {pod.status.phase}\n{text[-6000:]}"
-        for one in core.list_namespaced_secret(
-            namespace
-        ).items:  # what Helm keeps is no secret of ours
+            said = (text or "nothing")[-6000:]
+            found[pod.metadata.name] = f"== {pod.metadata.name} {pod.status.phase}\n{said}"
+        for one in core.list_namespaced_secret(namespace).items:
+            # What Helm keeps is no secret of ours.
             for value in (one.data or {}).values() if one.type.startswith("helm.sh") else ():
                 assert versitygw.SECRET not in base64.b64decode(value).decode(errors="replace")
     return found
