@@ -14,7 +14,7 @@ from collage.runtime.arrays import load_arrays, numpy_dtype
 from collage.verify.original import Original
 from tests.backends.regions import convolutions
 
-CASES = [Path(__file__).parent / name for name in ("simulated_cases.py", "simulated_cudnn.py")]
+CASES = [Path(__file__).with_name(f"simulated_{what}.py") for what in ("cases", "cudnn", "tf32")]
 pytestmark = pytest.mark.skipif(driver_reason() == "", reason="this machine has a real one")
 
 
