@@ -20,6 +20,7 @@ from collage.measure.workshop import FunctionWorkshop
 from collage.rules import find_candidates
 from tests.backends.nvidia import cudnn_models as models
 from tests.backends.nvidia.layer import layer
+from tests.backends.regions import convolutions
 
 LOG = Path(os.environ["SIMULATED_GPU_LOG"])
 BACKENDS = {one.name: one for one in known_backends(None, "cuda")}
@@ -52,7 +53,7 @@ def judge(tmp_path, monkeypatch):
         )  # fmt: skip
         try:
             return first_run(FunctionWorkshop(setup).prepare(Work("main", nodes, backend, variant)))
-        except RuntimeError as error:
+        except (RuntimeError, BackendError) as error:
             return reason_of(error), 0.0
 
     return run
@@ -86,7 +87,7 @@ def test_cudnns_engines_on_tensor_cores_are_the_reduced_variants(tmp_path, judge
     function = models.convolution(tmp_path, "float32", activation)
     wrong, error = judge(function, models.largest(function).inside, "cudnn", "tf32")
     assert not wrong
-    assert ROUNDED / 100 < error < 4 * ROUNDED
+    assert ROUNDED / 100 < error < 8 * ROUNDED
     assert logged("run cudnnConvolution in TF32")
 
 
@@ -103,25 +104,21 @@ def test_an_engine_that_does_not_round_is_no_reduced_variant(tmp_path, judge):
 def test_three_dimensions_with_an_activation_are_an_offer_of_tf32_alone(tmp_path, judge):
     function, backend = models.volume_convolution(tmp_path, "float32"), BACKENDS["cudnn"]
     whole = function.graph.everything
-    found = [one for one in find_candidates(function, [backend], may_reduce=True)]
+    found = find_candidates(function, [backend], may_reduce=True)
     assert {one.variant for one in found if one.inside == whole} == set(backend.reduced)
     wrong, error = judge(function, whole, "cudnn", "tf32")
     assert not wrong
-    assert ROUNDED / 100 < error < 4 * ROUNDED
+    assert ROUNDED / 100 < error < 8 * ROUNDED
 
 
 def test_sessions_are_told_that_they_may(tmp_path, judge):
     function = models.convolution(tmp_path, "float32", "relu")
     whole = function.graph.everything
-    for variant, allowed in (
-        ("", "use_tf32=0"),
-        ("tf32", "use_tf32=1"),
-        ("tf32-channels-last", "use_tf32=1"),
-    ):
+    for variant in ("", "tf32", "tf32-channels-last"):
         LOG.write_text("")
         assert judge(function, whole, "onnxruntime-cuda", variant)[0] == ""
         (options,) = logged("session cuda")
-        assert allowed in options
+        assert f"use_tf32={int(bool(variant))}" in options
         assert ("prefer_nhwc=1" in options) == variant.endswith("channels-last")
 
 
@@ -160,7 +157,7 @@ def test_the_variable_keeps_all_from_it(tmp_path, judge, monkeypatch):
 
 
 def test_a_worker_measures_cost_and_error(tmp_path):
-    function = models.convolution(tmp_path, "float32", "relu")
+    function = convolutions(tmp_path)
     reference = tmp_path / "reference"
     save_reference(reference_values(function, random_inputs(function, 0)), reference)
     names = ("cudnn", "onnxruntime-cuda", "tensorrt")
@@ -168,9 +165,9 @@ def test_a_worker_measures_cost_and_error(tmp_path):
         [function], [BACKENDS[name] for name in names], CostTable(tmp_path),
         Environment("cpu", "", 2, 1, "gpu", "test"), reference_dir=reference, device="cuda",
     )  # fmt: skip
-    whole = models.largest(function).inside
+    first = models.largest(function).inside
     wanted = [(name, variant) for name in names for variant in ("tf32", "")]
-    costs = measurer.measure([Work(function.name, whole, *one) for one in wanted])
+    costs = measurer.measure([Work(function.name, first, *one) for one in wanted])
     measurer.close()
     assert all(cost.is_valid for cost in costs), [cost.reason for cost in costs]
     assert costs[0].error > ROUNDED / 100  # cuDNN, in a process where the variable is not set
