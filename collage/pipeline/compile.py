@@ -259,7 +259,7 @@ def _toolchains(plans: Iterator[FunctionPlan], backends: Sequence[Backend]) -> d
 def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Latency]:
     """Compare a saved bundle with the original frameworks, interleaved, in fresh processes.
 
-    Where less than float32 was allowed to the bundle, it is to OpenVINO too.
+    Where less than float32 was allowed to the bundle, it is to the frameworks too.
 
     Raises:
         InputError: no bundle, or no model, at the path.
