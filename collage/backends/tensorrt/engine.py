@@ -48,9 +48,12 @@ def kept_engine(
     digest = hashlib.sha256("\0".join(facts).encode() + plain.blob).hexdigest()
     kept = folder / f"{digest}.onnx"
     if not kept.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
+        timings = (
+            folder / TF32 if rounds else folder
+        )  # TensorRT's own, of kernels that may be chosen
+        timings.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix="engine-") as made:
-            _build(kernel, folder, Path(made) / "engine.onnx", rounds=rounds)
+            _build(kernel, timings, Path(made) / "engine.onnx", rounds=rounds)
             os.replace(Path(made) / "engine.onnx", kept)
     return kept.read_bytes()
 
