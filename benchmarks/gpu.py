@@ -1,11 +1,12 @@
 """`make gpu-check`: the tests that need a GPU, whole models, and what each toolchain's kernels cost.
 
-    python -m benchmarks.gpu --output benchmarks/RESULTS-gpu.md [--models resnet18] [--dtypes float16]
+    python -m benchmarks.gpu --output benchmarks/RESULTS-gpu.md [--models resnet18] [--dtypes float16,tf32]
 
 Three parts, each written as it becomes known, so a run that is cut short leaves what it found: the tests
 with the marker `gpu`; whole models compiled, checked and timed (`benchmarks.gpu_models`); and for each
 model, dtype and toolchain the regions that it would run alone, measured cold with the boundary, and
 their costs summed: sums of kernels, not latencies. Less than nine minutes with the default of `--seconds`.
+The dtype `tf32`, which is not among the default ones, is float32 with permission for TF32, to everyone.
 
 Exit codes: 0 all passed; 1 a test failed; 3 there is no GPU.
 """
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from benchmarks.gpu_models import HEADER, KINDS, Budget, imported, in_dtype, row_of
+from benchmarks.gpu_models import HEADER, KINDS, TF32, Budget, imported, in_dtype, row_of
 from benchmarks.model_set import ROOT, skeletons
 from collage.backends.base import Backend
 from collage.backends.nvidia.libraries import driver_reason
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         page.add("", "## Kernels", "", *Row.header)
         here = [backend for backend in backends if backend.availability().available]
         for (name, dtype), file in models.items():
-            if time.monotonic() < end:
+            if time.monotonic() < end and dtype != TF32:  # the same kernels as in float32
                 what, function = f"{name} {dtype}", imported(file, folder)
                 rows = measure_model(what, function, here, environment, folder, end)
                 page.add(*(row.text for row in rows))

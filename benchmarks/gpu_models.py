@@ -25,6 +25,8 @@ KINDS = {
     "float16": onnx.TensorProto.FLOAT16,
     "bfloat16": onnx.TensorProto.BFLOAT16,
 }
+TF32 = "tf32"
+"""A model in float32 whose products may be rounded to TF32, by whoever computes them."""
 HEADER = (
     "| model | dtype | Collage, us | without graphs | best single | over it | predicted / measured "
     "| onnxruntime CUDA | TensorRT | eager | compile | plan |\n" + "|---" * 12 + "|"
@@ -49,7 +51,7 @@ def in_dtype(model: Path, dtype: str, folder: Path) -> Path:
     made = onnx.load(function.simplified)
     del made.metadata_props[:]
     path = folder / f"{model.stem}-{dtype}.onnx"
-    onnx.save(retyped(made, KINDS["float32"], KINDS[dtype]), path)
+    onnx.save(retyped(made, KINDS["float32"], KINDS["float32" if dtype == TF32 else dtype]), path)
     return path
 
 
@@ -67,6 +69,7 @@ def row_of(name: str, dtype: str, model: Path, folder: Path, budget: Budget) -> 
         "--budget", f"{budget.measure_s:.0f}s", "--timeout", "120s", "--memory", "16GiB",
         "--workers", str(budget.workers),
     ]  # fmt: skip
+    compile_ += ["--precision", "auto"] if dtype == TF32 else []
     try:
         summary = _command(compile_, budget.command_s)
         report = json.loads((bundle / "report.json").read_text())["functions"][0]
@@ -85,7 +88,7 @@ def row_of(name: str, dtype: str, model: Path, folder: Path, budget: Budget) -> 
         name, dtype, f"{with_graphs * 1e6:.1f}", f"{without * 1e6:.1f}",
         f"{best} {singles[best] * 1e6:.1f}" if best else "none covers the model", over,
         f"{summary['predicted_s'] / chosen:.2f}" if summary["predicted_s"] else "-",
-        *(_framework(summary["latency"], one) for one in ("onnxruntime-cuda", "tensorrt")),
+        *(_framework(summary["latency"], one, dtype) for one in ("onnxruntime-cuda", "tensorrt")),
         torch["eager"], torch["compile"], _plan(summary["plan"]),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
@@ -101,8 +104,9 @@ def singles_of(report: dict, backends: Sequence[str]) -> dict[str, float]:  # ty
     return found
 
 
-def _framework(latency: dict, name: str) -> str:  # type: ignore[type-arg]
+def _framework(latency: dict, name: str, dtype: str) -> str:  # type: ignore[type-arg]
     """What the gate measured of ONNX Runtime on the original file, in words."""
+    name += f"-{TF32}" if dtype == TF32 else ""
     seconds = latency["baselines"].get(name)
     return f"{seconds * 1e6:.1f}" if seconds else latency["baseline_reasons"].get(name, "-")
 

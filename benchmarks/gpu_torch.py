@@ -1,8 +1,9 @@
 """The networks of the GPU benchmark in PyTorch: an independent comparator, where it is installed.
 
 The architectures are those of the ONNX models, with random weights of their own: latencies can be compared,
-outputs cannot. Inputs start and outputs end on the host, as an executable's do. Run as a program of
-its own, it prints one line of JSON: {"eager": seconds or null, "compile": ..., "reason": text}.
+outputs cannot. Inputs start and outputs end on the host, as an executable's do. The dtype `tf32` is float32
+with TF32 allowed. Run as a program of its own, it prints one line of JSON: {"eager": seconds or null,
+"compile": ..., "reason": text}.
 
     python -m benchmarks.gpu_torch bert_base_2l float16 '{"input_ids": [[1, 128], "int64"]}'
 """
@@ -71,7 +72,9 @@ def compare(
     """Measure the network eagerly and compiled; what fails is None, with the reason."""
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    rounds = dtype == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounds
+    dtype = "float32" if rounds else dtype
     found: dict[str, object] = {"eager": None, "compile": None, "reason": ""}
     with torch.inference_mode():
         model = network(name).eval().to("cuda", getattr(torch, dtype))

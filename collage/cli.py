@@ -120,7 +120,8 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
                         help="hard limit of one worker")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
     parser.add_argument("--precision", choices=[*Precision], default=Precision.FP32,
-                        help="auto: allow bfloat16 within --tolerance (default fp32)")  # fmt: skip
+                        help="auto: allow bfloat16, on a GPU TF32, within --tolerance "
+                        "(default fp32)")  # fmt: skip
     parser.add_argument("--tolerance", type=float, metavar="0.01",
                         help="with auto: largest error of an output, as a share of its scale "
                         f"(default {DEFAULT_TOLERANCE})")  # fmt: skip

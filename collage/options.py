@@ -73,7 +73,7 @@ class Options:
             those that the store has already are used.
         verify_s: seconds of the final interleaved comparison, per contender.
         seed: of the random inputs.
-        precision: `fp32`, or `auto` to allow bfloat16 where the processor has it.
+        precision: `fp32`, or `auto` to allow bfloat16, on a GPU TF32, where the machine has it.
         tolerance: error budget of `auto`: max |actual - fp32| / max |fp32| of every output, where
             probabilities count with a scale of 1 and integers must be equal
             (`collage.runtime.precision`); held on the gate's inputs and on ten more seeds.

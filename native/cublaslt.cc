@@ -2,6 +2,7 @@
 // cuBLASLt is column-major, so it is asked for the transposed product: a row-major matrix is its own
 // transpose there. Blob: tensors are the constants; header entries:
 //   dtype                        "float32", "float16" or "bfloat16"; sums are in float32
+//   compute                      "tf32": factors in float32 are rounded to TF32; else they are not
 //   m, n, k, batch               extents
 //   left_stride, right_stride, residual_stride   between matrices of the batch; 0: the same one
 //   left_transposed, right_transposed
@@ -146,7 +147,9 @@ class CublasLt : public Kernel {
     output_ = MakeLayout(n, m, m * n);
     lt::Descriptor descriptor = nullptr;
     auto create = library.Find<lt::DescriptorCreate>("cublasLtMatmulDescCreate");
-    library.Check(create(&descriptor, lt::kCompute32F, lt::kFloat32), "a descriptor");
+    bool rounds = blob_->GetString("compute", "") == "tf32";
+    int compute = rounds ? lt::kCompute32FFastTf32 : lt::kCompute32F;
+    library.Check(create(&descriptor, compute, lt::kFloat32), "a descriptor");
     descriptor_ = Own(descriptor, "cublasLtMatmulDescDestroy");
     Describe(lt::kTransA, right_turned ? lt::kOpT : lt::kOpN);
     Describe(lt::kTransB, left_turned ? lt::kOpT : lt::kOpN);

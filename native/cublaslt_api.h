@@ -24,7 +24,7 @@ struct Heuristic {
 
 constexpr int kSuccess = 0;
 constexpr int kFloat32 = 0, kFloat16 = 2, kBfloat16 = 14;  // cudaDataType_t
-constexpr int kCompute32F = 68;                            // cublasComputeType_t
+constexpr int kCompute32F = 68, kCompute32FFastTf32 = 77;  // cublasComputeType_t
 constexpr std::int32_t kOpN = 0, kOpT = 1;                 // cublasOperation_t
 constexpr int kTransA = 3, kTransB = 4, kEpilogue = 7, kBiasPointer = 8;
 constexpr std::uint32_t kDefault = 1, kRelu = 2, kBias = 4, kGelu = 32;

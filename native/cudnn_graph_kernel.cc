@@ -1,6 +1,7 @@
 // A region by cuDNN's graph interface. The blob is that of cudnn_graph.h; further header entries:
 //   inputs, outputs   how many there are
 //   exact             1: float32 stays float32
+//   tf32              1: float32 is rounded to TF32 where tensor cores multiply it
 //   workspace         bytes that a plan may use
 //
 // What needs the device is made by the first call: plans, the copy of the constants, buffers and the workspace. Later
@@ -32,7 +33,10 @@ constexpr std::int64_t kWorkspace = 32 << 20;
 constexpr float kOne = 1.0f, kZero = 0.0f;
 
 Limits LimitsOf(const Blob& blob) {
-  return {blob.GetInt("exact", 1) != 0, blob.GetInt("workspace", kWorkspace)};
+  Rounding rounding = blob.GetInt("tf32", 0) != 0    ? Rounding::kTf32
+                      : blob.GetInt("exact", 1) != 0 ? Rounding::kNone
+                                                     : Rounding::kFree;
+  return {rounding, blob.GetInt("workspace", kWorkspace)};
 }
 
 // A step with what runs it: a plan, and the arguments of its last call, which seldom change; or, for a copy, the

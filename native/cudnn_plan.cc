@@ -11,13 +11,14 @@ namespace {
 
 // What became of the proposals that are not usable.
 struct Refusals {
-  std::size_t proposals = 0, inexact = 0, large = 0;
+  std::size_t proposals = 0, inexact = 0, exact = 0, large = 0;
   std::string words;  // of the last that cuDNN itself refused
 
   std::string Text() const {
     std::ostringstream text;
     text << "cuDNN's heuristics propose " << proposals << " engines, and none is usable";
     if (inexact > 0) text << "; " << inexact << " round more than allowed (TF32, sums in 16 bits)";
+    if (exact > 0) text << "; " << exact << " do not use TF32";
     if (large > 0) text << "; " << large << " need more workspace than allowed";
     if (!words.empty()) text << "; " << words;
     return text.str();
@@ -43,10 +44,16 @@ std::vector<Described> Proposals(const OperationGraph& graph, const Target& targ
   return configs;
 }
 
-bool IsExact(const std::vector<int>& notes, bool exact) {
+// Counts the engine that rounds more, or less, than wanted.
+bool RoundsAsWanted(const std::vector<int>& notes, Rounding wanted, Refusals* refusals) {
   auto has = [&](int note) { return std::find(notes.begin(), notes.end(), note) != notes.end(); };
-  if (has(dnn::kNoteReducedPrecision) || has(dnn::kNoteDownConvert)) return false;
-  return !exact || !has(dnn::kNoteTensorCore);
+  const bool tensor_cores = has(dnn::kNoteTensorCore);
+  const bool inexact = has(dnn::kNoteReducedPrecision) || has(dnn::kNoteDownConvert) ||
+                       (wanted == Rounding::kNone && tensor_cores);
+  const bool exact = !inexact && wanted == Rounding::kTf32 && !tensor_cores;
+  refusals->inexact += inexact;
+  refusals->exact += exact;
+  return !inexact && !exact;
 }
 
 Plan MakePlan(Described config, const Target& target) {
@@ -63,10 +70,7 @@ Plan MakePlan(Described config, const Target& target) {
 
 // Moves the plan to `usable` when it is.
 void Try(Plan plan, const Limits& limits, std::vector<Plan>* usable, Refusals* refusals) {
-  if (!IsExact(plan.notes, limits.exact)) {
-    ++refusals->inexact;
-    return;
-  }
+  if (!RoundsAsWanted(plan.notes, limits.rounding, refusals)) return;
   plan.whole.Finalize();
   plan.workspace =
       plan.whole.Read<std::int64_t>(dnn::kPlanWorkspace, dnn::kInt64Type, 1).at(0);

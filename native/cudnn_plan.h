@@ -19,8 +19,15 @@ struct Target {
   const Described* device;
 };
 
+// What engines may make of float32. Tensor cores round it to TF32, which has 10 bits.
+enum class Rounding {
+  kNone,  // no engine on tensor cores
+  kTf32,  // only engines on tensor cores: the others belong to kNone
+  kFree,  // the graph is in 16 bits, which they keep
+};
+
 struct Limits {
-  bool exact;              // float32 stays float32: no tensor cores, whose TF32 has 10 bits
+  Rounding rounding;
   std::int64_t workspace;  // bytes that a plan may use
 };
 

@@ -3,6 +3,7 @@
 // node may hold an engine (an EP context); header entries are those of SessionOptions and OnnxSession, and
 //   provider_options  [key, value, key, value, ...] of the provider
 //   libraries         [name, ...]: opened first, so that the provider finds them (see library.h)
+//   full_precision    1: TensorRT, which builds the engine when the session is made, has no option against TF32
 //
 // The session is made by the first call, for its device and stream. A node that the provider does not take
 // is an error and never a hidden copy to the CPU. A run queues its work and does not wait, but it
@@ -18,6 +19,7 @@
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -145,6 +147,31 @@ class GpuSession {
   OnnxSession session_;
 };
 
+// Keeps NVIDIA's libraries from TF32 while it lives. Other kernels may be in this process that want it: so not for
+// longer than an engine is built.
+class FullPrecision {
+ public:
+  explicit FullPrecision(bool wanted) {
+    const char* found = std::getenv(kName);
+    before_ = found == nullptr ? "" : found;
+    if (wanted && before_ != "0") {
+      setenv(kName, "0", 1);
+      changed_ = true;
+    }
+  }
+  ~FullPrecision() {
+    if (!changed_) return;
+    before_.empty() ? unsetenv(kName) : setenv(kName, before_.c_str(), 1);
+  }
+  FullPrecision(const FullPrecision&) = delete;
+  FullPrecision& operator=(const FullPrecision&) = delete;
+
+ private:
+  static constexpr char kName[] = "NVIDIA_TF32_OVERRIDE";
+  std::string before_;
+  bool changed_ = false;
+};
+
 class OnnxRuntimeGpu : public Kernel {
  public:
   OnnxRuntimeGpu(const Provider& provider, const KernelSpec& spec)
@@ -159,6 +186,7 @@ class OnnxRuntimeGpu : public Kernel {
     cuda::CheckOnDevice(output, provider_.kind);
     cuda::Stream caller = cuda::CurrentStream(output->device);
     if (session_ == nullptr) {
+      FullPrecision kept(spec_.blob->GetInt("full_precision", 0) != 0);
       session_ = std::make_unique<GpuSession>(provider_, spec_, output->device.device_id, caller);
       spec_.blob.reset();  // the session has its own copy
     }

@@ -111,7 +111,7 @@ class Backend(abc.ABC):
     """Implementations offered for one region; each is measured as a candidate of its own."""
     reduced: Mapping[str, str] = MappingProxyType({})
     """Further variants that compute products in less than float32, each with what it computes in
-    ("bf16"). They are candidates only where the user allows it, on regions that hold a product, and
+    ("bf16", "tf32"). They are candidates only where the user allows it, on regions that hold a product, and
     are judged by the error budget."""
     elsewhere: str = ""
     """Its identity on the machine that measures, where that is not this one."""

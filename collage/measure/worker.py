@@ -6,12 +6,10 @@ to stdout; that goes to stderr, and the pipes to the parent are other descriptor
 """
 
 import argparse
-import ctypes
 import errno
 import os
 import resource
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,8 +32,8 @@ from collage.measure.messages import (
 )
 from collage.measure.timing import Timer
 from collage.measure.workshop import Prepared, Workshop, open_workshop
+from collage.runtime.child import die_with_parent
 
-PR_SET_PDEATHSIG = 1
 ADDRESS_SPACE_FACTOR = 2
 ADDRESS_SPACE_SPARE = 32 << 30
 REASON_LENGTH = 300
@@ -157,13 +155,6 @@ def is_infrastructure(error: BaseException) -> bool:
 
 def with_build_time(cost: Cost, build_s: float) -> Cost:
     return replace(cost, build_s=build_s)
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to end this process with its parent; leave at once if that is gone already."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit("the parent has gone")
 
 
 def serve(run: Callable[[BinaryIO, BinaryIO], None], description: str | None) -> None:

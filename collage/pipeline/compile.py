@@ -174,7 +174,11 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
 def _allowed(session: Session) -> Allowed | None:
     if not session.options.may_reduce:
         return None
-    reasons = {b.name: b.reduced_reason() for b in session.backends if b.reduced_reason()}
+    reasons = {
+        one.name: f"{' or '.join(sorted(set(one.reduced.values())))}: {reason}"
+        for one in session.backends
+        if (reason := one.reduced_reason())
+    }
     return Allowed(session.options.tolerance, reasons)
 
 
@@ -255,7 +259,7 @@ def _toolchains(plans: Iterator[FunctionPlan], backends: Sequence[Backend]) -> d
 def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Latency]:
     """Compare a saved bundle with the original frameworks, interleaved, in fresh processes.
 
-    Where less than float32 was allowed to the bundle, it is to OpenVINO too.
+    Where less than float32 was allowed to the bundle, it is to the frameworks too.
 
     Raises:
         InputError: no bundle, or no model, at the path.

@@ -18,7 +18,7 @@ from collage.verify.trials import MORE_SEEDS
 
 @dataclass(frozen=True)
 class Allowed:
-    """The permission: a tolerance, and why backends could make no use of it, by name."""
+    """The permission: a tolerance, and what backends could not offer, with the reason, by name."""
 
     tolerance: float
     reasons: Mapping[str, str]
@@ -106,7 +106,7 @@ def _is_reduced(results: Sequence[FunctionResult], name: str) -> bool:
 
 def _notes(allowed: Allowed, results: Sequence[FunctionResult]) -> Iterator[str]:
     for name, reason in sorted(allowed.reasons.items()):
-        yield f"{name} offers no bf16: {reason}"
+        yield f"{name} offers no {reason}"
     for result in results:
         if result.decision.chosen.reduced:
             continue

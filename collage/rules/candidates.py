@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collage.backends.base import Backend
     from collage.frontend.model import Function
 
+HALVES = ("float16", "bfloat16")
+
 
 def find_candidates(
     function: "Function", backends: "Sequence[Backend]", *, may_reduce: bool = False
@@ -91,11 +93,18 @@ def single_backend_partition(
 
 
 def product_nodes(function: "Function") -> IndexSet:
-    """Return the convolutions and matrix products."""
+    """Return the convolutions and matrix products that can be computed in less than they are.
+
+    What is in 16 bits stays so: all that a reduced variant computes in has as many, or more.
+    """
     from collage.frontend.region import region_bytes_and_flops
 
-    count = len(function.graph)
-    return index_set(i for i in range(count) if region_bytes_and_flops(function, 1 << i)[1])
+    return index_set(
+        node.index
+        for node in function.graph.nodes
+        if region_bytes_and_flops(function, 1 << node.index)[1]
+        and function.graph.types[node.outputs[0]].dtype not in HALVES
+    )
 
 
 def supported_nodes(function: "Function", backend: "Backend") -> IndexSet:

@@ -83,7 +83,9 @@ PROVIDER_LIBRARIES = {
 }
 """What ONNX Runtime's providers for a GPU call, each before those that call it."""
 FULL_PRECISION = {"NVIDIA_TF32_OVERRIDE": "0"}
-"""Keeps NVIDIA's libraries from TF32, for those that have no option for it."""
+"""Keeps NVIDIA's libraries from TF32, whatever kernels ask for. TensorRT has no option for it, so this is set
+while it builds, and only then: a process that runs kernels has it not, so that those which may use TF32
+can, and the others say themselves that they do not."""
 
 
 def register_library(name: str, distribution: str, glob: str, requirement: str = "") -> None:
@@ -181,15 +183,11 @@ def library_reason(name: str) -> str:
 def thread_environment(threads: int) -> dict[str, str]:
     """Return what a process that runs kernels with so many threads finds in its environment."""
     count = str(threads)
-    return (
-        WAITING
-        | FULL_PRECISION
-        | {
-            "OMP_NUM_THREADS": count,
-            "TVM_NUM_THREADS": count,
-            "ORT_DISABLE_TELEMETRY": "1",
-        }
-    )
+    return WAITING | {
+        "OMP_NUM_THREADS": count,
+        "TVM_NUM_THREADS": count,
+        "ORT_DISABLE_TELEMETRY": "1",
+    }
 
 
 def load_plugin() -> None:

@@ -31,7 +31,7 @@ class Option:
         priority: lower is preferred where costs are equal; at least 0.
         lower_s: a bound or optimistic estimate of the cost, used while the cost is unknown.
         variant: which of the backend's implementations; estimates are learnt for each.
-        precision: what it computes in when that is less than the model says ("bf16"), else "".
+        precision: what it computes in when that is less than the model says ("bf16", "tf32"), else "".
         captures: on a GPU, it may be part of a CUDA graph.
     """
 

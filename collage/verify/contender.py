@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from collage.measure.worker import die_with_parent
 from collage.runtime.arrays import aligned_copy, as_array, as_tensor, load_arrays
+from collage.runtime.child import die_with_parent
 from collage.runtime.machine import start_machine
-from collage.runtime.plugin import PROVIDER_LIBRARIES, open_libraries
+from collage.runtime.plugin import FULL_PRECISION, PROVIDER_LIBRARIES, open_libraries
 from collage.verify.original import Original
 from collage.verify.trials import answer_trials, check_trials
 
@@ -202,9 +202,24 @@ class _OnGpu(_OnnxRuntime):
         return self._session.run(None, self.inputs)
 
 
-class _TensorRt(_OnGpu):
+class _TensorRtTf32(_OnGpu):
+    """TensorRT as it is: it uses TF32 unless it is kept from it."""
+
     kind = "tensorrt"
     providers = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+
+
+class _TensorRt(_TensorRtTf32):
+    def __init__(
+        self,
+        path: str,
+        _: str,
+        inputs: dict[str, np.ndarray],
+        threads: int,
+        options: Mapping[str, str],
+    ) -> None:
+        os.environ.update(FULL_PRECISION)  # of this process, which does nothing else
+        super().__init__(path, _, inputs, threads, options)
 
 
 class _OpenVino(Runner):
@@ -250,6 +265,7 @@ KINDS: dict[str, Callable[..., Runner]] = {
     "onnxruntime": _OnnxRuntime,
     "onnxruntime-cuda": _OnGpu,
     "tensorrt": _TensorRt,
+    "tensorrt-tf32": _TensorRtTf32,
     "openvino": _OpenVino,
     "openvino-bf16": _OpenVinoBf16,
     "original": _Original,

@@ -3,18 +3,22 @@
 On every machine they are ONNX Runtime and OpenVINO on the CPU; on a GPU also ONNX Runtime with its CUDA and
 with its TensorRT provider, where the installed ONNX Runtime names them. These get what a user would give
 them: nodes that TensorRT does not take go to the CUDA provider, and from there to the CPU. Whether a
-provider really runs shows in the contender's own process, which says so when it does not.
+provider really runs shows in the contender's own process, which says so when it does not. Where plans may
+compute in less than float32, each framework that can does too, beside itself in float32.
 """
 
 import hashlib
 from pathlib import Path
 
-from collage.backends.onnxruntime_cuda import COMMON, VARIANTS
+from collage.backends.nvidia.architecture import tf32_reason
+from collage.backends.nvidia.toolchain import TF32
+from collage.backends.onnxruntime_cuda import provider_options
 from collage.backends.tensorrt import ALLOWED
 from collage.runtime.cpu import bf16_reason
 from collage.verify.contender_process import Contender
 
-REDUCED = frozenset({"openvino-bf16"})
+ON_CPU = "openvino-bf16"
+REDUCED = frozenset({ON_CPU, f"onnxruntime-cuda-{TF32}", f"tensorrt-{TF32}"})
 """Baselines that compute in less than float32."""
 ENGINE_S = 900.0
 """A contender that builds the engine of a whole model may be silent for so long."""
@@ -33,25 +37,35 @@ def original_frameworks(
     """
     kinds = ["onnxruntime", "openvino"]
     if may_reduce and not bf16_reason():
-        kinds += sorted(REDUCED)
+        kinds.append(ON_CPU)
     found = [Contender(kind, kind, model) for kind in kinds]
-    return found if device == "cpu" else found + _on_gpu(model, engines)
+    if device == "cpu":
+        return found
+    found += _on_gpu(model, engines)
+    return found + (_on_gpu(model, engines, rounds=True) if _may_round(model, may_reduce) else [])
 
 
-def _on_gpu(model: Path, engines: Path | None) -> list[Contender]:
+def _may_round(model: Path, may_reduce: bool) -> bool:
+    """Tell whether TF32 is allowed, here, and something in the model could be in it."""
+    from collage.frontend.half import float_types
+
+    return may_reduce and not tf32_reason() and "float32" in float_types(model)
+
+
+def _on_gpu(model: Path, engines: Path | None, *, rounds: bool = False) -> list[Contender]:
     import onnxruntime
 
-    here, found = onnxruntime.get_available_providers(), []
+    here, found, suffix = onnxruntime.get_available_providers(), [], f"-{TF32}" if rounds else ""
     if "CUDAExecutionProvider" in here:
-        options = {**COMMON, **VARIANTS[""]}
-        found.append(Contender("onnxruntime-cuda", "onnxruntime-cuda", model, options=options))
+        name, options = f"onnxruntime-cuda{suffix}", provider_options(rounds=rounds)
+        found.append(Contender(name, "onnxruntime-cuda", model, options=options))
     if "TensorrtExecutionProvider" in here:
-        options = _tensorrt_options(model, engines)
-        found.append(Contender("tensorrt", "tensorrt", model, options=options, patience_s=ENGINE_S))
+        name, options = f"tensorrt{suffix}", _tensorrt_options(model, engines, suffix)
+        found.append(Contender(name, name, model, options=options, patience_s=ENGINE_S))
     return found
 
 
-def _tensorrt_options(model: Path, engines: Path | None) -> dict[str, str]:
+def _tensorrt_options(model: Path, engines: Path | None, suffix: str) -> dict[str, str]:
     """Allow the types that the model has, and keep its engine apart from those of other models."""
     import onnx
 
@@ -61,7 +75,7 @@ def _tensorrt_options(model: Path, engines: Path | None) -> dict[str, str]:
     options = {option: "1" for dtype, option in ALLOWED.items() if dtype in types}
     if engines is None:
         return options
-    folder = engines / hashlib.sha256(model.read_bytes()).hexdigest()
+    folder = engines / f"{hashlib.sha256(model.read_bytes()).hexdigest()}{suffix}"
     return options | {
         "trt_engine_cache_enable": "1", "trt_engine_cache_path": str(folder),
         "trt_timing_cache_enable": "1", "trt_timing_cache_path": str(engines),

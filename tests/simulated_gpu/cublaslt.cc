@@ -14,6 +14,7 @@ namespace lt = collage::lt;
 namespace {
 
 struct Descriptor {
+  bool rounds = false;
   std::int32_t turned_a = 0, turned_b = 0;
   std::uint32_t epilogue = lt::kDefault;
   const void* bias = nullptr;
@@ -52,6 +53,9 @@ struct Operand {
   }
 };
 
+// On tensor cores once; the ordinary ones, which do not round, take longer: they do it three times.
+constexpr int kSlower = 3;
+
 void Multiply(const Descriptor& how, float alpha, Operand a, Operand b, float beta, Operand c,
               void* output, Layout d) {
   std::int64_t depth = a.turned ? a.layout.rows : a.layout.columns;
@@ -59,7 +63,10 @@ void Multiply(const Descriptor& how, float alpha, Operand a, Operand b, float be
     for (std::int64_t column = 0; column < d.columns; ++column)
       for (std::int64_t row = 0; row < d.rows; ++row) {
         float sum = 0;
-        for (std::int64_t k = 0; k < depth; ++k) sum += a.At(batch, row, k) * b.At(batch, k, column);
+        for (std::int64_t k = 0; k < depth; ++k) {
+          float left = a.At(batch, row, k), right = b.At(batch, k, column);
+          sum += how.rounds ? RoundToTf32(left) * RoundToTf32(right) : left * right;
+        }
         float value = alpha * sum;
         if (beta != 0) value += beta * c.At(batch, row, column);
         if (how.epilogue & lt::kBias) value += Load(how.bias, Width(d.type), row);
@@ -83,7 +90,10 @@ std::size_t cublasLtGetVersion() { return 130000; }
 const char* cublasLtGetStatusString(int status) { return status == 7 ? "invalid value" : "failed"; }
 
 int cublasLtMatmulDescCreate(void** made, int compute, int scale) {
-  return compute == lt::kCompute32F && scale == lt::kFloat32 ? Make<Descriptor>(made) : 7;
+  Descriptor one;
+  one.rounds = compute == lt::kCompute32FFastTf32 && IsTf32Allowed();
+  bool known = compute == lt::kCompute32F || compute == lt::kCompute32FFastTf32;
+  return known && scale == lt::kFloat32 ? Make(made, one) : 7;
 }
 
 int cublasLtMatmulDescDestroy(void* one) {
@@ -163,8 +173,10 @@ int cublasLtMatmul(void*, void* descriptor, const void* alpha, const void* a, vo
   Operand right{b, *static_cast<Layout*>(b_layout), how.turned_b == lt::kOpT};
   Operand summand{c, *static_cast<Layout*>(c_layout), false};
   Layout output = *static_cast<Layout*>(d_layout);
-  return Enqueue(stream, "cublasLtMatmul",
-                 [=] { Multiply(how, scale, left, right, kept, summand, d, output); });
+  const int times = how.rounds || output.type != lt::kFloat32 ? 1 : kSlower;
+  return Enqueue(stream, how.rounds ? "cublasLtMatmul in TF32" : "cublasLtMatmul", [=] {
+    for (int i = 0; i < times; ++i) Multiply(how, scale, left, right, kept, summand, d, output);
+  });
 }
 
 }  // extern "C"

@@ -71,6 +71,11 @@ Dense Make(const Longs& dims, const std::function<float(const Longs&)>& element)
   return made;
 }
 
+Dense Rounded(Dense value) {
+  for (float& one : value.data) one = RoundToTf32(one);
+  return value;
+}
+
 Dense Convolve(const Descriptor& operation, const Dense& x, const Dense& w) {
   const Descriptor& how = *operation.Get(dnn::kConvolutionDescriptor);
   const Longs pads = how.All<std::int64_t>(dnn::kPrePads);
@@ -270,7 +275,7 @@ int CheckOperation(const Descriptor& operation) {
   }
 }
 
-void Compute(const Descriptor& graph, const std::map<std::int64_t, void*>& pointers) {
+void Compute(const Descriptor& graph, const std::map<std::int64_t, void*>& pointers, bool rounds) {
   std::map<std::int64_t, Dense> values;
   for (const Descriptor* operation : OperationsOf(graph)) {
     const Ports& ports = PortsOf(operation->kind);
@@ -283,6 +288,12 @@ void Compute(const Descriptor& graph, const std::map<std::int64_t, void*>& point
       read.push_back(tensor == nullptr ? nullptr : &values[tensor->id()]);
     }
     const Descriptor& result = *operation->Get(ports.writes);
+    const bool product = operation->kind == dnn::kConvolution || operation->kind == dnn::kMatmul;
+    Dense factors[2];
+    for (std::size_t i = 0; rounds && product && i < 2; ++i) {
+      factors[i] = Rounded(*read[i]);
+      read[i] = &factors[i];
+    }
     Dense made = operation->kind == dnn::kConvolution ? Convolve(*operation, *read[0], *read[1])
                  : operation->kind == dnn::kMatmul    ? Multiply(*operation, *read[0], *read[1])
                  : operation->kind == dnn::kPointwise ? Elementwise(*operation, *read[0], read[1])

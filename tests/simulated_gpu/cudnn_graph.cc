@@ -308,9 +308,14 @@ int cudnnBackendExecute(void*, void* plan, void* pack) {
   std::map<std::int64_t, void*> pointers;
   for (std::size_t i = 0; i < ids.size(); ++i) pointers[ids[i]] = given[i];
   bool fine = Of(plan).workspace == 0 || IsDevice(Of(pack).One<void*>(dnn::kPackWorkspace));
+  // What tensor cores multiply in 16 bits has no more bits than TF32: it stays what it is.
+  const bool rounds = config.note == dnn::kNoteTensorCore && IsTf32Allowed();
   std::string name = "cudnnGraph";
   for (const Descriptor* operation : OperationsOf(graph)) {
-    if (operation->kind == dnn::kConvolution) name = "cudnnConvolution";
+    if (operation->kind == dnn::kConvolution) {
+      bool rounded = rounds && operation->Get(dnn::kConvolutionX)->type() == dnn::kFloat;
+      name = rounded ? "cudnnConvolution in TF32" : "cudnnConvolution";
+    }
     if (operation->kind == dnn::kMatmul) name = "cudnnAttention";
     if (operation->kind == dnn::kNorm) name = "cudnnNorm";
     std::vector<int> ports = PortsOf(operation->kind).reads;
@@ -337,7 +342,7 @@ int cudnnBackendExecute(void*, void* plan, void* pack) {
   Descriptor copy = graph;  // the operations outlive their plan
   return Enqueue(CurrentStream(), name.c_str(), [=]() mutable {
     for (auto& [id, number] : *kept) pointers[id] = &number;
-    Compute(copy, pointers);
+    Compute(copy, pointers, rounds);
   });
 }
 

@@ -88,8 +88,8 @@ std::vector<Proposal> Propose(const Descriptor& graph);
 // Checks an operation's extents; a status.
 int CheckOperation(const Descriptor& operation);
 
-// Computes a graph on the memory that `pointers` name by tensor id.
-void Compute(const Descriptor& graph, const std::map<std::int64_t, void*>& pointers);
+// Computes a graph on the memory that `pointers` name by tensor id; with `rounds`, what is multiplied is TF32.
+void Compute(const Descriptor& graph, const std::map<std::int64_t, void*>& pointers, bool rounds);
 
 }  // namespace simulated
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 namespace simulated {
@@ -24,6 +25,21 @@ inline float Load(const void* from, Dtype type, std::int64_t place) {
   value = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(fraction + 1024, exponent - 25);
   if (exponent == 31) value = fraction == 0 ? INFINITY : NAN;
   return bits >> 15 ? -value : value;
+}
+
+// The nearest number of TF32, which has 10 bits of fraction; ties to even.
+inline float RoundToTf32(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits >> 23 & 255) != 255) bits = (bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFFu;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+// NVIDIA_TF32_OVERRIDE=0 keeps all of NVIDIA's libraries from TF32, whatever they are asked for.
+inline bool IsTf32Allowed() {
+  const char* override = std::getenv("NVIDIA_TF32_OVERRIDE");
+  return override == nullptr || std::strcmp(override, "0") != 0;
 }
 
 // To nearest, ties to even.

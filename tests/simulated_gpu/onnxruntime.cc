@@ -6,7 +6,7 @@
 // the CPU while the device's memory is open, queued on the stream that the options name. An engine is the
 // region's own model behind a mark. What the log says of a session:
 //   session KIND OPTION=VALUE ...    its options, in the order of their names
-//   build engine, load engine        TensorRT alone
+//   build engine, build engine in TF32, load engine        TensorRT alone
 //   hidden copy                      a tensor was on the host, or a node could have run there
 //   synchronised                     a run waited for the device
 // SIMULATED_ONNXRUNTIME_REFUSES names an operator that no provider has; SIMULATED_ONNXRUNTIME_FAILS one
@@ -210,7 +210,9 @@ std::string_view WithEngine(const Provider& provider, std::string_view model) {
     simulated::Log("load engine");
     return model.substr(sizeof(kMark));
   }
-  simulated::Log("build engine");
+  const char* override = std::getenv("NVIDIA_TF32_OVERRIDE");
+  const bool exact = override != nullptr && std::strcmp(override, "0") == 0;
+  simulated::Log(exact ? "build engine" : "build engine in TF32");
   auto asked = [&](const char* key) {
     auto found = provider.options.find(key);
     return found == provider.options.end() ? std::string() : found->second;

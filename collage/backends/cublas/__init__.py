@@ -2,11 +2,12 @@
 
 cuBLASLt proposes algorithms for a product in the order that its heuristic believes in. The first four
 are variants, so that the measurement decides. Its GELU is the tanh approximation, up to 5e-4 away from
-the one with erf: in float32 that is another function, in 16 bits it is within a rounding. float32 is
-computed in float32; TF32 has 10 bits and is not used.
+the one with erf: in float32 that is another function, in TF32 and in 16 bits it is within a rounding. float32
+is computed in float32 but for the reduced variants, whose factors are rounded to TF32.
 """
 
 import math
+from types import MappingProxyType
 
 from collage.backends.base import BackendStyle, PluginKernel
 from collage.backends.nvidia.chain import PRODUCTS, Chain, ChainRule, Chains
@@ -14,7 +15,7 @@ from collage.backends.nvidia.epilogue import Epilogue, read_epilogue
 from collage.backends.nvidia.libraries import CUBLASLT, CUDART
 from collage.backends.nvidia.operands import Operands
 from collage.backends.nvidia.product import Product, read_product
-from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin
+from collage.backends.nvidia.toolchain import TF32, CudaBackend, tell_plugin, with_tf32
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet, index_set
@@ -23,6 +24,7 @@ from collage.runtime.blob import Header, pack
 
 VARIANTS = {"": 0, "heuristic-2": 1, "heuristic-3": 2, "heuristic-4": 3}
 """Rank of the algorithm among those that the heuristic proposes."""
+ROUNDED = with_tf32(VARIANTS)
 
 WORKSPACE_BYTES = 32 << 20
 ACTIVATIONS = {"": "none", "relu": "relu", "gelu_tanh": "gelu", "gelu_erf": "gelu"}
@@ -36,6 +38,7 @@ class CublasBackend(CudaBackend):
     needs = (CUBLASLT, CUDART)
     kind = "cublaslt"
     variants = tuple(VARIANTS)
+    reduced = MappingProxyType(dict.fromkeys(ROUNDED, TF32))
 
     def unsupported(self, function: Function, node: int) -> str | None:
         op = function.graph.nodes[node].op
@@ -46,43 +49,53 @@ class CublasBackend(CudaBackend):
     def rule(self, function: Function) -> PartitionRule:
         count = len(function.graph)
         anchors = index_set(i for i in range(count) if self.unsupported(function, i) is None)
-        return ChainRule(Chains(function), anchors, lambda chain: self._accept(function, chain))
+        return ChainRule(
+            Chains(function),
+            anchors,
+            lambda chain: self._accept(function, chain),
+            frozenset(self.reduced),
+            lambda chain: self._accept(function, chain, rounds=True),
+        )
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
-        if variant not in VARIANTS:
+        if variant not in (*VARIANTS, *ROUNDED):
             raise BackendError(f"cublas has no variant {variant!r}")
+        rounds = self.rounds(variant)
         tell_plugin("cublaslt", CUBLASLT)
         tell_plugin("cudart", CUDART)
         chain = Chains(function).read(nodes, PRODUCTS)
-        product, epilogue = _describe(function, chain)
+        product, epilogue = _describe(function, chain, rounds=rounds)
         operands = Operands(function, nodes)
         node = function.graph.nodes[chain.anchor]
         header: Header = {
-            **_geometry(product), "rank": VARIANTS[variant], "workspace": WORKSPACE_BYTES,
-            "alpha": repr(epilogue.alpha), "activation": ACTIVATIONS[epilogue.activation],
+            **_geometry(product), "rank": VARIANTS[ROUNDED.get(variant, variant)],
+            "workspace": WORKSPACE_BYTES, "alpha": repr(epilogue.alpha),
+            "activation": ACTIVATIONS[epilogue.activation],
             "residual_stride": epilogue.residual_stride,
             "left": operands.number(node.inputs[0]), "right": operands.number(node.inputs[1]),
             "bias": operands.number(epilogue.bias), "residual": operands.number(epilogue.residual),
             "inputs": len(operands.inputs),
         }  # fmt: skip
+        if rounds:
+            header = {**header, "compute": TF32}
         return PluginKernel(self.kind, pack(header, operands.constants))
 
-    def _accept(self, function: Function, chain: Chain) -> str | None:
+    def _accept(self, function: Function, chain: Chain, *, rounds: bool = False) -> str | None:
         try:
-            _describe(function, chain)
+            _describe(function, chain, rounds=rounds)
         except BackendError as error:
             return str(error)
         return None
 
 
-def _describe(function: Function, chain: Chain) -> tuple[Product, Epilogue]:
+def _describe(function: Function, chain: Chain, *, rounds: bool) -> tuple[Product, Epilogue]:
     product = read_product(function, chain.anchor)
     epilogue = read_epilogue(function, product, chain)
     if epilogue.activation not in ACTIVATIONS:
         raise BackendError(f"cuBLAS has no {epilogue.activation} epilogue")
-    if epilogue.activation == "gelu_erf" and product.dtype == "float32":
+    if epilogue.activation == "gelu_erf" and product.dtype == "float32" and not rounds:
         raise BackendError("cuBLAS's GELU is the tanh approximation, 5e-4 off the one with erf")
     if not math.isfinite(epilogue.alpha):
         raise BackendError(f"the product is scaled by {epilogue.alpha}")

@@ -2,14 +2,16 @@
 
 A region is described to the plug-in as a graph of operations (`region`), its heuristics propose
 engines for the graph, and the first three that fit are variants. float32 is computed in float32:
-engines that would round to TF32 are left out. Softmax over the last axis, pooling and batch norm of
-running statistics are calls of the older descriptor interface, which takes them channels-first:
-each operation has one way.
+engines that would round to TF32 are left out. They are the reduced variants, of convolutions. Softmax
+over the last axis, pooling and batch norm of running statistics are calls of the older descriptor
+interface, which takes them channels-first: each operation has one way.
 
 What comes before a convolution's activation is folded into weights and bias here. Tensors are
 channels-first as in ONNX; where an engine wants channels-last, copies are part of the kernel and of
 its cost.
 """
+
+from types import MappingProxyType
 
 from collage.backends.base import BackendStyle, PluginKernel
 from collage.backends.cudnn.attention import AttentionRule, describe_attention
@@ -25,7 +27,7 @@ from collage.backends.cudnn.operations import dtype_of, refusal, single_operatio
 from collage.backends.cudnn.region import Region
 from collage.backends.nvidia.chain import ChainRule, Chains
 from collage.backends.nvidia.libraries import CUDART, CUDNN
-from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin
+from collage.backends.nvidia.toolchain import TF32, CudaBackend, tell_plugin, with_tf32
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet, index_set, indices
@@ -37,6 +39,7 @@ from collage.runtime.plugin import library_reason
 
 VARIANTS = {"": 0, "heuristic-2": 1, "heuristic-3": 2}
 """Rank of the engine among those that the heuristic proposes."""
+ROUNDED = with_tf32(VARIANTS)
 COMPILERS = ("nvrtc", "nvrtc_builtins")
 """With these cuDNN compiles some engines where a kernel is loaded; without them it proposes others."""
 
@@ -49,6 +52,7 @@ class CudnnBackend(CudaBackend):
     needs = (CUDNN, CUDART)
     kind = "cudnn"
     variants = tuple(VARIANTS)
+    reduced = MappingProxyType(dict.fromkeys(ROUNDED, TF32))
 
     def unsupported(self, function: Function, node: int) -> str | None:
         return refusal(function, node)
@@ -61,6 +65,8 @@ class CudnnBackend(CudaBackend):
             Chains(function),
             supported & convolutions,
             lambda chain: convolution_refusal(function, chain),
+            frozenset(self.reduced),
+            lambda chain: convolution_refusal(function, chain, rounds=True),
         )
         spelled = (AttentionRule(function), RmsNormRule(function))
         return Union((chains, Singles(supported), *spelled))
@@ -68,8 +74,9 @@ class CudnnBackend(CudaBackend):
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
-        if variant not in VARIANTS:
+        if variant not in (*VARIANTS, *ROUNDED):
             raise BackendError(f"cudnn has no variant {variant!r}")
+        rounds = self.rounds(variant)
         tell_plugin("cudnn", CUDNN)
         tell_plugin("cudart", CUDART)
         root = nodes.bit_length() - 1
@@ -78,21 +85,30 @@ class CudnnBackend(CudaBackend):
             if variant:
                 raise BackendError("cuDNN has one algorithm for this")
             return PluginKernel(self.kind, pack(*single_operation(function, root)))
-        region = describe(function, nodes, VARIANTS[variant])
-        header = region.header(dtype_of(function, next(iter(indices(nodes)))))
+        rank = VARIANTS[ROUNDED.get(variant, variant)]
+        region = describe(function, nodes, rank, rounds=rounds)
+        header = region.header(dtype_of(function, next(iter(indices(nodes)))), rounds=rounds)
         header["libraries"] = [name for name in COMPILERS if not library_reason(name)]
         return PluginKernel(self.kind, pack(header, region.constants))
 
 
-def describe(function: Function, nodes: IndexSet, rank: int) -> Region:
+def describe(function: Function, nodes: IndexSet, rank: int, *, rounds: bool = False) -> Region:
     """Describe a region of the graph interface.
+
+    Args:
+        function: of the region.
+        nodes: the region.
+        rank: of the heuristic's proposal to take.
+        rounds: products in float32 are to be computed in TF32.
 
     Raises:
         BackendError: cuDNN has no graph for it.
     """
     ops = {function.graph.nodes[index].op for index in indices(nodes)}
     if "Conv" in ops:
-        return read_convolution(function, nodes, rank)
+        return read_convolution(function, nodes, rank, rounds=rounds)
+    if rounds:
+        raise BackendError("cuDNN's graphs without a convolution have nothing in TF32")
     if "Softmax" in ops:
         return describe_attention(function, nodes, rank)
     if nodes.bit_count() == 1:

@@ -11,7 +11,7 @@ docs/nvidia.md):
   as the model has it, channels first;
 * a convolution with any pointwise operations after it, compiled at run time. The channels must lie
   side by side in the weights and the residual, and in x or y at least: y is copied there and back
-  where tensor cores compute, x where float32 does, without them.
+  where tensor cores compute (16 bits and TF32), x where float32 does, without them.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,14 @@ FUSED = frozenset({
 """Those of the engines that are compiled."""
 
 
-def convolution_refusal(function: Function, chain: Chain) -> str | None:
-    """Return why cuDNN does not compute the chain in one graph, or None when it does."""
+def convolution_refusal(function: Function, chain: Chain, *, rounds: bool = False) -> str | None:
+    """Return why cuDNN does not compute the chain in one graph, or None when it does.
+
+    Args:
+        function: of the chain.
+        chain: a convolution and what follows it.
+        rounds: float32 may be rounded to TF32.
+    """
     if reason := refusal(function, chain.anchor):
         return reason
     node, done = function.graph.nodes[chain.anchor], ""
@@ -46,7 +52,7 @@ def convolution_refusal(function: Function, chain: Chain) -> str | None:
         if done == "activation":
             return f"{what} after the activation"
         if step.kind is StepKind.ACTIVATION:
-            if reason := _activation_refusal(function, chain, step):
+            if reason := _activation_refusal(function, chain, step, rounds=rounds):
                 return reason
             done = "activation"
         elif step.kind is StepKind.RESIDUAL:
@@ -64,25 +70,29 @@ def convolution_refusal(function: Function, chain: Chain) -> str | None:
     return None
 
 
-def read_convolution(function: Function, nodes: IndexSet, rank: int) -> Region:
-    """Describe a region for the plug-in; `rank` is that of the heuristic's proposal to take.
+def read_convolution(
+    function: Function, nodes: IndexSet, rank: int, *, rounds: bool = False
+) -> Region:
+    """Describe a region for the plug-in; arguments as in `cudnn.describe`.
 
     Raises:
         BackendError: the region is no convolution that cuDNN computes in one graph.
     """
     chain = Chains(function).read(nodes, ("Conv",))
-    if reason := convolution_refusal(function, chain):
+    if reason := convolution_refusal(function, chain, rounds=rounds):
         raise BackendError(reason)
     region = Region(function, nodes)
     activation = chain.find(StepKind.ACTIVATION)
     if (activation.name if activation else "") in PLAIN:
         _plain(region, function, chain, rank)
     else:
-        _fused(region, function, chain, rank)
+        _fused(region, function, chain, rank, rounds=rounds)
     return region
 
 
-def _activation_refusal(function: Function, chain: Chain, step: Step) -> str | None:
+def _activation_refusal(
+    function: Function, chain: Chain, step: Step, *, rounds: bool
+) -> str | None:
     if step.name not in FUSED and step.name not in PLAIN:
         return f"cuDNN has no {step.name}"
     node = function.graph.nodes[step.nodes.bit_length() - 1]
@@ -94,7 +104,7 @@ def _activation_refusal(function: Function, chain: Chain, step: Step) -> str | N
     depthwise = channels == 1 and attributes(function, chain.anchor).get("group", 1) != 1
     if step.name in FUSED and dtype == "bfloat16" and depthwise:
         return f"{step.name} after a depthwise convolution in bfloat16: cuDNN has no engine"
-    if step.name in FUSED and dtype == "float32" and len(kernel) > 2:
+    if step.name in FUSED and dtype == "float32" and len(kernel) > 2 and not rounds:
         return f"{step.name} over {len(kernel)} dimensions in float32: cuDNN would use TF32"
     return None
 
@@ -119,13 +129,14 @@ def _plain(region: Region, function: Function, chain: Chain, rank: int) -> None:
         region.pointwise(mode, x=source, y=target, **second)
 
 
-def _fused(region: Region, function: Function, chain: Chain, rank: int) -> None:
+def _fused(region: Region, function: Function, chain: Chain, rank: int, *, rounds: bool) -> None:
     """x * w + bias, + residual, activation, channels last inside."""
     weights, bias = _folded(function, function.graph.nodes[chain.anchor].inputs, chain.work)
     names, dtype = _Names(function, chain), dtype_of(function, chain.anchor)
     order = channels_last(len(names.extents))
     inner = strides_of(names.extents, order)
-    dense = dtype != "float32" and attributes(function, chain.anchor).get("group", 1) == 1
+    on_tensor_cores = dtype != "float32" or rounds
+    dense = on_tensor_cores and attributes(function, chain.anchor).get("group", 1) == 1
     x = region.named(names.x, names.input_extents)
     if not dense:
         source, strides = x, strides_of(names.input_extents, order)
@@ -136,8 +147,7 @@ def _fused(region: Region, function: Function, chain: Chain, rank: int) -> None:
         residual = region.buffer(dtype, names.extents, inner)
         region.copy(region.named(names.residual, names.extents), residual)
     result = region.named(names.y, names.extents)
-    copied = dtype != "float32"
-    y = region.buffer(dtype, names.extents, inner) if copied else result
+    y = region.buffer(dtype, names.extents, inner) if on_tensor_cores else result
     region.begin(rank)
     made = region.virtual(names.extents, inner)
     _convolve(region, function, chain, (x, region.constant(_spatial(weights), order), made))
@@ -149,7 +159,7 @@ def _fused(region: Region, function: Function, chain: Chain, rank: int) -> None:
     activation = chain.find(StepKind.ACTIVATION)
     assert activation is not None
     _activate(region, activation, made, y)
-    if copied:
+    if on_tensor_cores:
         region.copy(y, result)
 
 

@@ -106,12 +106,13 @@ class Region:
         """Copy a value to other strides, after what is there."""
         self._graphs.append({"from": source, "to": target})
 
-    def header(self, dtype: str) -> dict[str, Json]:
-        """Return the blob's header for a region that computes in `dtype`."""
-        return {
+    def header(self, dtype: str, *, rounds: bool = False) -> dict[str, Json]:
+        """Return the blob's header for a region that computes in `dtype`, or in TF32 what is in float32."""
+        header: dict[str, Json] = {
             "values": self._values, "graphs": self._graphs, "inputs": len(self._inputs),
-            "outputs": len(self._outputs), "exact": int(dtype == "float32"),
+            "outputs": len(self._outputs), "exact": int(dtype == "float32" and not rounds),
         }  # fmt: skip
+        return {**header, "tf32": 1} if rounds else header
 
     @property
     def constants(self) -> list[np.ndarray]:

@@ -2,10 +2,12 @@
 
 Each tile shape is a variant; the measurement decides. The generated source is compiled once for each
 content (`nvidia.compiler`), in a worker, so that several compile side by side. float32 runs on the
-ordinary cores in full precision; 16-bit types run on tensor cores with float32 sums.
+ordinary cores in full precision; 16-bit types run on tensor cores with float32 sums, and so does float32 in
+the reduced variants, rounded to TF32.
 """
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from collage.backends.base import Availability, BackendStyle, CudaKernel
 from collage.backends.cutlass.gemm import SYMBOL, TILES, Gemm, gemm_refusal, gemm_source, read_gemm
@@ -18,13 +20,14 @@ from collage.backends.nvidia.compiler import (
 )
 from collage.backends.nvidia.libraries import CUDART
 from collage.backends.nvidia.operands import Operands
-from collage.backends.nvidia.toolchain import CudaBackend
+from collage.backends.nvidia.toolchain import TF32, CudaBackend, with_tf32
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet, index_set
 from collage.options import Options
 from collage.rules.rule import PartitionRule
 
+ROUNDED = with_tf32(TILES)
 SHARED = ("-shared", "-Xcompiler", "-fPIC")
 
 
@@ -35,6 +38,7 @@ class CutlassBackend(CudaBackend):
     style = BackendStyle.LIBRARY
     needs = (CUDART,)
     variants = tuple(TILES)
+    reduced = MappingProxyType(dict.fromkeys(ROUNDED, TF32))
 
     def compilers(self) -> Sequence[Availability]:
         return (nvcc_availability(), cutlass_availability(), architecture_availability())
@@ -50,7 +54,13 @@ class CutlassBackend(CudaBackend):
     def rule(self, function: Function) -> PartitionRule:
         count = len(function.graph)
         anchors = index_set(i for i in range(count) if self.unsupported(function, i) is None)
-        return ChainRule(Chains(function), anchors, lambda chain: gemm_refusal(function, chain))
+        return ChainRule(
+            Chains(function),
+            anchors,
+            lambda chain: gemm_refusal(function, chain),
+            frozenset(self.reduced),
+            lambda chain: gemm_refusal(function, chain, rounds=True),
+        )
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
@@ -65,10 +75,12 @@ class CutlassBackend(CudaBackend):
         Raises:
             BackendError: the region is no product that CUTLASS computes.
         """
-        if variant not in TILES:
+        if variant not in (*TILES, *ROUNDED):
             raise BackendError(f"cutlass has no variant {variant!r}")
+        rounds = self.rounds(variant)
         chain = Chains(function).read(nodes, PRODUCTS)
-        if reason := gemm_refusal(function, chain):
+        if reason := gemm_refusal(function, chain, rounds=rounds):
             raise BackendError(reason)
         operands = Operands(function, nodes)
-        return read_gemm(function, chain, operands, variant), operands
+        tile = TILES[ROUNDED.get(variant, variant)]
+        return read_gemm(function, chain, operands, tile, rounds=rounds), operands

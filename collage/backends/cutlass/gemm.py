@@ -43,7 +43,7 @@ TILES = {
     "64x128": Tile((64, 128, 32), (32, 64, 32), 4),
     "256x128": Tile((256, 128, 32), (64, 64, 32), 3),
 }
-"""By variant; those of 16-bit types, of which float32 takes thinner ones (`_simt`)."""
+"""By variant; those of 16-bit types, of which float32 takes thinner ones (`_fitting`)."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,23 @@ class Gemm:
     bias: int
     residual: int
     arguments: int
+    rounds: bool = False
+    """float32 is rounded to TF32 and multiplied on tensor cores."""
+
+    @property
+    def exact(self) -> bool:
+        """It is computed on the ordinary cores."""
+        return self.product.dtype == "float32" and not self.rounds
 
 
-def gemm_refusal(function: Function, chain: Chain) -> str | None:
-    """Return why CUTLASS does not compute the chain, or None when it does."""
+def gemm_refusal(function: Function, chain: Chain, *, rounds: bool = False) -> str | None:
+    """Return why CUTLASS does not compute the chain, or None when it does.
+
+    Args:
+        function: of the chain.
+        chain: a product and what follows it.
+        rounds: float32 may be rounded to TF32.
+    """
     try:
         product = read_product(function, chain.anchor)
         epilogue = read_epilogue(function, product, chain)
@@ -69,14 +82,16 @@ def gemm_refusal(function: Function, chain: Chain) -> str | None:
         return str(error)
     if epilogue.activation not in ACTIVATIONS:
         return f"CUTLASS has no {epilogue.activation} epilogue"
-    if epilogue.activation in APPROXIMATE and product.dtype == "float32":
+    if epilogue.activation in APPROXIMATE and product.dtype == "float32" and not rounds:
         return f"CUTLASS's {epilogue.activation} has 11 bits, too few for float32"
     if epilogue.bias and epilogue.residual:
         return "a bias and a residual: the epilogue has one summand"
-    return _misaligned(product)
+    return None if product.dtype == "float32" and not rounds else _misaligned(product)
 
 
-def read_gemm(function: Function, chain: Chain, operands: Operands, variant: str) -> Gemm:
+def read_gemm(
+    function: Function, chain: Chain, operands: Operands, tile: Tile, *, rounds: bool = False
+) -> Gemm:
     """Return what to instantiate; every operand gets its number in the order of the call."""
     product = read_product(function, chain.anchor)
     epilogue = read_epilogue(function, product, chain)
@@ -84,7 +99,7 @@ def read_gemm(function: Function, chain: Chain, operands: Operands, variant: str
     names = (node.inputs[0], node.inputs[1], epilogue.bias, epilogue.residual)
     left, right, bias, residual = (operands.number(name) for name in names)
     count = len(operands.inputs) + len(operands.constants)
-    return Gemm(product, epilogue, TILES[variant], left, right, bias, residual, count)
+    return Gemm(product, epilogue, tile, left, right, bias, residual, count, rounds)
 
 
 def gemm_source(gemm: Gemm) -> CudaSource:
@@ -108,8 +123,7 @@ def gemm_source(gemm: Gemm) -> CudaSource:
 
 def _places(gemm: Gemm, product: Product) -> dict[str, str]:
     element, bits = ELEMENTS[product.dtype], BITS[product.dtype]
-    exact = product.dtype == "float32"
-    tile = _simt(gemm.tile) if exact else gemm.tile
+    exact, tile = gemm.exact, _fitting(gemm)
     aligned = 1 if exact else 128 // bits
     summand = gemm.residual if gemm.bias == ABSENT else gemm.bias
     has_row = gemm.bias != ABSENT
@@ -119,7 +133,7 @@ def _places(gemm: Gemm, product: Product) -> dict[str, str]:
         "right_layout": "ColumnMajor" if product.right_transposed else "RowMajor",
         "class": "OpClassSimt" if exact else "OpClassTensorOp",
         "block": _shape(tile.block), "warp": _shape(tile.warp),
-        "instruction": "1, 1, 1" if exact else "16, 8, 16",
+        "instruction": "1, 1, 1" if exact else f"16, 8, {256 // bits}",
         "stages": str(tile.stages), "aligned": str(aligned),
         "epilogue": ACTIVATIONS[gemm.epilogue.activation],
         "store": "1" if exact else str(128 // bits),
@@ -138,10 +152,15 @@ def _places(gemm: Gemm, product: Product) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _simt(tile: Tile) -> Tile:
-    """The tile for the ordinary cores: warps and steps that their instruction has."""
-    m, n, _ = tile.block
-    return Tile((min(m, 128), min(n, 128), 8), (min(m, 128) // 2, min(n, 128) // 2, 8), 2)
+def _fitting(gemm: Gemm) -> Tile:
+    """The tile for what multiplies: warps and steps that its instruction has."""
+    m, n, k = gemm.tile.block
+    if gemm.exact:
+        return Tile((min(m, 128), min(n, 128), 8), (min(m, 128) // 2, min(n, 128) // 2, 8), 2)
+    if not gemm.rounds:
+        return gemm.tile
+    rows, columns, _ = gemm.tile.warp  # as many bytes a step as in 16 bits
+    return Tile((m, n, k // 2), (rows, columns, k // 2), gemm.tile.stages)
 
 
 def _shape(extents: tuple[int, int, int]) -> str:
@@ -149,8 +168,6 @@ def _shape(extents: tuple[int, int, int]) -> str:
 
 
 def _misaligned(product: Product) -> str | None:
-    if product.dtype == "float32":
-        return None
     step = 128 // BITS[product.dtype]
     rows = {
         product.m if product.left_transposed else product.k,

@@ -15,12 +15,13 @@ import subprocess
 from collage.backends.base import Availability
 from collage.errors import BackendError
 from collage.runtime.gpu import compute_capability
+from collage.runtime.plugin import FULL_PRECISION
 
 DEFAULT = "90"
 TOLD = "COLLAGE_GPU_CAPABILITY"
 """Variable that names the capability to processes which build for another machine's GPU."""
 OLDEST = 80
-"""Before it there is neither bfloat16 nor a copy that does not go through registers."""
+"""Before it there is neither bfloat16, nor TF32, nor a copy that does not go through registers."""
 
 
 @functools.cache
@@ -30,11 +31,24 @@ def architecture() -> str:
     Raises:
         BackendError: the GPU is too old, or nvcc knows none of its kind.
     """
+    return f"sm_{chosen(_capability(), _known())}"
+
+
+def tf32_reason() -> str:
+    """Return why products are not to be rounded to TF32 here, "" when they may be."""
+    (name,) = FULL_PRECISION
+    if os.environ.get(name) == FULL_PRECISION[name]:
+        return f"{name}={FULL_PRECISION[name]} keeps all of NVIDIA's libraries from it"
+    if (capability := _capability()) < OLDEST:
+        return f"this GPU has compute capability {capability / 10:.1f}, and TF32 begins with 8.0"
+    return ""
+
+
+def _capability() -> int:
     try:
-        capability = compute_capability()
+        return int(compute_capability())
     except BackendError:  # no GPU: `libraries.driver_reason` says so where it matters
-        capability = os.environ.get(TOLD, DEFAULT)
-    return f"sm_{chosen(int(capability), _known())}"
+        return int(os.environ.get(TOLD, DEFAULT))
 
 
 def generate_for(capability: str) -> None:

@@ -197,17 +197,24 @@ def _broadcasts_rows(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True)
 class ChainRule(PartitionRule):
-    """Every chain from the nodes `anchors` that `accept` has no reason against."""
+    """Every chain from the nodes `anchors` that `accept` has no reason against.
+
+    A library that may round computes more: of the variants `reduced` are the chains that `rounded` has no
+    reason against.
+    """
 
     chains: Chains
     anchors: IndexSet
     accept: Accept
+    reduced: frozenset[str] = frozenset()
+    rounded: Accept | None = None
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
+        accept = (spec.variant in self.reduced and self.rounded) or self.accept
         return [
             Candidate(SubGraph(graph, chain.nodes, (), chain.label), spec, "ChainRule")
             for chain in self._all()
-            if self.accept(chain) is None
+            if accept(chain) is None
         ]
 
     def refusals(self, graph: DataflowGraph) -> list[Refusal]:

@@ -66,6 +66,7 @@ def session_kernel(
     nodes: IndexSet,
     model: bytes,
     options: Mapping[str, str],
+    more: Header | None = None,
 ) -> PluginKernel:
     """Return a kernel that runs the model of a region in a session with one provider.
 
@@ -75,12 +76,13 @@ def session_kernel(
         nodes: the region.
         model: ONNX bytes of the region, or of one node that holds the engine of it.
         options: of the provider.
+        more: entries of the blob's header.
     """
     inputs, outputs = region_values(function, nodes)
     header: Header = {
         "provider_options": [text for pair in options.items() for text in pair],
         "libraries": [LIBRARY, *_found(kind)],
-        "input_names": list(inputs), "output_names": list(outputs),
+        "input_names": list(inputs), "output_names": list(outputs), **(more or {}),
     }  # fmt: skip
     return PluginKernel(kind, pack(header, [np.frombuffer(model, np.uint8)]), captures=False)
 

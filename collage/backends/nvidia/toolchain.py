@@ -1,12 +1,30 @@
-"""The base of the backends that compile for a GPU of NVIDIA."""
+"""The base of the backends that compile for a GPU of NVIDIA.
 
-from collections.abc import Sequence
+Where the user allows less than float32, tensor cores may round the factors of a product to TF32: 10 bits of
+fraction in place of 23, the exponents of float32, sums in float32. A toolchain that can do so has a reduced
+variant for each of its own; all of them compute in `TF32`, on regions whose products are in float32.
+"""
+
+from collections.abc import Iterable, Sequence
 
 from collage.backends.base import Availability, Backend
+from collage.backends.nvidia.architecture import tf32_reason
 from collage.backends.nvidia.libraries import Need, cuda_availability, open_library
 from collage.errors import BackendError
 from collage.runtime.blob import pack
 from collage.runtime.plugin import library_reason, load_plugin
+
+TF32 = "tf32"
+"""What a reduced variant computes in, and the beginning of its name."""
+
+
+def with_tf32(variants: Iterable[str]) -> dict[str, str]:
+    """Return the reduced variants that belong to those in full precision, each with that one.
+
+    >>> with_tf32(["", "heuristic-2"])
+    {'tf32': '', 'tf32-heuristic-2': 'heuristic-2'}
+    """
+    return {"-".join(filter(None, (TF32, variant))): variant for variant in variants}
 
 
 class CudaBackend(Backend):
@@ -26,6 +44,21 @@ class CudaBackend(Backend):
 
     def running(self) -> Availability:
         return cuda_availability(self.needs, self._beside())
+
+    def reduced_reason(self) -> str:
+        return tf32_reason() if self.reduced else ""
+
+    def rounds(self, variant: str) -> bool:
+        """Tell whether a variant may compute in TF32.
+
+        Raises:
+            BackendError: it may, and this GPU has none.
+        """
+        if variant not in self.reduced:
+            return False
+        if reason := tf32_reason():
+            raise BackendError(f"{self.name} has no TF32 here: {reason}")
+        return True
 
     def further(self) -> Sequence[Availability]:
         """What kernels need beside libraries to run."""

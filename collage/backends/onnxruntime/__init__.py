@@ -29,19 +29,23 @@ LEVELS = {"": "all", "extended": "extended"}
 
 @dataclass(frozen=True)
 class ConvolutionVariants(PartitionRule):
-    """The default regions; in all variants but the first those with a convolution."""
+    """The default regions; in all variants but those for all of them those with a convolution."""
 
     regions: Regions
     convolutions: IndexSet
+    for_all: frozenset[str]
 
     @classmethod
-    def of(cls, graph: DataflowGraph, supported: IndexSet) -> "ConvolutionVariants":
+    def of(cls, graph: DataflowGraph, supported: IndexSet, *more: str) -> "ConvolutionVariants":
+        """Return the rule; the first variant, "", and `more` are for all regions."""
         convolutions = index_set(node.index for node in graph.nodes if node.op == "Conv")
-        return cls(Regions(supported), convolutions)
+        return cls(Regions(supported), convolutions, frozenset(("", *more)))
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         found = self.regions.candidates(graph, spec)
-        return [one for one in found if not spec.variant or one.inside & self.convolutions]
+        if spec.variant in self.for_all:
+            return found
+        return [one for one in found if one.inside & self.convolutions]
 
 
 class OnnxRuntimeBackend(Backend):

@@ -2,16 +2,17 @@
 
 The variants are for convolutions: algorithms found by trying all, or by cuDNN's heuristic, or layers in
 channels-last order, which tensor cores want. Other regions are the same in all of them, and are offered
-once. float32 is computed in float32: TF32 is not used.
+once. float32 is computed in float32 but for the reduced variants, whose products may be in TF32.
 """
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from collage.backends.base import Availability, BackendStyle, PluginKernel
 from collage.backends.nvidia.graph import refusal
 from collage.backends.nvidia.libraries import CUBLASLT, CUDART, CUDNN
 from collage.backends.nvidia.providers import provider_availability, region_model, session_kernel
-from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin
+from collage.backends.nvidia.toolchain import TF32, CudaBackend, tell_plugin, with_tf32
 from collage.backends.onnxruntime import ConvolutionVariants
 from collage.errors import BackendError
 from collage.frontend.model import Function
@@ -23,6 +24,7 @@ VARIANTS = {
     "heuristic": {"cudnn_conv_algo_search": "HEURISTIC"},
     "channels-last": {"cudnn_conv_algo_search": "EXHAUSTIVE", "prefer_nhwc": "1"},
 }
+ROUNDED = with_tf32(("", "channels-last"))
 COMMON = {"use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
 DTYPES = frozenset({"float32", "float16", "bfloat16", "float64", "int32", "int64", "bool", "uint8"})
 
@@ -35,6 +37,7 @@ class OnnxRuntimeCudaBackend(CudaBackend):
     needs = (CUDART, CUBLASLT, CUDNN)
     kind = "onnxruntime-cuda"
     variants = tuple(VARIANTS)
+    reduced = MappingProxyType(dict.fromkeys(ROUNDED, TF32))
     captures = False
 
     def further(self) -> Sequence[Availability]:
@@ -46,14 +49,20 @@ class OnnxRuntimeCudaBackend(CudaBackend):
     def rule(self, function: Function) -> PartitionRule:
         count = range(len(function.graph))
         supported = index_set(i for i in count if self.unsupported(function, i) is None)
-        return ConvolutionVariants.of(function.graph, supported)
+        return ConvolutionVariants.of(function.graph, supported, TF32)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
-        if variant not in VARIANTS:
+        if variant not in (*VARIANTS, *ROUNDED):
             raise BackendError(f"{self.name} has no variant {variant!r}")
+        rounds = self.rounds(variant)
         for name, need in (("cudart", CUDART), ("cublaslt", CUBLASLT), ("cudnn", CUDNN)):
             tell_plugin(name, need)
-        model, options = region_model(function, nodes), {**COMMON, **VARIANTS[variant]}
-        return session_kernel(self.kind, function, nodes, model, options)
+        options = provider_options(ROUNDED.get(variant, variant), rounds=rounds)
+        return session_kernel(self.kind, function, nodes, region_model(function, nodes), options)
+
+
+def provider_options(variant: str = "", *, rounds: bool = False) -> dict[str, str]:
+    """Return the provider's options for a variant in full precision, or the same with TF32."""
+    return {**COMMON, **VARIANTS[variant], **({"use_tf32": "1"} if rounds else {})}

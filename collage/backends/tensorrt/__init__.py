@@ -3,10 +3,12 @@
 Building an engine takes seconds to minutes: TensorRT times its own kernels. So it is built once, where the
 kernel is compiled (`tensorrt.engine`), and travels in the kernel: neither a measurement, nor another plan,
 nor a machine that serves builds it again. A 16-bit precision is allowed to TensorRT only where the region
-itself has values of that type, so nothing is rounded that the model does not round.
+itself has values of that type, so nothing is rounded that the model does not round; the reduced variant
+may round float32 to TF32.
 """
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from collage.backends.base import Availability, BackendStyle, PluginKernel
 from collage.backends.nvidia.graph import refusal
@@ -18,7 +20,7 @@ from collage.backends.nvidia.providers import (
     region_model,
     session_kernel,
 )
-from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin
+from collage.backends.nvidia.toolchain import TF32, CudaBackend, tell_plugin
 from collage.backends.tensorrt.engine import ENGINES, kept_engine
 from collage.errors import BackendError
 from collage.frontend.model import Function
@@ -38,6 +40,7 @@ class TensorRtBackend(CudaBackend):
     style = BackendStyle.GRAPH
     needs = (TENSORRT, CUDART)
     kind = "tensorrt"
+    reduced = MappingProxyType({TF32: TF32})
     captures = False
 
     def further(self) -> Sequence[Availability]:
@@ -60,20 +63,24 @@ class TensorRtBackend(CudaBackend):
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
-        if variant not in self.variants:
+        if variant not in (*self.variants, *self.reduced):
             raise BackendError(f"{self.name} has no variant {variant!r}")
+        rounds = self.rounds(variant)
         tell_plugin("cudart", CUDART)
         tell_plugin("nvinfer", TENSORRT)
         floats = floats_of(function.graph, nodes)
         options = {option: "1" for dtype, option in ALLOWED.items() if dtype in floats}
 
-        def kernel(model: bytes, more: dict[str, str]) -> PluginKernel:
+        def kernel(model: bytes, more: dict[str, str], *, later: bool = False) -> PluginKernel:
             every = options | more
-            return session_kernel(self.kind, function, nodes, model, every)
+            exact = {"full_precision": 1} if later else {}
+            return session_kernel(self.kind, function, nodes, model, every, exact)
 
         model = region_model(function, nodes)
-        if driver_reason():  # nothing can be built here: the first call on a GPU does it
-            return kernel(model, {})
+        if reason := driver_reason():  # nothing can be built here: the first call on a GPU does it
+            if rounds:
+                raise BackendError(f"TensorRT builds for TF32 only where there is a GPU: {reason}")
+            return kernel(model, {}, later=True)
         folder = (self.cache or Options().store_dir) / ENGINES
-        engine = kept_engine(lambda more: kernel(model, more), self.identity, folder)
+        engine = kept_engine(lambda more: kernel(model, more), self.identity, folder, rounds=rounds)
         return kernel(engine, {})

@@ -53,6 +53,7 @@ static_assert(offsetof(lt::Heuristic, state) == offsetof(cublasLtMatmulHeuristic
 static_assert(lt::kSuccess == CUBLAS_STATUS_SUCCESS && lt::kSuccess == int(cudaSuccess));
 static_assert(lt::kFloat32 == CUDA_R_32F && lt::kFloat16 == CUDA_R_16F);
 static_assert(lt::kBfloat16 == CUDA_R_16BF && lt::kCompute32F == CUBLAS_COMPUTE_32F);
+static_assert(lt::kCompute32FFastTf32 == CUBLAS_COMPUTE_32F_FAST_TF32);
 static_assert(lt::kOpN == CUBLAS_OP_N && lt::kOpT == CUBLAS_OP_T);
 static_assert(lt::kTransA == CUBLASLT_MATMUL_DESC_TRANSA);
 static_assert(lt::kTransB == CUBLASLT_MATMUL_DESC_TRANSB);

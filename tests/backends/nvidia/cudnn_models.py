@@ -87,6 +87,12 @@ def sequence_convolution(folder: Path, dtype: str) -> Function:
     return model(folder, dtype, nodes, {"x": (1, 8, 12)}, {"w": (8, 8, 3)})
 
 
+def volume_convolution(folder: Path, dtype: str) -> Function:
+    """A convolution over three dimensions."""
+    nodes = [node("Conv", ["x", "w"], ["v"], pads=[1] * 6), *ACTIVATIONS["sigmoid"]]
+    return model(folder, dtype, nodes, {"x": (1, 8, 3, 4, 5)}, {"w": (8, 8, 3, 3, 3)})
+
+
 def attention(folder: Path, dtype: str, mask: Shape = (), turned: bool = True) -> Function:
     """Attention of 3 heads of 16 values; operands and result transposed, or the keys alone."""
     outside = (2, 6, 3, 16) if turned else (2, 3, 6, 16)

@@ -19,10 +19,10 @@ H200 = (Path(__file__).parent / "h200.json").read_text()
 NORMS = (models.layer_norm, models.layer_norm_with_bias, models.rms_norm, models.instance_norm)
 
 
-def proposals(function, nodes, most=1):
+def proposals(function, nodes, most=1, variant=""):
     """Usable engines of each graph of a region: numbers, workspaces and numerical notes."""
     load_plugin()
-    blob = CudnnBackend().compile(function, nodes, 1).blob
+    blob = CudnnBackend().compile(function, nodes, 1, variant).blob
     found = tvm_ffi.get_global_func("collage.cudnn_proposals")(blob, H200, most)
     header, _ = unpack(blob)
     assert len(found) == sum("operations" in one for one in header["graphs"])
@@ -39,6 +39,19 @@ def test_every_convolution_has_an_engine(tmp_path, dtype, activation, group):
         ((engine, *_),) = proposals(function, one.inside)
         if dtype == "float32":
             assert "0" not in engine[2:], "tensor cores round float32 to TF32"
+
+
+@pytest.mark.parametrize("activation", models.ACTIVATIONS)
+def test_dense_convolutions_have_an_engine_for_tf32(tmp_path, activation):
+    function = models.convolution(tmp_path, "float32", activation)
+    for one in models.regions(function):
+        ((engine, *_),) = proposals(function, one.inside, variant="tf32")
+        assert "0" in engine[2:], "an engine that does not round is another variant's"
+
+
+def test_three_dimensions_have_one_for_tf32(tmp_path):
+    function = models.volume_convolution(tmp_path, "float32")
+    assert proposals(function, function.graph.everything, variant="tf32")
 
 
 @pytest.mark.parametrize("dtype", TYPES)

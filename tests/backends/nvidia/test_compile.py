@@ -83,7 +83,9 @@ def test_tvm_kernels_compile_for_other_gpus(tmp_path, cache, other_gpu, dtype):
 
 @needs_cutlass
 @pytest.mark.parametrize(
-    ("dtype", "variant"), [("float32", "64x64"), ("bfloat16", "256x128")], ids="-".join
+    ("dtype", "variant"),
+    [("float32", "64x64"), ("float32", "tf32"), ("bfloat16", "256x128")],
+    ids="-".join,
 )
 def test_cutlass_products_compile_for_other_gpus(tmp_path, cache, other_gpu, dtype, variant):
     function = layer(tmp_path, dtype)
@@ -107,6 +109,8 @@ def architecture_of(cubin):
         ("float32", ("MatMul", "Add", "Relu"), "64x64"),
         ("float16", ("MatMul", "Add", "Relu"), ""),
         ("bfloat16", ("MatMul",), "64x128"),
+        ("float32", ("MatMul", "Add", "Relu"), "tf32-64x64"),
+        ("float32", ("MatMul",), "tf32-256x128"),
     ],
 )
 def test_cutlass_products_compile_and_load(tmp_path, cache, dtype, ops, variant):

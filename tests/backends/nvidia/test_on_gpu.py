@@ -41,6 +41,14 @@ ROWS += [
     for region in regions
     if (backend, dtype, region) != ("tvm-cuda", "bfloat16", "norm")
 ]
+ROWS += [
+    pytest.param(backend, "tf32", region, marks=on_gpu)
+    for backend, regions in TAKEN.items()
+    for region in regions
+    if "matmul" in region and BACKENDS[backend].reduced
+]
+MOST_ROUNDED = 5e-3
+"""Of the scale of a product of 64 summands whose factors have 10 bits."""
 
 
 def reference(x, w, b, s):
@@ -72,14 +80,18 @@ def setup_of(folder, backend, function) -> Setup:
 def test_a_kernel_computes_the_reference_and_has_a_cost(
     tmp_path, monkeypatch, backend, dtype, region
 ):
+    variant, dtype = ("tf32", "float32") if dtype == "tf32" else ("", dtype)
     function = layer(tmp_path, dtype)
     monkeypatch.setattr("collage.frontend.load_function.load_function", lambda path, name: function)
     setup = setup_of(tmp_path / "reference", backend, function)
     workshop = FunctionWorkshop(
         Setup(**{**vars(setup), "functions": (("main", function.simplified),)})
     )
-    prepared = workshop.prepare(Work("main", nodes_of(function, *REGIONS[region]), backend))
-    assert first_run(prepared)[0] == ""
+    work = Work("main", nodes_of(function, *REGIONS[region]), backend, variant)
+    prepared = workshop.prepare(work)
+    wrong, error = first_run(prepared)
+    assert not wrong
+    assert error < MOST_ROUNDED
     timer = timer_of(setup, workshop)
     timing = timer.time(prepared.call, prepared.arguments, prepared.inputs)
     assert (

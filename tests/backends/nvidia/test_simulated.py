@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from benchmarks.gpu_models import in_dtype
 from collage.backends.nvidia.libraries import driver_reason
@@ -12,9 +13,9 @@ from collage.frontend.inputs import random_inputs
 from collage.measure.numerics import difference
 from collage.runtime.arrays import load_arrays, numpy_dtype
 from collage.verify.original import Original
-from tests.backends.regions import convolutions
+from tests.backends.regions import _function, _weight, convolutions
 
-CASES = [Path(__file__).parent / name for name in ("simulated_cases.py", "simulated_cudnn.py")]
+CASES = [Path(__file__).with_name(f"simulated_{what}.py") for what in ("cases", "cudnn", "tf32")]
 pytestmark = pytest.mark.skipif(driver_reason() == "", reason="this machine has a real one")
 
 
@@ -63,6 +64,46 @@ def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dty
     if capability != "90":
         refused = on_gpu("collage", "run", str(bundle), fails=True)
         assert "made for a GPU of compute capability 86, and this one has 90" in refused
+
+
+@pytest.mark.slow
+def test_with_permission_what_tensor_cores_compute_faster_ships_in_tf32(on_gpu, tmp_path):
+    """The simulated ordinary cores take three times as long; frameworks get the same permission."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Relu", ["p"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["y"]),
+    ]
+    sizes, weights = (
+        ({"x": (32, 64)}, {"y": (32, 64)}),
+        [_weight("w", 64, 64), _weight("v", 64, 64)],
+    )
+    _function(tmp_path, nodes, *sizes, weights)
+    bundle = tmp_path / "bundle"
+    said = on_gpu(
+        "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda", "--backends", "cublas",
+        "--precision", "auto", "--tolerance", "0.005", "--effort", "quick", "--refine", "0s", "--tune",
+        "0s", "--cache-dir", str(tmp_path / "cache"), "--output", str(bundle), "--json", "--quiet",
+        json=True,
+    )  # fmt: skip
+    summary = json.loads(said)
+    assert {region["precision"] for region in summary["plan"]} == {"tf32"}
+    found = summary["precision"]
+    assert 1e-5 < found["errors"]["y"] < 0.005
+    assert {"onnxruntime-cuda-tf32", "tensorrt-tf32"} <= set(found["baselines"])
+    assert {"onnxruntime-cuda", "tensorrt"} <= set(summary["latency"]["baselines"])
+    manifest = json.loads((bundle / "manifest.json").read_text())["precision"]
+    assert [region["precision"] for region in manifest["regions"]] == ["tf32"] * len(
+        summary["plan"]
+    )
+    assert all(1e-5 < region["error"] < 0.005 for region in manifest["regions"])
+    assert "cublas tf32" in on_gpu("collage", "explain", str(bundle))
+    log = (tmp_path / "log").read_text()
+    (tmp_path / "log").write_text("")
+    assert "equal" in on_gpu("collage", "run", str(bundle))
+    assert "in TF32" in (tmp_path / "log").read_text()
+    assert "framework CUDAExecutionProvider" in log
+    assert "use_tf32=1" in log
 
 
 def test_a_bundle_for_a_gpu_says_what_a_machine_lacks():

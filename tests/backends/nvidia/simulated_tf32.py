@@ -1,0 +1,175 @@
+"""Products in TF32 on the simulated GPU: run by `test_simulated.py` in a process that sees it."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collage.backends.nvidia.architecture import tf32_reason
+from collage.backends.registry import class_path, known_backends
+from collage.cost import CostTable, Environment
+from collage.errors import BackendError
+from collage.frontend.inputs import random_inputs, reference_values, save_reference
+from collage.graph.index_set import index_set
+from collage.measure.local import LocalMeasurer
+from collage.measure.messages import Setup
+from collage.measure.work import Work
+from collage.measure.worker import first_run, reason_of
+from collage.measure.workshop import FunctionWorkshop
+from collage.rules import find_candidates
+from tests.backends.nvidia import cudnn_models as models
+from tests.backends.nvidia.layer import layer
+from tests.backends.regions import convolutions
+
+LOG = Path(os.environ["SIMULATED_GPU_LOG"])
+BACKENDS = {one.name: one for one in known_backends(None, "cuda")}
+ROUNDED = 2.0**-11
+"""Half a step of TF32."""
+
+
+@pytest.fixture(autouse=True)
+def _log(tmp_path, monkeypatch):
+    LOG.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+
+
+def logged(word):
+    return [line for line in LOG.read_text().splitlines() if line.startswith(word)]
+
+
+@pytest.fixture
+def judge(tmp_path, monkeypatch):
+    """Prepare a region of a function on a variant, run it; what is wrong, and the error."""
+
+    def run(function, nodes, backend, variant):
+        load = "collage.frontend.load_function.load_function"
+        monkeypatch.setattr(load, lambda path, name: function)
+        folder = tmp_path / "reference"
+        save_reference(reference_values(function, random_inputs(function, 0)), folder)
+        setup = Setup(
+            "", (("main", function.simplified),), (class_path(BACKENDS[backend]),), 1, folder,
+            4 << 30, 1 << 20, False, device="cuda",
+        )  # fmt: skip
+        try:
+            return first_run(FunctionWorkshop(setup).prepare(Work("main", nodes, backend, variant)))
+        except (RuntimeError, BackendError) as error:
+            return reason_of(error), 0.0
+
+    return run
+
+
+def product_of(function):
+    """The nodes of the first product with its bias and activation."""
+    return index_set(range(3))
+
+
+@pytest.mark.parametrize("variant", BACKENDS["cublas"].reduced)
+def test_cublas_rounds_the_factors_and_nothing_else(tmp_path, judge, variant):
+    function = layer(tmp_path, "float32")
+    wrong, error = judge(function, product_of(function), "cublas", variant)
+    assert not wrong
+    assert ROUNDED / 100 < error < 2 * ROUNDED
+    assert logged("run cublasLtMatmul in TF32")
+
+
+def test_full_precision_never_rounds(tmp_path, judge):
+    function = layer(tmp_path, "float32")
+    assert judge(function, product_of(function), "cublas", "") == ("", 0.0)
+    convolution = models.convolution(tmp_path, "float32", "swish")
+    nodes = models.largest(convolution).inside
+    assert judge(convolution, nodes, "cudnn", "") == ("", 0.0)
+    assert not [line for line in logged("run") if "TF32" in line]
+
+
+@pytest.mark.parametrize("activation", models.ACTIVATIONS)
+def test_cudnns_engines_on_tensor_cores_are_the_reduced_variants(tmp_path, judge, activation):
+    function = models.convolution(tmp_path, "float32", activation)
+    wrong, error = judge(function, models.largest(function).inside, "cudnn", "tf32")
+    assert not wrong
+    assert ROUNDED / 100 < error < 8 * ROUNDED
+    assert logged("run cudnnConvolution in TF32")
+
+
+def test_an_engine_that_does_not_round_is_no_reduced_variant(tmp_path, judge):
+    """Of the engines for a plain convolution one is on tensor cores; a group has none for an activation."""
+    plain = models.convolution(tmp_path, "float32", "relu")
+    reason, _ = judge(plain, models.largest(plain).inside, "cudnn", "tf32-heuristic-2")
+    assert reason.endswith("cuDNN proposes 1 usable engines, so there is none of rank 1")
+    grouped = models.convolution(tmp_path, "float32", "swish", 2)
+    reason, _ = judge(grouped, models.largest(grouped).inside, "cudnn", "tf32")
+    assert "none is usable; 1 do not use TF32" in reason
+
+
+def test_three_dimensions_with_an_activation_are_an_offer_of_tf32_alone(tmp_path, judge):
+    function, backend = models.volume_convolution(tmp_path, "float32"), BACKENDS["cudnn"]
+    whole = function.graph.everything
+    found = find_candidates(function, [backend], may_reduce=True)
+    assert {one.variant for one in found if one.inside == whole} == set(backend.reduced)
+    wrong, error = judge(function, whole, "cudnn", "tf32")
+    assert not wrong
+    assert ROUNDED / 100 < error < 8 * ROUNDED
+
+
+def test_sessions_are_told_that_they_may(tmp_path, judge):
+    function = models.convolution(tmp_path, "float32", "relu")
+    whole = function.graph.everything
+    for variant in ("", "tf32", "tf32-channels-last"):
+        LOG.write_text("")
+        assert judge(function, whole, "onnxruntime-cuda", variant)[0] == ""
+        (options,) = logged("session cuda")
+        assert f"use_tf32={int(bool(variant))}" in options
+        assert ("prefer_nhwc=1" in options) == variant.endswith("channels-last")
+
+
+def test_engines_with_and_without_are_built_apart_and_change_nothing_here(tmp_path, judge):
+    """TensorRT reads a variable; the process that measures other kernels never has it."""
+    function = models.convolution(tmp_path, "float32", "relu")
+    whole = function.graph.everything
+    for variant, what in (("", "build engine"), ("tf32", "build engine in TF32")):
+        LOG.write_text("")
+        assert judge(function, whole, "tensorrt", variant)[0] == ""
+        assert judge(function, whole, "tensorrt", variant)[0] == ""
+        assert logged("build engine") == [what]
+        assert len(logged("load engine")) == 2
+    assert "NVIDIA_TF32_OVERRIDE" not in os.environ
+    assert tf32_reason() == ""
+
+
+def test_an_engine_that_the_first_call_builds_is_in_full_precision(tmp_path, judge, monkeypatch):
+    """On a machine without a GPU nothing is built, and TF32 is not offered there."""
+    monkeypatch.setattr("collage.backends.tensorrt.driver_reason", lambda: "no driver")
+    function = models.convolution(tmp_path, "float32", "relu")
+    whole = function.graph.everything
+    assert judge(function, whole, "tensorrt", "") == ("", 0.0)
+    assert logged("build engine") == ["build engine"]
+    assert "NVIDIA_TF32_OVERRIDE" not in os.environ
+    with pytest.raises(BackendError, match="only where there is a GPU: no driver"):
+        BACKENDS["tensorrt"].compile(function, whole, 1, "tf32")
+
+
+def test_the_variable_keeps_all_from_it(tmp_path, judge, monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    function, backend = layer(tmp_path, "float32"), BACKENDS["cublas"]
+    assert "NVIDIA_TF32_OVERRIDE=0 keeps" in backend.reduced_reason()
+    reason, _ = judge(function, product_of(function), "cublas", "tf32")
+    assert "cublas has no TF32 here: NVIDIA_TF32_OVERRIDE=0 keeps" in reason
+
+
+def test_a_worker_measures_cost_and_error(tmp_path):
+    function = convolutions(tmp_path)
+    reference = tmp_path / "reference"
+    save_reference(reference_values(function, random_inputs(function, 0)), reference)
+    names = ("cudnn", "onnxruntime-cuda", "tensorrt")
+    measurer = LocalMeasurer(
+        [function], [BACKENDS[name] for name in names], CostTable(tmp_path),
+        Environment("cpu", "", 2, 1, "gpu", "test"), reference_dir=reference, device="cuda",
+    )  # fmt: skip
+    first = models.largest(function).inside
+    wanted = [(name, variant) for name in names for variant in ("tf32", "")]
+    costs = measurer.measure([Work(function.name, first, *one) for one in wanted])
+    measurer.close()
+    assert all(cost.is_valid for cost in costs), [cost.reason for cost in costs]
+    assert costs[0].error > ROUNDED / 100  # cuDNN, in a process where the variable is not set
+    assert costs[1].error == 0
+    assert np.isfinite([cost.seconds for cost in costs]).all()

@@ -1,0 +1,172 @@
+"""TF32: who offers it, on what, and that nothing changes without permission. No GPU is needed."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+from collage.backends.nvidia.architecture import TOLD, tf32_reason
+from collage.backends.nvidia.libraries import driver_reason
+from collage.backends.registry import known_backends
+from collage.errors import BackendError
+from collage.graph.index_set import index_set
+from collage.report.precision import Allowed, precision_result
+from collage.rules import find_candidates
+from collage.rules.candidates import product_nodes
+from collage.runtime.blob import unpack
+from collage.runtime.plugin import FULL_PRECISION, thread_environment
+from collage.verify.frameworks import REDUCED, original_frameworks
+from tests.backends.nvidia import cudnn_models as models
+from tests.backends.nvidia.layer import TYPES, layer
+from tests.backends.regions import _function, _weight
+
+BACKENDS = {one.name: one for one in known_backends(None, "cuda")}
+ROUNDING = ("cublas", "cudnn", "cutlass", "onnxruntime-cuda", "tensorrt")
+pytestmark = pytest.mark.skipif(driver_reason() == "", reason="this machine has a real GPU")
+
+
+def models_of(folder, dtype="float32"):
+    (folder / "convolution").mkdir()
+    return [layer(folder, dtype), models.convolution(folder / "convolution", dtype, "relu")]
+
+
+def test_these_backends_have_variants_in_tf32():
+    assert {name for name, one in BACKENDS.items() if one.reduced} == set(ROUNDING)
+    for name in ROUNDING:
+        assert set(BACKENDS[name].reduced.values()) == {"tf32"}
+        assert not set(BACKENDS[name].reduced) & set(BACKENDS[name].variants)
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+def test_they_are_offered_with_permission_on_regions_with_a_product(tmp_path, name):
+    backend, found = BACKENDS[name], 0
+    for function in models_of(tmp_path):
+        exact = find_candidates(function, [backend])
+        allowed = find_candidates(function, [backend], may_reduce=True)
+        reduced = [one for one in allowed if one.variant in backend.reduced]
+        assert [one.key for one in allowed if one not in reduced] == [one.key for one in exact]
+        assert all(one.inside & product_nodes(function) for one in reduced)
+        found += len(reduced)
+    assert found
+
+
+@pytest.mark.parametrize("dtype", set(TYPES) - {"float32"})
+@pytest.mark.parametrize("name", ROUNDING)
+def test_what_is_in_16_bits_has_nothing_to_round(tmp_path, name, dtype):
+    for function in models_of(tmp_path, dtype):
+        exact = find_candidates(function, [BACKENDS[name]])
+        allowed = find_candidates(function, [BACKENDS[name]], may_reduce=True)
+        assert [one.key for one in allowed] == [one.key for one in exact]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        (TOLD, "75", "this GPU has compute capability 7.5, and TF32 begins with 8.0"),
+        (*next(iter(FULL_PRECISION.items())), "NVIDIA_TF32_OVERRIDE=0 keeps all"),
+    ],
+)
+def test_where_there_is_none_the_reason_is_said(tmp_path, monkeypatch, variable, value, words):
+    assert tf32_reason() == ""
+    monkeypatch.setenv(variable, value)
+    function = layer(tmp_path, "float32")
+    for name in ROUNDING:
+        assert words in BACKENDS[name].reduced_reason()
+        allowed = find_candidates(function, [BACKENDS[name]], may_reduce=True)
+        assert not any(one.variant in BACKENDS[name].reduced for one in allowed)
+        with pytest.raises(BackendError, match=f"{name} has no TF32 here: "):
+            BACKENDS[name].compile(function, index_set([0]), 1, "tf32")
+    assert BACKENDS["tvm-cuda"].reduced_reason() == ""
+
+
+def test_the_report_names_what_is_not_offered():
+    result = precision_result(Allowed(0.01, {"cublas": "tf32: no GPU"}), [])
+    assert result.notes == ("cublas offers no tf32: no GPU",)
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"), [("cublas", ("compute", "tf32")), ("cudnn", ("tf32", 1))]
+)
+def test_a_blob_says_it_only_where_it_is_so(tmp_path, name, entry):
+    nodes = index_set([0])
+    function = models_of(tmp_path)[name == "cudnn"]
+    exact, _ = unpack(BACKENDS[name].compile(function, nodes, 1).blob)
+    reduced, _ = unpack(BACKENDS[name].compile(function, nodes, 1, "tf32").blob)
+    assert entry[0] not in exact
+    assert reduced[entry[0]] == entry[1]
+    assert (exact.get("exact"), reduced.get("exact")) in ((None, None), (1, 0))
+    assert exact.keys() == reduced.keys() - {entry[0]}
+
+
+def gelu(path):
+    """A product with a bias and GELU with erf, in rows of 12."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["v"]),
+        *models.ACTIVATIONS["gelu_erf"],
+    ]
+    numbers = [
+        onnx.numpy_helper.from_array(np.float32(models.NUMBERS[one]), one)
+        for one in ("root", "one", "half")
+    ]
+    weights = [_weight("w", 12, 12), _weight("b", 12), *numbers]
+    return _function(path, nodes, {"x": (4, 12)}, {"y": (4, 12)}, weights)
+
+
+def test_what_is_within_a_rounding_of_tf32_is_taken_too(tmp_path):
+    """cuBLAS's GELU is near that with erf; CUTLASS wants rows of 16 bytes on tensor cores alone."""
+    function = gelu(tmp_path)
+    whole = function.graph.everything
+    for name, exact in (("cublas", False), ("cutlass", True)):
+        backend = BACKENDS[name]
+        found = find_candidates(function, [backend], may_reduce=True)
+        variants = {one.variant for one in found if one.inside == whole}
+        assert variants == {*backend.reduced, *(backend.variants if exact else ())}
+
+
+def test_rows_that_tensor_cores_cannot_read_are_refused(tmp_path):
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    sizes = {"x": (4, 10)}, {"y": (4, 6)}
+    function = _function(tmp_path, [node], *sizes, [_weight("w", 10, 6)])
+    with pytest.raises(BackendError, match="rows of 6: float32 needs multiples of 4"):
+        BACKENDS["cutlass"].describe(function, index_set([0]), "tf32")
+    gemm, _ = BACKENDS["cutlass"].describe(function, index_set([0]), "")
+    assert gemm.exact
+
+
+def test_frameworks_on_a_gpu_get_the_same_permission(tmp_path, monkeypatch):
+    providers = ["TensorrtExecutionProvider", "CUDAExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
+
+    def on_gpu(function, may_reduce):
+        found = original_frameworks(
+            function.simplified, may_reduce=may_reduce, device="cuda", engines=tmp_path
+        )
+        return {one.name: one for one in found if one.name.startswith(("onnxruntime-", "tensor"))}
+
+    function = layer(tmp_path, "float32")
+    onnx.save(model_of(function), function.simplified)
+    assert set(on_gpu(function, False)) == {"onnxruntime-cuda", "tensorrt"}
+    found = on_gpu(function, True)
+    names = {"onnxruntime-cuda-tf32", "tensorrt-tf32"}
+    assert set(found) - {"onnxruntime-cuda", "tensorrt"} == names == REDUCED & set(found)
+    options = [found[f"onnxruntime-cuda{end}"].options for end in ("", "-tf32")]
+    assert [one["use_tf32"] for one in options] == ["0", "1"]
+    engines = {found[f"tensorrt{end}"].options["trt_engine_cache_path"] for end in ("", "-tf32")}
+    assert len(engines) == 2
+    half = layer(tmp_path, "float16")
+    onnx.save(model_of(half), half.simplified)
+    assert set(on_gpu(half, True)) == {"onnxruntime-cuda", "tensorrt"}
+
+
+def model_of(function):
+    """The whole function as a model."""
+    from collage.frontend.region import region_onnx
+
+    return region_onnx(function, function.graph.everything)
+
+
+def test_no_process_that_runs_kernels_is_kept_from_it():
+    """Those which may not use it say so themselves; the variable would overrule the others."""
+    assert not thread_environment(1).keys() & FULL_PRECISION.keys()
