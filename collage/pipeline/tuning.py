@@ -14,6 +14,7 @@ from pathlib import Path
 
 from collage.backends.tvm import TvmBackend
 from collage.backends.tvm.tuned import write_recipe
+from collage.backends.tvm_cuda import TvmCudaBackend
 from collage.cost import Cost
 from collage.measure.local import LocalMeasurer
 from collage.measure.peaks import machine_peaks
@@ -47,7 +48,8 @@ def tuned_search(
     The flag tells whether a candidate came that was not there before: plans that are remembered from
     earlier runs do not know of it.
     """
-    backend = next((one for one in session.backends if isinstance(one, TvmBackend)), None)
+    kinds = (TvmBackend, TvmCudaBackend)
+    backend = next((one for one in session.backends if isinstance(one, kinds)), None)
     if backend is None:
         return search, False
     start = time.monotonic()
@@ -57,7 +59,7 @@ def tuned_search(
     problem, costs = search.enumerated.problem, search.costs
     fewer = {one.name for one in session.backends if one.fewer_flops}
     peaks = raised_peaks(function, problem, costs, peaks, fewer)
-    prospects = find_prospects(function, problem, costs, peaks)
+    prospects = find_prospects(function, problem, costs, peaks, backend.name)
     records = TuningRecords(
         session.options.store_dir, session.environment, session.store, time.monotonic
     )
@@ -65,7 +67,7 @@ def tuned_search(
     if prospects and budget_s > mark.tuned_s():
         _tune(prospects, records, reference_dir, search, session)
         mark.write(search.lazy.gap_s, tuned_s=budget_s)
-    best = _best_records(prospects, records, session.threads)
+    best = _best_records(prospects, records, toolchain(session.threads, session.options.device))
     if best:
         search = _with_tuned(search, best, backend, reference_dir, session)
     session.seconds.stages["tune"] += time.monotonic() - start
@@ -89,6 +91,7 @@ def _tune(
         reference_dir=reference_dir,
         sweep_bytes=sweep_bytes(footprint_bytes(function)),
         limits=Limits(options.timeout_s, options.memory_bytes),
+        device=options.device,
     )
     tried: set[str] = set()
     with session.progress.stage("tune", None) as stage:
@@ -129,12 +132,12 @@ def _is_hopeful(prospect: Prospect, tuner: Tuner) -> bool:
 
 
 def _best_records(
-    prospects: Sequence[Prospect], records: TuningRecords, threads: int
+    prospects: Sequence[Prospect], records: TuningRecords, toolchain: str
 ) -> list[tuple[Prospect, TuningRecord]]:
     """Return the best record of every prospect whose kernel comes near its break-even."""
     found = []
     for prospect in prospects:
-        best = records.best(workload_digest(prospect.digest, toolchain(threads)))
+        best = records.best(workload_digest(prospect.digest, toolchain))
         if best is not None and best.latency_s <= NEAR * prospect.break_even_s:
             found.append((prospect, best))
     return found
@@ -143,7 +146,7 @@ def _best_records(
 def _with_tuned(
     search: FunctionSearch,
     best: Sequence[tuple[Prospect, TuningRecord]],
-    backend: TvmBackend,
+    backend: TvmBackend | TvmCudaBackend,
     reference_dir: Path,
     session: Session,
 ) -> FunctionSearch:

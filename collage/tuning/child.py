@@ -10,6 +10,7 @@ import time
 from typing import BinaryIO
 
 from collage.backends.base import TirKernel
+from collage.measure.device import StickyError
 from collage.measure.messages import (
     Answer,
     Ready,
@@ -21,9 +22,16 @@ from collage.measure.messages import (
     pack_frame,
     read_request,
 )
-from collage.measure.timing import Limits, Timer
+from collage.measure.timing import Limits
 from collage.measure.work import Work
-from collage.measure.worker import first_run, limit_address_space, reason_of, serve
+from collage.measure.worker import (
+    KernelTimer,
+    first_run,
+    limit_address_space,
+    reason_of,
+    serve,
+    timer_of,
+)
 from collage.measure.workshop import FunctionWorkshop
 
 QUICK = Limits(repeats=(3, 15), slow_repeats=2, slow_s=0.02, time_s=0.05)
@@ -41,10 +49,11 @@ class Child:
         setup = read_request(self._requests)
         if not isinstance(setup, Setup):
             return
-        limit_address_space(setup)
+        if setup.device == "cpu":
+            limit_address_space(setup)
         try:
             workshop = FunctionWorkshop(setup)
-            timer = Timer(setup.sweep_bytes, workshop.empty, QUICK, workshop.wake)
+            timer = timer_of(setup, workshop, QUICK)
         except Exception as error:
             self._send(Refused(reason_of(error)))
             return
@@ -53,12 +62,14 @@ class Child:
             self._send(self._tune(workshop, timer, setup.threads, task))
 
     def _tune(
-        self, workshop: FunctionWorkshop, timer: Timer, threads: int, task: TuneTask
+        self, workshop: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
     ) -> TuningEnded:
         try:
             if task.work not in self._open:
                 self._open = {task.work: Bench(workshop, timer, threads, task)}
             return self._try(self._open[task.work], task.trials)
+        except StickyError:
+            raise  # the GPU's context is lost: the process ends, and the parent says of what
         except Exception as error:
             self._open.clear()
             return TuningEnded(reason_of(error))
@@ -82,19 +93,21 @@ class Bench:
     """One region with its search and buffers."""
 
     def __init__(
-        self, workshop: FunctionWorkshop, timer: Timer, threads: int, task: TuneTask
+        self, workshop: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
     ) -> None:
         from collage.backends.tvm.lower import lower
         from collage.backends.tvm.target import host_target
+        from collage.backends.tvm_cuda.schedule import cuda_target
         from collage.frontend.region import region_constants, region_relax
         from collage.tuning.trace_search import TraceSearch
 
         function, nodes = workshop.function(task.work.function), task.work.nodes
-        lowered = lower(region_relax(function, nodes))
+        on_gpu = workshop.device == "cuda"
+        lowered = lower(region_relax(function, nodes), for_cpu=not on_gpu)
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         self._constants = (*weights, *lowered.constants)
         self._workshop, self._timer, self._work = workshop, timer, task.work
-        target = host_target(threads)
+        target = cuda_target() if on_gpu else host_target(threads)
         self._search = TraceSearch(lowered.function, target, threads, task.seed, task.known)
         self._best_s = min((seconds for _, seconds in task.known), default=math.inf)
         self._drawn: list = []
@@ -121,7 +134,8 @@ class Bench:
         from collage.backends.tvm.lower import SYMBOL
 
         try:
-            kernel = TirKernel(candidate.sch.mod, SYMBOL, self._constants)  # type: ignore[attr-defined]
+            module = candidate.sch.mod  # type: ignore[attr-defined]
+            kernel = TirKernel(module, SYMBOL, self._constants, self._workshop.device)
             prepared = self._workshop.with_buffers(self._work, kernel)
             wrong, _ = first_run(prepared)
             if wrong:
@@ -129,6 +143,8 @@ class Bench:
             timing = self._timer.time(
                 prepared.call, prepared.arguments, prepared.inputs, best_s=self._best_s
             )
+        except StickyError:
+            raise
         except Exception as error:
             return math.inf, reason_of(error)
         return timing.cost.seconds, ""

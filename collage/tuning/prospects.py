@@ -59,7 +59,11 @@ class Prospect:
 
 
 def find_prospects(
-    function: Function, problem: Problem, costs: Costs, peaks: Peaks
+    function: Function,
+    problem: Problem,
+    costs: Costs,
+    peaks: Peaks,
+    backend: str = TunableTvm.name,
 ) -> list[Prospect]:
     """Rank what could be tuned, the most promising first, one for each product at most."""
     places = tunable_regions(function)
@@ -67,7 +71,10 @@ def find_prospects(
     def bound_s(nodes: IndexSet) -> float:
         return peaks.bound_s(*region_bytes_and_flops(function, nodes))
 
-    found = _priced(function, problem, costs, places, bound_s)
+    found = [
+        replace(one, work=replace(one.work, backend=backend))
+        for one in _priced(function, problem, costs, places, bound_s)
+    ]
     taken: IndexSet = 0
     chosen = []
     for prospect in sorted(found, key=lambda p: (-p.gain_s, -p.work.nodes.bit_count(), p.digest)):

@@ -17,6 +17,8 @@ from pathlib import Path
 from collage.backends.registry import class_path
 from collage.backends.tvm import TvmBackend
 from collage.backends.tvm.target import host_target
+from collage.backends.tvm_cuda import TvmCudaBackend
+from collage.backends.tvm_cuda.schedule import cuda_target
 from collage.errors import MeasureError
 from collage.frontend.model import Function
 from collage.frontend.region import region_digest
@@ -57,6 +59,7 @@ class Tuner:
         sweep_bytes: int,
         limits: Limits | None = None,
         child: str = CHILD,
+        device: str = "cpu",
     ) -> None:
         """Make a tuner; its child starts when first needed.
 
@@ -68,11 +71,12 @@ class Tuner:
             sweep_bytes: swept before every timed call.
             limits: of the child.
             child: module that is run as the child.
+            device: where the kernels run.
         """
         self.trials = self.failed = 0
         self.seconds = 0.0
         self.records = records
-        self.toolchain = toolchain(threads)
+        self.toolchain = toolchain(threads, device)
         self._functions = {function.name: function for function in functions}
         self._limits = limits or Limits()
         self._child = child
@@ -80,12 +84,13 @@ class Tuner:
         self._setup = Setup(
             "",
             tuple((function.name, function.simplified) for function in functions),
-            (class_path(TvmBackend()),),
+            (class_path(tunable(device)),),
             threads,
             reference_dir,
             self._limits.memory_bytes,
             sweep_bytes,
             measure_boundary=False,
+            device=device,
         )
 
     def workload(self, work: Work) -> WorkloadDigest:
@@ -219,6 +224,13 @@ class Tuner:
         return 1 + int(hashlib.sha256(text.encode()).hexdigest()[:7], 16)
 
 
-def toolchain(threads: int) -> str:
+def toolchain(threads: int, device: str = "cpu") -> str:
     """Name what makes kernels of traces: TVM's version and schedules, and the target."""
-    return f"{TvmBackend().identity} {host_target(threads)}"
+    return (
+        f"{tunable(device).identity} {host_target(threads) if device == 'cpu' else cuda_target()}"
+    )
+
+
+def tunable(device: str) -> TvmBackend | TvmCudaBackend:
+    """Return the backend whose schedules are searched for."""
+    return TvmBackend() if device == "cpu" else TvmCudaBackend()

@@ -53,22 +53,24 @@ def read_recipe(folder: Path | None, variant: str) -> str:
     return trace
 
 
-def unscheduled(function: tirx.PrimFunc) -> tvm.IRModule:
-    """Return what traces start from: injective stages are computed where they are read."""
+def unscheduled(function: tirx.PrimFunc, device: str = "cpu") -> tvm.IRModule:
+    """Return what traces start from: on a CPU injective stages are computed where they are read."""
     named = function.with_attr("global_symbol", SYMBOL).with_attr("op_pattern", OPAQUE)
+    if device != "cpu":
+        return tvm.IRModule({SYMBOL: named})
     plan = s_tir.Schedule(tvm.IRModule({SYMBOL: named}))
     plan.work_on(SYMBOL)
     return attempt(plan, inline_stages).mod
 
 
-def apply_trace(function: tirx.PrimFunc, trace: str) -> tvm.IRModule:
+def apply_trace(function: tirx.PrimFunc, trace: str, device: str = "cpu") -> tvm.IRModule:
     """Return a module that holds `function`, scheduled by the trace, under `SYMBOL`.
 
     Raises:
         BackendError: the trace does not fit the function.
     """
     try:
-        plan = s_tir.Schedule(unscheduled(function), error_render_level="fast")
+        plan = s_tir.Schedule(unscheduled(function, device), error_render_level="fast")
         s_tir.schedule.Trace.apply_json_to_schedule(json.loads(trace), plan)
         return plan.mod
     except Exception as error:
