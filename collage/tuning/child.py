@@ -2,7 +2,8 @@
 
 It builds and runs what it tries in itself, which takes a tenth of what TVM's own pools of processes
 take, and is expendable like a measuring worker (`collage.measure.worker`): its parent watches its time
-and memory, and has every finished trial. A schedule that computes wrong numbers is a failed trial.
+and memory, and has every finished trial. A schedule that computes wrong numbers is a failed trial; so is one
+that loses a GPU's context, and with that the process ends.
 """
 
 import math
@@ -38,6 +39,14 @@ QUICK = Limits(repeats=(3, 15), slow_repeats=2, slow_s=0.02, time_s=0.05)
 """A trial is compared with trials that differ by more than noise; the measurer is precise."""
 
 
+class LostError(StickyError):
+    """A trial has lost the device's context. What holds device memory must outlive it: nobody can free it."""
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__(trial.reason)
+        self.trial = trial
+
+
 class Child:
     """Serves requests until its pipe ends."""
 
@@ -69,19 +78,21 @@ class Child:
                 self._open = {task.work: Bench(workshop, timer, threads, task)}
             return self._try(self._open[task.work], task.trials)
         except StickyError:
-            raise  # the GPU's context is lost: the process ends, and the parent says of what
+            raise
         except Exception as error:
             self._open.clear()
             return TuningEnded(reason_of(error))
 
     def _try(self, bench: "Bench", trials: int) -> TuningEnded:
-        done = 0
-        while done < trials:
-            found = bench.next_trial()
+        for _ in range(trials):
+            try:
+                found = bench.next_trial()
+            except LostError as error:
+                self._send(error.trial)
+                raise
             if found is None:
                 return TuningEnded("there are no more schedules")
             self._send(found)
-            done += 1
         return TuningEnded()
 
     def _send(self, answer: Answer) -> None:
@@ -96,25 +107,23 @@ class Bench:
         self, workshop: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
     ) -> None:
         from collage.backends.tvm.lower import lower
-        from collage.backends.tvm.target import host_target
-        from collage.backends.tvm_cuda.schedule import cuda_target
         from collage.frontend.region import region_constants, region_relax
+        from collage.tuning.targets import target_on
         from collage.tuning.trace_search import TraceSearch
 
         function, nodes = workshop.function(task.work.function), task.work.nodes
-        on_gpu = workshop.device == "cuda"
-        lowered = lower(region_relax(function, nodes), for_cpu=not on_gpu)
+        lowered = lower(region_relax(function, nodes), for_cpu=workshop.device == "cpu")
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         self._constants = (*weights, *lowered.constants)
         self._workshop, self._timer, self._work = workshop, timer, task.work
-        target = cuda_target() if on_gpu else host_target(threads)
+        target = target_on(workshop.device, threads)
         self._search = TraceSearch(lowered.function, target, threads, task.seed, task.known)
         self._best_s = min((seconds for _, seconds in task.known), default=math.inf)
         self._drawn: list = []
         self._seconds: list[float] = []
 
     def next_trial(self) -> Trial | None:
-        """Try one more schedule; None when there is none."""
+        """Try one more schedule; None when there is none. Raises LostError."""
         from collage.tuning.trace_search import trace_text
 
         start = time.monotonic()
@@ -125,7 +134,12 @@ class Bench:
             if not self._drawn:
                 return None
         candidate = self._drawn[len(self._seconds)]
-        seconds, reason = self._latency_s(candidate)
+        try:
+            seconds, reason = self._latency_s(candidate)
+        except StickyError as error:
+            took_s = time.monotonic() - start
+            trace, reason = trace_text(candidate), reason_of(error)
+            raise LostError(Trial(trace, math.inf, took_s, reason, lost=True)) from error
         self._seconds.append(seconds)
         self._best_s = min(seconds, self._best_s)
         return Trial(trace_text(candidate), seconds, time.monotonic() - start, reason)
