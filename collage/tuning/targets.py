@@ -4,9 +4,7 @@ from typing import TYPE_CHECKING
 
 from collage.backends.base import Backend
 from collage.backends.tvm import TunableTvm
-from collage.backends.tvm.target import host_target
 from collage.backends.tvm_cuda import TvmCudaBackend
-from collage.backends.tvm_cuda.schedule import cuda_target
 
 if TYPE_CHECKING:
     import tvm
@@ -19,7 +17,13 @@ def tunable(device: str) -> Backend:
 
 def target_on(device: str, threads: int) -> "tvm.target.Target":
     """Return what this machine's kernels on a device are compiled for."""
-    return cuda_target() if device == "cuda" else host_target(threads)
+    if device == "cuda":
+        from collage.backends.tvm_cuda.schedule import cuda_target
+
+        return cuda_target()
+    from collage.backends.tvm.target import host_target
+
+    return host_target(threads)
 
 
 def toolchain(threads: int, device: str) -> str:

@@ -15,6 +15,7 @@ from tvm.s_tir.meta_schedule import schedule_rule as rules
 
 from collage.backends.tvm.lower import SYMBOL
 from collage.backends.tvm.tuned import unscheduled
+from collage.backends.tvm_cuda.schedule import target_of
 from collage.tuning.cost_model import KernelRidge
 
 BATCH = 8
@@ -24,6 +25,9 @@ ROUNDS_IN_VAIN = 2
 LONGEST_VECTOR = 64
 UNROLLED = (0, 16, 64)
 """Steps of loops that may be unrolled; TVM's 512 takes LLVM seconds to compile."""
+WITHOUT_ASYNC = "sm_75"
+"""What TVM is told to search for on any GPU: for later ones it adds pipelines of asynchronous copies, of
+which its default passes generate the waiting but not the copies. What is drawn is compiled for the GPU."""
 
 
 class _Context(ms.TuneContext):
@@ -69,7 +73,8 @@ class TraceSearch:
         """
         kind = str(target.kind.name)
         device = "cuda" if kind == "cuda" else "cpu"
-        self._module, self._target = unscheduled(function, device), target
+        self._module = unscheduled(function, device)
+        self._target = target if device == "cpu" else target_of(WITHOUT_ASYNC)
         strategy = ms.search_strategy.EvolutionarySearch(
             population_size=32, init_min_unmeasured=16, genetic_num_iters=1, eps_greedy=0.2
         )
@@ -78,7 +83,7 @@ class TraceSearch:
             postprocs=ms.postproc.Postproc.create(kind),
             mutator_probs=ms.mutator.Mutator.create(kind),
         )
-        self._context = _Context(self._module, target, space, strategy, seed)
+        self._context = _Context(self._module, self._target, space, strategy, seed)
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(self._module)
         self._model = KernelRidge(seed)
@@ -182,7 +187,7 @@ def _rules(threads: int) -> list[rules.ScheduleRule]:
 
 
 def _gpu_rules() -> list[rules.ScheduleRule]:
-    """TVM's rules for a GPU, without those for copies that overlap with a loop."""
+    """TVM's rules for a GPU, without tensor cores: those are the libraries'."""
     return [
         rules.MultiLevelTiling(
             structure="SSSRRSRS",

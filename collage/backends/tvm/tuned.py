@@ -16,7 +16,7 @@ from pathlib import Path
 import tvm
 from tvm import s_tir, tirx
 
-from collage.backends.tvm.inline import inline_stages
+from collage.backends.tvm.inline import inline_endings, inline_stages
 from collage.backends.tvm.lower import SYMBOL, last_line
 from collage.backends.tvm.schedule import OPAQUE, attempt
 from collage.errors import BackendError
@@ -54,13 +54,14 @@ def read_recipe(folder: Path | None, variant: str) -> str:
 
 
 def unscheduled(function: tirx.PrimFunc, device: str = "cpu") -> tvm.IRModule:
-    """Return what traces start from: on a CPU injective stages are computed where they are read."""
+    """Return what traces start from: injective stages are computed where they are read.
+
+    On a GPU those before a product are not: the search copies operands to the memory of a block.
+    """
     named = function.with_attr("global_symbol", SYMBOL).with_attr("op_pattern", OPAQUE)
-    if device != "cpu":
-        return tvm.IRModule({SYMBOL: named})
     plan = s_tir.Schedule(tvm.IRModule({SYMBOL: named}))
     plan.work_on(SYMBOL)
-    return attempt(plan, inline_stages).mod
+    return attempt(plan, inline_stages if device == "cpu" else inline_endings).mod
 
 
 def apply_trace(function: tirx.PrimFunc, trace: str, device: str = "cpu") -> tvm.IRModule:
