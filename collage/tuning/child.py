@@ -8,7 +8,7 @@ that loses a GPU's context, and with that the process ends.
 
 import math
 import time
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from collage.backends.base import TirKernel
 from collage.measure.device import StickyError
@@ -34,6 +34,9 @@ from collage.measure.worker import (
     timer_of,
 )
 from collage.measure.workshop import FunctionWorkshop
+
+if TYPE_CHECKING:
+    from tvm.s_tir import meta_schedule as ms
 
 QUICK = Limits(repeats=(3, 15), slow_repeats=2, slow_s=0.02, time_s=0.05)
 """A trial is compared with trials that differ by more than noise; the measurer is precise."""
@@ -118,8 +121,9 @@ class Bench:
         self._workshop, self._timer, self._work = workshop, timer, task.work
         target = target_on(workshop.device, threads)
         self._search = TraceSearch(lowered.function, target, threads, task.seed, task.known)
-        self._best_s = min((seconds for _, seconds in task.known), default=math.inf)
-        self._drawn: list = []
+        self._known = dict(task.known)
+        self._best_s = min(self._known.values(), default=math.inf)
+        self._drawn: list[ms.MeasureCandidate] = []
         self._seconds: list[float] = []
 
     def next_trial(self) -> Trial | None:
@@ -127,13 +131,9 @@ class Bench:
         from collage.tuning.trace_search import trace_text
 
         start = time.monotonic()
-        if len(self._seconds) == len(self._drawn):
-            if self._drawn:
-                self._search.tell(self._drawn, self._seconds)
-            self._drawn, self._seconds = self._search.draw(), []
-            if not self._drawn:
-                return None
-        candidate = self._drawn[len(self._seconds)]
+        candidate = self._next_unknown()
+        if candidate is None:
+            return None
         try:
             seconds, reason = self._latency_s(candidate)
         except StickyError as error:
@@ -144,11 +144,28 @@ class Bench:
         self._best_s = min(seconds, self._best_s)
         return Trial(trace_text(candidate), seconds, time.monotonic() - start, reason)
 
-    def _latency_s(self, candidate: object) -> tuple[float, str]:
+    def _next_unknown(self) -> "ms.MeasureCandidate | None":
+        """Return what is to be tried next; what is known already is told without a trial."""
+        from collage.tuning.trace_search import trace_text
+
+        while True:
+            if len(self._seconds) == len(self._drawn):
+                if self._drawn:
+                    self._search.tell(self._drawn, self._seconds)
+                self._drawn, self._seconds = self._search.draw(), []
+                if not self._drawn:
+                    return None
+            candidate = self._drawn[len(self._seconds)]
+            seconds = self._known.get(trace_text(candidate))
+            if seconds is None:
+                return candidate
+            self._seconds.append(seconds)
+
+    def _latency_s(self, candidate: "ms.MeasureCandidate") -> tuple[float, str]:
         from collage.backends.tvm.lower import SYMBOL
 
         try:
-            module = candidate.sch.mod  # type: ignore[attr-defined]
+            module = candidate.sch.mod
             kernel = TirKernel(module, SYMBOL, self._constants, self._workshop.device)
             prepared = self._workshop.with_buffers(self._work, kernel)
             wrong, _ = first_run(prepared)

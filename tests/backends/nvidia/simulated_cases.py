@@ -1,6 +1,5 @@
 """What runs in a process that sees the simulated GPU: `test_simulated.py` starts pytest on this file."""
 
-import copy
 import ctypes
 import os
 import subprocess
@@ -16,7 +15,6 @@ from benchmarks.gpu_models import Budget, imported, in_dtype, row_of
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import CudaKernel
 from collage.backends.tensorrt.engine import ENGINES
-from collage.backends.tvm.tuned import write_recipe
 from collage.cost import CostTable, Environment
 from collage.errors import BackendError, InputError
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
@@ -28,8 +26,6 @@ from collage.measure.work import Work
 from collage.options import Options
 from collage.runtime.cuda import cuda
 from collage.runtime.exchange import _device_tensor
-from collage.tuning.records import TuningRecords
-from collage.tuning.tuner import Tuner
 from tests.backends.nvidia.faulty import CrashingBackend
 from tests.backends.nvidia.plans import BACKENDS, bundle_of, check, plan_of, run_plan, windows
 from tests.backends.regions import _function, _weight, convolutions
@@ -301,35 +297,6 @@ def test_an_output_that_is_an_input_has_memory_of_its_own(tmp_path):
     found = bundle_of(plan, tmp_path).run_tensors({"x": Producer(given)})["y"]
     cuda().copy(given.data_ptr(), np.zeros(6, "float32").ctypes.data, 24, 1, 0)
     np.testing.assert_array_equal(found.numpy(), x.reshape(3, 2))
-
-
-def test_schedules_are_searched_for_and_the_best_is_a_variant(tmp_path):
-    """Trials run in the guarded child, on the device; a record of one becomes the same kernel again."""
-    function = convolutions(tmp_path)
-    reference = tmp_path / "reference"
-    save_reference(reference_values(function, random_inputs(function, 0)), reference)
-    records = TuningRecords(tmp_path / "store", Environment("cpu", "", 2, 1, "gpu", "test"))
-    tuner = Tuner(
-        [function], records, 1, reference_dir=reference, sweep_bytes=1 << 20, device="cuda"
-    )
-    work = Work(function.name, 1, "tvm-cuda")
-    try:
-        tuner.tune(work, 4)
-        found = records.of(tuner.workload(work))
-    finally:
-        tuner.close()
-    assert len(found) == tuner.trials == 4
-    assert found[0].worked, [one.reason for one in found]
-    assert "cuda" in tuner.toolchain
-    backend = copy.copy(BACKENDS["tvm-cuda"])
-    backend.recipes = tmp_path / "recipes"
-    variant = write_recipe(backend.recipes, found[0].trace)
-    kernel = backend.compile(function, 1, 1, variant)
-    inputs, outputs = region_values(function, 1)
-    planned = [PlannedKernel(1, "tvm-cuda", kernel, inputs, outputs)]
-    planned += [one for one in plan_of(function, backend).kernels if not one.nodes & 1]
-    if sum(one.nodes for one in planned) == (1 << len(function.graph)) - 1:
-        check(FunctionPlan(function, tuple(planned)), tmp_path)
 
 
 def test_a_bad_address_costs_its_candidate_alone(tmp_path):
