@@ -90,11 +90,8 @@ def test_a_compile_tunes_what_could_change_the_plan(on_gpu, tmp_path):
     records = [one for one in decode_entries(file.read_bytes()) if one and "workload" in one]
     assert len([one for one in records if one["trace"]]) == first["trials"]
     assert all("tvm-cuda" in one["toolchain"] and "sm_90" in one["toolchain"] for one in records)
-    (costs,) = (cache / "costs").glob("*.jsonl")
-    text = costs.read_text()
     again = compiled("again", "0s")
     assert (again["trials"], again["tuned"]) == (0, first["tuned"])
-    assert ("tuned-" in text) == (first["tuned"] > 0)
     on_gpu("collage", "run", str(tmp_path / "again"))
     assert "spoiled" not in (tmp_path / "log").read_text()
 

@@ -2,6 +2,8 @@
 
 import itertools
 
+from tvm.s_tir.meta_schedule.arg_info import ArgInfo
+
 from collage.backends.base import TirKernel
 from collage.backends.tvm_cuda.schedule import schedule
 from collage.measure.worker import serve
@@ -14,9 +16,8 @@ _COUNT = itertools.count()
 def every_second(module, symbol, constants, device):
     """Make the kernel, or one with its parameters that reads far from the first of them."""
     if next(_COUNT) % 2:
-        function = module[symbol]
-        buffers = [function.buffer_map[one] for one in function.params]
-        module = schedule(reading_far([(one.shape, one.dtype) for one in buffers]))
+        parameters = ArgInfo.from_entry_func(module, remove_preproc=False)
+        module = schedule(reading_far([(tuple(one.shape), str(one.dtype)) for one in parameters]))
     return TirKernel(module, symbol, constants, device)
 
 
