@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_models import in_dtype
+from benchmarks.gpu_models import imported, in_dtype
 from collage.assemble import FunctionPlan, PlannedKernel
 from collage.backends.tvm.tuned import write_recipe
 from collage.cost import CostTable
@@ -20,12 +20,15 @@ from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
 from collage.measure.peaks import UNTOLD, machine_peaks
 from collage.measure.work import Work
-from collage.tuning.tuner import CHILD
+from collage.tuning.tuner import CHILD, Limits
 from tests.backends.nvidia.plans import BACKENDS, check
+from tests.backends.regions import convolutions
 from tests.tuning.regions import place
 
 LOG = Path(os.environ["SIMULATED_GPU_LOG"])
 CRASHING = "tests.tuning.children.crash_gpu"
+PATIENT = Limits(silence_s=300.0)
+"""A machine under load takes long to compile for the simulated GPU."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +48,7 @@ def work(here):
 
 def tuned(here, work, trials, child=CHILD):
     """Tune; return the tuner, and the records."""
-    tuner = here.tuner(child=child)
+    tuner = here.tuner(child=child, limits=PATIENT)
     try:
         tuner.tune(work, trials)
     finally:
@@ -96,9 +99,6 @@ def test_a_tuned_kernel_computes_the_models_numbers_in_a_cuda_graph(here, work, 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_kernels_in_16_bits_are_tuned_without_tensor_cores(tmp_path, dtype):
-    from benchmarks.gpu_models import imported
-    from tests.backends.regions import convolutions
-
     convolutions(tmp_path)
     function = imported(in_dtype(tmp_path / "model.onnx", dtype, tmp_path), tmp_path)
     here = place(tmp_path / "place", tmp_path / "store", function, device="cuda")

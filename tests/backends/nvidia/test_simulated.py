@@ -79,12 +79,12 @@ def test_a_compile_tunes_what_could_change_the_plan(on_gpu, tmp_path):
         said = on_gpu(
             "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda", "--backends",
             "tvm-cuda", "--effort", "quick", "--refine", "0s", "--tune", tune, "--cache-dir",
-            str(cache), "--output", str(tmp_path / name), "--json", json=True,
+            str(cache), "--output", str(tmp_path / name), "--timeout", "300s", "--json", json=True,
         )  # fmt: skip
         return json.loads(said)["tuning"]
 
-    first = compiled("first", "60s")
-    assert first["trials"] > first["failed"]
+    first = compiled("first", "90s")
+    assert first["trials"] > first["failed"], first
     assert first["kernels"] >= 1
     (file,) = (cache / "tuning").iterdir()
     records = [one for one in decode_entries(file.read_bytes()) if one and "workload" in one]
