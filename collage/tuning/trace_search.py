@@ -22,6 +22,8 @@ BATCH = 8
 """Schedules drawn together: the model learns between batches."""
 UNLIMITED = 1 << 30
 ROUNDS_IN_VAIN = 2
+PATIENCE = 20
+"""Populations drawn until enough of them fit the device: few tilings of a small product fill a warp."""
 LONGEST_VECTOR = 64
 UNROLLED = (0, 16, 64)
 """Steps of loops that may be unrolled; TVM's 512 takes LLVM seconds to compile."""
@@ -76,7 +78,11 @@ class TraceSearch:
         self._module = unscheduled(function, device)
         self._target = target if device == "cpu" else target_of(WITHOUT_ASYNC)
         strategy = ms.search_strategy.EvolutionarySearch(
-            population_size=32, init_min_unmeasured=16, genetic_num_iters=1, eps_greedy=0.2
+            population_size=32,
+            init_min_unmeasured=16,
+            max_fail_count=PATIENCE,
+            genetic_num_iters=1,
+            eps_greedy=0.2,
         )
         space = ms.space_generator.PostOrderApply(
             sch_rules=_rules(threads) if device == "cpu" else _gpu_rules(),
