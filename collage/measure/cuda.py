@@ -24,7 +24,12 @@ STICKY = frozenset({
 """cudaError_t after which every call fails: ECC, NVLink, illegal address or instruction, timeout, assert."""
 
 CAPABILITY_MAJOR, CAPABILITY_MINOR, L2_BYTES = 75, 76, 38
+PROCESSORS, CLOCK_KHZ, MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS = 16, 13, 36, 37
 """cudaDeviceAttr."""
+
+LANES = {80: 64}
+"""Multiply-adds in float32 that a multiprocessor begins each cycle, by compute capability."""
+USUAL_LANES = 128
 
 
 class CudaDevice:
@@ -78,6 +83,17 @@ class CudaDevice:
     def synchronize(self) -> None:
         """Wait for all that is queued. Raises StickyError when a kernel has lost the context."""
         self._check("cudaDeviceSynchronize")
+
+    def rates(self) -> tuple[float, float]:
+        """Return FLOP/s in float32 without tensor cores and bytes/s of its memory; 0 for what it hides.
+
+        They are those of the highest clocks.
+        """
+        capability = 10 * self._attribute(CAPABILITY_MAJOR) + self._attribute(CAPABILITY_MINOR)
+        lanes = self._attribute(PROCESSORS) * LANES.get(capability, USUAL_LANES)
+        bits = 2 * self._attribute(MEMORY_BUS_BITS)  # two transfers a cycle
+        flops_per_s = 2.0 * lanes * self._attribute(CLOCK_KHZ) * 1e3
+        return flops_per_s, bits / 8 * self._attribute(MEMORY_CLOCK_KHZ) * 1e3
 
     def tensors(self, arrays: Sequence[np.ndarray]) -> tuple[object, ...]:
         """Copy arrays to the device, as tensors."""

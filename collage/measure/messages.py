@@ -120,12 +120,16 @@ class TuneTask:
 
 @dataclass(frozen=True)
 class Trial:
-    """A schedule that was tried: its trace, its latency (+inf with the reason), the time it took."""
+    """A schedule that was tried: its trace, its latency (+inf with the reason), the time it took.
+
+    One that `lost` the device's context is the last of its process.
+    """
 
     trace: str
     latency_s: float
     trial_s: float
     reason: str = ""
+    lost: bool = False
 
 
 @dataclass(frozen=True)

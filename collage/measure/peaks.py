@@ -6,12 +6,17 @@ copy larger than every cache) is kept beside it, to show and not to bound with. 
 best single-precision product. Every rate is the best of many short runs of one thread, times the
 threads: sharing can only make it less, so the bound stays on the safe side.
 
+A GPU's are what it says of itself at its highest clocks: its processors' FLOP/s in float32 without tensor
+cores, which is what TVM's kernels can reach, and its memory's bandwidth, since costs are those of a cold
+cache.
+
 Measured in a process of its own (`python -m collage.measure.peaks`), because NumPy's product takes
 its number of threads when it is loaded. Another process on the machine can halve a rate, so every
 compile that measures anything measures them again, and the store keeps the highest of each, under
 the environment's digest.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -24,12 +29,15 @@ from pathlib import Path
 
 from collage.cost import Environment
 from collage.errors import MeasureError, StoreError
+from collage.measure.device import capability_of
 
 PRODUCT_SIZES = (256, 384, 512, 1024)
 COPY_BYTES = (1 << 14, 1 << 16, 1 << 18, 1 << 20)
 MEMORY_COPY_BYTES = 1 << 28
 SECONDS_EACH = 0.15
 TIMEOUT_S = 60.0
+UNTOLD = 1e15
+"""Stands for a rate that a GPU does not tell: none bounds a kernel by it."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ def machine_peaks(environment: Environment, store_dir: Path, again: bool = True)
         known = Peaks(**json.loads(file.read_text()))
     if known and not again:
         return known
-    peaks = _measure_apart(environment.threads)
+    peaks = _measure_apart(environment)
     peaks = highest(peaks, known) if known else peaks
     partial = file.with_suffix(f".{os.getpid()}")
     try:
@@ -96,9 +104,10 @@ def highest(one: Peaks, other: Peaks) -> Peaks:
     return Peaks(**{name: max(mine[name], theirs[name]) for name in mine})
 
 
-def _measure_apart(threads: int) -> Peaks:
+def _measure_apart(environment: Environment) -> Peaks:
+    on_gpu = capability_of(environment.driver) != ""
     single = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "collage.measure.peaks"]
+    command = [sys.executable, "-m", "collage.measure.peaks", *(["--gpu"] if on_gpu else [])]
     try:
         done = subprocess.run(
             command, env=os.environ | single, capture_output=True, text=True, check=True,
@@ -107,7 +116,16 @@ def _measure_apart(threads: int) -> Peaks:
     except (subprocess.SubprocessError, OSError) as error:
         raise MeasureError(f"the machine's peaks could not be measured: {error}") from error
     rates = json.loads(done.stdout)
+    threads = 1 if on_gpu else environment.threads
     return Peaks(**{name: rate * threads for name, rate in rates.items()})
+
+
+def gpu_peaks() -> Peaks:
+    """Ask this machine's GPU."""
+    from collage.measure.cuda import CudaDevice
+
+    flops_per_s, bytes_per_s = (rate or UNTOLD for rate in CudaDevice().rates())
+    return Peaks(flops_per_s, bytes_per_s, bytes_per_s)
 
 
 def measure_one_thread() -> Peaks:
@@ -142,4 +160,6 @@ def _best_s(run: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(measure_one_thread())))
+    parser = argparse.ArgumentParser(description="Print this machine's peaks.")
+    parser.add_argument("--gpu", action="store_true", help="those of its GPU")
+    print(json.dumps(asdict(gpu_peaks() if parser.parse_args().gpu else measure_one_thread())))

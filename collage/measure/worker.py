@@ -30,7 +30,7 @@ from collage.measure.messages import (
     pack_frame,
     read_request,
 )
-from collage.measure.timing import Timer
+from collage.measure.timing import Limits, Timer
 from collage.measure.workshop import Prepared, Workshop, open_workshop
 from collage.runtime.child import die_with_parent
 
@@ -118,11 +118,11 @@ def limit_address_space(setup: Setup) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def timer_of(setup: Setup, workshop: Workshop) -> KernelTimer:
+def timer_of(setup: Setup, workshop: Workshop, limits: Limits | None = None) -> KernelTimer:
     """Return what times kernels where they run."""
     if setup.device == "cpu":
-        return Timer(setup.sweep_bytes, workshop.empty, wake=workshop.wake)
-    return DeviceTimer(workshop.open_device())
+        return Timer(setup.sweep_bytes, workshop.empty, limits, workshop.wake)
+    return DeviceTimer(workshop.open_device(), limits or Limits())
 
 
 def first_run(prepared: Prepared) -> tuple[str, float]:

@@ -116,7 +116,7 @@ class FunctionWorkshop:
         self.empty: Call = tvm_ffi.get_global_func("testing.nop")
         wake = tvm_ffi.get_global_func("collage.wake_threads")
         self.wake: Callable[[], object] | None = wake if setup.threads > 1 else None
-        self._threads = setup.threads
+        self._threads, self.device = setup.threads, setup.device
         self._functions = {name: load_function(path, name) for name, path in setup.functions}
         part = Part.ALL if setup.kernels is None else Part.BUILD if setup.builds else Part.RUN
         found = available_backends(setup.backends, setup.device, part)

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from collage.backends.tvm import TvmBackend
+from collage.backends.base import Backend
 from collage.backends.tvm.tuned import write_recipe
 from collage.cost import Cost
 from collage.measure.local import LocalMeasurer
@@ -27,7 +27,8 @@ from collage.search.shortest_path import find_plan
 from collage.search.worth import worth_assembling
 from collage.tuning.prospects import Prospect, find_prospects, raised_peaks, tuned_options
 from collage.tuning.records import TuningRecord, TuningRecords, workload_digest
-from collage.tuning.tuner import Limits, Tuner, toolchain
+from collage.tuning.targets import toolchain, tunable
+from collage.tuning.tuner import Limits, Tuner
 
 ROUND = 16
 """Trials of a workload before the next one has its turn."""
@@ -45,19 +46,22 @@ def tuned_search(
     """Tune what could change the plan of `search`; return it with the tuned kernels as candidates.
 
     The flag tells whether a candidate came that was not there before: plans that are remembered from
-    earlier runs do not know of it.
+    earlier runs do not know of it. A machine that cannot both build and run what is tuned (one without a
+    compiler for its GPU, where others build) leaves the search as it is.
     """
-    backend = next((one for one in session.backends if isinstance(one, TvmBackend)), None)
-    if backend is None:
+    device = session.options.device
+    tuned = tunable(device)
+    backend = next((one for one in session.backends if one.name == tuned.name), None)
+    if backend is None or not tuned.availability().available:
         return search, False
     start = time.monotonic()
     before = session.counts.measured
     function = search.enumerated.function
     peaks = machine_peaks(session.environment, session.options.store_dir, again=False)
     problem, costs = search.enumerated.problem, search.costs
-    fewer = {one.name for one in session.backends if one.fewer_flops}
-    peaks = raised_peaks(function, problem, costs, peaks, fewer)
-    prospects = find_prospects(function, problem, costs, peaks)
+    others = {one.name for one in session.backends if _says_nothing(one, tuned)}
+    peaks = raised_peaks(function, problem, costs, peaks, others)
+    prospects = find_prospects(function, problem, costs, peaks, tuned)
     records = TuningRecords(
         session.options.store_dir, session.environment, session.store, time.monotonic
     )
@@ -65,11 +69,19 @@ def tuned_search(
     if prospects and budget_s > mark.tuned_s():
         _tune(prospects, records, reference_dir, search, session)
         mark.write(search.lazy.gap_s, tuned_s=budget_s)
-    best = _best_records(prospects, records, session.threads)
+    best = _best_records(prospects, records, toolchain(session.threads, device))
     if best:
         search = _with_tuned(search, best, backend, reference_dir, session)
     session.seconds.stages["tune"] += time.monotonic() - start
     return search, session.counts.measured > before
+
+
+def _says_nothing(backend: Backend, tuned: Backend) -> bool:
+    """Tell whether what a backend reaches is no sign that a tuned kernel could.
+
+    Libraries for a GPU multiply on tensor cores, which the schedules that are searched for do not use.
+    """
+    return bool(backend.fewer_flops) or (backend.device == "cuda" and backend.name != tuned.name)
 
 
 def _tune(
@@ -89,6 +101,7 @@ def _tune(
         reference_dir=reference_dir,
         sweep_bytes=sweep_bytes(footprint_bytes(function)),
         limits=Limits(options.timeout_s, options.memory_bytes),
+        device=options.device,
     )
     tried: set[str] = set()
     with session.progress.stage("tune", None) as stage:
@@ -129,12 +142,12 @@ def _is_hopeful(prospect: Prospect, tuner: Tuner) -> bool:
 
 
 def _best_records(
-    prospects: Sequence[Prospect], records: TuningRecords, threads: int
+    prospects: Sequence[Prospect], records: TuningRecords, toolchain: str
 ) -> list[tuple[Prospect, TuningRecord]]:
     """Return the best record of every prospect whose kernel comes near its break-even."""
     found = []
     for prospect in prospects:
-        best = records.best(workload_digest(prospect.digest, toolchain(threads)))
+        best = records.best(workload_digest(prospect.digest, toolchain))
         if best is not None and best.latency_s <= NEAR * prospect.break_even_s:
             found.append((prospect, best))
     return found
@@ -143,7 +156,7 @@ def _best_records(
 def _with_tuned(
     search: FunctionSearch,
     best: Sequence[tuple[Prospect, TuningRecord]],
-    backend: TvmBackend,
+    backend: Backend,
     reference_dir: Path,
     session: Session,
 ) -> FunctionSearch:

@@ -2,14 +2,16 @@
 
 It builds and runs what it tries in itself, which takes a tenth of what TVM's own pools of processes
 take, and is expendable like a measuring worker (`collage.measure.worker`): its parent watches its time
-and memory, and has every finished trial. A schedule that computes wrong numbers is a failed trial.
+and memory, and has every finished trial. A schedule that computes wrong numbers is a failed trial; so is one
+that loses a GPU's context, and with that the process ends.
 """
 
 import math
 import time
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from collage.backends.base import TirKernel
+from collage.measure.device import StickyError
 from collage.measure.messages import (
     Answer,
     Ready,
@@ -21,13 +23,31 @@ from collage.measure.messages import (
     pack_frame,
     read_request,
 )
-from collage.measure.timing import Limits, Timer
+from collage.measure.timing import Limits
 from collage.measure.work import Work
-from collage.measure.worker import first_run, limit_address_space, reason_of, serve
+from collage.measure.worker import (
+    KernelTimer,
+    first_run,
+    limit_address_space,
+    reason_of,
+    serve,
+    timer_of,
+)
 from collage.measure.workshop import FunctionWorkshop
+
+if TYPE_CHECKING:
+    from tvm.s_tir import meta_schedule as ms
 
 QUICK = Limits(repeats=(3, 15), slow_repeats=2, slow_s=0.02, time_s=0.05)
 """A trial is compared with trials that differ by more than noise; the measurer is precise."""
+
+
+class LostError(StickyError):
+    """A trial has lost the device's context. What holds device memory must outlive it: nobody can free it."""
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__(trial.reason)
+        self.trial = trial
 
 
 class Child:
@@ -41,10 +61,11 @@ class Child:
         setup = read_request(self._requests)
         if not isinstance(setup, Setup):
             return
-        limit_address_space(setup)
+        if setup.device == "cpu":
+            limit_address_space(setup)
         try:
             workshop = FunctionWorkshop(setup)
-            timer = Timer(setup.sweep_bytes, workshop.empty, QUICK, workshop.wake)
+            timer = timer_of(setup, workshop, QUICK)
         except Exception as error:
             self._send(Refused(reason_of(error)))
             return
@@ -53,24 +74,28 @@ class Child:
             self._send(self._tune(workshop, timer, setup.threads, task))
 
     def _tune(
-        self, workshop: FunctionWorkshop, timer: Timer, threads: int, task: TuneTask
+        self, workshop: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
     ) -> TuningEnded:
         try:
             if task.work not in self._open:
                 self._open = {task.work: Bench(workshop, timer, threads, task)}
             return self._try(self._open[task.work], task.trials)
+        except StickyError:
+            raise
         except Exception as error:
             self._open.clear()
             return TuningEnded(reason_of(error))
 
     def _try(self, bench: "Bench", trials: int) -> TuningEnded:
-        done = 0
-        while done < trials:
-            found = bench.next_trial()
+        for _ in range(trials):
+            try:
+                found = bench.next_trial()
+            except LostError as error:
+                self._send(error.trial)
+                raise
             if found is None:
                 return TuningEnded("there are no more schedules")
             self._send(found)
-            done += 1
         return TuningEnded()
 
     def _send(self, answer: Answer) -> None:
@@ -82,46 +107,66 @@ class Bench:
     """One region with its search and buffers."""
 
     def __init__(
-        self, workshop: FunctionWorkshop, timer: Timer, threads: int, task: TuneTask
+        self, workshop: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
     ) -> None:
         from collage.backends.tvm.lower import lower
-        from collage.backends.tvm.target import host_target
         from collage.frontend.region import region_constants, region_relax
+        from collage.tuning.targets import target_on
         from collage.tuning.trace_search import TraceSearch
 
         function, nodes = workshop.function(task.work.function), task.work.nodes
-        lowered = lower(region_relax(function, nodes))
+        lowered = lower(region_relax(function, nodes), for_cpu=workshop.device == "cpu")
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         self._constants = (*weights, *lowered.constants)
         self._workshop, self._timer, self._work = workshop, timer, task.work
-        target = host_target(threads)
+        target = target_on(workshop.device, threads)
         self._search = TraceSearch(lowered.function, target, threads, task.seed, task.known)
-        self._best_s = min((seconds for _, seconds in task.known), default=math.inf)
-        self._drawn: list = []
+        self._known = dict(task.known)
+        self._best_s = min(self._known.values(), default=math.inf)
+        self._drawn: list[ms.MeasureCandidate] = []
         self._seconds: list[float] = []
 
     def next_trial(self) -> Trial | None:
-        """Try one more schedule; None when there is none."""
+        """Try one more schedule; None when there is none. Raises LostError."""
         from collage.tuning.trace_search import trace_text
 
         start = time.monotonic()
-        if len(self._seconds) == len(self._drawn):
-            if self._drawn:
-                self._search.tell(self._drawn, self._seconds)
-            self._drawn, self._seconds = self._search.draw(), []
-            if not self._drawn:
-                return None
-        candidate = self._drawn[len(self._seconds)]
-        seconds, reason = self._latency_s(candidate)
+        candidate = self._next_unknown()
+        if candidate is None:
+            return None
+        try:
+            seconds, reason = self._latency_s(candidate)
+        except StickyError as error:
+            took_s = time.monotonic() - start
+            trace, reason = trace_text(candidate), reason_of(error)
+            raise LostError(Trial(trace, math.inf, took_s, reason, lost=True)) from error
         self._seconds.append(seconds)
         self._best_s = min(seconds, self._best_s)
         return Trial(trace_text(candidate), seconds, time.monotonic() - start, reason)
 
-    def _latency_s(self, candidate: object) -> tuple[float, str]:
+    def _next_unknown(self) -> "ms.MeasureCandidate | None":
+        """Return what is to be tried next; what is known already is told without a trial."""
+        from collage.tuning.trace_search import trace_text
+
+        while True:
+            if len(self._seconds) == len(self._drawn):
+                if self._drawn:
+                    self._search.tell(self._drawn, self._seconds)
+                self._drawn, self._seconds = self._search.draw(), []
+                if not self._drawn:
+                    return None
+            candidate = self._drawn[len(self._seconds)]
+            seconds = self._known.get(trace_text(candidate))
+            if seconds is None:
+                return candidate
+            self._seconds.append(seconds)
+
+    def _latency_s(self, candidate: "ms.MeasureCandidate") -> tuple[float, str]:
         from collage.backends.tvm.lower import SYMBOL
 
         try:
-            kernel = TirKernel(candidate.sch.mod, SYMBOL, self._constants)  # type: ignore[attr-defined]
+            module = candidate.sch.mod
+            kernel = TirKernel(module, SYMBOL, self._constants, self._workshop.device)
             prepared = self._workshop.with_buffers(self._work, kernel)
             wrong, _ = first_run(prepared)
             if wrong:
@@ -129,6 +174,8 @@ class Bench:
             timing = self._timer.time(
                 prepared.call, prepared.arguments, prepared.inputs, best_s=self._best_s
             )
+        except StickyError:
+            raise
         except Exception as error:
             return math.inf, reason_of(error)
         return timing.cost.seconds, ""

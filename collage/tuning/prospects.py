@@ -42,7 +42,7 @@ class Prospect:
     """A kernel that may be worth tuning.
 
     Attributes:
-        work: one of its places, on the tvm backend.
+        work: one of its places, on the backend that is tuned.
         places: all of them; equal structure, so one schedule fits all.
         digest: of its structure.
         bound_s: no kernel is faster.
@@ -59,15 +59,28 @@ class Prospect:
 
 
 def find_prospects(
-    function: Function, problem: Problem, costs: Costs, peaks: Peaks
+    function: Function,
+    problem: Problem,
+    costs: Costs,
+    peaks: Peaks,
+    backend: Backend | None = None,
 ) -> list[Prospect]:
-    """Rank what could be tuned, the most promising first, one for each product at most."""
-    places = tunable_regions(function)
+    """Rank what could be tuned, the most promising first, one for each product at most.
+
+    Args:
+        function: whose kernels may be tuned.
+        problem: with the candidates that there are.
+        costs: of them.
+        peaks: bound what tuned kernels can reach.
+        backend: takes what can be tuned; TVM on the CPU by default.
+    """
+    backend = backend or TunableTvm()
+    places = tunable_regions(function, backend)
 
     def bound_s(nodes: IndexSet) -> float:
         return peaks.bound_s(*region_bytes_and_flops(function, nodes))
 
-    found = _priced(function, problem, costs, places, bound_s)
+    found = _priced(function, problem, costs, places, bound_s, backend=backend.name)
     taken: IndexSet = 0
     chosen = []
     for prospect in sorted(found, key=lambda p: (-p.gain_s, -p.work.nodes.bit_count(), p.digest)):
@@ -84,6 +97,10 @@ def raised_peaks(
     """Raise the peaks to what measured candidates reach: a loaded machine hides its peaks.
 
     Args:
+        function: that is compiled.
+        problem: with its candidates.
+        costs: of them.
+        peaks: to raise.
         fewer_flops: backends that need fewer FLOP than are counted; their speed says nothing.
     """
     for option in {option.key: option for option in problem.ordered}.values():
@@ -94,10 +111,10 @@ def raised_peaks(
     return peaks
 
 
-def tunable_regions(function: Function) -> list[IndexSet]:
+def tunable_regions(function: Function, backend: Backend | None = None) -> list[IndexSet]:
     """List the regions that TVM fuses into a kernel with exactly one product, large ones included."""
-    backend: Backend = TunableTvm()
-    found = {one.inside for one in find_candidates(function, [backend]) if not one.is_host}
+    candidates = find_candidates(function, [backend or TunableTvm()])
+    found = {one.inside for one in candidates if not one.is_host}
     return sorted(nodes for nodes in found if _products(function, (nodes,)).bit_count() == 1)
 
 
@@ -112,9 +129,11 @@ def _priced(
     costs: Costs,
     places: Sequence[IndexSet],
     bound_s: BoundOf,
+    *,
+    backend: str,
 ) -> list[Prospect]:
     """Price the regions at their bounds in the best plans that use them."""
-    asked = {nodes: Option(nodes, ("asked", nodes), TunableTvm.name) for nodes in places}
+    asked = {nodes: Option(nodes, ("asked", nodes), backend) for nodes in places}
     hoped = {option.key for option in asked.values()}
     whole = replace(problem, options=[*problem.options, *asked.values()])
     space = build_state_space(
@@ -138,7 +157,10 @@ def _priced(
         if option.key in hoped and weight is not None
     }
     least_s = max(LEAST_GAIN_S, LEAST_GAIN * gap_s(best, 0))
-    found = [_prospect(function, group, gains, bound_s) for group in _by_structure(function, gains)]
+    found = [
+        _prospect(function, group, gains, bound_s, backend=backend)
+        for group in _by_structure(function, gains)
+    ]
     return [
         prospect
         for prospect in found
@@ -158,6 +180,8 @@ def _prospect(
     group: Sequence[IndexSet],
     gains: Mapping[IndexSet, float],
     bound_s: BoundOf,
+    *,
+    backend: str,
 ) -> Prospect:
     """Sum over disjoint places, the best first; gains in different places hardly touch each other."""
     covered, gain_s, places = 0, 0.0, []
@@ -168,7 +192,7 @@ def _prospect(
             places.append(nodes)
     best = max(group, key=lambda nodes: (gains[nodes], -nodes))
     return Prospect(
-        Work(function.name, best, TunableTvm.name),
+        Work(function.name, best, backend),
         tuple(places or [best]),
         region_digest(function, best),
         bound_s(best),
@@ -179,9 +203,11 @@ def _prospect(
 
 def tuned_options(problem: Problem, prospect: Prospect, key: tuple[str, str, str]) -> list[Option]:
     """Return the options of a tuned kernel, one for each of its places."""
-    priority = max((one.priority for one in problem.options), default=0)
-    same = [one.priority for one in problem.options if one.backend == prospect.work.backend]
+    backend = prospect.work.backend
+    same = [one for one in problem.options if one.backend == backend] or problem.options
+    priority = min((one.priority for one in same), default=0)
+    captures = all(one.captures for one in same)
     return [
-        Option(nodes, key, prospect.work.backend, min(same, default=priority), variant="tuned")
+        Option(nodes, key, backend, priority, variant="tuned", captures=captures)
         for nodes in prospect.places
     ]

@@ -15,15 +15,21 @@ from tvm.s_tir.meta_schedule import schedule_rule as rules
 
 from collage.backends.tvm.lower import SYMBOL
 from collage.backends.tvm.tuned import unscheduled
+from collage.backends.tvm_cuda.schedule import target_of
 from collage.tuning.cost_model import KernelRidge
 
 BATCH = 8
 """Schedules drawn together: the model learns between batches."""
 UNLIMITED = 1 << 30
 ROUNDS_IN_VAIN = 2
+PATIENCE = 20
+"""Populations drawn until enough of them fit the device: few tilings of a small product fill a warp."""
 LONGEST_VECTOR = 64
 UNROLLED = (0, 16, 64)
 """Steps of loops that may be unrolled; TVM's 512 takes LLVM seconds to compile."""
+WITHOUT_ASYNC = "sm_75"
+"""What TVM is told to search for on any GPU: for later ones it adds pipelines of asynchronous copies, of
+which its default passes generate the waiting but not the copies. What is drawn is compiled for the GPU."""
 
 
 class _Context(ms.TuneContext):
@@ -67,16 +73,23 @@ class TraceSearch:
             seed: at least 1.
             known: traces with their seconds, from earlier searches; those that do not fit are skipped.
         """
-        self._module, self._target = unscheduled(function), target
+        kind = str(target.kind.name)
+        device = "cuda" if kind == "cuda" else "cpu"
+        self._module = unscheduled(function, device)
+        self._target = target if device == "cpu" else target_of(WITHOUT_ASYNC)
         strategy = ms.search_strategy.EvolutionarySearch(
-            population_size=32, init_min_unmeasured=16, genetic_num_iters=1, eps_greedy=0.2
+            population_size=32,
+            init_min_unmeasured=16,
+            max_fail_count=PATIENCE,
+            genetic_num_iters=1,
+            eps_greedy=0.2,
         )
         space = ms.space_generator.PostOrderApply(
-            sch_rules=_rules(threads),
-            postprocs=ms.postproc.Postproc.create("llvm"),
-            mutator_probs=ms.mutator.Mutator.create("llvm"),
+            sch_rules=_rules(threads) if device == "cpu" else _gpu_rules(),
+            postprocs=ms.postproc.Postproc.create(kind),
+            mutator_probs=ms.mutator.Mutator.create(kind),
         )
-        self._context = _Context(self._module, target, space, strategy, seed)
+        self._context = _Context(self._module, self._target, space, strategy, seed)
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(self._module)
         self._model = KernelRidge(seed)
@@ -176,4 +189,36 @@ def _rules(threads: int) -> list[rules.ScheduleRule]:
             unroll_explicit=True,
         ),
         rules.RandomComputeLocation(),
+    ]
+
+
+def _gpu_rules() -> list[rules.ScheduleRule]:
+    """TVM's rules for a GPU, without tensor cores: those are the libraries'."""
+    return [
+        rules.MultiLevelTiling(
+            structure="SSSRRSRS",
+            tile_binds=["blockIdx.x", "vthread.x", "threadIdx.x"],
+            max_innermost_factor=64,
+            vector_load_lens=[1, 2, 4],
+            reuse_read=rules.ReuseType(req="must", levels=[4], scope="shared"),
+            reuse_write=rules.ReuseType(req="must", levels=[3], scope="local"),
+        ),
+        rules.InlineConstantScalars(),
+        rules.AutoInline(
+            into_producer=True,
+            into_consumer=True,
+            inline_const_tensor=True,
+            disallow_if_then_else=False,
+            require_injective=False,
+            require_ordered=False,
+            disallow_op=None,
+        ),
+        rules.CrossThreadReduction(thread_extents=[4, 8, 16, 32, 64, 128, 256, 512]),
+        rules.ParallelizeVectorizeUnroll(
+            max_jobs_per_core=-1,
+            max_vectorize_extent=-1,
+            unroll_max_steps=list(UNROLLED),
+            unroll_explicit=True,
+        ),
+        rules.AutoBind(max_threadblocks=256, thread_extents=[32, 64, 128, 256, 512, 1024]),
     ]

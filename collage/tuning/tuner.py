@@ -1,9 +1,10 @@
 """Tuning in a guarded child process: each finished trial is recorded before the next is waited for.
 
 A crash, a hang or too much memory costs the workload its remaining trials, and that is recorded, so that
-no run walks into it again; a child that was killed from outside says nothing about the workload. Time
-that is up ends the child in the middle of a trial, which is then lost. The parent writes the records:
-a child that went mad cannot.
+no run walks into it again; a child that was killed from outside says nothing about the workload. A kernel
+that loses a GPU's context is a failed trial: a new child goes on with other schedules. Time that is up ends
+the child in the middle of a trial, which is then lost. The parent writes the records: a child that went
+mad cannot.
 """
 
 import hashlib
@@ -15,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collage.backends.registry import class_path
-from collage.backends.tvm import TvmBackend
-from collage.backends.tvm.target import host_target
 from collage.errors import MeasureError
 from collage.frontend.model import Function
 from collage.frontend.region import region_digest
@@ -25,11 +24,14 @@ from collage.measure.process import WorkerProcess
 from collage.measure.slot import START_TIMEOUT_S
 from collage.measure.work import Work
 from collage.tuning.records import TuningRecord, TuningRecords, WorkloadDigest, workload_digest
+from collage.tuning.targets import toolchain, tunable
 
 CHILD = "collage.tuning.child"
 WATCH_EVERY_S = 0.05
 GO_ON_FROM = 8
 """Best known schedules that a search starts from; they must fit the pipe's buffer."""
+MOST_LOST = 4
+"""Schedules of a workload that may lose the GPU's context in one round: each costs a new child."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Tuner:
         sweep_bytes: int,
         limits: Limits | None = None,
         child: str = CHILD,
+        device: str = "cpu",
     ) -> None:
         """Make a tuner; its child starts when first needed.
 
@@ -68,11 +71,12 @@ class Tuner:
             sweep_bytes: swept before every timed call.
             limits: of the child.
             child: module that is run as the child.
+            device: where the kernels run.
         """
         self.trials = self.failed = 0
         self.seconds = 0.0
         self.records = records
-        self.toolchain = toolchain(threads)
+        self.toolchain = toolchain(threads, device)
         self._functions = {function.name: function for function in functions}
         self._limits = limits or Limits()
         self._child = child
@@ -80,12 +84,13 @@ class Tuner:
         self._setup = Setup(
             "",
             tuple((function.name, function.simplified) for function in functions),
-            (class_path(TvmBackend()),),
+            (class_path(tunable(device)),),
             threads,
             reference_dir,
             self._limits.memory_bytes,
             sweep_bytes,
             measure_boundary=False,
+            device=device,
         )
 
     def workload(self, work: Work) -> WorkloadDigest:
@@ -107,10 +112,16 @@ class Tuner:
             StoreError: a record cannot be written; those before it are.
         """
         start = time.monotonic()
-        workload = self.workload(work)
-        task = TuneTask(work, trials, self._seed(workload), self._known(workload))
+        workload, last = self.workload(work), self.trials + trials
         try:
-            self._run(task, workload, deadline, on_trial)
+            for _ in range(MOST_LOST):
+                task = TuneTask(
+                    work, last - self.trials, self._seed(workload), self._known(workload)
+                )
+                lost = self._run(task, workload, deadline, on_trial)
+                if not lost or self.trials >= last:
+                    return
+            self._end(workload, f"{MOST_LOST} schedules crashed, the last: {lost}")
         except BaseException:
             self.close()
             raise
@@ -129,7 +140,8 @@ class Tuner:
         workload: WorkloadDigest,
         deadline: float,
         on_trial: Callable[[TuningRecord], None] | None,
-    ) -> None:
+    ) -> str:
+        """Run the task; return why a GPU's context was lost in the middle of it, "" where none was."""
         process = self._started(task, deadline)
         heard = time.monotonic()
         while process is not None:
@@ -137,21 +149,25 @@ class Tuner:
             now = time.monotonic()
             if answers is None:
                 self._bury(process, workload)
-                return
+                return ""
             for answer in answers:
                 heard = now
                 if isinstance(answer, Trial):
                     self._record(workload, answer, on_trial)
+                    if answer.lost:
+                        self.close()
+                        return answer.reason
                 elif isinstance(answer, TuningEnded):
                     self._end(workload, answer.reason)
-                    return
+                    return ""
             if excess := self._excess(process, now - heard):
                 self.close()
                 self._end(workload, excess)
-                return
+                return ""
             if now > deadline:
                 self.close()
-                return
+                return ""
+        return ""
 
     def _started(self, task: TuneTask, deadline: float) -> WorkerProcess | None:
         """Return the child with the task under way; None when time is up before it is ready."""
@@ -217,8 +233,3 @@ class Tuner:
         """Draw other schedules when a search is taken up again."""
         text = f"{workload} {len(self.records.of(workload))}"
         return 1 + int(hashlib.sha256(text.encode()).hexdigest()[:7], 16)
-
-
-def toolchain(threads: int) -> str:
-    """Name what makes kernels of traces: TVM's version and schedules, and the target."""
-    return f"{TvmBackend().identity} {host_target(threads)}"

@@ -334,7 +334,7 @@ int cudaGetDeviceCount(int* count) {
 int cudaDeviceGetAttribute(int* value, int attribute, int) {
   static const std::map<int, int> kValues = {
       {1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535},
-      {8, 49152}, {10, 32}, {12, 65536}, {13, 1000000}, {16, 4}, {38, 1 << 20}, {75, Capability() / 10}, {76, Capability() % 10},
+      {8, 49152}, {10, 32}, {12, 65536}, {13, 1000000}, {16, 4}, {36, 1000000}, {37, 256}, {38, 1 << 20}, {75, Capability() / 10}, {76, Capability() % 10},
       {97, 232448}};
   auto found = kValues.find(attribute);
   *value = found == kValues.end() ? 0 : found->second;

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from collage.cost import Environment
 from collage.frontend import Function
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.graph.index_set import indices
@@ -10,10 +11,12 @@ from collage.measure.environment import this_environment
 from collage.measure.work import Work
 from collage.tuning.prospects import tunable_regions
 from collage.tuning.records import TuningRecords
+from collage.tuning.targets import tunable
 from collage.tuning.tuner import CHILD, Limits, Tuner
 from tests.backends.regions import convolutions
 
 ENVIRONMENT = this_environment(1)
+"""Of this machine's CPU."""
 SWEEP = 1 << 20
 
 
@@ -24,10 +27,15 @@ class Place:
     function: Function
     folder: Path
     store: Path
+    device: str = "cpu"
+
+    @property
+    def environment(self) -> Environment:
+        return ENVIRONMENT if self.device == "cpu" else this_environment(1, self.device)
 
     @property
     def records(self) -> TuningRecords:
-        return TuningRecords(self.store, ENVIRONMENT)
+        return TuningRecords(self.store, self.environment)
 
     def tuner(self, records=None, limits=None, child=CHILD) -> Tuner:
         return Tuner(
@@ -38,19 +46,23 @@ class Place:
             sweep_bytes=SWEEP,
             limits=limits or Limits(),
             child=child,
+            device=self.device,
         )
 
     def work(self, *ops: str) -> Work:
         """The first tunable region with exactly these operators."""
-        for nodes in tunable_regions(self.function):
+        backend = tunable(self.device)
+        for nodes in tunable_regions(self.function, backend):
             if tuple(self.function.graph.nodes[i].op for i in indices(nodes)) == ops:
-                return Work(self.function.name, nodes, "tvm")
+                return Work(self.function.name, nodes, backend.name)
         raise AssertionError(f"no region {ops}")
 
 
-def place(folder: Path, store: Path, function: Function | None = None) -> Place:
+def place(
+    folder: Path, store: Path, function: Function | None = None, device: str = "cpu"
+) -> Place:
     """Make the place of a function: two small convolutions unless another one is given."""
     folder.mkdir(exist_ok=True)
     function = function or convolutions(folder)
     save_reference(reference_values(function, random_inputs(function, 0)), folder / "reference")
-    return Place(function, folder, store)
+    return Place(function, folder, store, device)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from collage.cost.lines import decode_entries
-from collage.tuning.tuner import Limits
+from collage.tuning.tuner import MOST_LOST, Limits
 from tests.backends.regions import _function, _weight, helper
 from tests.tuning.regions import ENVIRONMENT, place
 
@@ -51,7 +51,7 @@ def test_a_second_search_goes_on_with_other_schedules(tuned, tmp_path):
         tuner.tune(work, 2)
     finally:
         tuner.close()
-    assert before < {one.trace for one in tuned.records.of(workload)}
+    assert len({one.trace for one in tuned.records.of(workload)} - before) == 2
 
 
 def test_equal_kernels_of_two_models_share_records(tuned, tmp_path):
@@ -108,6 +108,27 @@ def test_a_child_that_goes_wrong_loses_the_trials_to_come(tmp_path, child, ended
     assert [one.trace for one in here.records.of(workload)] == ["[2]", "[1]"]
     assert here.records.ended(workload).startswith(ended)
     assert bool(here.records.ended(workload)) == bool(ended)
+
+
+@pytest.mark.parametrize(
+    ("trials", "worked", "lost"), [(5, 3, 2), (100, MOST_LOST, MOST_LOST)], ids=["some", "all"]
+)
+def test_a_schedule_that_loses_the_gpu_is_one_failed_trial(tmp_path, trials, worked, lost):
+    """New children go on with the rest; a workload whose schedules all do it is given up."""
+    here = place(tmp_path / "place", tmp_path / "store")
+    tuner = here.tuner(child="tests.tuning.children.lose")
+    work = here.work("Conv")
+    try:
+        tuner.tune(work, trials)
+    finally:
+        tuner.close()
+    workload = tuner.workload(work)
+    found = here.records.of(workload)
+    assert [one.worked for one in found] == [True] * worked + [False] * lost
+    assert (tuner.trials, tuner.failed) == (worked + lost, lost)
+    assert {one.reason for one in found[worked:]} == {"an illegal address (700)"}
+    gave_up = f"{MOST_LOST} schedules crashed, the last: an illegal address (700)"
+    assert here.records.ended(workload) == ("" if trials == 5 else gave_up)
 
 
 PROGRAM = """

@@ -3,7 +3,8 @@
 An injective stage is computed in place, unless that repeats work: stages that end in several sums
 (a gelu before a layer norm), slow ones that are read many times over (a root per row), transpositions
 and paddings under a window or a product, whose readers want contiguous, unconditional vectors.
-A stage after a sum stays a stage of its own, next to the sum in the cache.
+A stage after a sum stays a stage of its own, next to the sum in the cache. On a GPU it is that too, but
+the only one: the search fuses it with the sum, which it can where it reads nothing else that is stored.
 """
 
 from math import prod
@@ -25,6 +26,21 @@ def inline_stages(plan: s_tir.Schedule) -> None:
             except Exception:
                 # TVM cannot write this one as an expression of its reader (a scan, a scatter).
                 continue
+
+
+def inline_endings(plan: s_tir.Schedule) -> None:
+    """Compute injective stages where results read them; what a reduction reads stays stored."""
+    for block in stages(plan):
+        if plan.get_consumers(block) and _is_ending(plan, block):
+            plan.compute_inline(block)
+
+
+def _is_ending(plan: s_tir.Schedule, block: Block) -> bool:
+    try:
+        own, anchors = nest(plan, block), _anchors(plan, block)
+    except ValueError:
+        return False
+    return not any(any(one.reducing) for one in (own, *anchors))
 
 
 def _worth_inlining(plan: s_tir.Schedule, block: Block) -> bool:

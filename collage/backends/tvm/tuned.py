@@ -16,7 +16,7 @@ from pathlib import Path
 import tvm
 from tvm import s_tir, tirx
 
-from collage.backends.tvm.inline import inline_stages
+from collage.backends.tvm.inline import inline_endings, inline_stages
 from collage.backends.tvm.lower import SYMBOL, last_line
 from collage.backends.tvm.schedule import OPAQUE, attempt
 from collage.errors import BackendError
@@ -53,22 +53,25 @@ def read_recipe(folder: Path | None, variant: str) -> str:
     return trace
 
 
-def unscheduled(function: tirx.PrimFunc) -> tvm.IRModule:
-    """Return what traces start from: injective stages are computed where they are read."""
+def unscheduled(function: tirx.PrimFunc, device: str = "cpu") -> tvm.IRModule:
+    """Return what traces start from: injective stages are computed where they are read.
+
+    On a GPU those before a product are not: the search copies operands to the memory of a block.
+    """
     named = function.with_attr("global_symbol", SYMBOL).with_attr("op_pattern", OPAQUE)
     plan = s_tir.Schedule(tvm.IRModule({SYMBOL: named}))
     plan.work_on(SYMBOL)
-    return attempt(plan, inline_stages).mod
+    return attempt(plan, inline_stages if device == "cpu" else inline_endings).mod
 
 
-def apply_trace(function: tirx.PrimFunc, trace: str) -> tvm.IRModule:
+def apply_trace(function: tirx.PrimFunc, trace: str, device: str = "cpu") -> tvm.IRModule:
     """Return a module that holds `function`, scheduled by the trace, under `SYMBOL`.
 
     Raises:
         BackendError: the trace does not fit the function.
     """
     try:
-        plan = s_tir.Schedule(unscheduled(function), error_render_level="fast")
+        plan = s_tir.Schedule(unscheduled(function, device), error_render_level="fast")
         s_tir.schedule.Trace.apply_json_to_schedule(json.loads(trace), plan)
         return plan.mod
     except Exception as error:  # TVM's share no base class

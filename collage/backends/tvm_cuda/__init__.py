@@ -52,14 +52,18 @@ class TvmCudaBackend(CudaBackend):
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> TirKernel:
         from collage.backends.tvm.lower import SYMBOL, lower
+        from collage.backends.tvm.tuned import PREFIX, apply_trace, read_recipe
         from collage.backends.tvm_cuda.schedule import schedule
         from collage.frontend.region import region_constants, region_relax
 
-        if variant not in VARIANTS:
+        if variant not in VARIANTS and not variant.startswith(PREFIX):
             raise BackendError(f"tvm-cuda has no variant {variant!r}")
         lowered = lower(region_relax(function, nodes), for_cpu=False)
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
-        module = schedule(lowered.function, variant)
+        if variant.startswith(PREFIX):
+            module = apply_trace(lowered.function, read_recipe(self.recipes, variant), self.device)
+        else:
+            module = schedule(lowered.function, variant)
         return TirKernel(module, SYMBOL, (*weights, *lowered.constants), self.device)
 
 

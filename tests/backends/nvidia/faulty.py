@@ -13,6 +13,15 @@ FAR = 1 << 40
 """Elements between a tensor and where the kernel reads: no card has so much memory."""
 
 
+def reading_far(parameters):
+    """A function with these parameters (shape, dtype); the last is made of what lies far from the first."""
+    made_of = [te.placeholder(*one, f"p{place}") for place, one in enumerate(parameters[:-1])]
+    first, *rest = made_of[0].shape
+    at = (first + np.int64(FAR), *(np.int64(0) for _ in rest))
+    made = te.compute(parameters[-1][0], lambda *_: made_of[0](*at))
+    return te.create_prim_func([*made_of, made])
+
+
 class Relus(TvmCudaBackend):
     """Takes nothing else."""
 
@@ -28,10 +37,9 @@ class CrashingBackend(Relus):
     name = "crashing"
 
     def compile(self, function, nodes, threads, variant=""):
-        (name,), _ = region_values(function, nodes)
-        read = te.placeholder(function.type_of(name).shape, "float32", "x")
-        made = te.compute(read.shape, lambda first, *rest: read(first + np.int64(FAR), *rest))
-        return TirKernel(schedule(te.create_prim_func([read, made])), SYMBOL, (), "cuda")
+        (name,), (result,) = region_values(function, nodes)
+        shapes = [(function.type_of(one).shape, "float32") for one in (name, result)]
+        return TirKernel(schedule(reading_far(shapes)), SYMBOL, (), "cuda")
 
 
 class HungryBackend(Relus):

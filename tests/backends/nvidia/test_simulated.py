@@ -15,7 +15,8 @@ from collage.runtime.arrays import load_arrays, numpy_dtype
 from collage.verify.original import Original
 from tests.backends.regions import _function, _weight, convolutions
 
-CASES = [Path(__file__).with_name(f"simulated_{what}.py") for what in ("cases", "cudnn", "tf32")]
+PARTS = ("cases", "cudnn", "tf32", "tuning")
+CASES = [Path(__file__).with_name(f"simulated_{part}.py") for part in PARTS]
 pytestmark = pytest.mark.skipif(driver_reason() == "", reason="this machine has a real one")
 
 

@@ -1,12 +1,13 @@
-"""Children of the tuner that finish two trials and then go wrong."""
+"""Children of the tuner that finish two trials and then go wrong; one loses a GPU's context."""
 
+import math
 import os
 import sys
 import time
 from collections.abc import Callable
 from typing import BinaryIO
 
-from collage.measure.messages import Ready, Trial, pack_frame, read_request
+from collage.measure.messages import Ready, Trial, TuneTask, TuningEnded, pack_frame, read_request
 from collage.measure.worker import serve
 
 TRIALS = (Trial("[1]", 3e-6, 0.1), Trial("[2]", 2e-6, 0.1))
@@ -23,6 +24,26 @@ def go_wrong(how: Callable[[], object]) -> None:
         answers.write(b"".join(map(pack_frame, TRIALS)))
         answers.flush()
         how()
+
+    serve(run, None)
+
+
+def lose() -> None:
+    """Serve one task: a trial that works, and one that takes the device's context with it."""
+    of_mine = f"[{os.getpid()}]"
+    lost = Trial(f"[{of_mine}]", math.inf, 0.1, "an illegal address (700)", lost=True)
+
+    def run(requests: BinaryIO, answers: BinaryIO) -> None:
+        read_request(requests)
+        answers.write(pack_frame(Ready()))
+        answers.flush()
+        task = read_request(requests)
+        assert isinstance(task, TuneTask)
+        trials = (Trial(of_mine, 1e-6, 0.1), lost)[: task.trials]
+        end = (TuningEnded(),) if task.trials < 2 else ()
+        answers.write(b"".join(map(pack_frame, (*trials, *end))))
+        answers.flush()
+        read_request(requests)
 
     serve(run, None)
 

@@ -1,0 +1,26 @@
+"""The real child, of whose kernels every second one reads an address that is none."""
+
+import itertools
+
+from tvm.s_tir.meta_schedule.arg_info import ArgInfo
+
+from collage.backends.base import TirKernel
+from collage.backends.tvm_cuda.schedule import schedule
+from collage.measure.worker import serve
+from collage.tuning import child
+from tests.backends.nvidia.faulty import reading_far
+
+_COUNT = itertools.count()
+
+
+def every_second(module, symbol, constants, device):
+    """Make the kernel, or one with its parameters that reads far from the first of them."""
+    if next(_COUNT) % 2:
+        parameters = ArgInfo.from_entry_func(module, remove_preproc=False)
+        module = schedule(reading_far([(tuple(one.shape), str(one.dtype)) for one in parameters]))
+    return TirKernel(module, symbol, constants, device)
+
+
+if __name__ == "__main__":
+    child.TirKernel = every_second
+    serve(lambda requests, answers: child.Child(requests, answers).run(), __doc__)

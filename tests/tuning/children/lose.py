@@ -1,0 +1,4 @@
+from tests.tuning.children import lose
+
+if __name__ == "__main__":
+    lose()

@@ -1,0 +1,132 @@
+"""Schedules that are searched for on a GPU: what is drawn fits every GPU. No GPU is needed for that."""
+
+import re
+from math import prod
+
+import pytest
+import tvm
+
+from collage.backends.tvm.lower import SYMBOL, lower
+from collage.backends.tvm.tuned import PREFIX, apply_trace, write_recipe
+from collage.backends.tvm_cuda import TvmCudaBackend
+from collage.backends.tvm_cuda.schedule import cuda_target
+from collage.errors import BackendError
+from collage.frontend.region import region_relax
+from collage.graph.index_set import indices
+from collage.measure.work import Work
+from collage.tuning import targets
+from collage.tuning.prospects import tunable_regions
+from collage.tuning.records import TuningRecords
+from collage.tuning.trace_search import TraceSearch, trace_text
+from collage.tuning.tuner import Tuner
+from tests.backends.nvidia.layer import layer, nodes_of
+from tests.backends.regions import convolutions
+from tests.tuning.regions import ENVIRONMENT
+
+THREADS, SHARED_BYTES = 1024, 48 << 10
+"""What a block may have on every GPU since compute capability 8.0, unless it asks for more."""
+
+
+def convolution(path):
+    function = convolutions(path)
+    return function, region_of(function, "Conv", "Relu")
+
+
+def half_product(path):
+    function = layer(path, "float16")
+    return function, nodes_of(function, "MatMul", "Add", "Relu")
+
+
+def region_of(function, *ops):
+    for nodes in tunable_regions(function, TvmCudaBackend()):
+        if tuple(function.graph.nodes[i].op for i in indices(nodes)) == ops:
+            return nodes
+    raise AssertionError(f"no region {ops}")
+
+
+@pytest.fixture(scope="module", params=[convolution, half_product])
+def drawn(request, tmp_path_factory):
+    """A region, its function, and a few schedules of it."""
+    function, nodes = request.param(tmp_path_factory.mktemp("model"))
+    lowered = lower(region_relax(function, nodes), for_cpu=False).function
+    search = TraceSearch(lowered, cuda_target(), 1, 1, ())
+    found = search.draw()
+    assert len(found) >= 4
+    return function, nodes, lowered, found
+
+
+def test_every_schedule_binds_threads_and_fits_a_block(drawn):
+    _, _, _, found = drawn
+    for candidate in found:
+        text = candidate.sch.mod.script()
+        threads = [
+            int(one)
+            for one in re.findall(r'binding\((?:T\.int64\()?(\d+)\)?, thread="threadIdx', text)
+        ]
+        assert text.count('thread="blockIdx') == 1, "one kernel does it all"
+        assert "async" not in text
+        assert threads
+        assert max(threads) <= THREADS
+        assert shared_bytes(text) <= SHARED_BYTES
+    assert any(shared_bytes(one.sch.mod.script()) for one in found)
+
+
+def shared_bytes(text):
+    """Bytes in the memory that a block's threads share; every array of it counts whole."""
+    shared = re.findall(r'alloc_buffer\(\((.*?)\)(?:, "(\w+)")?, scope="shared"\)', text)
+    return sum(
+        prod(map(int, re.findall(r"\d+", re.sub(r"int\d+", "", shape))))
+        * tvm.DataType(dtype or "float32").bits
+        // 8
+        for shape, dtype in shared
+    )
+
+
+def test_a_recorded_schedule_becomes_the_same_kernel(drawn, tmp_path):
+    function, nodes, lowered, found = drawn
+    backend = TvmCudaBackend()
+    backend.recipes = tmp_path
+    trace = trace_text(found[0])
+    variant = write_recipe(tmp_path, trace)
+    assert variant.startswith(PREFIX)
+    kernel = backend.compile(function, nodes, 1, variant)
+    assert kernel.device == "cuda"
+    expected = found[0].sch.mod
+    assert kernel.module.script() == apply_trace(lowered, trace, "cuda").script()
+    assert kernel.module[SYMBOL].script() == expected[SYMBOL].script()
+    assert kernel.module.script() != backend.compile(function, nodes, 1).module.script()
+
+
+def test_a_search_goes_on_from_what_is_known(drawn):
+    """Other schedules are drawn; what other rules wrote is skipped."""
+    _, _, lowered, found = drawn
+    known = [(trace_text(one), 1e-3 / (place + 1)) for place, one in enumerate(found)]
+    again = TraceSearch(lowered, cuda_target(), 1, 2, [*known, ("[[], []]", 1e-3), ("[]", 1e-3)])
+    assert len({trace_text(one) for one in again.draw()} - {trace for trace, _ in known}) >= 4
+
+
+def test_devices_share_no_records(tmp_path, monkeypatch):
+    """A GPU's records are of another toolchain than the CPU's, and than those of another architecture."""
+    function, nodes = convolution(tmp_path)
+
+    def workload(device):
+        records = TuningRecords(tmp_path / "store", ENVIRONMENT)
+        tuner = Tuner(
+            [function], records, 1, reference_dir=tmp_path, sweep_bytes=1, device=device
+        )  # fmt: skip
+        return tuner.workload(Work(function.name, nodes, targets.tunable(device).name))
+
+    found = {workload("cpu"), workload("cuda")}
+    monkeypatch.setattr("collage.backends.tvm_cuda.schedule.architecture", lambda: "sm_86")
+    found.add(workload("cuda"))
+    assert len(found) == 3
+
+
+def test_a_variant_without_a_record_is_refused(tmp_path):
+    function, nodes = convolution(tmp_path)
+    backend = TvmCudaBackend()
+    backend.recipes = tmp_path
+    with pytest.raises(BackendError, match="cannot be read"):
+        backend.compile(function, nodes, 1, PREFIX + "0" * 32)
+    with pytest.raises(BackendError, match="does not fit"):
+        backend.compile(function, nodes, 1, write_recipe(tmp_path, "[]"))
