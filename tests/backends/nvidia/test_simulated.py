@@ -9,6 +9,7 @@ from onnx import helper
 
 from benchmarks.gpu_models import in_dtype
 from collage.backends.nvidia.libraries import driver_reason
+from collage.cost.lines import decode_entries
 from collage.frontend.inputs import random_inputs
 from collage.measure.numerics import difference
 from collage.runtime.arrays import load_arrays, numpy_dtype
@@ -65,6 +66,33 @@ def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dty
     if capability != "90":
         refused = on_gpu("collage", "run", str(bundle), fails=True)
         assert "made for a GPU of compute capability 86, and this one has 90" in refused
+
+
+@pytest.mark.slow
+def test_a_compile_tunes_what_could_change_the_plan(on_gpu, tmp_path):
+    """The rules' schedules stay candidates; a later run finds the records and tries nothing."""
+    convolutions(tmp_path)
+    cache = tmp_path / "cache"
+
+    def compiled(name, tune):
+        said = on_gpu(
+            "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda", "--backends",
+            "tvm-cuda", "--effort", "quick", "--refine", "0s", "--tune", tune, "--cache-dir",
+            str(cache), "--output", str(tmp_path / name), "--timeout", "300s", "--json", json=True,
+        )  # fmt: skip
+        return json.loads(said)["tuning"]
+
+    first = compiled("first", "60s")
+    assert first["trials"] > first["failed"], first
+    assert first["kernels"] >= 1
+    (file,) = (cache / "tuning").iterdir()
+    records = [one for one in decode_entries(file.read_bytes()) if one and "workload" in one]
+    assert len([one for one in records if one["trace"]]) == first["trials"]
+    assert all("tvm-cuda" in one["toolchain"] and "sm_90" in one["toolchain"] for one in records)
+    again = compiled("again", "0s")
+    assert (again["trials"], again["tuned"]) == (0, first["tuned"])
+    on_gpu("collage", "run", str(tmp_path / "again"))
+    assert "spoiled" not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.slow
