@@ -226,9 +226,10 @@ class _OpenVino(Runner):
     precision = "f32"
 
     def __init__(self, path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> None:
-        import openvino
+        from collage.backends.telemetry import import_openvino
 
         super().__init__(inputs)
+        openvino = import_openvino()
         core = openvino.Core()
         self._model = core.read_model(path)
         self._model.reshape({name: list(value.shape) for name, value in inputs.items()})

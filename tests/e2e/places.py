@@ -100,7 +100,9 @@ class Real:
     """The real node, with the real images; its GPU is there when a pod has waited for it."""
 
     repository, tag = images.REPOSITORY, images.TAG
-    environment: Values = {"cpu": 1, "device": "cpu", "gpuResource": GPU}
+    environment: Values = {
+        "cpu": 1, "device": "cpu", "gpuResource": GPU, "build": {"cpu": 1},
+    }  # fmt: skip
     worker: Values = {"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}}
     receiver: Values = {}
     serve_port = 8080

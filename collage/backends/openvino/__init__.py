@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
+from collage.backends.telemetry import import_openvino
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
@@ -115,6 +116,5 @@ def reason_in(message: str) -> str:
 
 @functools.cache
 def _core() -> "openvino.Core":
-    import openvino
-
-    return openvino.Core()
+    core: openvino.Core = import_openvino().Core()
+    return core
