@@ -7,6 +7,7 @@ in float32 and rounded once. A model that mixes types is left as it is.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +24,11 @@ def half_type(model: onnx.ModelProto) -> int:
     """Return the 16-bit type of all floats in the model; 0 where there are none, or others too."""
     found = {number for number in _numbers(model) if number in FLOATS}
     return found.pop() if len(found) == 1 and found <= set(HALVES) else 0
+
+
+def file_float_types(file: Path) -> frozenset[str]:
+    """Return what `float_types` says of the model in a file."""
+    return float_types(onnx.load(file, load_external_data=False))
 
 
 def float_types(model: onnx.ModelProto) -> frozenset[str]:

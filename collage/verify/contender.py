@@ -158,12 +158,10 @@ class _Original(Runner):
     """What `verify.original` says is right."""
 
     def __init__(self, path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> None:
-        import onnx
-
-        from collage.frontend.half import float_types
+        from collage.frontend.half import file_float_types
 
         super().__init__(inputs)
-        self._original = Original(path, float_types(onnx.load(path, load_external_data=False)))
+        self._original = Original(path, file_float_types(Path(path)))
 
     def __call__(self) -> object:
         return self._original.run((), self.inputs)

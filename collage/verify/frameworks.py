@@ -47,9 +47,9 @@ def original_frameworks(
 
 def _may_round(model: Path, may_reduce: bool) -> bool:
     """Tell whether TF32 is allowed, here, and something in the model could be in it."""
-    from collage.frontend.half import float_types
+    from collage.frontend.half import file_float_types
 
-    return may_reduce and not tf32_reason() and "float32" in float_types(model)
+    return may_reduce and not tf32_reason() and "float32" in file_float_types(model)
 
 
 def _on_gpu(model: Path, engines: Path | None, *, rounds: bool = False) -> list[Contender]:
@@ -67,11 +67,9 @@ def _on_gpu(model: Path, engines: Path | None, *, rounds: bool = False) -> list[
 
 def _tensorrt_options(model: Path, engines: Path | None, suffix: str) -> dict[str, str]:
     """Allow the types that the model has, and keep its engine apart from those of other models."""
-    import onnx
+    from collage.frontend.half import file_float_types
 
-    from collage.frontend.half import float_types
-
-    types = float_types(onnx.load(model, load_external_data=False))
+    types = file_float_types(model)
     options = {option: "1" for dtype, option in ALLOWED.items() if dtype in types}
     if engines is None:
         return options

@@ -8,7 +8,7 @@ from benchmarks.gpu import NO_GPU, main, measure_model
 from benchmarks.gpu_models import KINDS, TF32, in_dtype, singles_of
 from collage.backends.nvidia.libraries import driver_reason
 from collage.backends.registry import available_backends
-from collage.frontend.half import float_types
+from collage.frontend.half import file_float_types
 from collage.measure.environment import this_environment
 from tests.backends.regions import convolutions
 
@@ -46,5 +46,5 @@ def test_plans_of_one_toolchain_are_found_by_their_names():
 def test_tf32_is_float32_that_may_be_rounded(tmp_path):
     convolutions(tmp_path)
     file = in_dtype(tmp_path / "model.onnx", TF32, tmp_path)
-    assert float_types(file) == {"float32"}
+    assert file_float_types(file) == {"float32"}
     assert TF32 not in KINDS
