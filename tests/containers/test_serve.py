@@ -14,7 +14,7 @@ import pytest
 
 from collage.store import open_store
 from collage.store.bundles import publish_bundle
-from tests.store.versitygw import free_port
+from tests.ports import free_port
 
 INFER = "/v2/models/relu/infer"
 

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from kubernetes import client
 
 from tests.e2e import images
+from tests.ports import free_port
 from tests.servers.bridge import GATEWAY
 from tests.servers.control_plane import ControlPlane
 from tests.servers.kubelet import RealNode
 from tests.servers.node import Node
 from tests.servers.receiver import wait_for
-from tests.store.versitygw import free_port
 
 GPU = "nvidia.com/gpu"
 MEASURING = {"pool": "measure"}

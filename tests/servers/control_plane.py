@@ -13,7 +13,6 @@ Everything is stopped by the pids recorded here.
 import os
 import secrets
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 import yaml
 from kubernetes import client
 
+from tests.ports import free_ports
 from tests.servers.binaries import CONTROL_PLANE, Unavailable, find
 from tests.servers.certificates import write_certificates
 
@@ -221,15 +221,3 @@ class ControlPlane:
                 "--kube-api-qps=500", "--kube-api-burst=1000",
             ],
         }  # fmt: skip
-
-
-def free_ports(count: int) -> list[int]:
-    """Return free ports, all different."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

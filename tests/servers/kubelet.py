@@ -25,16 +25,11 @@ from pathlib import Path
 import yaml
 from kubernetes import client
 
+from tests.ports import free_port
 from tests.servers.binaries import KUBELET, Unavailable, find
 from tests.servers.bridge import GATEWAY, Address, Bridge
 from tests.servers.containerd import Containerd
-from tests.servers.control_plane import (
-    API_SERVER_USER,
-    NODE,
-    SERVICE_IP,
-    ControlPlane,
-    free_ports,
-)
+from tests.servers.control_plane import API_SERVER_USER, NODE, SERVICE_IP, ControlPlane
 
 __all__ = ["RealNode", "Unavailable"]
 
@@ -180,7 +175,7 @@ class RealNode:
             self._process.wait()
 
     def _config(self) -> dict[str, object]:
-        (port,) = free_ports(1)
+        port = free_port()
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
             "address": GATEWAY, "port": port, "healthzPort": 0, "readOnlyPort": 0,

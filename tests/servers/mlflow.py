@@ -11,8 +11,8 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.servers.binaries import Unavailable
-from tests.store.versitygw import free_port
 
 START_S = 120.0
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}

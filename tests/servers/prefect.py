@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.ports import free_port
 from tests.servers.binaries import Unavailable
-from tests.store.versitygw import free_port
 
 START_S = 120.0
 _QUIET = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.store.versitygw import free_port
+from tests.ports import free_port
 
 SECRET = "a-test-secret-of-some-length"
 

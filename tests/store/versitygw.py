@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.servers.binaries import Unavailable, find
 
 ACCESS, SECRET = "collage-tests", "not-a-real-secret-0123456789"
@@ -56,9 +57,3 @@ class Server:
             time.sleep(0.05)
         self.close()
         raise Unavailable("no S3 server: versitygw does not answer")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
