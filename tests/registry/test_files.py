@@ -80,6 +80,6 @@ def test_names_that_cannot_be(tmp_path, name, version, file):
 
 
 def test_a_store_that_fails_is_a_registry_that_fails(tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(RegistryError, match=f"registry {tmp_path}/file"):
-        open_registry(str(tmp_path / "file")).find("a", "1")
+    (tmp_path / "a").write_bytes(b"where the versions of a model belong")
+    with pytest.raises(RegistryError, match=f"registry {tmp_path}"):
+        open_registry(str(tmp_path)).find("a", "1")
