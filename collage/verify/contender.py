@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
@@ -176,6 +177,8 @@ class _OnGpu(_OnnxRuntime):
     kind = "onnxruntime-cuda"
     providers: tuple[str, ...] = ("CUDAExecutionProvider",)
     """The one that is compared, then those that may have what it does not take."""
+    environment: Mapping[str, str] = MappingProxyType({})
+    """What this process, which does nothing else, has in its environment too."""
 
     def __init__(
         self,
@@ -185,6 +188,7 @@ class _OnGpu(_OnnxRuntime):
         threads: int,
         options: Mapping[str, str],
     ) -> None:
+        os.environ.update(self.environment)
         import onnxruntime
 
         Runner.__init__(self, inputs)
@@ -208,16 +212,7 @@ class _TensorRtTf32(_OnGpu):
 
 
 class _TensorRt(_TensorRtTf32):
-    def __init__(
-        self,
-        path: str,
-        _: str,
-        inputs: dict[str, np.ndarray],
-        threads: int,
-        options: Mapping[str, str],
-    ) -> None:
-        os.environ.update(FULL_PRECISION)  # of this process, which does nothing else
-        super().__init__(path, _, inputs, threads, options)
+    environment = FULL_PRECISION
 
 
 class _OpenVino(Runner):

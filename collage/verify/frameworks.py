@@ -8,6 +8,7 @@ compute in less than float32, each framework that can does too, beside itself in
 """
 
 import hashlib
+from collections.abc import Set
 from pathlib import Path
 
 from collage.backends.nvidia.architecture import tf32_reason
@@ -41,18 +42,18 @@ def original_frameworks(
     found = [Contender(kind, kind, model) for kind in kinds]
     if device == "cpu":
         return found
-    found += _on_gpu(model, engines)
-    return found + (_on_gpu(model, engines, rounds=True) if _may_round(model, may_reduce) else [])
-
-
-def _may_round(model: Path, may_reduce: bool) -> bool:
-    """Tell whether TF32 is allowed, here, and something in the model could be in it."""
     from collage.frontend.half import file_float_types
 
-    return may_reduce and not tf32_reason() and "float32" in file_float_types(model)
+    types = file_float_types(model)
+    found += _on_gpu(model, types, engines)
+    if may_reduce and not tf32_reason() and "float32" in types:
+        found += _on_gpu(model, types, engines, rounds=True)
+    return found
 
 
-def _on_gpu(model: Path, engines: Path | None, *, rounds: bool = False) -> list[Contender]:
+def _on_gpu(
+    model: Path, types: Set[str], engines: Path | None, *, rounds: bool = False
+) -> list[Contender]:
     import onnxruntime
 
     here, found, suffix = onnxruntime.get_available_providers(), [], f"-{TF32}" if rounds else ""
@@ -60,16 +61,15 @@ def _on_gpu(model: Path, engines: Path | None, *, rounds: bool = False) -> list[
         name, options = f"onnxruntime-cuda{suffix}", provider_options(rounds=rounds)
         found.append(Contender(name, "onnxruntime-cuda", model, options=options))
     if "TensorrtExecutionProvider" in here:
-        name, options = f"tensorrt{suffix}", _tensorrt_options(model, engines, suffix)
+        name, options = f"tensorrt{suffix}", _tensorrt_options(model, types, engines, suffix)
         found.append(Contender(name, name, model, options=options, patience_s=ENGINE_S))
     return found
 
 
-def _tensorrt_options(model: Path, engines: Path | None, suffix: str) -> dict[str, str]:
+def _tensorrt_options(
+    model: Path, types: Set[str], engines: Path | None, suffix: str
+) -> dict[str, str]:
     """Allow the types that the model has, and keep its engine apart from those of other models."""
-    from collage.frontend.half import file_float_types
-
-    types = file_float_types(model)
     options = {option: "1" for dtype, option in ALLOWED.items() if dtype in types}
     if engines is None:
         return options
