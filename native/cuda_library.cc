@@ -2,11 +2,13 @@
 // the others are its constants; header entries:
 //   symbol   of a tvm-ffi function that takes device tensors: inputs, constants, outputs
 //   inputs   how many there are
-// Constants are uploaded by the first call; later calls allocate nothing, so they can be captured.
+//   scratch  bytes of device memory that it gets as a tensor after the constants; 0 for none
+// The first call uploads the constants and allocates; later calls allocate nothing, so they can be captured.
 #include <dlfcn.h>
 #include <tvm/ffi/any.h>
 #include <tvm/ffi/function.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +32,7 @@ class CudaLibrary : public Kernel {
     if (tensors.empty()) TVM_FFI_THROW(ValueError) << "the blob holds no shared library";
     constants_.assign(tensors.begin() + 1, tensors.end());
     inputs_ = static_cast<int>(blob_->GetInt("inputs", 0));
+    scratch_bytes_ = blob_->GetInt("scratch", 0);
     OpenLibrary("cudart", true);
     // Never closed: a CUDA graph may hold its kernels longer than this object lives.
     auto* image = new LoadedImage(tensors[0], kKind);
@@ -52,6 +55,12 @@ class CudaLibrary : public Kernel {
                       static_cast<int>(one.shape.size()), one.dtype, one.shape.data(), nullptr, 0};
       all.emplace_back(&constants[i]);
     }
+    DLTensor scratch = {nullptr, args[inputs_]->device, 1, {kDLUInt, 8, 1}, &scratch_bytes_, nullptr, 0};
+    if (scratch_bytes_ > 0) {
+      if (!scratch_) scratch_ = cuda::Allocate(static_cast<std::size_t>(scratch_bytes_));
+      scratch.data = scratch_.get();
+      all.emplace_back(&scratch);
+    }
     all.insert(all.end(), args + inputs_, args + count);
     ffi::Any result;
     TVM_FFI_CHECK_SAFE_CALL(run_(nullptr, reinterpret_cast<const TVMFFIAny*>(all.data()),
@@ -64,7 +73,9 @@ class CudaLibrary : public Kernel {
   std::vector<TensorView> constants_;
   TVMFFISafeCallType run_ = nullptr;
   int inputs_ = 0;
+  std::int64_t scratch_bytes_ = 0;
   std::vector<cuda::Memory> uploaded_;
+  cuda::Memory scratch_;
 };
 
 const RegisterKernel kRegistered(kKind, [](const KernelSpec& spec) {

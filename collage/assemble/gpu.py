@@ -106,7 +106,8 @@ class DevicePlaces(GpuPlaces):
 
 def library_kernel(kernel: CudaKernel, inputs: int) -> PluginKernel:
     """Return a kernel that nvcc compiled as one of the plug-in, which carries the file."""
-    header: Header = {"symbol": f"__tvm_ffi_{kernel.symbol}", "inputs": inputs}
+    symbol = f"__tvm_ffi_{kernel.symbol}"
+    header: Header = {"symbol": symbol, "inputs": inputs, "scratch": kernel.scratch}
     image = np.frombuffer(kernel.file.read_bytes(), np.uint8)
     return PluginKernel(LIBRARY_KIND, pack(header, [image, *kernel.constants]))
 

@@ -85,12 +85,14 @@ class TirKernel:
 class CudaKernel:
     """A kernel that nvcc compiled: the shared library `file` exports the function `symbol`.
 
-    Called with device tensors: inputs, then `constants`, then outputs, on TVM's current stream.
+    Called with device tensors: inputs, then `constants`, then `scratch` bytes to write in where it wants any,
+    then outputs, on TVM's current stream.
     """
 
     file: Path
     symbol: str
     constants: tuple[np.ndarray, ...] = ()
+    scratch: int = 0
 
 
 Kernel = PluginKernel | TirKernel | CudaKernel

@@ -1,8 +1,9 @@
 """A built kernel as one file, for a process or a machine that must not build.
 
     {"form": "plugin", "kind": ..., "allocates": ..., "build_s": ...}\\n    then the plug-in's blob
-    {"form": "library", "symbol": ..., "constants": [[dtype, shape], ...], "code": [[digest, size], ...],
-     "build_s": ...}\\n    then the constants' bytes in order, machine code for a GPU, and a shared library
+    {"form": "library", "symbol": ..., "constants": [[dtype, shape], ...], "scratch": bytes,
+     "code": [[digest, size], ...], "build_s": ...}\\n    then the constants' bytes in order, machine code
+     for a GPU, and a shared library
 
 What is compiled (native and CUDA code) is linked here, by the compiler driver of this machine, for its
 processor: whoever loads the file must have the same instruction sets and library versions, which the
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 class LibraryKernel:
     """A kernel that is linked: the shared library `file` exports `symbol`.
 
-    Called with inputs, then `constants`, then outputs.
+    Called with inputs, then `constants`, then `scratch` bytes where it wants any, then outputs.
     """
 
     file: Path
     symbol: str
     constants: tuple[np.ndarray, ...] = ()
+    scratch: int = 0
 
 
 def kernel_name(work: Work) -> str:
@@ -66,8 +68,8 @@ def save_kernel(kernel: "Kernel", threads: int, build_s: float, file: Path) -> N
                 linked = Path(folder) / "kernel.so"
                 code = _link(kernel, threads, linked)
                 _write_library(file, LibraryKernel(linked, symbol, constants), build_s, code)
-        case CudaKernel(linked, symbol, constants):
-            _write_library(file, LibraryKernel(linked, symbol, constants), build_s)
+        case CudaKernel(linked, symbol, constants, scratch):
+            _write_library(file, LibraryKernel(linked, symbol, constants, scratch), build_s)
 
 
 def load_kernel(file: Path) -> tuple["PluginKernel | LibraryKernel", float]:
@@ -99,7 +101,8 @@ def load_kernel(file: Path) -> tuple["PluginKernel | LibraryKernel", float]:
             use_device_code(code)
         library = file.with_suffix(".so")
         library.write_bytes(rest)
-        return LibraryKernel(library, head["symbol"], tuple(constants)), float(head["build_s"])
+        linked = LibraryKernel(library, head["symbol"], tuple(constants), head.get("scratch", 0))
+        return linked, float(head["build_s"])
     except (ValueError, KeyError, TypeError) as error:
         raise BackendError(f"{file.name} holds no kernel: {error}") from error
 
@@ -131,6 +134,7 @@ def _write_library(
         "form": "library",
         "symbol": kernel.symbol,
         "constants": [[one.dtype.name, list(one.shape)] for one in kernel.constants],
+        "scratch": kernel.scratch,
         "code": [[digest, len(one)] for digest, one in code.items()],
         "build_s": build_s,
     }

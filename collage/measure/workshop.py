@@ -211,7 +211,7 @@ class FunctionWorkshop:
 
 
 def callable_kernel(kernel: object, threads: int) -> tuple[Call, tuple[np.ndarray, ...]]:
-    """Return the kernel's function, and the constants that go between inputs and outputs."""
+    """Return the kernel's function, and what goes between inputs and outputs: constants, scratch memory."""
     import tvm_ffi
 
     from collage.backends.base import CudaKernel, PluginKernel, TirKernel
@@ -222,10 +222,12 @@ def callable_kernel(kernel: object, threads: int) -> tuple[Call, tuple[np.ndarra
             return module.get_function("kernel"), ()
         case TirKernel(_, symbol, constants):
             return compiled_module(kernel, threads)[symbol], tuple(map(aligned_copy, constants))
-        case LibraryKernel(file, symbol, constants):
-            return tvm_ffi.load_module(str(file))[symbol], tuple(map(aligned_copy, constants))
-        case CudaKernel(file, symbol, constants):
-            return tvm_ffi.load_module(str(file))[symbol], constants
+        case LibraryKernel(file, symbol, constants, scratch) | CudaKernel(
+            file, symbol, constants, scratch
+        ):
+            memory = (np.zeros(scratch, np.uint8),) if scratch else ()
+            further = (*map(aligned_copy, constants), *memory)
+            return tvm_ffi.load_module(str(file))[symbol], further
     raise BackendError(f"a backend returned {type(kernel).__name__} instead of a kernel")
 
 

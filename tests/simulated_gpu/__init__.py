@@ -1,5 +1,5 @@
-"""A simulated GPU: test doubles of the CUDA driver, its runtime, NVML, cuBLASLt, cuDNN and nvcc, built with
-g++, and ONNX Runtime's providers for it, which compute with the real library on the CPU.
+"""A simulated GPU: test doubles of the CUDA driver, its runtime, NVML, cuBLASLt, cuDNN, CUTLASS and nvcc,
+built with g++, and ONNX Runtime's providers for it, which compute with the real library on the CPU.
 
 Programs find them as a user would have them found (CUDA_HOME, the loader's path, COLLAGE_LIB_*), so what
 runs on it is the whole of Collage in a process of its own, unchanged. Device memory cannot be touched by
@@ -34,6 +34,12 @@ OPENED = {
 calls cuBLAS, and the real one does not load beside the double of cuBLASLt."""
 PROVIDERS = ("cuda", "tensorrt")
 HEADERS = ("gpu.h", "half.h", "kernel.h", "numbers.h")
+CUTLASS = (
+    "cutlass.h", "epilogue/thread/activation.h", "epilogue/thread/linear_combination_generic.h",
+    "gemm/device/gemm_universal.h", "conv/kernel/default_conv2d_fprop.h",
+    "conv/device/implicit_gemm_convolution.h",
+)  # fmt: skip
+"""Those of CUTLASS's headers that generated code names; one file declares all that it uses."""
 
 
 def build(folder: Path) -> Path:
@@ -44,11 +50,22 @@ def build(folder: Path) -> Path:
     (folder / "bin" / "nvcc").chmod(0o755)
     for name in HEADERS:
         shutil.copy(HERE / name, folder / "include" / name)
+    for name in CUTLASS:
+        header = cutlass_home(folder) / "include" / "cutlass" / name
+        header.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(HERE / "cutlass.h", header)
+    versions = "".join(f"#define CUTLASS_{one} 0\n" for one in ("MAJOR", "MINOR", "PATCH"))
+    (cutlass_home(folder) / "include" / "cutlass" / "version.h").write_text(versions)
     for library, sources in LIBRARIES.items():
         _compile([HERE / one for one in sources], folder / "lib" / library)
     for provider in PROVIDERS:
         provider_file(folder, provider).touch()
     return folder
+
+
+def cutlass_home(toolkit: Path) -> Path:
+    """Return the CUTLASS_HOME of a process that is to have CUTLASS: without it there is none."""
+    return toolkit / "cutlass"
 
 
 def provider_file(toolkit: Path, provider: str) -> Path:
@@ -62,7 +79,7 @@ def environment(toolkit: Path, log: Path) -> dict[str, str]:
     return {
         **os.environ,
         "CUDA_HOME": str(toolkit),
-        "CUTLASS_HOME": str(toolkit),  # has none: its templates are too much for the double of nvcc
+        "CUTLASS_HOME": str(toolkit),  # has none
         "LD_LIBRARY_PATH": str(lib),
         "SIMULATED_GPU_LOG": str(log),
         "SIMULATED_ONNXRUNTIME": str(library_path("onnxruntime")),

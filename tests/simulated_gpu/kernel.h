@@ -143,6 +143,18 @@ int Bind(void (*kernel)(A...), void** given, const unsigned* extents, Work* work
   return Bind(kernel, given, extents, work, std::index_sequence_for<A...>());
 }
 
+template <typename... A, typename Grid, typename... G>
+void Launch(void (*kernel)(A...), const char* name, Grid grid, Grid block, void* stream, G... given) {
+  std::tuple<A...> arguments(given...);
+  bool fine = std::apply([](const auto&... each) { return (Fine(each) && ...); }, arguments);
+  if (!fine) {
+    Lose(kIllegalAddress);
+    return;
+  }
+  std::vector<unsigned> extents{grid.x, grid.y, grid.z, block.x, block.y, block.z};
+  Enqueue(stream, name, [=] { RunGrid(kernel, extents.data(), arguments); });
+}
+
 // Every thread of the block takes part in these, as TVM's kernels do it: a round is a barrier.
 template <typename T>
 T Exchange(T value, std::size_t lane) {
@@ -217,3 +229,15 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 inline int2 make_int2(int x, int y) { return {x, y}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+
+// What a source that launches its kernels itself needs of the runtime.
+using cudaStream_t = void*;
+using cudaError_t = int;
+constexpr cudaError_t cudaSuccess = simulated::kSuccess;
+extern "C" int cudaGetLastError();
+extern "C" const char* cudaGetErrorString(int error);
+
+struct dim3 {
+  unsigned x, y, z;
+  dim3(unsigned x, unsigned y, unsigned z) : x(x), y(y), z(z) {}
+};

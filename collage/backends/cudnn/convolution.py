@@ -1,7 +1,6 @@
 """A convolution and what cuDNN fuses with it: y = activation(x * w + bias + residual).
 
-Scales, factors and biases are folded into the weights and the bias, which are constants. In 16 bits only
-biases are: a weight that is rounded twice is another weight.
+What is folded into the weights and the bias says `nvidia.convolution`.
 
 Two kinds of engines compute this (cuDNN developer guide, "Graph API", "Pre-compiled single
 operation engines" and "Runtime fusion engines"; each was asked of cuDNN 9.19 for an H200, see
@@ -14,19 +13,17 @@ docs/nvidia.md):
   where tensor cores compute (16 bits and TF32), x where float32 does, without them.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from collage.backends.cudnn.operations import dtype_of, refusal, spatial_extents
+from collage.backends.cudnn.operations import dtype_of, refusal
 from collage.backends.cudnn.region import Region, channels_last, strides_of
 from collage.backends.nvidia.chain import Chain, Chains, Step, StepKind
-from collage.backends.nvidia.product import attributes, known_type
+from collage.backends.nvidia.convolution import ConvolutionValues, Window, folded, steps_refusal
+from collage.backends.nvidia.product import attributes
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
 
-FOLDED = (StepKind.SCALE, StepKind.FACTOR, StepKind.BIAS)
 PLAIN = ("", "relu")
 """Activations of the engines that take any layout."""
 FUSED = frozenset({
@@ -45,29 +42,9 @@ def convolution_refusal(function: Function, chain: Chain, *, rounds: bool = Fals
     """
     if reason := refusal(function, chain.anchor):
         return reason
-    node, done = function.graph.nodes[chain.anchor], ""
-    exact = dtype_of(function, chain.anchor) == "float32"
-    for step in chain.work:
-        what = step.name or step.kind.value
-        if done == "activation":
-            return f"{what} after the activation"
-        if step.kind is StepKind.ACTIVATION:
-            if reason := _activation_refusal(function, chain, step, rounds=rounds):
-                return reason
-            done = "activation"
-        elif step.kind is StepKind.RESIDUAL:
-            if done:
-                return "two residuals"
-            if known_type(function, step.operand) != known_type(function, node.outputs[0]):
-                return "a residual of another shape"
-            if step.operand in function.weights:
-                return "a residual that is a constant"
-            done = "residual"
-        elif step.kind is not StepKind.BIAS and done:
-            return f"{what} after the {done}"
-        elif step.kind is not StepKind.BIAS and not exact:
-            return f"{what} folded into 16-bit weights"
-    return None
+    return steps_refusal(
+        function, chain, lambda step: _activation_refusal(function, chain, step, rounds=rounds)
+    )
 
 
 def read_convolution(
@@ -111,8 +88,8 @@ def _activation_refusal(
 
 def _plain(region: Region, function: Function, chain: Chain, rank: int) -> None:
     """x * w, + residual, + bias, relu, channels first: each but the first may be missing."""
-    weights, bias = _folded(function, function.graph.nodes[chain.anchor].inputs, chain.work)
-    names = _Names(function, chain)
+    weights, bias = folded(function, chain)
+    names = ConvolutionValues(function, chain)
     residual = region.named(names.residual, names.extents) if names.residual else None
     steps: list[tuple[str, int | None]] = [("add", residual)] if residual is not None else []
     if bias.any() or residual is not None or chain.find(StepKind.ACTIVATION):
@@ -123,7 +100,7 @@ def _plain(region: Region, function: Function, chain: Chain, rank: int) -> None:
     values.append(region.named(names.y, names.extents))
     region.begin(rank)
     x = region.named(names.x, names.input_extents)
-    _convolve(region, function, chain, (x, region.constant(_spatial(weights)), values[0]))
+    _convolve(region, function, chain, (x, region.constant(weights), values[0]))
     for (mode, operand), source, target in zip(steps, values[:-1], values[1:], strict=True):
         second = {} if operand is None else {"b": operand}
         region.pointwise(mode, x=source, y=target, **second)
@@ -131,12 +108,12 @@ def _plain(region: Region, function: Function, chain: Chain, rank: int) -> None:
 
 def _fused(region: Region, function: Function, chain: Chain, rank: int, *, rounds: bool) -> None:
     """x * w + bias, + residual, activation, channels last inside."""
-    weights, bias = _folded(function, function.graph.nodes[chain.anchor].inputs, chain.work)
-    names, dtype = _Names(function, chain), dtype_of(function, chain.anchor)
+    weights, bias = folded(function, chain)
+    names, dtype = ConvolutionValues(function, chain), dtype_of(function, chain.anchor)
     order = channels_last(len(names.extents))
     inner = strides_of(names.extents, order)
     on_tensor_cores = dtype != "float32" or rounds
-    dense = on_tensor_cores and attributes(function, chain.anchor).get("group", 1) == 1
+    dense = on_tensor_cores and Window(function, chain.anchor).groups == 1
     x = region.named(names.x, names.input_extents)
     if not dense:
         source, strides = x, strides_of(names.input_extents, order)
@@ -150,7 +127,7 @@ def _fused(region: Region, function: Function, chain: Chain, rank: int, *, round
     y = region.buffer(dtype, names.extents, inner) if on_tensor_cores else result
     region.begin(rank)
     made = region.virtual(names.extents, inner)
-    _convolve(region, function, chain, (x, region.constant(_spatial(weights), order), made))
+    _convolve(region, function, chain, (x, region.constant(weights, order), made))
     for operand in (region.constant(_per_channel(bias, len(names.extents))), residual):
         if operand is not None:
             summed = region.virtual(names.extents, inner)
@@ -176,63 +153,15 @@ def _activate(region: Region, step: Step, x: int, y: int) -> None:
     region.pointwise("mul", x=product, b=region.number(1 / 6, rank), y=y)
 
 
-class _Names:
-    """The values of a chain, and their extents with at least two spatial dimensions."""
-
-    def __init__(self, function: Function, chain: Chain) -> None:
-        node = function.graph.nodes[chain.anchor]
-        found = chain.find(StepKind.RESIDUAL)
-        self.x, self.residual = node.inputs[0], found.operand if found else ""
-        self.y = chain.steps[-1].value if chain.steps else node.outputs[0]
-        self.input_extents = spatial_extents(known_type(function, self.x).shape)
-        self.extents = spatial_extents(known_type(function, self.y).shape)
-
-
 def _convolve(
     region: Region, function: Function, chain: Chain, operands: tuple[int, int, int]
 ) -> None:
-    found, (x, w, y) = attributes(function, chain.anchor), operands
-    spatial = len(function.graph.types[function.graph.nodes[chain.anchor].inputs[0]].shape) - 2
-    pads = list(found.get("pads", [0] * 2 * spatial))  # type: ignore[call-overload]
+    window, (x, w, y) = Window(function, chain.anchor), operands
     region.operation(
-        "convolution", x=x, w=w, y=y,
-        pads_before=_per_dimension(pads[:spatial], spatial, 0),
-        pads_after=_per_dimension(pads[spatial:], spatial, 0),
-        strides=_per_dimension(found.get("strides"), spatial, 1),
-        dilations=_per_dimension(found.get("dilations"), spatial, 1),
+        "convolution", x=x, w=w, y=y, pads_before=window.pads_before, pads_after=window.pads_after,
+        strides=window.strides, dilations=window.dilations,
     )  # fmt: skip
-
-
-def _spatial(weights: np.ndarray) -> np.ndarray:
-    return weights.reshape(spatial_extents(weights.shape))
 
 
 def _per_channel(bias: np.ndarray, rank: int) -> np.ndarray:
     return bias.reshape((1, -1, *[1] * (rank - 2)))
-
-
-def _folded(
-    function: Function, operands: Sequence[str], steps: Sequence[Step]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and bias of the convolution with the steps before the residual."""
-    kept = function.weights[operands[1]]
-    weights = kept.astype(np.float32)
-    bias = np.zeros(len(kept), np.float32)
-    if len(operands) > 2 and operands[2]:
-        bias += function.weights[operands[2]].astype(np.float32)
-    for step in steps:
-        if step.kind is StepKind.BIAS:
-            bias += function.weights[step.operand].astype(np.float32).reshape(-1)
-        elif step.kind in FOLDED:
-            scaled = step.kind is StepKind.SCALE
-            given = np.asarray(step.number) if scaled else function.weights[step.operand]
-            factor = given.astype(np.float32).reshape(-1)
-            weights = (weights.reshape(len(kept), -1).T * factor).T.reshape(kept.shape)
-            bias = bias * factor
-    return np.ascontiguousarray(weights.astype(kept.dtype)), bias.astype(kept.dtype)
-
-
-def _per_dimension(given: object, spatial: int, otherwise: int) -> list[int]:
-    """One number for each of at least two spatial dimensions."""
-    numbers = list(given) if given else [otherwise] * spatial  # type: ignore[call-overload]
-    return [otherwise] * (2 - spatial) + numbers

@@ -1,18 +1,24 @@
 """Which single nodes cuDNN computes, with the reason for each that it does not."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
 
 from collage.backends.cudnn.norm import EPSILON, channel_norm_refusal, row_norm_refusal
-from collage.backends.nvidia.product import DTYPES, attributes, known_type
+from collage.backends.nvidia.convolution import (
+    MOST_SPATIAL,
+    convolution_node_refusal,
+    explicit_pads,
+    operand_refusal,
+    padding_refusal,
+    spatial_extents,
+)
+from collage.backends.nvidia.product import attributes
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import Node
 from collage.runtime.blob import Header, Json
-
-MOST_SPATIAL = 3
 
 
 def refusal(function: Function, index: int) -> str | None:
@@ -21,16 +27,7 @@ def refusal(function: Function, index: int) -> str | None:
     check = CHECKS.get(node.op)
     if check is None:
         return f"cuDNN has no {node.op}; pointwise operators at most after a convolution"
-    try:
-        for name in filter(None, (*node.inputs, *node.outputs[:1])):
-            if prod(known_type(function, name).shape) == 0:
-                return f"{name!r} is empty"
-    except BackendError as error:
-        return str(error)
-    dtype = function.graph.types[node.inputs[0]].dtype
-    if dtype not in DTYPES:
-        return f"{node.op} computes in {dtype}; {', '.join(DTYPES)} are taken"
-    return check(function, node)
+    return operand_refusal(function, node) or check(function, node)
 
 
 def single_operation(function: Function, index: int) -> tuple[Header, list[np.ndarray]]:
@@ -73,36 +70,6 @@ def dtype_of(function: Function, index: int) -> str:
     return function.graph.types[function.graph.nodes[index].inputs[0]].dtype
 
 
-def spatial_extents(shape: Sequence[int]) -> list[int]:
-    """Return the extents with at least two spatial dimensions, as cuDNN wants them."""
-    return [*shape[:2], *[1] * (4 - len(shape)), *shape[2:]]
-
-
-def _convolution(function: Function, node: Node) -> str | None:
-    spatial = len(function.graph.types[node.inputs[0]].shape) - 2
-    if not 1 <= spatial <= MOST_SPATIAL:
-        return f"a convolution over {spatial} dimensions"
-    if any(name and name not in function.weights for name in node.inputs[1:]):
-        return "a convolution whose weights are computed"
-    if node.inputs[0] in function.weights:
-        return "a convolution of a constant"
-    return _padding(_pads(function, node, spatial))
-
-
-def _pads(function: Function, node: Node, spatial: int) -> list[int] | str:
-    """The pads, before all dimensions and then after them, or why they are not known."""
-    found = attributes(function, node.index)
-    if found.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        return f"padding is {found['auto_pad']!r}, not explicit"
-    return list(found.get("pads", [0] * 2 * spatial))  # type: ignore[call-overload]
-
-
-def _padding(pads: list[int] | str) -> str | None:
-    if isinstance(pads, str):
-        return pads
-    return f"pads are {pads}" if min(pads) < 0 else None
-
-
 def _last_axis(function: Function, node: Node) -> str | None:
     rank = len(function.graph.types[node.inputs[0]].shape)
     if node.inputs[0] in function.weights:
@@ -123,16 +90,16 @@ def _pooling(function: Function, node: Node) -> str | None:
         return f"{node.op} with ceil_mode"
     if any(one != 1 for one in found.get("dilations", [])):  # type: ignore[attr-defined]
         return f"{node.op} with dilations"
-    pads = _pads(function, node, spatial)
+    pads = explicit_pads(function, node, spatial)
     if isinstance(pads, list) and pads[:spatial] != pads[spatial:]:
         return f"pads are {pads}: cuDNN's pooling pads both sides alike"
-    return _padding(pads)
+    return padding_refusal(pads)
 
 
 CHECKS: dict[str, Callable[[Function, Node], str | None]] = {
     "AveragePool": _pooling,
     "BatchNormalization": channel_norm_refusal,
-    "Conv": _convolution,
+    "Conv": convolution_node_refusal,
     "GlobalAveragePool": _pooling,
     "InstanceNormalization": channel_norm_refusal,
     "LayerNormalization": row_norm_refusal,

@@ -1,4 +1,4 @@
-"""CUTLASS: matrix products with an epilogue, instantiated for one product and compiled by nvcc.
+"""CUTLASS: products and convolutions with an epilogue, instantiated for one and compiled by nvcc.
 
 Each tile shape is a variant; the measurement decides. The generated source is compiled once for each
 content (`nvidia.compiler`), in a worker, so that several compile side by side. float32 runs on the
@@ -9,8 +9,16 @@ the reduced variants, rounded to TF32.
 from collections.abc import Sequence
 from types import MappingProxyType
 
+import numpy as np
+
 from collage.backends.base import Availability, BackendStyle, CudaKernel
-from collage.backends.cutlass.gemm import SYMBOL, TILES, Gemm, gemm_refusal, gemm_source, read_gemm
+from collage.backends.cutlass.convolution import (
+    Convolution,
+    convolution_refusal,
+    read_convolution,
+)
+from collage.backends.cutlass.gemm import Gemm, gemm_refusal, read_gemm
+from collage.backends.cutlass.source import SYMBOL, TILES
 from collage.backends.nvidia.architecture import architecture_availability
 from collage.backends.nvidia.chain import PRODUCTS, Chain, ChainRule, Chains
 from collage.backends.nvidia.compiler import (
@@ -31,8 +39,11 @@ ROUNDED = with_tf32(TILES)
 SHARED = ("-shared", "-Xcompiler", "-fPIC")
 
 
+ANCHORS = (*PRODUCTS, "Conv")
+
+
 class CutlassBackend(CudaBackend):
-    """Matrix products from templates (style LIBRARY)."""
+    """Matrix products and convolutions from templates (style LIBRARY)."""
 
     name = "cutlass"
     style = BackendStyle.LIBRARY
@@ -45,11 +56,9 @@ class CutlassBackend(CudaBackend):
 
     def unsupported(self, function: Function, node: int) -> str | None:
         op = function.graph.nodes[node].op
-        if op == "Conv":
-            return "CUTLASS convolves channels-last tensors, and ONNX's are channels-first"
-        if op not in PRODUCTS:
-            return f"CUTLASS has products only; {op} at most as the epilogue of one"
-        return gemm_refusal(function, Chain(node, op))
+        if op not in ANCHORS:
+            return f"CUTLASS has products and convolutions; {op} at most as the epilogue of one"
+        return _refusal(function, Chain(node, op))
 
     def rule(self, function: Function) -> PartitionRule:
         count = len(function.graph)
@@ -57,30 +66,42 @@ class CutlassBackend(CudaBackend):
         return ChainRule(
             Chains(function),
             anchors,
-            lambda chain: gemm_refusal(function, chain),
+            lambda chain: _refusal(function, chain),
             frozenset(self.reduced),
-            lambda chain: gemm_refusal(function, chain, rounds=True),
+            lambda chain: _refusal(function, chain, rounds=True),
         )
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> CudaKernel:
-        gemm, operands = self.describe(function, nodes, variant)
-        file = compile_cuda(gemm_source(gemm), ".so", SHARED, Options().store_dir / "nvcc")
-        return CudaKernel(file, SYMBOL, tuple(operands.constants))
+        one, constants = self.describe(function, nodes, variant)
+        file = compile_cuda(one.source(), ".so", SHARED, Options().store_dir / "nvcc")
+        scratch = one.scratch if isinstance(one, Convolution) else 0
+        return CudaKernel(file, SYMBOL, constants, scratch)
 
-    def describe(self, function: Function, nodes: IndexSet, variant: str) -> tuple[Gemm, Operands]:
-        """Return what is to be instantiated for a region, and where its operands are.
+    def describe(
+        self, function: Function, nodes: IndexSet, variant: str
+    ) -> tuple[Gemm | Convolution, tuple[np.ndarray, ...]]:
+        """Return what is to be instantiated for a region, and the constants that its kernel takes.
 
         Raises:
-            BackendError: the region is no product that CUTLASS computes.
+            BackendError: the region is nothing that CUTLASS computes.
         """
         if variant not in (*TILES, *ROUNDED):
             raise BackendError(f"cutlass has no variant {variant!r}")
         rounds = self.rounds(variant)
-        chain = Chains(function).read(nodes, PRODUCTS)
-        if reason := gemm_refusal(function, chain, rounds=rounds):
+        chain = Chains(function).read(nodes, ANCHORS)
+        if reason := _refusal(function, chain, rounds=rounds):
             raise BackendError(reason)
         operands = Operands(function, nodes)
         tile = TILES[ROUNDED.get(variant, variant)]
-        return read_gemm(function, chain, operands, tile, rounds=rounds), operands
+        if chain.op == "Conv":
+            one = read_convolution(function, chain, operands, tile, rounds=rounds)
+            return one, one.constants
+        gemm = read_gemm(function, chain, operands, tile, rounds=rounds)
+        return gemm, tuple(operands.constants)
+
+
+def _refusal(function: Function, chain: Chain, *, rounds: bool = False) -> str | None:
+    refusal = convolution_refusal if chain.op == "Conv" else gemm_refusal
+    return refusal(function, chain, rounds=rounds)

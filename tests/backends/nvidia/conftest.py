@@ -34,3 +34,35 @@ def on_gpu(toolkit, tmp_path):
         return done.stdout if json else done.stdout + done.stderr
 
     return run
+
+
+@pytest.fixture
+def judge(tmp_path, monkeypatch):
+    """Prepare a region of a function on a variant and run it, as a worker does that measures it.
+
+    For processes that see a GPU. Returns what is wrong, and the error of what computes in less than float32.
+    """
+    from collage.backends.registry import class_path, known_backends
+    from collage.errors import BackendError
+    from collage.frontend.inputs import random_inputs, reference_values, save_reference
+    from collage.measure.messages import Setup
+    from collage.measure.work import Work
+    from collage.measure.worker import first_run, reason_of
+    from collage.measure.workshop import FunctionWorkshop
+
+    def run(function, nodes, backend, variant=""):
+        load = "collage.frontend.load_function.load_function"
+        monkeypatch.setattr(load, lambda path, name: function)
+        folder = tmp_path / "reference"
+        save_reference(reference_values(function, random_inputs(function, 0)), folder)
+        (found,) = (one for one in known_backends(None, "cuda") if one.name == backend)
+        setup = Setup(
+            "", (("main", function.simplified),), (class_path(found),), 1, folder, 4 << 30, 1 << 20,
+            False, device="cuda",
+        )  # fmt: skip
+        try:
+            return first_run(FunctionWorkshop(setup).prepare(Work("main", nodes, backend, variant)))
+        except (RuntimeError, BackendError) as error:
+            return reason_of(error), 0.0
+
+    return run

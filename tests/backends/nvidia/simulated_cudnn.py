@@ -11,14 +11,7 @@ import pytest
 import tvm
 import tvm_ffi
 
-from collage.backends.cudnn import CudnnBackend
 from collage.backends.cudnn.region import Region, channels_last, strides_of
-from collage.backends.registry import class_path
-from collage.frontend.inputs import random_inputs, reference_values, save_reference
-from collage.measure.messages import Setup
-from collage.measure.work import Work
-from collage.measure.worker import first_run, reason_of
-from collage.measure.workshop import FunctionWorkshop
 from collage.runtime.blob import pack
 from collage.runtime.plugin import load_plugin
 from tests.backends.nvidia import cudnn_models as models
@@ -29,24 +22,8 @@ ATTENTION = ((), (2, 1, 1, 6), (1, 3, 6, 6), (6, 6))
 
 
 @pytest.fixture
-def judge(tmp_path, monkeypatch):
-    """Prepare a region of a function on a variant, run it, and say what is wrong."""
-
-    def run(function, nodes, variant=""):
-        load = "collage.frontend.load_function.load_function"
-        monkeypatch.setattr(load, lambda path, name: function)
-        folder = tmp_path / "reference"
-        save_reference(reference_values(function, random_inputs(function, 0)), folder)
-        setup = Setup(
-            "", (("main", function.simplified),), (class_path(CudnnBackend()),), 1, folder,
-            4 << 30, 1 << 20, False, device="cuda",
-        )  # fmt: skip
-        try:
-            return first_run(FunctionWorkshop(setup).prepare(Work("main", nodes, "cudnn", variant)))
-        except RuntimeError as error:
-            return reason_of(error), 0.0
-
-    return run
+def judge(judge):
+    return lambda function, nodes, variant="": judge(function, nodes, "cudnn", variant)
 
 
 def judge_all(judge, function, label):

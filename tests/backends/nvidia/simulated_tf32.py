@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 
 from collage.backends.nvidia.architecture import tf32_reason
-from collage.backends.registry import class_path, known_backends
+from collage.backends.registry import known_backends
 from collage.cost import CostTable, Environment
 from collage.errors import BackendError
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.graph.index_set import index_set
 from collage.measure.local import LocalMeasurer
-from collage.measure.messages import Setup
 from collage.measure.work import Work
-from collage.measure.worker import first_run, reason_of
-from collage.measure.workshop import FunctionWorkshop
 from collage.rules import find_candidates
 from tests.backends.nvidia import cudnn_models as models
 from tests.backends.nvidia.layer import layer
@@ -36,27 +33,6 @@ def _log(tmp_path, monkeypatch):
 
 def logged(word):
     return [line for line in LOG.read_text().splitlines() if line.startswith(word)]
-
-
-@pytest.fixture
-def judge(tmp_path, monkeypatch):
-    """Prepare a region of a function on a variant, run it; what is wrong, and the error."""
-
-    def run(function, nodes, backend, variant):
-        load = "collage.frontend.load_function.load_function"
-        monkeypatch.setattr(load, lambda path, name: function)
-        folder = tmp_path / "reference"
-        save_reference(reference_values(function, random_inputs(function, 0)), folder)
-        setup = Setup(
-            "", (("main", function.simplified),), (class_path(BACKENDS[backend]),), 1, folder,
-            4 << 30, 1 << 20, False, device="cuda",
-        )  # fmt: skip
-        try:
-            return first_run(FunctionWorkshop(setup).prepare(Work("main", nodes, backend, variant)))
-        except (RuntimeError, BackendError) as error:
-            return reason_of(error), 0.0
-
-    return run
 
 
 def product_of(function):

@@ -30,14 +30,14 @@ COUNTS = {
     ("resnet18", "tvm-cuda"): (86, 172, 47, 0),
     ("resnet18", "cublas"): (0, 0, 0, 47),
     ("resnet18", "cudnn"): (52, 156, 46, 1),
-    ("resnet18", "cutlass"): (0, 0, 0, 47),
+    ("resnet18", "cutlass"): (51, 255, 45, 2),
     ("resnet18", "tensorrt"): (433, 433, 47, 0),
     ("resnet18", "onnxruntime-cuda"): (433, 1223, 47, 0),
     ("resnet18", "onnxruntime-host"): (38, 38, 27, 20),
     ("convnext_tiny", "tvm-cuda"): (666, 1332, 286, 0),
     ("convnext_tiny", "cublas"): (72, 288, 72, 214),
     ("convnext_tiny", "cudnn"): (45, 135, 45, 241),
-    ("convnext_tiny", "cutlass"): (90, 450, 162, 124),
+    ("convnext_tiny", "cutlass"): (94, 470, 166, 120),
     ("convnext_tiny", "tensorrt"): (2834, 2834, 286, 0),
     ("convnext_tiny", "onnxruntime-cuda"): (2834, 4956, 286, 0),
     ("convnext_tiny", "onnxruntime-host"): (570, 570, 231, 55),
@@ -46,16 +46,18 @@ COUNTS = {
 
 BERT = {"matmul": 16, "matmul+bias": 12, "matmul+scale": 2, "matmul+scale+residual": 2}
 GPT2 = {"gemm": 8, "gemm+residual": 4, "matmul": 4, "matmul+scale": 2, "matmul+scale+residual": 2}
+RESNET = {"conv": 20, "conv+residual": 11, "conv+residual+relu": 11, "conv+relu": 9}
 LABELS = {
     ("bert_base_2l", "cublas"): {**BERT, "matmul+bias+residual": 4},
     ("bert_base_2l", "cutlass"): {**BERT, "matmul+bias+gelu_erf": 2},
     ("bert_base_2l", "cudnn"): {"LayerNormalization": 5, "Softmax": 2},
     ("gpt2_2l", "cublas"): {**GPT2, "gemm+gelu_tanh": 2},
     ("gpt2_2l", "cutlass"): GPT2,
-    ("resnet18", "cudnn"): {
-        "conv": 20, "conv+residual": 11, "conv+residual+relu": 11, "conv+relu": 9, "MaxPool": 1,
+    ("resnet18", "cudnn"): {**RESNET, "MaxPool": 1},
+    ("resnet18", "cutlass"): RESNET,
+    ("convnext_tiny", "cutlass"): {
+        "matmul": 36, "matmul+bias": 36, "matmul+bias+gelu_erf": 18, "conv": 4,
     },
-    ("convnext_tiny", "cutlass"): {"matmul": 36, "matmul+bias": 36, "matmul+bias+gelu_erf": 18},
 }  # fmt: skip
 LEFT_OUT = {
     ("bert_base_2l", "cublas", "tanh approximation"): 2,

@@ -7,7 +7,7 @@ import pytest
 
 from collage.backends.cublas import CublasBackend
 from collage.backends.cutlass import SHARED, CutlassBackend
-from collage.backends.cutlass.gemm import SYMBOL, TILES, gemm_source
+from collage.backends.cutlass.source import SYMBOL, TILES
 from collage.backends.nvidia.architecture import DEFAULT
 from collage.backends.nvidia.compiler import (
     CudaSource,
@@ -19,6 +19,7 @@ from collage.backends.nvidia.libraries import wheel_folders
 from collage.backends.tvm_cuda import TvmCudaBackend
 from collage.errors import BackendError
 from collage.runtime.blob import unpack
+from tests.backends.nvidia import cudnn_models as models
 from tests.backends.nvidia.layer import TYPES, layer, nodes_of
 
 NATIVE = Path(__file__).parents[3] / "native"
@@ -64,7 +65,7 @@ def test_tvm_kernels_compile(tmp_path, cache, dtype, ops, variant):
 @pytest.fixture(params=ARCHITECTURES)
 def other_gpu(request, monkeypatch):
     """A machine whose GPU is of another architecture, as far as generating code goes."""
-    for module in ("cutlass.gemm", "tvm_cuda.schedule"):
+    for module in ("cutlass.source", "tvm_cuda.schedule"):
         monkeypatch.setattr(f"collage.backends.{module}.architecture", lambda: request.param)
     return request.param
 
@@ -90,7 +91,7 @@ def test_tvm_kernels_compile_for_other_gpus(tmp_path, cache, other_gpu, dtype):
 def test_cutlass_products_compile_for_other_gpus(tmp_path, cache, other_gpu, dtype, variant):
     function = layer(tmp_path, dtype)
     nodes = nodes_of(function, "MatMul", "Add", "Relu")
-    source = gemm_source(CutlassBackend().describe(function, nodes, variant)[0])
+    source = CutlassBackend().describe(function, nodes, variant)[0].source()
     assert f"-arch={other_gpu}" in source.flags
     made = compile_cuda(source, ".cubin", ("-cubin",), cache)
     assert architecture_of(made) == int(other_gpu.removeprefix("sm_"))
@@ -119,8 +120,30 @@ def test_cutlass_products_compile_and_load(tmp_path, cache, dtype, ops, variant)
 
     function = layer(tmp_path, dtype)
     gemm, _ = CutlassBackend().describe(function, nodes_of(function, *ops), variant)
-    file = compile_cuda(gemm_source(gemm), ".so", SHARED, cache)
+    file = compile_cuda(gemm.source(), ".so", SHARED, cache)
     with pytest.raises(ValueError, match=r"this kernel takes \d tensors, not 0"):
+        tvm_ffi.load_module(str(file))[SYMBOL]()
+
+
+@needs_cutlass
+@pytest.mark.parametrize(
+    ("dtype", "activation", "variant"),
+    [
+        ("float32", "gelu_erf", ""),
+        ("float32", "relu", "64x64"),
+        ("float32", "sigmoid", "tf32-64x128"),
+        ("float16", "swish", ""),
+        ("bfloat16", "tanh", "256x128"),
+    ],
+)
+def test_cutlass_convolutions_compile_and_load(tmp_path, cache, dtype, activation, variant):
+    import tvm_ffi
+
+    function = models.convolution(tmp_path, dtype, activation)
+    one, constants = CutlassBackend().describe(function, function.graph.everything, variant)
+    assert [array.shape[0] for array in constants] == [16, 16]
+    file = compile_cuda(one.source(), ".so", SHARED, cache)
+    with pytest.raises(ValueError, match="this kernel takes 6 tensors, not 0"):
         tvm_ffi.load_module(str(file))[SYMBOL]()
 
 
@@ -128,9 +151,7 @@ def test_cutlass_products_compile_and_load(tmp_path, cache, dtype, ops, variant)
 def test_every_tile_has_a_source_of_its_own(tmp_path):
     function = layer(tmp_path, "float16")
     nodes = nodes_of(function, "MatMul")
-    sources = {
-        gemm_source(CutlassBackend().describe(function, nodes, one)[0]).text for one in TILES
-    }
+    sources = {CutlassBackend().describe(function, nodes, one)[0].source().text for one in TILES}
     assert len(sources) == len(TILES)
     assert all("@" not in text for text in sources)
 
@@ -142,7 +163,7 @@ def test_a_batched_product_has_strides(tmp_path):
     gemm, _ = CutlassBackend().describe(function, last, "")
     product = gemm.product
     assert (product.batch, product.left_stride, product.right_stride) == (3, 4096, 4096)
-    assert "int64_t(4096), int64_t(4096)" in gemm_source(gemm).text
+    assert "int64_t(4096), int64_t(4096)" in gemm.source().text
 
 
 def test_the_declared_interface_of_cublaslt_is_the_real_one():

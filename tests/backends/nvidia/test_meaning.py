@@ -82,14 +82,14 @@ def told_cublas(function: Function, nodes: int):
 
 
 def told_cutlass(function: Function, nodes: int):
-    gemm, operands = CutlassBackend().describe(function, nodes, "")
+    gemm, constants = CutlassBackend().describe(function, nodes, "")
     product, epilogue = gemm.product, gemm.epilogue
     told = Told(
         product.m, product.n, product.k, product.batch, product.left_stride, product.right_stride,
         epilogue.residual_stride, product.left_transposed, product.right_transposed,
         gemm.left, gemm.right, gemm.bias, gemm.residual, epilogue.alpha, epilogue.activation,
     )  # fmt: skip
-    return told, operands.constants
+    return told, constants
 
 
 TELL = {"cublas": (CublasBackend, told_cublas), "cutlass": (CutlassBackend, told_cutlass)}

@@ -15,16 +15,18 @@ from collage.measure.numerics import difference
 from collage.runtime.arrays import load_arrays, numpy_dtype
 from collage.verify.original import Original
 from tests.backends.regions import _function, _weight, convolutions
+from tests.simulated_gpu import cutlass_home
 
-PARTS = ("cases", "cudnn", "tf32", "tuning")
+PARTS = ("cases", "cudnn", "cutlass", "tf32", "tuning")
 CASES = [Path(__file__).with_name(f"simulated_{part}.py") for part in PARTS]
 pytestmark = pytest.mark.skipif(driver_reason() == "", reason="this machine has a real one")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", CASES, ids=lambda file: file.stem)
-def test_kernels_and_executables_compute_the_models_numbers(on_gpu, cases):
-    assert " passed" in on_gpu("pytest", "-p", "no:cacheprovider", str(cases))
+def test_kernels_and_executables_compute_the_models_numbers(on_gpu, toolkit, cases):
+    further = {"CUTLASS_HOME": str(cutlass_home(toolkit))} if "cutlass" in cases.stem else {}
+    assert " passed" in on_gpu("pytest", "-p", "no:cacheprovider", str(cases), **further)
 
 
 @pytest.mark.slow

@@ -132,7 +132,7 @@ def test_rows_that_tensor_cores_cannot_read_are_refused(tmp_path):
     with pytest.raises(BackendError, match="rows of 6: float32 needs multiples of 4"):
         BACKENDS["cutlass"].describe(function, index_set([0]), "tf32")
     gemm, _ = BACKENDS["cutlass"].describe(function, index_set([0]), "")
-    assert gemm.exact
+    assert gemm.arithmetic.exact
 
 
 def test_frameworks_on_a_gpu_get_the_same_permission(tmp_path, monkeypatch):
