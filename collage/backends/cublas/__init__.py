@@ -7,7 +7,6 @@ is computed in float32 but for the reduced variants, whose factors are rounded t
 """
 
 import math
-from types import MappingProxyType
 
 from collage.backends.base import BackendStyle, PluginKernel
 from collage.backends.nvidia.chain import PRODUCTS, Chain, ChainRule, Chains
@@ -24,7 +23,6 @@ from collage.runtime.blob import Header, pack
 
 VARIANTS = {"": 0, "heuristic-2": 1, "heuristic-3": 2, "heuristic-4": 3}
 """Rank of the algorithm among those that the heuristic proposes."""
-ROUNDED = with_tf32(VARIANTS)
 
 WORKSPACE_BYTES = 32 << 20
 ACTIVATIONS = {"": "none", "relu": "relu", "gelu_tanh": "gelu", "gelu_erf": "gelu"}
@@ -38,7 +36,7 @@ class CublasBackend(CudaBackend):
     needs = (CUBLASLT, CUDART)
     kind = "cublaslt"
     variants = tuple(VARIANTS)
-    reduced = MappingProxyType(dict.fromkeys(ROUNDED, TF32))
+    reduced = with_tf32(VARIANTS)
 
     def unsupported(self, function: Function, node: int) -> str | None:
         op = function.graph.nodes[node].op
@@ -60,9 +58,7 @@ class CublasBackend(CudaBackend):
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
-        if variant not in (*VARIANTS, *ROUNDED):
-            raise BackendError(f"cublas has no variant {variant!r}")
-        rounds = self.rounds(variant)
+        exact, rounds = self.read_variant(variant)
         tell_plugin("cublaslt", CUBLASLT)
         tell_plugin("cudart", CUDART)
         chain = Chains(function).read(nodes, PRODUCTS)
@@ -70,7 +66,7 @@ class CublasBackend(CudaBackend):
         operands = Operands(function, nodes)
         node = function.graph.nodes[chain.anchor]
         header: Header = {
-            **_geometry(product), "rank": VARIANTS[ROUNDED.get(variant, variant)],
+            **_geometry(product), "rank": VARIANTS[exact],
             "workspace": WORKSPACE_BYTES, "alpha": repr(epilogue.alpha),
             "activation": ACTIVATIONS[epilogue.activation],
             "residual_stride": epilogue.residual_stride,

@@ -11,8 +11,6 @@ channels-first as in ONNX; where an engine wants channels-last, copies are part 
 its cost.
 """
 
-from types import MappingProxyType
-
 from collage.backends.base import BackendStyle, PluginKernel
 from collage.backends.cudnn.attention import AttentionRule, describe_attention
 from collage.backends.cudnn.convolution import convolution_refusal, read_convolution
@@ -27,7 +25,7 @@ from collage.backends.cudnn.operations import dtype_of, refusal, single_operatio
 from collage.backends.cudnn.region import Region
 from collage.backends.nvidia.chain import ChainRule, Chains
 from collage.backends.nvidia.libraries import CUDART, CUDNN
-from collage.backends.nvidia.toolchain import TF32, CudaBackend, tell_plugin, with_tf32
+from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin, with_tf32
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet, index_set, indices
@@ -39,7 +37,6 @@ from collage.runtime.plugin import library_reason
 
 VARIANTS = {"": 0, "heuristic-2": 1, "heuristic-3": 2}
 """Rank of the engine among those that the heuristic proposes."""
-ROUNDED = with_tf32(VARIANTS)
 COMPILERS = ("nvrtc", "nvrtc_builtins")
 """With these cuDNN compiles some engines where a kernel is loaded; without them it proposes others."""
 
@@ -52,7 +49,7 @@ class CudnnBackend(CudaBackend):
     needs = (CUDNN, CUDART)
     kind = "cudnn"
     variants = tuple(VARIANTS)
-    reduced = MappingProxyType(dict.fromkeys(ROUNDED, TF32))
+    reduced = with_tf32(VARIANTS)
 
     def unsupported(self, function: Function, node: int) -> str | None:
         return refusal(function, node)
@@ -74,9 +71,7 @@ class CudnnBackend(CudaBackend):
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
-        if variant not in (*VARIANTS, *ROUNDED):
-            raise BackendError(f"cudnn has no variant {variant!r}")
-        rounds = self.rounds(variant)
+        exact, rounds = self.read_variant(variant)
         tell_plugin("cudnn", CUDNN)
         tell_plugin("cudart", CUDART)
         root = nodes.bit_length() - 1
@@ -85,7 +80,7 @@ class CudnnBackend(CudaBackend):
             if variant:
                 raise BackendError("cuDNN has one algorithm for this")
             return PluginKernel(self.kind, pack(*single_operation(function, root)))
-        rank = VARIANTS[ROUNDED.get(variant, variant)]
+        rank = VARIANTS[exact]
         region = describe(function, nodes, rank, rounds=rounds)
         header = region.header(dtype_of(function, next(iter(indices(nodes)))), rounds=rounds)
         header["libraries"] = [name for name in COMPILERS if not library_reason(name)]

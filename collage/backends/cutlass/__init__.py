@@ -7,7 +7,6 @@ the reduced variants, rounded to TF32.
 """
 
 from collections.abc import Sequence
-from types import MappingProxyType
 
 import numpy as np
 
@@ -28,14 +27,13 @@ from collage.backends.nvidia.compiler import (
 )
 from collage.backends.nvidia.libraries import CUDART
 from collage.backends.nvidia.operands import Operands
-from collage.backends.nvidia.toolchain import TF32, CudaBackend, with_tf32
+from collage.backends.nvidia.toolchain import CudaBackend, with_tf32
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet, index_set
 from collage.options import Options
 from collage.rules.rule import PartitionRule
 
-ROUNDED = with_tf32(TILES)
 SHARED = ("-shared", "-Xcompiler", "-fPIC")
 
 
@@ -49,7 +47,7 @@ class CutlassBackend(CudaBackend):
     style = BackendStyle.LIBRARY
     needs = (CUDART,)
     variants = tuple(TILES)
-    reduced = MappingProxyType(dict.fromkeys(ROUNDED, TF32))
+    reduced = with_tf32(TILES)
 
     def compilers(self) -> Sequence[Availability]:
         return (nvcc_availability(), cutlass_availability(), architecture_availability())
@@ -87,14 +85,12 @@ class CutlassBackend(CudaBackend):
         Raises:
             BackendError: the region is nothing that CUTLASS computes.
         """
-        if variant not in (*TILES, *ROUNDED):
-            raise BackendError(f"cutlass has no variant {variant!r}")
-        rounds = self.rounds(variant)
+        exact, rounds = self.read_variant(variant)
         chain = Chains(function).read(nodes, ANCHORS)
         if reason := _refusal(function, chain, rounds=rounds):
             raise BackendError(reason)
         operands = Operands(function, nodes)
-        tile = TILES[ROUNDED.get(variant, variant)]
+        tile = TILES[exact]
         if chain.op == "Conv":
             one = read_convolution(function, chain, operands, tile, rounds=rounds)
             return one, one.constants

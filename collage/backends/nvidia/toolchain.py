@@ -5,7 +5,8 @@ fraction in place of 23, the exponents of float32, sums in float32. A toolchain 
 variant for each of its own; all of them compute in `TF32`, on regions whose products are in float32.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from collage.backends.base import Availability, Backend
 from collage.backends.nvidia.architecture import tf32_reason
@@ -18,13 +19,13 @@ TF32 = "tf32"
 """What a reduced variant computes in, and the beginning of its name."""
 
 
-def with_tf32(variants: Iterable[str]) -> dict[str, str]:
-    """Return the reduced variants that belong to those in full precision, each with that one.
+def with_tf32(variants: Iterable[str]) -> Mapping[str, str]:
+    """Return the reduced variants that belong to those in full precision, as `Backend.reduced` has them.
 
-    >>> with_tf32(["", "heuristic-2"])
-    {'tf32': '', 'tf32-heuristic-2': 'heuristic-2'}
+    >>> dict(with_tf32(["", "heuristic-2"]))
+    {'tf32': 'tf32', 'tf32-heuristic-2': 'tf32'}
     """
-    return {"-".join(filter(None, (TF32, variant))): variant for variant in variants}
+    return MappingProxyType({"-".join(filter(None, (TF32, one))): TF32 for one in variants})
 
 
 class CudaBackend(Backend):
@@ -48,17 +49,19 @@ class CudaBackend(Backend):
     def reduced_reason(self) -> str:
         return tf32_reason() if self.reduced else ""
 
-    def rounds(self, variant: str) -> bool:
-        """Tell whether a variant may compute in TF32.
+    def read_variant(self, variant: str) -> tuple[str, bool]:
+        """Return the variant of full precision that it is or belongs to, and whether it computes in TF32.
 
         Raises:
-            BackendError: it may, and this GPU has none.
+            BackendError: there is none of that name, or this GPU has no TF32.
         """
+        if variant in self.variants:
+            return variant, False
         if variant not in self.reduced:
-            return False
+            raise BackendError(f"{self.name} has no variant {variant!r}")
         if reason := tf32_reason():
             raise BackendError(f"{self.name} has no TF32 here: {reason}")
-        return True
+        return variant.removeprefix(TF32).removeprefix("-"), True
 
     def further(self) -> Sequence[Availability]:
         """What kernels need beside libraries to run."""

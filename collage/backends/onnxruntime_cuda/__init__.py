@@ -6,7 +6,6 @@ once. float32 is computed in float32 but for the reduced variants, whose product
 """
 
 from collections.abc import Sequence
-from types import MappingProxyType
 
 from collage.backends.base import Availability, BackendStyle, PluginKernel
 from collage.backends.nvidia.graph import refusal
@@ -14,7 +13,6 @@ from collage.backends.nvidia.libraries import CUBLASLT, CUDART, CUDNN
 from collage.backends.nvidia.providers import provider_availability, region_model, session_kernel
 from collage.backends.nvidia.toolchain import TF32, CudaBackend, tell_plugin, with_tf32
 from collage.backends.onnxruntime import ConvolutionVariants
-from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet, index_set
 from collage.rules.rule import PartitionRule
@@ -24,7 +22,6 @@ VARIANTS = {
     "heuristic": {"cudnn_conv_algo_search": "HEURISTIC"},
     "channels-last": {"cudnn_conv_algo_search": "EXHAUSTIVE", "prefer_nhwc": "1"},
 }
-ROUNDED = with_tf32(("", "channels-last"))
 COMMON = {"use_tf32": "0", "arena_extend_strategy": "kSameAsRequested"}
 DTYPES = frozenset({"float32", "float16", "bfloat16", "float64", "int32", "int64", "bool", "uint8"})
 
@@ -37,7 +34,7 @@ class OnnxRuntimeCudaBackend(CudaBackend):
     needs = (CUDART, CUBLASLT, CUDNN)
     kind = "onnxruntime-cuda"
     variants = tuple(VARIANTS)
-    reduced = MappingProxyType(dict.fromkeys(ROUNDED, TF32))
+    reduced = with_tf32(("", "channels-last"))
     captures = False
 
     def further(self) -> Sequence[Availability]:
@@ -54,12 +51,10 @@ class OnnxRuntimeCudaBackend(CudaBackend):
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
-        if variant not in (*VARIANTS, *ROUNDED):
-            raise BackendError(f"{self.name} has no variant {variant!r}")
-        rounds = self.rounds(variant)
+        exact, rounds = self.read_variant(variant)
         for name, need in (("cudart", CUDART), ("cublaslt", CUBLASLT), ("cudnn", CUDNN)):
             tell_plugin(name, need)
-        options = provider_options(ROUNDED.get(variant, variant), rounds=rounds)
+        options = provider_options(exact, rounds=rounds)
         return session_kernel(self.kind, function, nodes, region_model(function, nodes), options)
 
 

@@ -8,7 +8,6 @@ may round float32 to TF32.
 """
 
 from collections.abc import Sequence
-from types import MappingProxyType
 
 from collage.backends.base import Availability, BackendStyle, PluginKernel
 from collage.backends.nvidia.graph import refusal
@@ -20,7 +19,7 @@ from collage.backends.nvidia.providers import (
     region_model,
     session_kernel,
 )
-from collage.backends.nvidia.toolchain import TF32, CudaBackend, tell_plugin
+from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin, with_tf32
 from collage.backends.tensorrt.engine import ENGINES, kept_engine
 from collage.errors import BackendError
 from collage.frontend.model import Function
@@ -40,7 +39,7 @@ class TensorRtBackend(CudaBackend):
     style = BackendStyle.GRAPH
     needs = (TENSORRT, CUDART)
     kind = "tensorrt"
-    reduced = MappingProxyType({TF32: TF32})
+    reduced = with_tf32(("",))
     captures = False
 
     def further(self) -> Sequence[Availability]:
@@ -63,9 +62,7 @@ class TensorRtBackend(CudaBackend):
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
-        if variant not in (*self.variants, *self.reduced):
-            raise BackendError(f"{self.name} has no variant {variant!r}")
-        rounds = self.rounds(variant)
+        _, rounds = self.read_variant(variant)
         tell_plugin("cudart", CUDART)
         tell_plugin("nvinfer", TENSORRT)
         floats = floats_of(function.graph, nodes)
