@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collage.cli_base import command, parse_dims, parse_shapes
-from collage.options import DEVICES, Options
+from collage.options import DEVICES, Options, Precision
 
 if TYPE_CHECKING:
     from collage.pipeline import ListedBackend
@@ -27,6 +27,8 @@ def add_candidates_command(
     parser.add_argument("--backends", metavar="A,B", help="default: all of the device")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
     parser.add_argument("--shape", action="append", default=[], metavar="INPUT=1,3,480,480")
+    parser.add_argument("--precision", choices=[*Precision], default=Precision.FP32,
+                        help="auto: also the variants that compute in less (default fp32)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="everything, as one JSON document")
 
 
@@ -38,6 +40,7 @@ def _candidates(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         dims=parse_dims(arguments.dim),
         shapes=parse_shapes(arguments.shape),
+        precision=arguments.precision,
     )
     found = list_candidates(arguments.model, options)
     if arguments.json:

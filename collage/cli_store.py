@@ -187,7 +187,7 @@ def _aliases(arguments: argparse.Namespace) -> int:
     from collage.store import open_store
     from collage.store.aliases import list_aliases
 
-    found = list(list_aliases(open_store(arguments.store, writes=False)))
+    found = list(list_aliases(open_store(arguments.store, writes=False, must_exist=True)))
     facts = [{"alias": one.name, "bundle": one.bundle, "previous": one.previous} for one in found]
     width = max((len(one.name) for one in found), default=0)
     rows = "\n".join(f"{one.name:<{width}}  {one.bundle}" for one in found)
@@ -200,7 +200,7 @@ def _gc(arguments: argparse.Namespace) -> int:
     from collage.store import open_store
     from collage.store.gc import collect_garbage
 
-    store = open_store(arguments.store, writes=False)
+    store = open_store(arguments.store, writes=False, must_exist=True)
     sweep = collect_garbage(store, arguments.older_than, dry_run=not arguments.delete)
     merged = compact(store, arguments.older_than) if arguments.delete else 0
     verb = "would delete" if sweep.dry_run else "deleted"

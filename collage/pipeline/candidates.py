@@ -72,12 +72,17 @@ def list_candidates(path: Path, options: Options) -> list[ListedBackend]:
             work_dir=Path(folder),
             keep_half=options.device != "cpu",
         )
-        return [listed(function, backend) for function in model.functions for backend in backends]
+        return [
+            listed(function, backend, may_reduce=options.may_reduce)
+            for function in model.functions
+            for backend in backends
+        ]
 
 
-def listed(function: Function, backend: Backend) -> ListedBackend:
-    """List what a backend could take of a function."""
-    found = [one for one in find_candidates(function, [backend]) if not one.is_host]
+def listed(function: Function, backend: Backend, *, may_reduce: bool = False) -> ListedBackend:
+    """List what a backend could take of a function; where `may_reduce`, in less than float32 too."""
+    candidates = find_candidates(function, [backend], may_reduce=may_reduce)
+    found = [one for one in candidates if not one.is_host]
     taken = 0
     for candidate in found:
         taken |= candidate.inside

@@ -73,7 +73,7 @@ _CREDENTIALS = (
 )
 
 
-def open_store(address: str | Path, *, writes: bool = True) -> Store:
+def open_store(address: str | Path, *, writes: bool = True, must_exist: bool = False) -> Store:
     """Open the store at `address`.
 
     >>> open_store("s3://models/collage?endpoint=http://minio:9000&addressing=path")  # doctest: +SKIP
@@ -81,17 +81,18 @@ def open_store(address: str | Path, *, writes: bool = True) -> Store:
     Args:
         address: a folder, or `s3://bucket/prefix?...` with the settings of `S3Settings`.
         writes: whether pointers will be moved: then S3 is asked, now, whether it has conditional writes.
+        must_exist: a folder that is not there is a mistake, not an empty store.
 
     Raises:
-        OptionError: the address makes no sense, or boto3 is not installed.
+        OptionError: the address makes no sense, there is no such folder, or boto3 is not installed.
         StoreError: the store does not answer, or cannot keep writers apart.
     """
     text = str(address)
     scheme, separator, rest = text.partition("://")
     if isinstance(address, Path) or not separator:
-        return _open_folder(Path(address).expanduser())
+        return _open_folder(Path(address).expanduser(), must_exist)
     if scheme == "file":
-        return _open_folder(Path(unquote(rest)))
+        return _open_folder(Path(unquote(rest)), must_exist)
     if scheme != "s3":
         raise OptionError(f"a store is a folder or s3://bucket/prefix, not {scheme}://...")
     settings = parse_s3(text)
@@ -107,9 +108,11 @@ def open_store(address: str | Path, *, writes: bool = True) -> Store:
     return store
 
 
-def _open_folder(root: Path) -> DirectoryStore:
+def _open_folder(root: Path, must_exist: bool) -> DirectoryStore:
     if root.is_file():
         raise OptionError(f"{root} is a file; a store is a folder or s3://bucket/prefix")
+    if must_exist and not root.is_dir():
+        raise OptionError(f"there is no folder {root}: is this the store's address?")
     return DirectoryStore(root)
 
 

@@ -57,6 +57,14 @@ def test_gc_deletes_when_told(address, make_bundle, capsys):
     assert open_store(address).stat(garbage) is None
 
 
+@pytest.mark.parametrize("command", ["aliases", "gc"])
+def test_a_folder_that_is_not_there_is_no_empty_store(tmp_path, capsys, command):
+    code, said = run(capsys, command, str(tmp_path / "stoer"))
+    assert code == 2
+    assert "there is no folder" in said
+    assert not (tmp_path / "stoer").exists()
+
+
 @pytest.mark.parametrize("command", [["aliases"], ["gc"], ["publish", "{bundle}"]])
 def test_a_bad_address_is_a_bad_option(command, make_bundle, capsys):
     bundle = make_bundle()

@@ -59,7 +59,7 @@ class Arithmetic:
         """Return the tile with warps and steps that the instruction has."""
         m, n, k = tile.block
         if self.exact:
-            return Tile((min(m, 128), min(n, 128), 8), (min(m, 128) // 2, min(n, 128) // 2, 8), 2)
+            return Tile((m, n, 8), (min(m // 2, 64), min(n // 2, 64), 8), 2)
         if not self.rounds:
             return tile
         rows, columns, _ = tile.warp  # as many bytes a step as in 16 bits

@@ -116,6 +116,12 @@ def test_the_command_needs_no_device(tmp_path, capsys):
     arguments = ["candidates", str(tmp_path / "model.onnx"), "--device", "cuda"]
     assert main([*arguments, "--backends", "cudnn"]) == 0
     assert "cudnn (library), function main" in capsys.readouterr().out
+    chosen = ["--backends", "cudnn", "--precision", "auto", "--json"]
+    assert main([*arguments, *chosen]) == 0
+    (reduced,) = json.loads(capsys.readouterr().out)["backends"]
+    assert {*known_backends(("cudnn",), "cuda")[0].reduced} <= {
+        *reduced["candidates"][0]["variants"]
+    }
 
 
 def test_a_backend_of_another_device_is_an_error(tmp_path, capsys):

@@ -108,6 +108,7 @@ def architecture_of(cubin):
     ("dtype", "ops", "variant"),
     [
         ("float32", ("MatMul", "Add", "Relu"), "64x64"),
+        ("float32", ("MatMul",), "256x128"),
         ("float16", ("MatMul", "Add", "Relu"), ""),
         ("bfloat16", ("MatMul",), "64x128"),
         ("float32", ("MatMul", "Add", "Relu"), "tf32-64x64"),
@@ -130,7 +131,7 @@ def test_cutlass_products_compile_and_load(tmp_path, cache, dtype, ops, variant)
     ("dtype", "activation", "variant"),
     [
         ("float32", "gelu_erf", ""),
-        ("float32", "relu", "64x64"),
+        ("float32", "relu", "256x128"),
         ("float32", "sigmoid", "tf32-64x128"),
         ("float16", "swish", ""),
         ("bfloat16", "tanh", "256x128"),
@@ -148,8 +149,9 @@ def test_cutlass_convolutions_compile_and_load(tmp_path, cache, dtype, activatio
 
 
 @needs_cutlass
-def test_every_tile_has_a_source_of_its_own(tmp_path):
-    function = layer(tmp_path, "float16")
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_tile_has_a_source_of_its_own(tmp_path, dtype):
+    function = layer(tmp_path, dtype)
     nodes = nodes_of(function, "MatMul")
     sources = {CutlassBackend().describe(function, nodes, one)[0].source().text for one in TILES}
     assert len(sources) == len(TILES)
