@@ -42,18 +42,12 @@ class CublasBackend(CudaBackend):
         op = function.graph.nodes[node].op
         if op not in PRODUCTS:
             return f"cuBLAS computes matrix products; {op} at most as the epilogue of one"
-        return self._accept(function, Chain(node, op))
+        return _refusal(function, Chain(node, op))
 
     def rule(self, function: Function) -> PartitionRule:
         count = len(function.graph)
         anchors = index_set(i for i in range(count) if self.unsupported(function, i) is None)
-        return ChainRule(
-            Chains(function),
-            anchors,
-            lambda chain: self._accept(function, chain),
-            frozenset(self.reduced),
-            lambda chain: self._accept(function, chain, rounds=True),
-        )
+        return ChainRule.of(function, anchors, _refusal, self.reduced)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
@@ -78,12 +72,13 @@ class CublasBackend(CudaBackend):
             header = {**header, "compute": TF32}
         return PluginKernel(self.kind, pack(header, operands.constants))
 
-    def _accept(self, function: Function, chain: Chain, *, rounds: bool = False) -> str | None:
-        try:
-            _describe(function, chain, rounds=rounds)
-        except BackendError as error:
-            return str(error)
-        return None
+
+def _refusal(function: Function, chain: Chain, *, rounds: bool = False) -> str | None:
+    try:
+        _describe(function, chain, rounds=rounds)
+    except BackendError as error:
+        return str(error)
+    return None
 
 
 def _describe(function: Function, chain: Chain, *, rounds: bool) -> tuple[Product, Epilogue]:

@@ -23,7 +23,7 @@ from collage.backends.cudnn.norm import (
 )
 from collage.backends.cudnn.operations import dtype_of, refusal, single_operation
 from collage.backends.cudnn.region import Region
-from collage.backends.nvidia.chain import ChainRule, Chains
+from collage.backends.nvidia.chain import ChainRule
 from collage.backends.nvidia.libraries import CUDART, CUDNN
 from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin, with_tf32
 from collage.errors import BackendError
@@ -58,13 +58,7 @@ class CudnnBackend(CudaBackend):
         count = len(function.graph)
         supported = index_set(i for i in range(count) if refusal(function, i) is None)
         convolutions = index_set(n.index for n in function.graph.nodes if n.op == "Conv")
-        chains = ChainRule(
-            Chains(function),
-            supported & convolutions,
-            lambda chain: convolution_refusal(function, chain),
-            frozenset(self.reduced),
-            lambda chain: convolution_refusal(function, chain, rounds=True),
-        )
+        chains = ChainRule.of(function, supported & convolutions, convolution_refusal, self.reduced)
         spelled = (AttentionRule(function), RmsNormRule(function))
         return Union((chains, Singles(supported), *spelled))
 

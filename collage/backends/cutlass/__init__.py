@@ -35,8 +35,6 @@ from collage.options import Options
 from collage.rules.rule import PartitionRule
 
 SHARED = ("-shared", "-Xcompiler", "-fPIC")
-
-
 ANCHORS = (*PRODUCTS, "Conv")
 
 
@@ -61,13 +59,7 @@ class CutlassBackend(CudaBackend):
     def rule(self, function: Function) -> PartitionRule:
         count = len(function.graph)
         anchors = index_set(i for i in range(count) if self.unsupported(function, i) is None)
-        return ChainRule(
-            Chains(function),
-            anchors,
-            lambda chain: _refusal(function, chain),
-            frozenset(self.reduced),
-            lambda chain: _refusal(function, chain, rounds=True),
-        )
+        return ChainRule.of(function, anchors, _refusal, self.reduced)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""

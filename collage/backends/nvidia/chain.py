@@ -8,10 +8,11 @@ compiler all see the same `Chain`, so they cannot disagree. Views between the st
 Time is linear in the length of the chains.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
+from typing import Protocol
 
 from collage.backends.onednn.activations import activations_within, all_activations
 from collage.errors import BackendError
@@ -84,6 +85,12 @@ class Chain:
 
 Accept = Callable[[Chain], str | None]
 """Why a library does not compute the chain, or None when it does."""
+
+
+class ChainRefusal(Protocol):
+    """The same of any function, where `rounds` says that float32 may be rounded to TF32."""
+
+    def __call__(self, function: Function, chain: Chain, *, rounds: bool = False) -> str | None: ...
 
 
 class Chains:
@@ -208,6 +215,19 @@ class ChainRule(PartitionRule):
     accept: Accept
     reduced: frozenset[str] = frozenset()
     rounded: Accept | None = None
+
+    @classmethod
+    def of(
+        cls, function: Function, anchors: IndexSet, refusal: ChainRefusal, reduced: Iterable[str]
+    ) -> "ChainRule":
+        """Make the rule of a library that says with `refusal` what it does not compute."""
+        return cls(
+            Chains(function),
+            anchors,
+            lambda chain: refusal(function, chain),
+            frozenset(reduced),
+            lambda chain: refusal(function, chain, rounds=True),
+        )
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         accept = (spec.variant in self.reduced and self.rounded) or self.accept
