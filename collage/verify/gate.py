@@ -6,11 +6,11 @@ interleaved. A plan with regions in less than float32 is held to the error budge
 the others go on: plans in float32 are always among them. The original frameworks get the same
 permission: OpenVINO runs in bfloat16 too, and counts where it keeps the budget.
 
-Single-toolchain plans are among the plans, so where mixing does not pay, the best of them is what
-ships. A busy machine can send the fastest plan home early: where the best one is slower than an original
-framework, all that were sent home come back once, and with them plans that nobody had asked for before.
-Speed is judged on ratios taken round by round; a ratio within `NOISE` of 1, or whose interval
-reaches 1, is not "slower".
+Single-toolchain plans are among the plans, so where mixing does not pay, by `LEAST_GAIN` or by less but
+surely, the best of them is what ships. A busy machine can send the fastest plan home early: where the
+best one is slower than an original framework, all that were sent home come back once, and with them
+plans that nobody had asked for before. Speed is judged on ratios taken round by round; a ratio within
+`NOISE` of 1, or whose interval reaches 1, is not "slower".
 """
 
 import math
@@ -37,6 +37,7 @@ from collage.verify.numerics import compare_outputs
 from collage.verify.trials import Errors, beyond
 
 NOISE = 0.02
+LEAST_GAIN = 0.01
 SCREEN_S = 0.6
 FINALISTS = 2
 AT_ONCE = (FINALISTS + 2, 6)
@@ -308,17 +309,26 @@ def choose(
     """Return what ships, whether it passes, and why.
 
     A mix that is slower than a baseline gives way to the best plan of one toolchain, which is then
-    judged itself.
+    judged itself. So does one that is hardly faster than that plan: what the rounds of one comparison
+    cannot tell apart, luck has put in order.
     """
     named = {plan.name: plan for plan in plans}
     by_speed = [named[name] for name in fastest_first({name: final[name] for name in named})]
     chosen = by_speed[0]
-    passed, reason = judge(chosen, final, baselines)
     single = next((plan for plan in by_speed if plan.single), None)
+    if single and not _gains(final[chosen.name], final[single.name]):
+        chosen = single
+    passed, reason = judge(chosen, final, baselines)
     if passed or chosen.single or single is None:
         return chosen, passed, reason
     passed, verdict = judge(single, final, baselines)
     return single, passed, f"the mix is {reason}; {single.single} alone ships instead: {verdict}"
+
+
+def _gains(faster: Latency, slower: Latency) -> bool:
+    """Tell whether one is faster by `LEAST_GAIN`, or surely by less."""
+    _, high = interval_of_ratio(faster.rounds, slower.rounds)
+    return ratio(faster, slower) <= 1 - LEAST_GAIN or high < 1
 
 
 def judge(
@@ -332,6 +342,7 @@ def judge(
         low, _ = interval_of_ratio(final[chosen.name].rounds, final[name].rounds)
         if times > 1 + NOISE and low > 1:
             return False, f"{(times - 1) * 100:.1f} % slower than {name} on the original file"
-    what = f"{chosen.single} alone is the fastest" if chosen.single else "the mix is the fastest"
+    alone = f"no mix is faster than {chosen.single} alone"
+    what = alone if chosen.single else "the mix is the fastest"
     how = "within the tolerance of" if chosen.reduced else "equal to"
     return True, f"outputs {how} the original model's; {what}"
