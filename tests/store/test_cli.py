@@ -61,7 +61,7 @@ def test_gc_deletes_when_told(address, make_bundle, capsys):
 def test_a_folder_that_is_not_there_is_no_empty_store(tmp_path, capsys, command):
     code, said = run(capsys, command, str(tmp_path / "stoer"))
     assert code == 2
-    assert "there is no folder" in said
+    assert "there is no folder" in said.err
     assert not (tmp_path / "stoer").exists()
 
 
