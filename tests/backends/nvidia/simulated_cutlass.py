@@ -4,30 +4,17 @@ The templates are a double (`tests/simulated_gpu/cutlass.h`), from the arguments
 copies around a convolution, the weights, the memory and the way into an executable are the real ones.
 """
 
-import os
-from pathlib import Path
-
 import pytest
 from onnx import helper
 
 from collage.rules import find_candidates
 from tests.backends.nvidia import cudnn_models as models
+from tests.backends.nvidia.gpu_log import _log, logged  # noqa: F401
 from tests.backends.nvidia.layer import TYPES, layer
 from tests.backends.nvidia.plans import BACKENDS, check, plan_of, windows
 from tests.backends.regions import _function, _weight, convolutions
 
-LOG = Path(os.environ["SIMULATED_GPU_LOG"])
 CUTLASS = BACKENDS["cutlass"]
-
-
-@pytest.fixture(autouse=True)
-def _log(tmp_path, monkeypatch):
-    LOG.write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-
-
-def logged(word):
-    return [line for line in LOG.read_text().splitlines() if line.startswith(word)]
 
 
 def judge_all(judge, function, variants=("",)):

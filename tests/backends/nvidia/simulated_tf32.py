@@ -1,7 +1,6 @@
 """Products in TF32 on the simulated GPU: run by `test_simulated.py` in a process that sees it."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,23 +15,13 @@ from collage.measure.local import LocalMeasurer
 from collage.measure.work import Work
 from collage.rules import find_candidates
 from tests.backends.nvidia import cudnn_models as models
+from tests.backends.nvidia.gpu_log import LOG, _log, logged  # noqa: F401
 from tests.backends.nvidia.layer import layer
 from tests.backends.regions import convolutions
 
-LOG = Path(os.environ["SIMULATED_GPU_LOG"])
 BACKENDS = {one.name: one for one in known_backends(None, "cuda")}
 ROUNDED = 2.0**-11
 """Half a step of TF32."""
-
-
-@pytest.fixture(autouse=True)
-def _log(tmp_path, monkeypatch):
-    LOG.write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-
-
-def logged(word):
-    return [line for line in LOG.read_text().splitlines() if line.startswith(word)]
 
 
 def product_of(function):
