@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SERVICES := $(VENV)/.services
+NVCC := $(VENV)/.nvcc
 PLUGIN := collage/runtime/lib/libcollage_runtime.so
 PIP := $(BIN)/pip install -q -c constraints.txt
 # With extras of pyproject.toml in brackets behind it.
@@ -28,6 +29,12 @@ $(SERVICES): $(STAMP)
 	$(PIP) $(CHECKOUT)[dev,services]
 	touch $@
 
+# nvcc and the headers of what it compiles. CUTLASS's wheel asks for a Python package that its headers do not need.
+$(NVCC): $(STAMP)
+	$(PIP) $(CHECKOUT)[dev,nvcc]
+	$(PIP) --no-deps nvidia-cutlass
+	touch $@
+
 $(PLUGIN): $(STAMP) $(wildcard native/*)
 	$(BIN)/cmake -S native -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
@@ -41,7 +48,7 @@ demo: setup
 # The servers of the tests are built once, from their Go modules, into the user's cache. Tests that wait for servers
 # run beside those that compute; what they say comes last.
 SERVED := $(addprefix tests/,cluster containers e2e flows helm registry servers)
-test: setup $(SERVICES)
+test: setup $(SERVICES) $(NVCC)
 	$(BIN)/python -m tests.servers.binaries
 	mkdir -p build
 	$(BIN)/python -m pytest $(SERVED) > build/served.log 2>&1 & served=$$!; \
@@ -89,11 +96,9 @@ images:
 chart-docs: $(SERVICES)
 	$(BIN)/python helm/readme.py
 
-# Compile everything that is generated for a GPU, on a machine without one (2.7 GB of compilers and libraries). CUTLASS's
-# wheel asks for a Python package that its headers do not need.
-cuda-check: setup
+# The tests of the NVIDIA toolchains with the real cuBLAS and cuDNN too, on a machine without a GPU (2.7 GB of libraries).
+cuda-check: setup $(NVCC)
 	$(PIP) $(CHECKOUT)[cuda-build]
-	$(PIP) --no-deps nvidia-cutlass
 	$(BIN)/python -m pytest tests/backends/nvidia
 
 # On a machine with a GPU: the tests that need one, and the benchmark; less than 9 minutes, no network.

@@ -1,5 +1,5 @@
 // CUTLASS's templates on the simulated GPU, as far as generated code names them: products and convolutions by
-// loops, from the same arguments. The declarations are as strict as what they stand for: `make cuda-check`
+// loops, from the same arguments. The declarations are as strict as what they stand for: test_compile.py
 // compiles the same sources with the real ones.
 #ifndef SIMULATED_CUTLASS_H_
 #define SIMULATED_CUTLASS_H_

@@ -1,4 +1,4 @@
-"""Everything that is generated for a GPU compiles with nvcc, without a GPU: `make cuda-check`."""
+"""Everything that is generated for a GPU compiles with nvcc, without a GPU."""
 
 import subprocess
 from pathlib import Path
@@ -27,11 +27,11 @@ HERE = Path(__file__).parent
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
 CUBIN = (f"-arch=sm_{DEFAULT}", "-cubin")
 if find_nvcc() is None:
-    pytest.skip("no nvcc: make cuda-check installs it", allow_module_level=True)
+    pytest.skip("no nvcc: make test installs it", allow_module_level=True)
 
 pytestmark = pytest.mark.slow
 needs_cutlass = pytest.mark.skipif(
-    cutlass_include() is None, reason="no CUTLASS headers: make cuda-check installs them"
+    cutlass_include() is None, reason="no CUTLASS headers: make test installs them"
 )
 
 
@@ -86,7 +86,6 @@ def test_tvm_kernels_compile_for_other_gpus(tmp_path, cache, other_gpu, dtype):
 @pytest.mark.parametrize(
     ("dtype", "variant"),
     [("float32", "64x64"), ("float32", "tf32"), ("bfloat16", "256x128")],
-    ids="-".join,
 )
 def test_cutlass_products_compile_for_other_gpus(tmp_path, cache, other_gpu, dtype, variant):
     function = layer(tmp_path, dtype)
