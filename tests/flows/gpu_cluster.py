@@ -17,6 +17,11 @@ from tests.servers.node import Node
 from tests.servers.played_pod import ROOT
 
 GPU = "nvidia.com/gpu"
+ON_GPU = (
+    "LD_LIBRARY_PATH", "SIMULATED_GPU_LOG", "COLLAGE_LIB_CUDART", "COLLAGE_LIB_CUBLASLT",
+    "COLLAGE_LIB_CUDNN",
+)  # fmt: skip
+"""By which a process finds the simulated GPU and its libraries, wheels of the real ones notwithstanding."""
 ENVIRONMENT = {
     "device": "cuda", "gpuResource": GPU, "threads": 1, "cpu": 1, "memory": "1Gi",
     "nodeSelector": {"pool": "gpu"}, "parallelism": 1, "secondsPerShard": 60, "deadlineSeconds": 900,
@@ -32,25 +37,22 @@ class GpuCluster:
         self._plane, self._namespace, self._folder = plane, namespace, folder
         self._toolkit = simulated_gpu.build(folder / "toolkit")
         self.log = folder / "gpu.log"
+        self._bare = _without_wheels(folder / "bare")
         made = simulated_gpu.environment(self._toolkit, self.log)
-        seen = {name: made[name] for name in ("LD_LIBRARY_PATH", "SIMULATED_GPU_LOG")}
+        self._seen = {name: made[name] for name in ON_GPU}
         images = {
             "collage/measure:1": [
-                "env",
-                "-u",
-                "CUDA_HOME",
-                sys.executable,
-                "-m",
-                "containers.measure",
+                "env", "-u", "CUDA_HOME", f"PYTHONPATH={self._bare}",
+                sys.executable, "-m", "containers.measure",
             ],
             "collage/controller:1": [sys.executable],
-        }
-        toolkit = {"CUDA_HOME": str(self._toolkit)}
+        }  # fmt: skip
+        toolkit = {name: made[name] for name in ("CUDA_HOME", "CUTLASS_HOME")}
         self.nodes = [
             Node(plane, "gpu-builder", folder / "builder", images=images, labels={"pool": "build"},
                  environment=toolkit),
             Node(plane, "gpu-node", folder / "node", images=images, labels={"pool": "gpu"},
-                 resources={GPU: "1"}, environment=toolkit | seen),
+                 resources={GPU: "1"}, environment=toolkit | self._seen),
         ]  # fmt: skip
 
     def settings(self, **changes) -> dict[str, str]:
@@ -64,6 +66,7 @@ class GpuCluster:
         }  # fmt: skip
         return {
             "COLLAGE_ENVIRONMENTS_FILE": str(file), "KUBECONFIG": str(self._folder / "kubeconfig"),
+            "PYTHONPATH": str(self._bare),
             **{f"COLLAGE_CLUSTER__{name}": value for name, value in cluster.items()},
         }  # fmt: skip
 
@@ -85,8 +88,7 @@ class GpuCluster:
         """Run a program where the simulated GPU is, as on a node that serves."""
         done = subprocess.run(
             [sys.executable, "-m", *arguments], capture_output=True, text=True, cwd=ROOT, check=False,
-            env={**os.environ, "LD_LIBRARY_PATH": str(self._toolkit / "lib"),
-                 "SIMULATED_GPU_LOG": str(self.log)},
+            env=os.environ | self._seen,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         return done.stdout
@@ -95,3 +97,10 @@ class GpuCluster:
         for one in self.nodes:
             one.close()
             one.core.delete_node(one.name)
+
+
+def _without_wheels(folder: Path) -> Path:
+    """Make a path entry behind which Python finds no wheel of NVIDIA, nvcc's neither."""
+    (folder / "nvidia").mkdir(parents=True)
+    (folder / "nvidia" / "__init__.py").touch()
+    return folder
