@@ -1,6 +1,6 @@
 """kill -9 of a measuring pod and of the controller: no cost that was in the store is measured again.
 
-COLLAGE_KILLS=10 kills a pod ten times instead of two, each time of a search in a store of its own, and
+KILLS=10 kills a pod ten times instead of two, each time of a search in a store of its own, and
 compares what plans cost, which says something only where no other test runs beside.
 """
 
@@ -25,8 +25,8 @@ from tests.pipeline.test_compile import small_model
 from tests.servers.played_pod import ROOT
 
 QUIET = Progress(quiet=True)
-ALONE = "COLLAGE_KILLS" in os.environ
-KILLS = int(os.environ.get("COLLAGE_KILLS", "2"))
+ALONE = "KILLS" in os.environ
+KILLS = int(os.environ.get("KILLS", "2"))
 NOISE = 1.5
 """Between plan costs of searches that measured everything anew, on a machine that does more than that."""
 

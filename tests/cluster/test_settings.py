@@ -15,7 +15,6 @@ GIVEN = {
 
 @pytest.fixture
 def given(monkeypatch):
-    monkeypatch.delenv("COLLAGE_KILLS", raising=False)  # of a test beside this one
     for name, value in GIVEN.items():
         monkeypatch.setenv(name, value)
     return monkeypatch

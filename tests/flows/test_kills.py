@@ -3,8 +3,8 @@
 Every round has a bucket of its own. What the second run finds there decides what it may measure: half of
 the second runs are on another machine (another local folder), which knows nothing but the store.
 
-COLLAGE_KILLS=10 does ten rounds of each instead of two (a variable of this test alone), and compares what
-plans cost, which says something only where no other test runs beside.
+KILLS=10 does ten rounds of each instead of two, and compares what plans cost, which says something only
+where no other test runs beside.
 """
 
 import os
@@ -25,8 +25,8 @@ from tests.servers.receiver import wait_for
 from tests.store import versitygw
 from tests.store.conftest import Bucket
 
-ALONE = "COLLAGE_KILLS" in os.environ
-ROUNDS = int(os.environ.pop("COLLAGE_KILLS", "2"))
+ALONE = "KILLS" in os.environ
+ROUNDS = int(os.environ.get("KILLS", "2"))
 NOISE = 1.5
 """Bundles of some 12 us, measured minutes apart on a machine that others use, differ by no more. What is
 compared is what the assembled plan costs, interleaved with the baselines: the sum of its kernels' costs is
