@@ -1,7 +1,8 @@
 """How the time of a cold compile goes down with workers: `python -m benchmarks.workers [--models resnet18]`.
 
-Every compile has a store of its own. One thread a kernel, so that as many workers as cores measure side
-by side; the best plan's predicted latency shows whether they disturbed each other.
+Every compile has a store of its own. One thread a kernel, so that a second worker has a core to build on
+while the first is timed: one at a time is. The best plan's predicted latency shows whether they disturbed
+each other.
 """
 
 import json
@@ -55,7 +56,8 @@ def main() -> None:
 
 def document(rows: list[str]) -> str:
     return (
-        f"## Workers\n\n`python -m benchmarks.workers` on {machine()}.\n\n"
+        f"## Workers\n\n`python -m benchmarks.workers` on {machine()}.\n"
+        "One worker at a time is timed; the others build meanwhile.\n\n"
         + "\n".join([HEADER, *rows])
         + "\n"
     )
