@@ -27,8 +27,8 @@ from benchmarks.results import read_facts, write_section
 
 HEADER = (
     "| model | collage ms | onnxruntime ms | openvino ms | speedup over best | predicted / measured "
-    "| measured of unique | cold s | warm s | peak GB | regions | plan |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "| alone / measured | measured of unique | cold s | warm s | peak GB | regions | plan |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -94,13 +94,23 @@ def row(facts: dict) -> tuple[str, float]:  # type: ignore[type-arg]
         facts["model"],
         *(_ms(seconds.get(name)) for name in ("collage", "onnxruntime", "openvino")),
         f"{speedup:.3f}",
-        f"{cold['predicted_s'] / cold['latency']['collage_s']:.3f}",
+        *(_text(_to_measured(cold, which)) for which in ("predicted_s", "alone_s")),
         f"{cold['candidates']['measured']} / {cold['candidates']['unique']}",
         f"{facts['cold_s']:.0f}", f"{facts['warm_s']:.0f} ({facts['warm_measured']} measured)",
         f"{facts['peak_bytes'] / 1e9:.1f}", str(len(facts["plan"])),
         backend_counts(facts["plan"]),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |", speedup
+
+
+def _to_measured(compiled: dict, which: str) -> float | None:  # type: ignore[type-arg]
+    """Return a prediction (None in facts that are older than it) over the latency in the gate."""
+    seconds = compiled.get(which)
+    return seconds / compiled["latency"]["collage_s"] if seconds else None
+
+
+def _text(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.3f}"
 
 
 def speedups(bench: dict) -> dict[str, float]:  # type: ignore[type-arg]
@@ -145,25 +155,30 @@ def main() -> None:
 def document(found: list[dict], threads: int) -> str:  # type: ignore[type-arg]
     """Write the table of all models with the machine and the mean."""
     rows, speedups = zip(*map(row, found), strict=True)
-    ratios = [
-        one["compile"]["predicted_s"] / one["compile"]["latency"]["collage_s"] for one in found
-    ]
-    off = sorted(abs(ratio - 1) for ratio in ratios)
     mean = geometric_mean(speedups)
     return (
         f"## {'One thread' if threads == 1 else f'{threads} threads'}\n\n"
         f"`python -m benchmarks.models --threads {threads}` on {machine()}.\n"
         "Latencies are medians of interleaved rounds in fresh processes; the speedup is the median of the\n"
-        "ratios of every round, which cancels what the machine does to all in it.\n\n"
+        "ratios of every round, which cancels what the machine does to all in it. Predictions sum up what\n"
+        "the kernels cost in place, after refinement, and are compared with the gate that followed; next to\n"
+        "them stand sums of what kernels took alone.\n\n"
         + "\n".join([HEADER, *rows])
         + f"\n\nGeometric mean of the speedup over the best framework: **{mean:.3f}** "
         f"({len(rows)} models, lowest {min(speedups):.3f}). Predictions are off by "
-        f"{statistics.median(off):.1%} at the median and {max(off):.1%} at most.\n"
+        f"{_off(found, 'predicted_s')}; sums of kernels alone by {_off(found, 'alone_s')}.\n"
     )
 
 
+def _off(found: list[dict], which: str) -> str:  # type: ignore[type-arg]
+    """Write how far predictions are from what was measured."""
+    ratios = [_to_measured(one["compile"], which) for one in found]
+    off = [abs(ratio - 1) for ratio in ratios if ratio is not None]
+    return f"{statistics.median(off):.1%} at the median and {max(off):.1%} at most" if off else "?"
+
+
 def machine() -> str:
-    """Name the processor, its cores, the system and the versions that matter."""
+    """Name the processor, its cores, the system, the versions that matter, and the revision."""
     names = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp")
     versions = ", ".join(f"{name} {version(name)}" for name in names)
     cpu = "unknown"
@@ -171,7 +186,12 @@ def machine() -> str:
         if line.startswith("model name"):
             cpu = line.partition(":")[2].strip()
             break
-    return f"{cpu}, {os.cpu_count()} cores, {platform.system()}, {versions}"
+    described = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    at = f", at {described.stdout.strip()}" if described.returncode == 0 else ""
+    return f"{cpu}, {os.cpu_count()} cores, {platform.system()}, {versions}{at}"
 
 
 if __name__ == "__main__":

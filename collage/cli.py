@@ -109,7 +109,7 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     )
     parser.add_argument("--budget", type=duration, metavar="120s|2m",
                         help="time for measuring candidates (default: the effort's)")  # fmt: skip
-    parser.add_argument("--refine", type=duration, metavar="20s",
+    parser.add_argument("--refine", type=duration, metavar="40s",
                         help="time for improving whole plans (default: the effort's)")  # fmt: skip
     parser.add_argument("--tune", type=duration, metavar="60s",
                         help="time for tuning kernels; 0s tries none (default: the effort's)")  # fmt: skip

@@ -8,12 +8,12 @@ compile, the next one repeats no measurement.
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from collage.assemble import FunctionPlan, assemble, kernel_symbol
+from collage.assemble import FunctionPlan, assemble
 from collage.backends.base import Backend, PluginKernel
 from collage.backends.nvidia.architecture import architecture
 from collage.backends.tensorrt.engine import ENGINES
@@ -24,7 +24,8 @@ from collage.frontend.inputs import random_inputs
 from collage.measure.peaks import machine_peaks
 from collage.options import Options
 from collage.pipeline.mark import worth_remembering
-from collage.pipeline.plans import Refinement, WholePlans
+from collage.pipeline.plans import WholePlans
+from collage.pipeline.refinement import Refinement
 from collage.pipeline.searching import (
     Samples,
     enumerated_function,
@@ -133,7 +134,11 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     remembered = () if is_new else mark.plans(search)
     executables = _assemble_all(plans, remembered or search.plans)
     budget = _budget(function, samples, session)
-    refinement = Refinement(plans, 0.0 if remembered else session.options.refine_s)
+    refinement = (
+        Refinement(plans, 0.0, mark.in_place(search))
+        if remembered
+        else Refinement(plans, session.options.refine_s)
+    )
     with session.progress.stage("verify") as stage, session.seconds.of("verify"):
 
         def on_round(done: int, total: int) -> None:
@@ -159,13 +164,13 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
             lambda: [plans.assemble(one) for one in plans.fresh()],
         )
         best = worth_remembering(plans.named, decision.latencies, decision.finalists)
-        mark.write(search.lazy.gap_s, best)
-        kernels = plans.kernels[decision.chosen.name]
-        measured_s = _kernel_seconds(kernels, decision.chosen, samples.inputs, session)
+        mark.write(search.lazy.gap_s, best, in_place=refinement.in_place.seen)
+        measured_s = _kernel_seconds(plans, decision.chosen, samples.inputs, session)
+    learnt = refinement.learnt()
     return Compiled(
-        replace(search, plans=tuple(plans.named.values())),
-        plans.named[decision.chosen.name],
-        kernels,
+        learnt,
+        next(one for one in learnt.plans if one.name == decision.chosen.name),
+        plans.kernels[decision.chosen.name],
         Published(function, decision, samples.inputs, samples.expected),
         measured_s,
     )
@@ -204,24 +209,21 @@ def _assemble_all(plans: WholePlans, wanted: Sequence[NamedPlan]) -> list[PlanEx
 
 
 def _kernel_seconds(
-    plan: FunctionPlan,
+    plans: WholePlans,
     executable: PlanExecutable,
     inputs: dict[str, np.ndarray],
     session: Session,
 ) -> dict[int, float]:
     """Time the kernels inside the executable that ships; views have no kernel."""
+    function = plans.search.enumerated.function.name
     contender = Contender(
-        executable.name, "executable", executable.path, plan.function.name, executable.device
+        executable.name, "executable", executable.path, function, executable.device
     )
     try:
         found = profile_kernels(contender, inputs, session.threads, session.work_dir)
     except MeasureError:
         return {}  # facts for the report alone: the executable has passed its gate without them
-    symbols = {
-        position: kernel_symbol(plan.function.name, position, planned.backend)
-        for position, planned in enumerate(plan.kernels)
-    }
-    return {position: found[symbol] for position, symbol in symbols.items() if symbol in found}
+    return plans.by_position(executable.name, found.kernels_s)
 
 
 def _final_executable(compiled: Sequence[Compiled], session: Session) -> Path:

@@ -3,8 +3,8 @@
 A search under a time budget could go on a little in every run. What is finished stays so, until the
 function, a backend, the candidates that its rule lists, the environment or the budget changes: all
 of these are in the mark's name. Its content is what the table of costs does not hold: how much a
-better plan could still save, the best plan that was measured whole, and how long kernels were tuned
-for better ones. A mark that is damaged or
+better plan could still save, the best plan that was measured whole, what kernels took inside it and
+other plans, and how long kernels were tuned for better ones. A mark that is damaged or
 names what is no longer there counts as absent.
 """
 
@@ -22,6 +22,7 @@ from collage.errors import StoreError
 from collage.frontend.region import region_digest
 from collage.pipeline.session import Session
 from collage.search.function import Enumerated, FunctionSearch
+from collage.search.in_place import Sighting
 from collage.search.launches import predicted_s
 from collage.search.problem import Option, Plan
 from collage.search.worth import NamedPlan
@@ -80,8 +81,23 @@ class SearchMark:
         except (ValueError, KeyError, TypeError):
             return ()
 
+    def in_place(self, search: FunctionSearch) -> Sequence[Sighting]:
+        """Return what was seen of the kernels in place when the remembered plans were compared."""
+        known = {json.dumps(key): key for key in search.costs}
+        try:
+            return [
+                Sighting(known[json.dumps(key)], float(alone_s), float(in_place_s))
+                for key, alone_s, in_place_s in self._read()["in_place"]
+            ]
+        except (ValueError, KeyError, TypeError):
+            return ()
+
     def write(
-        self, gap_s: float, plans: Sequence[NamedPlan] = (), tuned_s: float | None = None
+        self,
+        gap_s: float,
+        plans: Sequence[NamedPlan] = (),
+        tuned_s: float | None = None,
+        in_place: Sequence[Sighting] = (),
     ) -> None:
         """Say that the search has ended, and tuning with that budget (None: no more than before).
 
@@ -90,7 +106,9 @@ class SearchMark:
         """
         tuned_s = max(tuned_s or 0.0, self.tuned_s())
         listed = [_written(plan) for plan in plans]
-        text = json.dumps({"gap_s": gap_s, "plans": listed, "tuned_s": tuned_s})
+        seen = [(one.key, one.alone_s, one.in_place_s) for one in in_place]
+        facts = {"gap_s": gap_s, "plans": listed, "tuned_s": tuned_s, "in_place": seen}
+        text = json.dumps(facts)
         partial = self.path.with_suffix(f".{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

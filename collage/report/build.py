@@ -37,6 +37,7 @@ from collage.report.data import (
 from collage.report.precision import Allowed, FunctionResult, precision_result
 from collage.rules.rule import HOST
 from collage.search.explain import explain
+from collage.search.launches import predicted_s
 from collage.search.problem import UNKNOWN, Option
 
 LIBRARIES = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp", "numpy", "onnx")
@@ -87,7 +88,7 @@ def _raised(run: Run, results: Sequence[FunctionResult]) -> Peaks:
     """Raise the peaks to what the plans' kernels reached: a loaded machine hides its peaks."""
     peaks = run.peaks
     for result in results:
-        function, costs = result.search.enumerated.function, result.search.costs
+        function, costs = result.search.enumerated.function, result.search.lazy.costs
         for position, option in enumerate(result.chosen.plan.options):
             seconds = result.measured_s.get(position)
             if option.backend == HOST or not seconds:
@@ -127,7 +128,14 @@ def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
         tuning=run.tuning,
         notes=run.model.notes,
         precision=precision_result(run.allowed, results) if run.allowed else None,
+        alone_s=_alone_s(results[0]),
     )
+
+
+def _alone_s(result: FunctionResult) -> float | None:
+    """Return what the chosen plan was predicted to take before any was measured whole."""
+    search = result.search
+    return _finite(predicted_s(search.enumerated.problem, search.lazy.costs, result.chosen.plan))
 
 
 def _plan(result: FunctionResult) -> list[PlannedRegion]:
@@ -213,6 +221,7 @@ class _Considered:
         self.peaks = peaks
         self.function = search.enumerated.function
         self.costs = search.costs
+        self.alone = search.lazy.costs
         self.graph = search.enumerated.function.graph
         self.variants = {key: work.variant for key, work in search.enumerated.work.items()}
         self.chosen = set(result.chosen.plan.options)
@@ -239,6 +248,7 @@ class _Considered:
             precision=_precision(self.function, option),
             error=cost.error,
             label=_label(_ops(self.graph, option)),
+            alone_s=self.alone[option.key].seconds,
             predicted_s=cost.seconds,
             low_s=_finite(cost.low),
             high_s=_finite(cost.high),

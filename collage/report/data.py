@@ -105,7 +105,10 @@ class PrecisionResult(_Frozen):
 
 
 class Summary(_Frozen):
-    """The one document of `collage compile --json`."""
+    """The one document of `collage compile --json`.
+
+    `predicted_s` is the sum of the regions' costs in place, `alone_s` that of their costs alone.
+    """
 
     model_sha256: str
     backends: tuple[str, ...]
@@ -123,6 +126,7 @@ class Summary(_Frozen):
     """What kept the model from finer regions, in plain words."""
     precision: PrecisionResult | None = None
     """None where nothing but float32 was allowed."""
+    alone_s: float | None = None
 
     def to_json(self) -> str:
         """Return the document on one line, keys in the documented order."""
@@ -175,10 +179,11 @@ class Alternative(_Frozen):
 class RegionReport(_Frozen):
     """One region of the chosen plan and what else could have run there.
 
-    `measured_s` is the time of the kernel inside the assembled executable, None for views; `bound_s`
-    is what no direct algorithm can beat at the machine's peaks, `limit` ("bytes" or "flops") where it
-    comes from; an algorithm that needs fewer FLOP, like Winograd's, may be faster. Nothing bounds a
-    region in less than float32: the peaks are those of float32.
+    `alone_s` is what the kernel took when it was measured alone; `predicted_s` is that, corrected by what
+    it, or others of its kind, took inside executables; `measured_s` is what it took inside the one that
+    ships, None for views. `bound_s` is what no direct algorithm can beat at the machine's peaks, `limit`
+    ("bytes" or "flops") where it comes from; an algorithm that needs fewer FLOP, like Winograd's, may be
+    faster. Nothing bounds a region in less than float32: the peaks are those of float32.
     """
 
     nodes: tuple[int, ...]
@@ -188,6 +193,7 @@ class RegionReport(_Frozen):
     precision: str = ""
     error: float = 0.0
     label: str = ""
+    alone_s: float | None = None
     predicted_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None

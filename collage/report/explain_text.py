@@ -62,7 +62,8 @@ def node_text(found: NodeExplanation) -> str:
         f"region {found.region_number} of {found.function}: nodes {node_ranges(region.nodes)} on "
         f"{region.backend} {region.variant}".rstrip()
         + "".join(f", {text}" for text in [precision_text(region.precision, region.error)] if text)
-        + f"\npredicted {duration(region.predicted_s)} ({_interval(region.low_s, region.high_s)}), "
+        + f"\nalone {duration(region.alone_s)}, "
+        f"predicted {duration(region.predicted_s)} ({_interval(region.low_s, region.high_s)}), "
         f"measured in place {duration(region.measured_s)}, lower bound {duration(region.bound_s)}"
     ]
     if found.ranked:

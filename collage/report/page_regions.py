@@ -94,7 +94,10 @@ def _sums(function: FunctionReport) -> str:
 
 def region_table(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) -> str:
     """List the regions with their costs; columns that no region has are left out."""
-    columns: list[tuple[str, list[str]]] = [
+    columns: list[tuple[str, list[str]]] = []
+    if any(region.alone_s is not None for region in regions):
+        columns.append(("alone", [duration(region.alone_s) for region in regions]))
+    columns += [
         ("predicted", [duration(region.predicted_s) for region in regions]),
         ("95 % interval", [interval(region.low_s, region.high_s) for region in regions]),
     ]

@@ -45,6 +45,12 @@ class NamedPlan:
     plan: Plan
     single: str = ""
 
+    @classmethod
+    def of(cls, name: str, plan: Plan) -> "NamedPlan":
+        """Name a plan, and see whether it uses one backend; views on the host are of none."""
+        used = [backend for backend in plan.backends if backend != HOST]
+        return cls(name, plan, used[0] if len(used) == 1 else "")
+
 
 def worth_assembling(
     problem: Problem,
@@ -102,11 +108,11 @@ def _plans_of(space: StateSpace, costs: Mapping[Hashable, Cost], count: int) -> 
         plan = Plan((option,), costs[option.key].seconds)
         yield NamedPlan(f"whole-{option.backend}-{rank}", plan, option.backend)
     for rank, plan in enumerate(least_plans(space, costs, count), start=1):
-        yield NamedPlan(f"best-{rank}", plan, _single(plan))
+        yield NamedPlan.of(f"best-{rank}", plan)
     for penalty_s in BORDER_PENALTIES_S:
         fewer = surcharged_plan(space, costs, partial(_same, penalty_s))
         if fewer is not None:
-            yield NamedPlan(f"fewer-borders-{penalty_s * 1e6:.0f}us", fewer, _single(fewer))
+            yield NamedPlan.of(f"fewer-borders-{penalty_s * 1e6:.0f}us", fewer)
     for backend in sorted({option.backend for option in space.options} - {HOST}):
         alone = least_plan(space, partial(_only, costs, backend))
         if alone is not None:
@@ -137,7 +143,7 @@ def _within(
             plan = replace(one.plan, predicted_s=real_s)
             kept.append(replace(one, name=f"budget-{one.name}", plan=plan))
     gentler = enumerate(gentler_plans(priced, errors.tolerance), start=1)
-    return kept + [NamedPlan(f"gentler-{rank}", plan, _single(plan)) for rank, plan in gentler]
+    return kept + [NamedPlan.of(f"gentler-{rank}", plan) for rank, plan in gentler]
 
 
 def _mostly(space: StateSpace, costs: Mapping[Hashable, Cost]) -> Iterator[NamedPlan]:
@@ -161,12 +167,7 @@ def _mostly(space: StateSpace, costs: Mapping[Hashable, Cost]) -> Iterator[Named
 
         plan = surcharged_plan(space, costs, surcharge)
         if plan is not None and plan.reduced:
-            yield NamedPlan(f"mostly-{backend}-{precision}", plan, _single(plan))
-
-
-def _single(plan: Plan) -> str:
-    used = [backend for backend in plan.backends if backend != HOST]
-    return used[0] if len(used) == 1 else ""
+            yield NamedPlan.of(f"mostly-{backend}-{precision}", plan)
 
 
 def _same(surcharge_s: float, option: Option) -> float:

@@ -1,12 +1,20 @@
 """Is the executable right, and not slower than any single toolchain?"""
 
 from collage.verify.contender_process import Contender
-from collage.verify.latency import Arena, Latency, compare_latency, profile_kernels, ratio
+from collage.verify.latency import (
+    Arena,
+    KernelProfile,
+    Latency,
+    compare_latency,
+    profile_kernels,
+    ratio,
+)
 from collage.verify.numerics import OutputCheck, compare_outputs
 
 __all__ = [
     "Arena",
     "Contender",
+    "KernelProfile",
     "Latency",
     "OutputCheck",
     "compare_latency",

@@ -4,7 +4,7 @@ Contenders are separate processes so that no thread pool, allocator or cache of 
 other; each sleeps on its pipe while another runs. Started with one JSON line (kind, path, function,
 inputs, threads); then each line `N` makes N timed calls and answers with a JSON list of seconds, and
 a line `save FILE` writes the outputs of one call of an executable, in order, as .npz; a line
-`profile N` makes N calls of an executable with its kernels timed one by one; `answer FOLDER` and
+`profile N` makes N calls of an executable, and N with its kernels timed one by one; `answer FOLDER` and
 `check FOLDER` run the trials in it (`verify.trials`).
 
 The profile hooks into the virtual machine (`set_instrument`), so it times the very file that ships.
@@ -76,6 +76,7 @@ class _Executable(Runner):
         device: str = "cpu",
     ) -> None:
         super().__init__({name: aligned_copy(value) for name, value in inputs.items()})
+        self._device = device
         self._machine = start_machine(Path(path), threads, device)
         self._function = self._machine[function]
         self._tensors = [as_tensor(value) for value in self.inputs.values()]
@@ -88,10 +89,17 @@ class _Executable(Runner):
         found = [result] if hasattr(result, "shape") else list(result)  # type: ignore[call-overload]
         return [as_array(output) for output in found]
 
-    def profile(self, calls: int) -> dict[str, float]:
-        """Return the median seconds of every kernel by symbol; the hook stays for good."""
+    def profile(self, calls: int) -> dict[str, object]:
+        """Time `calls` calls whole, and in turns with them as many with every kernel timed.
+
+        Returns the median seconds of a whole call ("call_s") and of every kernel by symbol ("kernels_s").
+        """
         import tvm_ffi
 
+        if self._device != "cpu":
+            raise RuntimeError(
+                "kernels on a GPU end after their launch, which is all the host can time"
+            )
         samples: dict[str, list[float]] = {}
         started = 0
 
@@ -103,12 +111,23 @@ class _Executable(Runner):
             started = time.perf_counter_ns()
             return 0
 
-        self._machine["set_instrument"](tvm_ffi.convert(instrument))
-        self()
-        samples.clear()
-        for _ in range(calls):
-            self()
-        return without_hook({name: statistics.median(all_) for name, all_ in samples.items()})
+        hook, set_hook = tvm_ffi.convert(instrument), self._machine["set_instrument"]
+        whole: list[float] = []
+        try:
+            for _ in range(1 + calls):
+                set_hook(None)
+                whole += _timed(self, 1)
+                set_hook(hook)
+                self()
+        finally:
+            set_hook(None)
+        kernels = {name: statistics.median(_later(all_)) for name, all_ in samples.items()}
+        return {"call_s": statistics.median(_later(whole)), "kernels_s": without_hook(kernels)}
+
+
+def _later(samples: Sequence[float]) -> Sequence[float]:
+    """Leave out the first sample, of a call that refilled the caches."""
+    return samples[1:] or samples
 
 
 def without_hook(medians: dict[str, float]) -> dict[str, float]:

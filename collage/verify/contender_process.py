@@ -35,6 +35,14 @@ class Contender:
     patience_s: float = PATIENCE_S
 
 
+@dataclass(frozen=True)
+class KernelProfile:
+    """Median seconds of a whole call, and of every kernel inside such calls by its symbol."""
+
+    call_s: float
+    kernels_s: Mapping[str, float]
+
+
 class ContenderProcess:
     """A started contender. Starting takes about a second; `reason` waits for its end."""
 
@@ -93,13 +101,13 @@ class ContenderProcess:
             raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
         return answer
 
-    def profile(self, calls: int) -> dict[str, float]:
-        """Return the median seconds of every kernel inside `calls` calls, by its symbol."""
+    def profile(self, calls: int) -> KernelProfile:
+        """Time `calls` calls whole, and the kernels inside as many."""
         self._tell(f"profile {calls}")
         answer = self._hear()
         if not isinstance(answer, dict) or "error" in answer:
-            raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
-        return answer
+            raise MeasureError(f"{self.contender.name} cannot be profiled: {_error_of(answer)}")
+        return KernelProfile(**answer)
 
     def answer(self, trials: Path) -> None:
         """Write what it makes of every trial in the folder."""

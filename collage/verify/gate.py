@@ -27,6 +27,7 @@ from collage.verify.contender_process import Contender
 from collage.verify.frameworks import REDUCED, original_frameworks
 from collage.verify.latency import (
     Arena,
+    KernelProfile,
     Latency,
     OnRound,
     fastest_first,
@@ -47,10 +48,6 @@ COPIES = 4
 """Times that a loaded executable holds its weights: the file, the blob, and what a library packs."""
 
 
-NextHeat = Callable[[str, Mapping[str, Errors]], "Sequence[PlanExecutable]"]
-"""More plans, given who leads and the errors so far."""
-
-
 @dataclass(frozen=True)
 class PlanExecutable:
     """An assembled plan: `single` names the one backend it uses, "" for a mix."""
@@ -62,6 +59,25 @@ class PlanExecutable:
     reduced: bool = False
     device: str = "cpu"
     """What it was assembled for."""
+
+
+@dataclass(frozen=True)
+class Standings:
+    """How plans stand after a heat.
+
+    Attributes:
+        order: those that are loaded, fastest first.
+        errors: of all that were tried so far, under a budget.
+        profile: times one that is loaded and its kernels; raises MeasureError.
+    """
+
+    order: Sequence[str]
+    errors: Mapping[str, Errors]
+    profile: Callable[[str], KernelProfile]
+
+
+NextHeat = Callable[[Standings], Sequence[PlanExecutable]]
+"""More plans; none ends the heats."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +154,7 @@ class Gate:
         plans: Sequence[PlanExecutable],
         inputs: dict[str, np.ndarray],
         expected: Mapping[str, np.ndarray],
-        next_heat: NextHeat = lambda leader, errors: (),
+        next_heat: NextHeat = lambda standings: (),
         reserves: Callable[[], Sequence[PlanExecutable]] = tuple,
     ) -> Decision:
         """Choose the executable that ships.
@@ -148,7 +164,7 @@ class Gate:
             plans: the assembled plans, single-toolchain ones included.
             inputs: input arrays in the function's order.
             expected: the original model's outputs.
-            next_heat: more plans for a heat; none ends the heats.
+            next_heat: more plans, given how those so far stand; none ends the heats.
             reserves: plans that are tried only where all others are slower than a framework.
 
         Raises:
@@ -171,7 +187,7 @@ class Gate:
             if not final.passed and (back := _sent_home(arena, heats, reserves)):
                 for name in {one.name for one in baselines} & set(arena.names):
                     arena.leave(name)
-                self._run_heats(arena, examiner, heats, back, lambda leader, errors: ())
+                self._run_heats(arena, examiner, heats, back, lambda standings: ())
                 final = self._final(arena, examiner, heats, baselines)
         return Decision(
             final.chosen,
@@ -214,8 +230,9 @@ class Gate:
                 found = arena.race(arena.names, SCREEN_S, self.on_round)
                 heats.latencies |= found
                 order = fastest_first(found)
+                standings = Standings(order, examiner.errors, arena.profile)
+                waiting = waiting or list(next_heat(standings))
                 _dismiss(arena, order, {plan.name for plan in heats.met if plan.single})
-                waiting = waiting or list(next_heat(order[0], examiner.errors))
 
     def _final(
         self, arena: Arena, examiner: "Examiner", heats: _Heats, baselines: Sequence[Contender]

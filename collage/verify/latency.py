@@ -19,13 +19,13 @@ import numpy as np
 
 from collage.errors import MeasureError
 from collage.runtime.arrays import save_arrays
-from collage.verify.contender_process import Contender, ContenderProcess
+from collage.verify.contender_process import Contender, ContenderProcess, KernelProfile
 
 SLICE_S = 0.06
 LEAST_ROUNDS = 5
 CONFIDENCE_SPREAD = 0.98
 """Ranks on either side of the median, in square roots of the number of rounds, for 95 %."""
-PROFILE_S = 1.0
+PROFILE_S = 1.5
 
 OnRound = Callable[[int, int], None]
 
@@ -112,11 +112,11 @@ class Arena:
         """Return a contender's largest error of every output. Raises MeasureError if it dies."""
         return self._processes[name].check(trials)
 
-    def profile(self, name: str) -> dict[str, float]:
-        """Return the median seconds of every kernel of an executable by its symbol."""
+    def profile(self, name: str) -> KernelProfile:
+        """Time an executable and its kernels. Raises MeasureError if it dies, or runs on a GPU."""
         process = self._processes[name]
         call_s = statistics.median(process.run(4)[1:])
-        return process.profile(min(200, max(5, math.ceil(PROFILE_S / max(call_s, 1e-7)))))
+        return process.profile(min(200, max(5, math.ceil(PROFILE_S / 2 / max(call_s, 1e-7)))))
 
     def compare(
         self, names: Sequence[str], seconds_each: float, on_round: OnRound | None = None
@@ -205,11 +205,11 @@ def compare_latency(
 
 def profile_kernels(
     contender: Contender, inputs: dict[str, np.ndarray], threads: int, work_dir: Path
-) -> dict[str, float]:
-    """Time every kernel inside a running executable; return median seconds by the kernel's symbol.
+) -> KernelProfile:
+    """Time an executable and every kernel inside it.
 
     Raises:
-        MeasureError: it does not load, or dies.
+        MeasureError: it does not load, dies, or runs on a GPU.
     """
     with Arena(inputs, threads, work_dir) as arena:
         for reason in arena.enter([contender]).values():

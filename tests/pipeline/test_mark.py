@@ -7,6 +7,7 @@ import pytest
 from collage.cost import Cost
 from collage.pipeline.mark import SearchMark, worth_remembering
 from collage.search.function import Enumerated, FunctionSearch
+from collage.search.in_place import Sighting
 from collage.search.problem import Option, Plan, Problem
 from collage.search.worth import NamedPlan
 from collage.verify import Latency
@@ -40,6 +41,16 @@ def test_plans_come_back_with_the_costs_of_now(search, tmp_path):
     assert [file.name for file in mark.path.parent.iterdir()] == ["mark"]
 
 
+def test_what_was_seen_in_place_comes_back_while_its_candidates_are_there(search, tmp_path):
+    mark = SearchMark(tmp_path / "mark")
+    assert mark.in_place(search) == ()
+    seen = [Sighting(A.key, 1.0, 1.5), Sighting(B.key, 2.0, 1.9)]
+    mark.write(0.0, in_place=seen)
+    assert mark.in_place(search) == seen
+    mark.write(0.0, in_place=[*seen, Sighting(("digest-c", "ov 1", ""), 1.0, 1.0)])
+    assert mark.in_place(search) == ()
+
+
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"gap_s": "x"}', '{"plans": [{"options": [7]}]}']
 )
@@ -48,6 +59,7 @@ def test_a_damaged_mark_counts_as_absent(search, tmp_path, content):
     mark.path.write_text(content)
     assert mark.gap_s() is None
     assert mark.plans(search) == ()
+    assert mark.in_place(search) == ()
 
 
 def test_plans_of_candidates_that_are_gone_are_forgotten(search, tmp_path):

@@ -13,7 +13,8 @@ from tests.report.sample import sample_report
 
 KEYS = {
     "": ["model_sha256", "backends", "threads", "latency", "speedup_over_best", "predicted_s", "plan",
-         "candidates", "seconds", "gate", "bundle", "tuning", "notes", "precision"],
+         "candidates", "seconds", "gate", "bundle", "tuning", "notes", "precision",
+         "alone_s"],
     "latency": ["collage_s", "baselines", "baseline_reasons"],
     "candidates": ["enumerated", "unique", "measured", "cached", "invalid"],
     "seconds": ["import", "enumerate", "measure", "search", "tune", "assemble", "verify"],
