@@ -8,6 +8,7 @@ heats bring nothing faster, when there is nothing new to try, or when time is up
 """
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -58,7 +59,8 @@ class Refinement:
         self._deadline: float | None = None
         self._tightened = 0
         self._tried = {plan.plan.options for plan in plans.named.values()}
-        self._profiled: set[str] = set()
+        self._profiles: dict[str, KernelProfile] = {}
+        self._heats_s: dict[str, list[float]] = {}
         self._leader = ""
         self._in_vain = 0
         self._correct()
@@ -68,7 +70,7 @@ class Refinement:
         if not self._seconds:
             return []
         self._learn(standings)
-        leader = standings.order[0]
+        leader = next(iter(standings.latencies))
         calibration = self._calibration(standings.errors)
         limit = calibration.limit() if calibration else None
         below = calibration.next_below() if calibration else 0.0
@@ -88,22 +90,23 @@ class Refinement:
 
     def _learn(self, standings: Standings) -> None:
         """Profile the fastest plan, the one that should have been, and the fastest of one toolchain."""
-        order = standings.order
+        order = list(standings.latencies)
         favourite = min(order, key=lambda name: self._predicted_s(self._plan(name)))
         single = next((name for name in order if self._plans.named[name].single), order[0])
         for name in dict.fromkeys((order[0], favourite, single)):
-            if name in self._profiled:
-                continue
-            self._profiled.add(name)
-            try:
-                self._see(name, standings.profile(name))
-            except MeasureError:
-                continue  # on a GPU kernels cannot be timed in place
+            if name not in self._profiles:
+                try:
+                    self._profiles[name] = standings.profile(name)
+                except MeasureError:
+                    continue  # on a GPU kernels cannot be timed in place
+        for name in self._profiles.keys() & standings.latencies.keys():
+            self._heats_s.setdefault(name, []).append(standings.latencies[name].seconds)
+        self.in_place.seen.clear()
+        for name, profile in self._profiles.items():
+            kernels_s = self._plans.by_position(name, profile.kernels_s)
+            usual_s = statistics.median(self._heats_s[name])
+            self.in_place.add(self._plan(name), kernels_s, profile.call_s, usual_s)
         self._correct()
-
-    def _see(self, name: str, profile: KernelProfile) -> None:
-        kernels_s = self._plans.by_position(name, profile.kernels_s)
-        self.in_place.add(self._plan(name), kernels_s, profile.call_s)
 
     def _correct(self) -> None:
         """Price everything with what is known in place."""

@@ -39,22 +39,26 @@ class InPlace:
     """Of kernels alone."""
     seen: list[Sighting] = field(default_factory=list)
 
-    def add(self, plan: Plan, kernels_s: Mapping[int, float], call_s: float) -> None:
+    def add(
+        self, plan: Plan, kernels_s: Mapping[int, float], call_s: float, usual_s: float
+    ) -> None:
         """Take in the kernels of one plan.
 
         Args:
             plan: what ran.
             kernels_s: seconds of its kernels by their position; views have none.
-            call_s: of one whole call.
+            call_s: of one whole call at that moment.
+            usual_s: of one whole call, as it was compared with others.
         """
         total_s = sum(kernels_s.values())
         if not total_s:
             return
+        pace = usual_s / max(call_s, total_s)
         rest_s = max(0.0, call_s - total_s) / len(kernels_s)
-        scale = min(1.0, call_s / total_s)
         for position, seconds in kernels_s.items():
             key = plan.options[position].key
-            self.seen.append(Sighting(key, self.costs[key].seconds, scale * seconds + rest_s))
+            alone_s = self.costs[key].seconds
+            self.seen.append(Sighting(key, alone_s, pace * (seconds + rest_s)))
 
     def corrected(self) -> dict[Hashable, Cost]:
         """Return the costs in place: seen, or as far off as others were; without sightings, as they are."""

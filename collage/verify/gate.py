@@ -66,12 +66,12 @@ class Standings:
     """How plans stand after a heat.
 
     Attributes:
-        order: those that are loaded, fastest first.
+        latencies: of those that are loaded, fastest first.
         errors: of all that were tried so far, under a budget.
         profile: times one that is loaded and its kernels; raises MeasureError.
     """
 
-    order: Sequence[str]
+    latencies: Mapping[str, Latency]
     errors: Mapping[str, Errors]
     profile: Callable[[str], KernelProfile]
 
@@ -230,7 +230,8 @@ class Gate:
                 found = arena.race(arena.names, SCREEN_S, self.on_round)
                 heats.latencies |= found
                 order = fastest_first(found)
-                standings = Standings(order, examiner.errors, arena.profile)
+                ranked = {name: found[name] for name in order}
+                standings = Standings(ranked, examiner.errors, arena.profile)
                 waiting = waiting or list(next_heat(standings))
                 _dismiss(arena, order, {plan.name for plan in heats.met if plan.single})
 

@@ -14,7 +14,7 @@ from collage.search.problem import Option, Problem
 from collage.search.reduced import ErrorBudget, PricedPlans, expected_error, gentler_plans
 from collage.search.shortest_path import find_plan, valid_space
 from collage.search.worth import NamedPlan
-from collage.verify import KernelProfile
+from collage.verify import KernelProfile, Latency
 from collage.verify.gate import PlanExecutable, Standings
 from tests.search.oracle import chain
 from tests.search.test_reduced import ERRORS, problem_and_costs
@@ -48,7 +48,7 @@ def standing(leader, errors):
     def profile(name):
         raise MeasureError("not here")
 
-    return Standings([leader], errors, profile)
+    return Standings({leader: Latency(1.0)}, errors, profile)
 
 
 def in_float32(problem, costs):
@@ -127,7 +127,8 @@ def compared(plans, real_s, order):
         kernels = {str(p): real_s[o.backend] for p, o in enumerate(plans.named[name].plan.options)}
         return KernelProfile(sum(kernels.values()), kernels)
 
-    return Standings(order, {}, profile)
+    latencies = {name: Latency(profile(name).call_s) for name in order}
+    return Standings(latencies, {}, profile)
 
 
 def test_a_toolchain_that_is_slower_in_place_gives_way(two_toolchains):

@@ -31,12 +31,12 @@ def in_place():
 
 def test_nothing_seen_corrects_nothing(in_place):
     assert in_place.corrected() == in_place.costs
-    in_place.add(PLAN, {}, 1e-3)
+    in_place.add(PLAN, {}, 1e-3, 1e-3)
     assert in_place.corrected() == in_place.costs
 
 
 def test_the_kernels_seen_add_up_to_the_call(in_place):
-    in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 0.4e-3}, 3.7e-3)
+    in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 0.4e-3}, 3.7e-3, 3.7e-3)
     costs = in_place.corrected()
     assert predicted_s(in_place.problem, costs, PLAN) == pytest.approx(3.7e-3)
     assert costs["winograd-f2-1"].seconds == pytest.approx(2.1e-3)  # its share of the rest
@@ -45,13 +45,20 @@ def test_the_kernels_seen_add_up_to_the_call(in_place):
 
 
 def test_kernels_that_were_slowed_by_being_timed_add_up_to_the_call_too(in_place):
-    in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 1e-3}, 3.6e-3)
+    in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 1e-3}, 3.6e-3, 3.6e-3)
     assert in_place.corrected()["onednn--0"].seconds == pytest.approx(0.9e-3)
     assert predicted_s(in_place.problem, in_place.corrected(), PLAN) == pytest.approx(3.6e-3)
 
 
+def test_the_pace_is_that_of_the_comparison(in_place):
+    in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 0.4e-3}, 3.7e-3, 7.4e-3)
+    costs = in_place.corrected()
+    assert predicted_s(in_place.problem, costs, PLAN) == pytest.approx(7.4e-3)
+    assert costs["winograd-f2-1"].seconds == pytest.approx(4.2e-3)
+
+
 def test_what_was_not_seen_is_off_as_its_kind_is_and_what_is_unlike_all_as_all_are(in_place):
-    in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 0.5e-3}, 3.5e-3)
+    in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 0.5e-3}, 3.5e-3, 3.5e-3)
     costs = in_place.corrected()
     overall = 3.5 / 3
     assert costs["openvino--3"].seconds == pytest.approx(overall * 1e-3)
