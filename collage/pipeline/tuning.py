@@ -66,9 +66,12 @@ def tuned_search(
         session.options.store_dir, session.environment, session.store, time.monotonic
     )
     budget_s = session.options.tune_s
-    if prospects and budget_s > mark.tuned_s():
-        _tune(prospects, records, reference_dir, search, session)
-        mark.write(search.lazy.gap_s, tuned_s=budget_s)
+    if budget_s > mark.tuned_s():
+        remembered, seen = mark.plans(search), mark.in_place(search)
+        if prospects:
+            _tune(prospects, records, reference_dir, search, session)
+            remembered, seen = (), ()
+        mark.write(search.lazy.gap_s, remembered, budget_s, seen)
     best = _best_records(prospects, records, toolchain(session.threads, device))
     if best:
         search = _with_tuned(search, best, backend, reference_dir, session)

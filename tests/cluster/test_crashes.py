@@ -1,7 +1,6 @@
 """kill -9 of a measuring pod and of the controller: no cost that was in the store is measured again.
 
-KILLS=10 kills a pod ten times instead of two, each time of a search in a store of its own, and
-compares what plans cost, which says something only where no other test runs beside.
+A pod is killed `KILLS` times (`tests.kills`), each time of a search in a store of its own.
 """
 
 import os
@@ -21,14 +20,11 @@ from collage.pipeline.request import submit
 from collage.report.terminal import Progress
 from collage.store import open_store
 from tests.cluster.conftest import measured
+from tests.kills import ALONE, KILLS, NOISE
 from tests.pipeline.test_compile import small_model
 from tests.servers.played_pod import ROOT
 
 QUIET = Progress(quiet=True)
-ALONE = "KILLS" in os.environ
-KILLS = int(os.environ.get("KILLS", "2"))
-NOISE = 1.5
-"""Between plan costs of searches that measured everything anew, on a machine that does more than that."""
 
 
 def until(ask, timeout_s=90):

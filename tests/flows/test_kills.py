@@ -3,8 +3,9 @@
 Every round has a bucket of its own. What the second run finds there decides what it may measure: half of
 the second runs are on another machine (another local folder), which knows nothing but the store.
 
-KILLS=10 does ten rounds of each instead of two, and compares what plans cost, which says something only
-where no other test runs beside.
+There are `KILLS` rounds of each (`tests.kills`). What is compared is what assembled plans cost, interleaved
+with the baselines: the sum of its kernels' costs is shown, but one kernel that was timed while others
+worked makes it six times as large.
 """
 
 import os
@@ -20,17 +21,11 @@ import pytest
 pytest.importorskip("prefect")
 
 from tests.flows.runs import Runs
+from tests.kills import ALONE, KILLS, NOISE
 from tests.servers.fixtures import running
 from tests.servers.receiver import wait_for
 from tests.store import versitygw
 from tests.store.conftest import Bucket
-
-ALONE = "KILLS" in os.environ
-ROUNDS = int(os.environ.get("KILLS", "2"))
-NOISE = 1.5
-"""Bundles of some 12 us, measured minutes apart on a machine that others use, differ by no more. What is
-compared is what the assembled plan costs, interleaved with the baselines: the sum of its kernels' costs is
-shown, but one kernel that was timed while others worked makes it six times as large."""
 
 BUDGET_S = 180
 """Enough to measure all: what is compared are plans, not how far a search came while others worked."""
@@ -123,7 +118,7 @@ def killed_server(runs, moment_s, s3, chance):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300 + 180 * ROUNDS)
+@pytest.mark.timeout(300 + 180 * KILLS)
 @pytest.mark.parametrize("kill", [killed_flow, killed_server], ids=["flow", "S3 server"])
 def test_killed_at_any_moment_it_goes_on_where_it_was(kill, make_runs, undisturbed, s3, capsys):
     run_s, whole_s = undisturbed
@@ -133,7 +128,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(kill, make_runs, undisturb
         f"\n  undisturbed: {run_s:.1f} s, assembled {whole_s * 1e6:.1f} us; seed {os.getpid()}",
     )
     say(capsys, HEAD)
-    for number in range(ROUNDS):
+    for number in range(KILLS):
         one = one_round(kill, make_runs, s3, number, run_s, chance)
         say(capsys, one.line(number + 1))
         if ALONE:

@@ -85,6 +85,22 @@ def test_a_budget_is_spent_once_and_its_records_serve_later_runs(model, tmp_path
 
 
 @pytest.mark.slow
+def test_where_nothing_was_worth_tuning_the_next_run_does_not_ask_again(
+    model, tmp_path, monkeypatch
+):
+    # A run sees higher peaks than the one before, or lower ones: its prospects would be others.
+    store = tmp_path / "store"
+    with monkeypatch.context() as patched:
+        patched.setattr("collage.pipeline.tuning.find_prospects", lambda *_: [])
+        first = compiled(model, store, tmp_path / "a", 5.0)
+    second = compiled(model, store, tmp_path / "b", 5.0)
+    assert (first.tuning.trials, second.tuning.trials) == (0, 0)
+    assert second.candidates.measured == 0
+    third = compiled(model, store, tmp_path / "c", 6.0)
+    assert third.tuning.trials > 0
+
+
+@pytest.mark.slow
 def test_a_killed_compile_keeps_every_finished_trial_and_goes_on(model, tmp_path):
     store = tmp_path / "store"
     command = [

@@ -27,20 +27,11 @@ from collage.options import Options
 from collage.runtime.cuda import cuda
 from collage.runtime.exchange import _device_tensor
 from tests.backends.nvidia.faulty import CrashingBackend
+from tests.backends.nvidia.gpu_log import LOG, _log, logged  # noqa: F401
 from tests.backends.nvidia.plans import BACKENDS, bundle_of, check, plan_of, run_plan, windows
 from tests.backends.regions import _function, _weight, convolutions
 
-LOG = Path(os.environ["SIMULATED_GPU_LOG"])
 TOOLKIT = Path(os.environ["CUDA_HOME"])
-
-
-@pytest.fixture(autouse=True)
-def _log():
-    LOG.write_text("")
-
-
-def logged(word):
-    return [line for line in LOG.read_text().splitlines() if line.startswith(word)]
 
 
 @pytest.mark.parametrize("model", [convolutions, windows])
@@ -86,11 +77,6 @@ def test_a_plan_with_a_region_on_the_host_is_not_captured(tmp_path):
     assert logged("run cudnnConvolution")
 
 
-@pytest.fixture
-def own_store(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-
-
 PROVIDERS = {"onnxruntime-cuda": "session cuda", "tensorrt": "session tensorrt"}
 
 
@@ -103,7 +89,7 @@ def test_a_session_copies_nothing_waits_for_nothing_and_is_not_captured(tmp_path
     assert not [*logged("hidden copy"), *logged("synchronised"), *logged("begin capture")]
 
 
-def test_the_options_of_a_session_keep_the_precision(tmp_path, own_store):
+def test_the_options_of_a_session_keep_the_precision(tmp_path):
     check(plan_of(convolutions(tmp_path), BACKENDS["onnxruntime-cuda"], "channels-last"), tmp_path)
     (options,) = logged("session cuda")
     assert options.split()[2:] == [
@@ -120,7 +106,7 @@ def test_the_options_of_a_session_keep_the_precision(tmp_path, own_store):
         assert "trt_bf16_enable" not in options
 
 
-def test_an_engine_is_built_once_and_travels_in_the_executable(tmp_path, own_store):
+def test_an_engine_is_built_once_and_travels_in_the_executable(tmp_path):
     """The second compile finds it in the store; what is assembled of it needs the store no more."""
     function, backend = windows(tmp_path), BACKENDS["tensorrt"]
     regions = len(plan_of(function, backend).kernels)
@@ -133,7 +119,7 @@ def test_an_engine_is_built_once_and_travels_in_the_executable(tmp_path, own_sto
     assert len(logged("build engine")) == len(logged("load engine")) == regions
 
 
-def test_another_library_or_gpu_has_engines_of_its_own(tmp_path, monkeypatch, own_store):
+def test_another_library_or_gpu_has_engines_of_its_own(tmp_path, monkeypatch):
     function, backend = convolutions(tmp_path), BACKENDS["tensorrt"]
     backend.compile(function, function.graph.everything, 1)
     built = len(logged("build engine"))
