@@ -49,7 +49,7 @@ def measure(
     return {
         "model": model.name, "compile": cold | {"bundle": bundle.name}, "cold_s": cold_s, "warm_s": warm_s,
         "warm_measured": again["candidates"]["measured"], "bench": compared,
-        "peak_bytes": peak_bytes, "plan": again["plan"],
+        "peak_bytes": peak_bytes, "plan": again["plan"], "revision": revision(),
     }  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def document(found: list[dict], threads: int) -> str:  # type: ignore[type-arg]
     mean = geometric_mean(speedups)
     return (
         f"## {'One thread' if threads == 1 else f'{threads} threads'}\n\n"
-        f"`python -m benchmarks.models --threads {threads}` on {machine()}.\n"
+        f"`python -m benchmarks.models --threads {threads}` on {machine()}{_revisions(found)}.\n"
         "Latencies are medians of interleaved rounds in fresh processes; the speedup is the median of the\n"
         "ratios of every round, which cancels what the machine does to all in it. Predictions sum up what\n"
         "the kernels cost in place, after refinement, and are compared with the gate that followed; next to\n"
@@ -178,7 +178,7 @@ def _off(found: list[dict], which: str) -> str:  # type: ignore[type-arg]
 
 
 def machine() -> str:
-    """Name the processor, its cores, the system, the versions that matter, and the revision."""
+    """Name the processor, its cores, the system and the versions that matter."""
     names = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp")
     versions = ", ".join(f"{name} {version(name)}" for name in names)
     cpu = "unknown"
@@ -186,12 +186,24 @@ def machine() -> str:
         if line.startswith("model name"):
             cpu = line.partition(":")[2].strip()
             break
-    described = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"],
-        capture_output=True, text=True,
-    )  # fmt: skip
-    at = f", at {described.stdout.strip()}" if described.returncode == 0 else ""
-    return f"{cpu}, {os.cpu_count()} cores, {platform.system()}, {versions}{at}"
+    return f"{cpu}, {os.cpu_count()} cores, {platform.system()}, {versions}"
+
+
+def revision() -> str:
+    """Return the short name of the commit, "" outside a repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def _revisions(found: list[dict]) -> str:  # type: ignore[type-arg]
+    """Write which commit the rows are of; the most common one without its models."""
+    models: dict[str, list[str]] = {}
+    for one in found:
+        if at := one.get("revision"):
+            models.setdefault(at, []).append(one["model"])
+    first, *others = sorted(models, key=lambda at: -len(models[at])) or [""]
+    texts = [first, *(f"{at} ({', '.join(models[at])})" for at in others)]
+    return f", at {', '.join(texts)}" if first else ""
 
 
 if __name__ == "__main__":

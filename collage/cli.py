@@ -20,7 +20,7 @@ from collage.cli_base import command, duration, parse_dims, parse_shapes, say, s
 from collage.cli_candidates import add_candidates_command
 from collage.cli_registry import add_registry_commands
 from collage.cli_store import add_store_commands
-from collage.errors import CollageError, InputError, OptionError
+from collage.errors import CollageError, InputError, MeasureError, OptionError
 from collage.options import DEFAULT_TOLERANCE, DEVICES, EFFORTS, Options, Precision
 from collage.runtime.arrays import restored, save_arrays
 
@@ -232,6 +232,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     from collage.verify import ratio
 
     found = compare_bundle(arguments.bundle, arguments.model, arguments.seconds)
+    if reason := found["collage"].reason:
+        raise MeasureError(f"{arguments.bundle} does not run here: {reason}")
     facts: dict[str, object] = {}
     rows: list[str] = []
     for name, latency in found.items():

@@ -117,6 +117,16 @@ class _Heats:
     latencies: dict[str, Latency] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
 
+    def survivors(self, found: Mapping[str, Latency]) -> dict[str, Latency]:
+        """Return the latencies of those that have not died; the others are rejected with the reason."""
+        self.rejected |= {name: one.reason for name, one in found.items() if one.reason}
+        return {name: one for name, one in found.items() if not one.reason}
+
+    def none_left(self) -> GateError:
+        """Say why no plan is left."""
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in self.rejected.items())
+        return GateError(f"no executable computes the original model's numbers: {reasons}")
+
     def inside(self, arena: Arena) -> "list[PlanExecutable]":
         """Return the plans that are in the arena now."""
         return [plan for plan in self.met if plan.name in arena.names]
@@ -227,12 +237,12 @@ class Gate:
                     heats.rejected[plan.name] = why
                     arena.leave(plan.name)
             if arena.names:
-                found = arena.race(arena.names, SCREEN_S, self.on_round)
+                found = heats.survivors(arena.race(arena.names, SCREEN_S, self.on_round))
                 heats.latencies |= found
                 order = fastest_first(found)
-                ranked = {name: found[name] for name in order}
-                standings = Standings(ranked, examiner.errors, arena.profile)
-                waiting = waiting or list(next_heat(standings))
+                if order and not waiting:
+                    ranked = {name: found[name] for name in order}
+                    waiting = [*next_heat(Standings(ranked, examiner.errors, arena.profile))]
                 _dismiss(arena, order, {plan.name for plan in heats.met if plan.single})
 
     def _final(
@@ -241,13 +251,16 @@ class Gate:
         """Compare the plans in the arena with the original frameworks, which stay in it."""
         best = heats.inside(arena)
         if not best:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in heats.rejected.items())
-            raise GateError(f"no executable computes the original model's numbers: {reasons}")
+            raise heats.none_left()
         refused = arena.enter(baselines)
         running = [one.name for one in baselines if one.name not in refused]
         excused = examiner.excuse(set(running) & REDUCED)
         names = [*(plan.name for plan in best), *running]
         found = arena.compare(names, self.seconds_each, self.on_round)
+        alive = heats.survivors({plan.name: found[plan.name] for plan in best})
+        best = [plan for plan in best if plan.name in alive]
+        if not best:
+            raise heats.none_left()
         found |= {name: Latency(math.nan, reason=why) for name, why in refused.items()}
         judging = [one.name for one in baselines if one.name not in excused]
         return _Final(found, excused, tuple(best), *choose(best, found, judging))

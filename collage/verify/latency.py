@@ -121,42 +121,69 @@ class Arena:
     def compare(
         self, names: Sequence[str], seconds_each: float, on_round: OnRound | None = None
     ) -> dict[str, Latency]:
-        """Run contenders interleaved, each for `seconds_each` in all, and return their latencies."""
-        total = self._rounds_in(seconds_each, names)
-        samples = self._run(list(names), total, on_round, race=False)
-        return {name: _summary(rounds) for name, rounds in samples.items()}
+        """Run contenders interleaved, each for `seconds_each` in all, and return their latencies.
+
+        One that dies leaves the arena; its latency says why.
+        """
+        return self._latencies(names, seconds_each, on_round, race=False)
 
     def race(
         self, names: Sequence[str], seconds_each: float, on_round: OnRound | None = None
     ) -> dict[str, Latency]:
         """Like `compare`, but a contender that is surely slower than the leader stops early."""
-        total = self._rounds_in(seconds_each, names)
-        samples = self._run(list(names), total, on_round, race=True)
-        return {name: _summary(rounds) for name, rounds in samples.items()}
+        return self._latencies(names, seconds_each, on_round, race=True)
 
-    def _rounds_in(self, seconds_each: float, names: Sequence[str]) -> int:
+    def _latencies(
+        self, names: Sequence[str], seconds_each: float, on_round: OnRound | None, race: bool
+    ) -> dict[str, Latency]:
+        died: dict[str, str] = {}
+        rounds = self._rounds_in(seconds_each, names, died)
+        samples = self._run(names, rounds, on_round, race, died)
+        for name in died:
+            self.leave(name)
+        return {
+            name: Latency(math.nan, reason=died[name]) if name in died else _summary(samples[name])
+            for name in names
+        }
+
+    def _try(self, name: str, calls: int, died: dict[str, str]) -> list[float]:
+        """Run a contender; one that does not survive it is noted, and has no samples."""
+        try:
+            return self._processes[name].run(calls)
+        except MeasureError as error:
+            died[name] = str(error)
+            return []
+
+    def _rounds_in(self, seconds_each: float, names: Sequence[str], died: dict[str, str]) -> int:
         slices = []
         for name in names:
-            process = self._processes[name]
-            if name not in self._calls:
-                call_s = statistics.median(process.run(4)[1:])
+            if name not in self._calls and (first := self._try(name, 4, died)):
+                call_s = statistics.median(first[1:])
                 self._calls[name] = max(3, math.ceil(SLICE_S / max(call_s, 1e-7))) + 1
-            slices.append(self._calls[name] * statistics.median(process.run(2)))
-        return max(LEAST_ROUNDS, round(seconds_each / max(SLICE_S, *slices)))
+            if name not in died and (pair := self._try(name, 2, died)):
+                slices.append(self._calls[name] * statistics.median(pair))
+        return max(LEAST_ROUNDS, round(seconds_each / max([SLICE_S, *slices])))
 
     def _run(
-        self, order: list[str], total: int, on_round: OnRound | None, race: bool
+        self,
+        names: Sequence[str],
+        total: int,
+        on_round: OnRound | None,
+        race: bool,
+        died: dict[str, str],
     ) -> dict[str, list[list[float]]]:
+        order = [name for name in names if name not in died]
         samples: dict[str, list[list[float]]] = {name: [] for name in order}
         for done in range(total):
             for name in order:
-                samples[name].append(self._processes[name].run(self._calls[name])[1:])
-            if race and done + 1 >= LEAST_ROUNDS:
+                samples[name].append(self._try(name, self._calls[name], died)[1:])
+            order = [name for name in order if name not in died]
+            if race and order and done + 1 >= LEAST_ROUNDS:
                 order = _still_running(order, samples)
             order = order[1:] + order[:1]
             if on_round:
                 on_round(done + 1, total)
-            if race and len(order) == 1:
+            if not order or (race and len(order) == 1):
                 break
         return samples
 

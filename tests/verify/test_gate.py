@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from collage.errors import MeasureError
+from collage.errors import GateError, MeasureError
 from collage.verify.gate import Budget, Examiner, Gate, PlanExecutable, choose
 from collage.verify.latency import Latency
 from tests.frontend.build import imported, model
@@ -214,3 +214,59 @@ def test_reserves_are_not_asked_for_where_the_gate_passes(tmp_path, monkeypatch)
     mix = PlanExecutable("mix", tmp_path / "mix", 1.0)
     found = gate.decide(function, [mix], {}, {"y": np.float32([1, 2])}, reserves=reserves)
     assert found.passed
+
+
+class DeadlyArena(BusyArena):
+    """An arena in which contenders die: some in a race, some in a comparison."""
+
+    def __init__(self, seconds, in_races=(), in_comparisons=()):
+        super().__init__(seconds, "")
+        self._in_races, self._in_comparisons = in_races, in_comparisons
+
+    def race(self, names, seconds_each, on_round=None):
+        return self._without(super().race(names, seconds_each), self._in_races)
+
+    def compare(self, names, seconds_each, on_round=None):
+        return self._without(super().compare(names, seconds_each), self._in_comparisons)
+
+    def _without(self, found, dying):
+        for name in set(dying) & set(found):
+            self.leave(name)
+            found[name] = Latency(math.nan, reason=f"{name} died while it ran")
+        return found
+
+
+def decided(arena, tmp_path, monkeypatch, singles):
+    monkeypatch.setattr("collage.verify.gate.Arena", arena)
+    plans = []
+    for name, single in singles.items():
+        (tmp_path / name).write_bytes(b"")
+        plans.append(PlanExecutable(name, tmp_path / name, 1.0, single))
+    function = examiner(tmp_path, {}).function
+    gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
+    return gate.decide(function, plans, {}, {"y": np.float32([1.0, 2.0])})
+
+
+PLANS = {"mix-1": "", "mix-2": "", "alone": "tvm"}
+SECONDS = {"mix-1": 0.5, "mix-2": 0.8, "alone": 0.9, "onnxruntime": 1.0, "openvino": 1.0}
+
+
+@pytest.mark.parametrize("where", ["in_races", "in_comparisons"])
+def test_a_plan_that_dies_is_rejected_and_the_others_go_on(tmp_path, monkeypatch, where):
+    arena = DeadlyArena(SECONDS, **{where: ["mix-1"]})
+    decision = decided(arena, tmp_path, monkeypatch, PLANS)
+    assert (decision.chosen.name, decision.passed) == ("mix-2", True)
+    assert decision.rejected == {"mix-1": "mix-1 died while it ran"}
+
+
+def test_a_framework_that_dies_refuses_nothing(tmp_path, monkeypatch):
+    arena = DeadlyArena(SECONDS | {"openvino": 0.1}, in_comparisons=["openvino"])
+    decision = decided(arena, tmp_path, monkeypatch, PLANS)
+    assert (decision.chosen.name, decision.passed) == ("mix-1", True)
+    assert decision.baselines["openvino"].reason == "openvino died while it ran"
+
+
+@pytest.mark.parametrize("where", ["in_races", "in_comparisons"])
+def test_when_all_plans_die_the_gate_says_of_what(tmp_path, monkeypatch, where):
+    with pytest.raises(GateError, match="mix-1: mix-1 died while it ran"):
+        decided(DeadlyArena(SECONDS, **{where: PLANS}), tmp_path, monkeypatch, PLANS)

@@ -1,3 +1,6 @@
+import math
+import os
+import signal
 from itertools import pairwise
 
 import numpy as np
@@ -91,6 +94,30 @@ def test_a_race_drops_who_is_surely_slower(model, tmp_path):
         assert len(found["slow"].rounds) < 20
         arena.leave("slow")
         assert arena.names == ["fast"]
+
+
+@pytest.mark.parametrize("how", ["compare", "race"])
+def test_a_contender_that_is_killed_leaves_and_the_others_go_on(model, tmp_path, how):
+    names = ["lives", "dies", "too"]
+    with Arena(FEED, 1, tmp_path) as arena:
+        arena.enter([Contender(name, "onnxruntime", model) for name in names])
+        rounds = []
+
+        def kill(done, total):
+            rounds.append(done)
+            if done == 2:
+                os.kill(arena._processes["dies"]._process.pid, signal.SIGKILL)
+
+        found = getattr(arena, how)(names, 0.5, kill)
+        assert arena.names == ["lives", "too"]
+        assert math.isnan(found["dies"].seconds)
+        assert "died while it ran: the process ended with code -9" in found["dies"].reason
+        assert len(rounds) > 2
+        assert found["lives"].seconds > 0
+        assert not found["lives"].reason
+        assert len(found["lives"].rounds) == len(rounds) or how == "race"
+        again = arena.compare(arena.names, 0.2)
+        assert set(again) == {"lives", "too"}
 
 
 def test_kernels_are_timed_inside_the_executable(tmp_path):
