@@ -165,16 +165,20 @@ def document(found: list[dict], threads: int) -> str:  # type: ignore[type-arg]
         "them stand sums of what kernels took alone.\n\n"
         + "\n".join([HEADER, *rows])
         + f"\n\nGeometric mean of the speedup over the best framework: **{mean:.3f}** "
-        f"({len(rows)} models, lowest {min(speedups):.3f}). Predictions are off by "
-        f"{_off(found, 'predicted_s')}; sums of kernels alone by {_off(found, 'alone_s')}.\n"
+        f"({len(rows)} models, lowest {min(speedups):.3f})."
+        f"{_off(found, 'Predictions', 'predicted_s')}{_off(found, 'Sums of kernels alone', 'alone_s')}\n"
     )
 
 
-def _off(found: list[dict], which: str) -> str:  # type: ignore[type-arg]
-    """Write how far predictions are from what was measured."""
+def _off(found: list[dict], what: str, which: str) -> str:  # type: ignore[type-arg]
+    """Write how far predictions are from what was measured, "" where there are none."""
     ratios = [_to_measured(one["compile"], which) for one in found]
     off = [abs(ratio - 1) for ratio in ratios if ratio is not None]
-    return f"{statistics.median(off):.1%} at the median and {max(off):.1%} at most" if off else "?"
+    if not off:
+        return ""
+    return (
+        f" {what} are off by {statistics.median(off):.1%} at the median and {max(off):.1%} at most."
+    )
 
 
 def machine() -> str:

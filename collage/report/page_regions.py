@@ -124,7 +124,17 @@ def region_table(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) -> 
             f'<td class="long">{node_ranges(region.nodes)}</td>{cells}</tr>'
         )
     header = ("backend", "operators", "nodes", *(name for name, _ in columns))
-    return f"<h3>Regions</h3>\n{table(header, rows, range(3, len(header)))}"
+    return f"<h3>Regions</h3>\n{_words(regions)}{table(header, rows, range(3, len(header)))}"
+
+
+def _words(regions: Sequence[RegionReport]) -> str:
+    """Say what the columns of costs are."""
+    if all(region.alone_s is None for region in regions):
+        return ""
+    return (
+        "<p class=soft>Alone: timed by itself, with cold caches. Predicted: that, corrected by what the "
+        "kernel, or others of its kind, took inside executables.</p>\n"
+    )
 
 
 def _percent(share: float | None) -> str:

@@ -101,6 +101,32 @@ def test_a_second_compile_measures_nothing(compiled, store, tmp_path, capsys):
     assert (tmp_path / "again" / "report.html").stat().st_size > 1000
 
 
+def seen_in_place(store):
+    marks = [json.loads(file.read_text()) for file in (store / "searches").iterdir()]
+    return [mark["in_place"] for mark in marks]
+
+
+def test_what_kernels_took_in_place_is_remembered(compiled, store, tmp_path):
+    model, bundle, first = compiled
+    (seen,) = seen_in_place(store)
+    assert seen
+    assert first.predicted_s != first.alone_s
+    options = collage.Options(threads=1, cache_dir=store, verify_s=0.2, measure_budget_s=40)
+    again = collage.compile(model, options, output=tmp_path / "again")
+    assert seen_in_place(store) == [seen]
+    assert again.predicted_s != again.alone_s
+    in_place_s = [in_place_s for _, _, in_place_s in seen]
+    for folder, summary in ((bundle, first), (tmp_path / "again", again)):
+        report = json.loads((folder / "report.json").read_text())
+        regions = report["functions"][0]["regions"]
+        assert sum(one["predicted_s"] for one in regions) == pytest.approx(summary.predicted_s)
+        assert sum(one["alone_s"] for one in regions) == pytest.approx(summary.alone_s)
+        known = [
+            one for one in regions if any(np.isclose(one["predicted_s"], s) for s in in_place_s)
+        ]
+        assert known
+
+
 def test_run_bench_and_report_read_the_bundle(compiled, capsys):
     _, bundle, _ = compiled
     assert main(["run", str(bundle)]) == 0

@@ -99,6 +99,7 @@ def _regions(blocks: int, rng: random.Random, hostile: str) -> tuple[RegionRepor
                     ops=tuple(BLOCK[start:stop]),
                     backend=backend,
                     label="conv_bias_act" + hostile,
+                    alone_s=cost_s * 0.92,
                     predicted_s=cost_s,
                     low_s=cost_s * 0.98,
                     high_s=cost_s * 1.03,

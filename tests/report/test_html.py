@@ -10,6 +10,7 @@ import pytest
 
 from collage.report.data import ReportData
 from collage.report.html import render_html
+from collage.report.words import duration
 from tests.report.sample import sample_report
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -99,6 +100,19 @@ def test_alternatives_tell_cost_regret_and_reason():
     assert others[0]["regret"] == "chosen"
     assert {other["cost"] for other in others} >= {"invalid", "unmeasured"}
     assert any("wrong numbers" in other["reason"] for other in others)
+
+
+def test_what_kernels_took_alone_stands_beside_what_is_predicted():
+    data = sample_report()
+    region = data.functions[0].regions[0]
+    cells = f'<td class="n">{duration(region.alone_s)}</td><td class="n">{duration(region.predicted_s)}</td>'
+    assert cells in render_html(data)
+    assert "Alone: timed by itself" in render_html(data)
+    regions = tuple(one.model_copy(update={"alone_s": None}) for one in data.functions[0].regions)
+    function = data.functions[0].model_copy(update={"regions": regions})
+    old = render_html(data.model_copy(update={"functions": (function,)}))
+    assert cells not in old
+    assert "Alone" not in old
 
 
 def test_invalid_candidates_are_grouped_by_reason():
