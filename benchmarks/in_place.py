@@ -24,6 +24,7 @@ import numpy as np
 import tvm_ffi
 
 from collage.backends.registry import available_backends
+from collage.cli_base import parse_shapes
 from collage.frontend import Function, import_model
 from collage.frontend.inputs import random_inputs, reference_values
 from collage.frontend.region import region_values
@@ -145,13 +146,16 @@ def main() -> None:
     )
     parser.add_argument("bundle", type=Path)
     parser.add_argument("model", type=Path)
+    parser.add_argument("--shape", action="append", default=[], help="as of `collage compile`")
     parser.add_argument("--rounds", type=int, default=12)
     arguments = parser.parse_args()
     load_plugin()
     tvm_ffi.get_global_func("collage.set_threads")(1)
     regions = read_report(arguments.bundle).functions[0].regions
     with tempfile.TemporaryDirectory() as folder:
-        function = import_model(arguments.model, work_dir=Path(folder)).functions[0]
+        shapes = parse_shapes(arguments.shape)
+        model = import_model(arguments.model, shapes=shapes, work_dir=Path(folder))
+        function = model.functions[0]
         kernels = kernels_of(function, regions)
         found = compare(kernels, Alone(footprint_bytes(function)), arguments.rounds)
     show(kernels, found)
