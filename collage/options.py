@@ -68,7 +68,7 @@ class Options:
         timeout_s: hard limit of one candidate's build and measurement.
         memory_bytes: hard limit of one worker's resident memory.
         end_to_end_plans: additive-best plans that are assembled and measured whole.
-        refine_s: seconds for assembling and measuring neighbours of the best plan.
+        refine_s: seconds for assembling and measuring plans that may be faster than the best one so far.
         tune_s: seconds for trying schedules of native kernels that could change the plan; with 0 only
             those that the store has already are used.
         verify_s: seconds of the final interleaved comparison, per contender.
