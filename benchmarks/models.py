@@ -16,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -27,9 +28,12 @@ from benchmarks.results import read_facts, write_section
 
 HEADER = (
     "| model | collage ms | onnxruntime ms | openvino ms | speedup over best | predicted / measured "
-    "| alone / measured | measured of unique | cold s | warm s | peak GB | regions | plan |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "| alone / measured | predicted / fresh | measured of unique | cold s | warm s | peak GB | regions "
+    "| plan |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
+Facts = dict[str, Any]
+"""Of one row; older ones may lack a prediction, whose ratio is then None."""
 
 
 def measure(
@@ -49,7 +53,8 @@ def measure(
     return {
         "model": model.name, "compile": cold | {"bundle": bundle.name}, "cold_s": cold_s, "warm_s": warm_s,
         "warm_measured": again["candidates"]["measured"], "bench": compared,
-        "peak_bytes": peak_bytes, "plan": again["plan"], "revision": revision(),
+        "peak_bytes": peak_bytes, "plan": again["plan"], "predicted_s": again["predicted_s"],
+        "revision": revision(),
     }  # fmt: skip
 
 
@@ -85,7 +90,7 @@ def _output(command: list[str]) -> str:
     return done.stdout
 
 
-def row(facts: dict) -> tuple[str, float]:  # type: ignore[type-arg]
+def row(facts: Facts) -> tuple[str, float]:
     """Format one table row; also returns the speedup over the best framework."""
     bench, cold = facts["bench"], facts["compile"]
     seconds = {name: found["seconds"] for name, found in bench.items()}
@@ -94,7 +99,7 @@ def row(facts: dict) -> tuple[str, float]:  # type: ignore[type-arg]
         facts["model"],
         *(_ms(seconds.get(name)) for name in ("collage", "onnxruntime", "openvino")),
         f"{speedup:.3f}",
-        *(_text(_to_measured(cold, which)) for which in ("predicted_s", "alone_s")),
+        *(_text(ratio(facts)) for ratio in (_predicted, _alone, _fresh)),
         f"{cold['candidates']['measured']} / {cold['candidates']['unique']}",
         f"{facts['cold_s']:.0f}", f"{facts['warm_s']:.0f} ({facts['warm_measured']} measured)",
         f"{facts['peak_bytes'] / 1e9:.1f}", str(len(facts["plan"])),
@@ -103,10 +108,24 @@ def row(facts: dict) -> tuple[str, float]:  # type: ignore[type-arg]
     return "| " + " | ".join(cells) + " |", speedup
 
 
-def _to_measured(compiled: dict, which: str) -> float | None:  # type: ignore[type-arg]
-    """Return a prediction (None in facts that are older than it) over the latency in the gate."""
-    seconds = compiled.get(which)
-    return seconds / compiled["latency"]["collage_s"] if seconds else None
+def _predicted(facts: Facts) -> float | None:
+    """Return the prediction of the cold compile over the latency in its gate."""
+    return _over(facts["compile"].get("predicted_s"), facts["compile"]["latency"]["collage_s"])
+
+
+def _alone(facts: Facts) -> float | None:
+    """Return the sum of kernels alone over the latency in the gate of the cold compile."""
+    return _over(facts["compile"].get("alone_s"), facts["compile"]["latency"]["collage_s"])
+
+
+def _fresh(facts: Facts) -> float | None:
+    """Return the prediction of the last compile over the bundle's latency in fresh processes."""
+    predicted_s = facts.get("predicted_s", facts["compile"].get("predicted_s"))
+    return _over(predicted_s, facts["bench"]["collage"]["seconds"])
+
+
+def _over(predicted_s: float | None, seconds: float) -> float | None:
+    return predicted_s / seconds if predicted_s else None
 
 
 def _text(ratio: float | None) -> str:
@@ -152,7 +171,7 @@ def main() -> None:
         write_section(arguments.output, section, document(rows, arguments.threads), rows)
 
 
-def document(found: list[dict], threads: int) -> str:  # type: ignore[type-arg]
+def document(found: list[Facts], threads: int) -> str:
     """Write the table of all models with the machine and the mean."""
     rows, speedups = zip(*map(row, found), strict=True)
     mean = geometric_mean(speedups)
@@ -161,18 +180,18 @@ def document(found: list[dict], threads: int) -> str:  # type: ignore[type-arg]
         f"`python -m benchmarks.models --threads {threads}` on {machine()}{_revisions(found)}.\n"
         "Latencies are medians of interleaved rounds in fresh processes; the speedup is the median of the\n"
         "ratios of every round, which cancels what the machine does to all in it. Predictions sum up what\n"
-        "the kernels cost in place, after refinement, and are compared with the gate that followed; next to\n"
-        "them stand sums of what kernels took alone.\n\n"
+        "the kernels cost in place, after refinement, and are compared with the gate that followed and with\n"
+        "the saved bundle in fresh processes afterwards; sums of what kernels took alone stand between.\n\n"
         + "\n".join([HEADER, *rows])
         + f"\n\nGeometric mean of the speedup over the best framework: **{mean:.3f}** "
         f"({len(rows)} models, lowest {min(speedups):.3f})."
-        f"{_off(found, 'Predictions', 'predicted_s')}{_off(found, 'Sums of kernels alone', 'alone_s')}\n"
+        f"{_off('Predictions', map(_predicted, found))}{_off('Sums of kernels alone', map(_alone, found))}"
+        f"{_off('Against fresh processes predictions', map(_fresh, found))}\n"
     )
 
 
-def _off(found: list[dict], what: str, which: str) -> str:  # type: ignore[type-arg]
+def _off(what: str, ratios: Iterable[float | None]) -> str:
     """Write how far predictions are from what was measured, "" where there are none."""
-    ratios = [_to_measured(one["compile"], which) for one in found]
     off = [abs(ratio - 1) for ratio in ratios if ratio is not None]
     if not off:
         return ""
@@ -199,7 +218,7 @@ def revision() -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
-def _revisions(found: list[dict]) -> str:  # type: ignore[type-arg]
+def _revisions(found: list[Facts]) -> str:
     """Write which commit the rows are of; the most common one without its models."""
     models: dict[str, list[str]] = {}
     for one in found:

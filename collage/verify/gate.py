@@ -118,9 +118,15 @@ class _Heats:
     rejected: dict[str, str] = field(default_factory=dict)
 
     def survivors(self, found: Mapping[str, Latency]) -> dict[str, Latency]:
-        """Return the latencies of those that have not died; the others are rejected with the reason."""
-        self.rejected |= {name: one.reason for name, one in found.items() if one.reason}
-        return {name: one for name, one in found.items() if not one.reason}
+        """Return the latencies of those that have not died.
+
+        The others are rejected with the reason, and how fast they were before does not count.
+        """
+        died = {name: one.reason for name, one in found.items() if one.reason}
+        self.rejected |= died
+        for name in died.keys() & self.latencies.keys():
+            del self.latencies[name]
+        return {name: one for name, one in found.items() if name not in died}
 
     def none_left(self) -> GateError:
         """Say why no plan is left."""

@@ -257,6 +257,7 @@ def test_a_plan_that_dies_is_rejected_and_the_others_go_on(tmp_path, monkeypatch
     decision = decided(arena, tmp_path, monkeypatch, PLANS)
     assert (decision.chosen.name, decision.passed) == ("mix-2", True)
     assert decision.rejected == {"mix-1": "mix-1 died while it ran"}
+    assert set(decision.latencies) == {"mix-2", "alone"}
 
 
 def test_a_framework_that_dies_refuses_nothing(tmp_path, monkeypatch):

@@ -66,8 +66,7 @@ class CutlassBackend(CudaBackend):
     ) -> CudaKernel:
         one, constants = self.describe(function, nodes, variant)
         file = compile_cuda(one.source(), ".so", SHARED, Options().store_dir / "nvcc")
-        scratch = one.scratch if isinstance(one, Convolution) else 0
-        return CudaKernel(file, SYMBOL, constants, scratch)
+        return CudaKernel(file, SYMBOL, constants, one.scratch)
 
     def describe(
         self, function: Function, nodes: IndexSet, variant: str

@@ -5,6 +5,7 @@ bias and residual exclude each other here. Alignments follow from the extents: 1
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from collage.backends.cutlass.source import (
     ACTIVATIONS,
@@ -24,7 +25,7 @@ from collage.frontend.model import Function
 
 @dataclass(frozen=True)
 class Gemm:
-    """A product to instantiate: numbers of operands as in `nvidia.operands`. It needs no scratch memory."""
+    """A product to instantiate: numbers of operands as in `nvidia.operands`."""
 
     product: Product
     epilogue: Epilogue
@@ -36,6 +37,8 @@ class Gemm:
     arguments: int
     rounds: bool = False
     """float32 is rounded to TF32 and multiplied on tensor cores."""
+    scratch: ClassVar[int] = 0
+    """Bytes of device memory that it needs besides."""
 
     @property
     def arithmetic(self) -> Arithmetic:

@@ -4,7 +4,7 @@ Scales, factors and biases before the residual are folded into the weights and t
 constants. In 16 bits only biases are: a weight that is rounded twice is another weight.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import prod
 
 import numpy as np
@@ -39,7 +39,7 @@ class Window:
         found = attributes(function, index)
         x = known_type(function, function.graph.nodes[index].inputs[0])
         spatial = len(x.shape) - 2
-        pads = list(found.get("pads", [0] * 2 * spatial))  # type: ignore[call-overload]
+        pads = _pads(found, spatial)
         self.pads_before = _per_dimension(pads[:spatial], spatial, 0)
         self.pads_after = _per_dimension(pads[spatial:], spatial, 0)
         self.strides = _per_dimension(found.get("strides"), spatial, 1)
@@ -78,6 +78,10 @@ def explicit_pads(function: Function, node: Node, spatial: int) -> list[int] | s
     found = attributes(function, node.index)
     if found.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
         return f"padding is {found['auto_pad']!r}, not explicit"
+    return _pads(found, spatial)
+
+
+def _pads(found: Mapping[str, object], spatial: int) -> list[int]:
     return list(found.get("pads", [0] * 2 * spatial))  # type: ignore[call-overload]
 
 
