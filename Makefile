@@ -70,8 +70,8 @@ bench: setup
 	rm -rf $(BENCH_WORK)/store
 	$(BENCH).models --threads 1 --work $(BENCH_WORK)
 	$(BENCH).ablations --work $(BENCH_WORK)
-	$(BENCH).precision --work $(BENCH_WORK)
 	$(BENCH).lazy --work $(BENCH_WORK)
+	$(BENCH).precision --work $(BENCH_WORK)
 	$(BENCH).models --threads 2 --work $(BENCH_WORK)
 	$(BENCH).family --work $(BENCH_WORK)
 	$(BENCH).workers --work $(BENCH_WORK)

@@ -6,7 +6,8 @@ The store holds what a cold compile measured (`make bench` leaves one a model). 
 costs is compared with the best plan after every other candidate has been measured too; costs that
 were known stay. The second plan is the luckiest of many, so what it is better by is told twice: by the
 costs that chose it, and by costs of both plans that are measured anew, in a store of their own. Models
-with more than `--most` unmeasured candidates are left out: they take too long.
+with more than `--most` unmeasured candidates are left out: they take too long. With `--models` the rows
+of the others stay as they are.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.known_costs import KnownCosts, known_costs
 from benchmarks.model_set import BenchmarkModel, chosen_models, model_options, store_of
 from benchmarks.models import machine
-from benchmarks.results import write_section
+from benchmarks.results import read_facts, write_section
 from collage.search.problem import Plan
 
 HEADER = (
@@ -30,8 +31,10 @@ TIMES = 3
 """That a plan's kernels are measured anew."""
 
 
-def row(model: BenchmarkModel, found: KnownCosts, threads: int, most: int) -> str | None:
-    """Measure what is unknown and return the model's row; None where it is too much."""
+def measure(
+    model: BenchmarkModel, found: KnownCosts, threads: int, most: int
+) -> dict[str, object] | None:
+    """Measure what is unknown and return the facts of the model's row; None where it is too much."""
     work = found.enumerated.work
     missing = [key for key in work if key not in found.costs]
     if len(missing) > most:
@@ -44,11 +47,22 @@ def row(model: BenchmarkModel, found: KnownCosts, threads: int, most: int) -> st
         found.costs.update(zip(keys, measured, strict=True))
     seconds = time.monotonic() - start
     best = found.best()
-    lost = lazy.predicted_s / best.predicted_s - 1
-    anew = lost and statistics.median(lost_anew(model, lazy, best, threads) for _ in range(TIMES))
+    differ = lazy.predicted_s != best.predicted_s
+    anew = [lost_anew(model, lazy, best, threads) for _ in range(TIMES)] if differ else [0.0]
+    return {
+        "model": model.name, "unique": len(work), "measured": len(work) - len(missing),
+        "lazy_s": lazy.predicted_s, "best_s": best.predicted_s, "lost_anew": statistics.median(anew),
+        "seconds": seconds,
+    }  # fmt: skip
+
+
+def row(facts: dict) -> str:  # type: ignore[type-arg]
+    """Format one table row."""
+    lazy_s, best_s = facts["lazy_s"], facts["best_s"]
     return (
-        f"| {model.name} | {len(work)} | {1 - len(missing) / len(work):.0%} | {lazy.predicted_s * 1e6:.1f} "
-        f"| {best.predicted_s * 1e6:.1f} | {lost:.2%} | {anew:.2%} | {seconds:.0f} |"
+        f"| {facts['model']} | {facts['unique']} | {facts['measured'] / facts['unique']:.0%} "
+        f"| {lazy_s * 1e6:.1f} | {best_s * 1e6:.1f} | {lazy_s / best_s - 1:.2%} "
+        f"| {facts['lost_anew']:.2%} | {facts['seconds']:.0f} |"
     )
 
 
@@ -68,13 +82,17 @@ def main() -> None:
     parser = model_options(__doc__)
     parser.add_argument("--most", type=int, default=3000)
     arguments = parser.parse_args()
-    rows = []
+    rows = read_facts(arguments.output, "lazy") if arguments.models else {}
     for model in chosen_models(arguments.work, arguments.models):
         with known_costs(model, store_of(model, arguments.work), arguments.threads) as found:
-            made = row(model, found, arguments.threads, arguments.most)
-        print(made or f"{model.name}: more than {arguments.most} candidates are left", flush=True)
-        rows += [made] if made else []
-        write_section(arguments.output, "lazy", _document(rows, arguments))
+            facts = measure(model, found, arguments.threads, arguments.most)
+        if facts is None:
+            print(f"{model.name}: more than {arguments.most} candidates are left", flush=True)
+            continue
+        rows[model.name] = facts
+        print(row(facts), flush=True)
+        table = _document([row(one) for one in rows.values()], arguments)
+        write_section(arguments.output, "lazy", table, rows.values())
 
 
 def _document(rows: list[str], arguments: argparse.Namespace) -> str:
