@@ -98,7 +98,9 @@ def main() -> None:
 def _document(rows: list[str], arguments: argparse.Namespace) -> str:
     return (
         f"## What the lazy search loses\n\n`python -m benchmarks.lazy --threads {arguments.threads} "
-        f"--most {arguments.most}` after `make bench`, on {machine()}.\n\n"
+        f"--most {arguments.most}` after `make bench`, on {machine()}.\n"
+        "Costs that were known are of another moment than the rest: what the machine's pace did between\n"
+        "them is in what is lost, and not in what is lost by costs that are measured anew.\n\n"
         + "\n".join([HEADER, *rows])
         + "\n"
     )
