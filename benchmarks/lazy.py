@@ -82,17 +82,17 @@ def main() -> None:
     parser = model_options(__doc__)
     parser.add_argument("--most", type=int, default=3000)
     arguments = parser.parse_args()
-    rows = read_facts(arguments.output, "lazy") if arguments.models else {}
+    known = read_facts(arguments.output, "lazy") if arguments.models else {}
     for model in chosen_models(arguments.work, arguments.models):
         with known_costs(model, store_of(model, arguments.work), arguments.threads) as found:
             facts = measure(model, found, arguments.threads, arguments.most)
         if facts is None:
             print(f"{model.name}: more than {arguments.most} candidates are left", flush=True)
             continue
-        rows[model.name] = facts
+        known[model.name] = facts
         print(row(facts), flush=True)
-        table = _document([row(one) for one in rows.values()], arguments)
-        write_section(arguments.output, "lazy", table, rows.values())
+        table = _document([row(one) for one in known.values()], arguments)
+        write_section(arguments.output, "lazy", table, known.values())
 
 
 def _document(rows: list[str], arguments: argparse.Namespace) -> str:

@@ -99,7 +99,7 @@ def row(facts: Facts) -> tuple[str, float]:
         facts["model"],
         *(_ms(seconds.get(name)) for name in ("collage", "onnxruntime", "openvino")),
         f"{speedup:.3f}",
-        *(_text(ratio(facts)) for ratio in (_predicted, _alone, _fresh)),
+        *map(_text, _ratios(facts)),
         f"{cold['candidates']['measured']} / {cold['candidates']['unique']}",
         f"{facts['cold_s']:.0f}", f"{facts['warm_s']:.0f} ({facts['warm_measured']} measured)",
         f"{facts['peak_bytes'] / 1e9:.1f}", str(len(facts["plan"])),
@@ -108,24 +108,18 @@ def row(facts: Facts) -> tuple[str, float]:
     return "| " + " | ".join(cells) + " |", speedup
 
 
-def _predicted(facts: Facts) -> float | None:
-    """Return the prediction of the cold compile over the latency in its gate."""
-    return _over(facts["compile"].get("predicted_s"), facts["compile"]["latency"]["collage_s"])
+def _ratios(facts: Facts) -> tuple[float | None, ...]:
+    """Return what was predicted over what was measured.
 
-
-def _alone(facts: Facts) -> float | None:
-    """Return the sum of kernels alone over the latency in the gate of the cold compile."""
-    return _over(facts["compile"].get("alone_s"), facts["compile"]["latency"]["collage_s"])
-
-
-def _fresh(facts: Facts) -> float | None:
-    """Return the prediction of the last compile over the bundle's latency in fresh processes."""
-    predicted_s = facts.get("predicted_s", facts["compile"].get("predicted_s"))
-    return _over(predicted_s, facts["bench"]["collage"]["seconds"])
-
-
-def _over(predicted_s: float | None, seconds: float) -> float | None:
-    return predicted_s / seconds if predicted_s else None
+    The cold compile's prediction and its sum of kernels alone over the latency in its gate, and the last
+    compile's prediction over the bundle's latency in fresh processes.
+    """
+    cold = facts["compile"]
+    gate_s, fresh_s = cold["latency"]["collage_s"], facts["bench"]["collage"]["seconds"]
+    predicted_s, alone_s = cold.get("predicted_s"), cold.get("alone_s")
+    last_s = facts.get("predicted_s", predicted_s)
+    pairs = ((predicted_s, gate_s), (alone_s, gate_s), (last_s, fresh_s))
+    return tuple(seconds / measured_s if seconds else None for seconds, measured_s in pairs)
 
 
 def _text(ratio: float | None) -> str:
@@ -175,6 +169,7 @@ def document(found: list[Facts], threads: int) -> str:
     """Write the table of all models with the machine and the mean."""
     rows, speedups = zip(*map(row, found), strict=True)
     mean = geometric_mean(speedups)
+    predicted, alone, fresh = zip(*map(_ratios, found), strict=True)
     return (
         f"## {'One thread' if threads == 1 else f'{threads} threads'}\n\n"
         f"`python -m benchmarks.models --threads {threads}` on {machine()}{_revisions(found)}.\n"
@@ -185,8 +180,8 @@ def document(found: list[Facts], threads: int) -> str:
         + "\n".join([HEADER, *rows])
         + f"\n\nGeometric mean of the speedup over the best framework: **{mean:.3f}** "
         f"({len(rows)} models, lowest {min(speedups):.3f})."
-        f"{_off('Predictions', map(_predicted, found))}{_off('Sums of kernels alone', map(_alone, found))}"
-        f"{_off('Against fresh processes predictions', map(_fresh, found))}\n"
+        f"{_off('Predictions', predicted)}{_off('Sums of kernels alone', alone)}"
+        f"{_off('Against fresh processes predictions', fresh)}\n"
     )
 
 

@@ -124,8 +124,8 @@ class _Heats:
         """
         died = {name: one.reason for name, one in found.items() if one.reason}
         self.rejected |= died
-        for name in died.keys() & self.latencies.keys():
-            del self.latencies[name]
+        for name in died:
+            self.latencies.pop(name, None)
         return {name: one for name, one in found.items() if name not in died}
 
     def none_left(self) -> GateError:
