@@ -29,9 +29,8 @@ from collage.frontend import Function, import_model
 from collage.frontend.inputs import random_inputs, reference_values
 from collage.frontend.region import region_values
 from collage.graph.index_set import index_set
-from collage.measure.timing import sweep_bytes
 from collage.measure.workshop import as_tensors, callable_kernel
-from collage.pipeline.searching import footprint_bytes
+from collage.pipeline.searching import model_sweep
 from collage.report.data import RegionReport
 from collage.report.explanation import read_report
 from collage.runtime.arrays import aligned_copy
@@ -83,8 +82,7 @@ def kernels_of(function: Function, regions: Sequence[RegionReport]) -> list[Kern
 class Alone:
     """Times kernels alone in each of the WAYS."""
 
-    def __init__(self, footprint_bytes: int) -> None:
-        size = sweep_bytes(footprint_bytes)
+    def __init__(self, size: int) -> None:
         self._large = np.ones(size // 8, np.uint64)
         self._map = mmap.mmap(-1, size)
         self._map.madvise(mmap.MADV_NOHUGEPAGE)
@@ -157,7 +155,7 @@ def main() -> None:
         model = import_model(arguments.model, shapes=shapes, work_dir=Path(folder))
         function = model.functions[0]
         kernels = kernels_of(function, regions)
-        found = compare(kernels, Alone(footprint_bytes(function)), arguments.rounds)
+        found = compare(kernels, Alone(model_sweep(function, "cpu").size_bytes), arguments.rounds)
     show(kernels, found)
 
 

@@ -22,6 +22,7 @@ from collage.cluster.shards import TIMING_S, WORTH_A_POD_S, Wanted
 from collage.cost import Cost, CostKey, SharedCostTable
 from collage.errors import ClusterError
 from collage.measure.work import OnCost, Work
+from collage.measure.work_key import WorkKeys
 from collage.store.base import Store
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class ClusterMeasurer:
         runner: JobRunner,
         store: Store,
         table: SharedCostTable,
-        key: Callable[[Work], CostKey],
+        keys: WorkKeys,
     ) -> None:
         """Make a measurer; nothing is sent before the first `measure`.
 
@@ -48,11 +49,11 @@ class ClusterMeasurer:
             runner: of the environment's Jobs.
             store: shared with the pods.
             table: of the shared costs.
-            key: of a work's cost, as the pods compute it too.
+            keys: of the works' costs, as the pods compute them too.
         """
         self.measured = self.cached = self.invalid = 0
         self.waited_s = 0.0
-        self._runner, self._key = runner, key
+        self._runner, self._keys = runner, keys
         self._table = table.within(task.environment)
         self._kernels = KernelIndex(store, task.environment)
         self._sender = Sender(task, runner, store, self._kernels)
@@ -61,7 +62,10 @@ class ClusterMeasurer:
         self.batch = batch_size(runner)
 
     def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
-        """Return what the table knows of each work, in order; unknown where it knows nothing."""
+        """Return what the table knows of each work, in order; unknown where it knows nothing.
+
+        A cost after a similar sweep is known here; `measure` takes those after this one's alone.
+        """
         self._discard(self._sender.ended_batches())
         return [self._recalled(work, on_cost) or Cost.unknown() for work in works]
 
@@ -72,7 +76,7 @@ class ClusterMeasurer:
             ClusterError: a Job failed as a whole, with the reason and the last lines of its pods.
             StoreError: the store fails.
         """
-        round_ = _Round(self._key, batch, on_cost)
+        round_ = _Round(self._keys, batch, on_cost)
         with self._timed():
             self._collect(round_, cached=True)
             while round_.missing and self._waited_for_others(round_):
@@ -98,7 +102,7 @@ class ClusterMeasurer:
             self.waited_s += max(0.0, time.monotonic() - start - work_s)
 
     def _recalled(self, work: Work, on_cost: OnCost | None) -> Cost | None:
-        cost = self._table.get(self._key(work))
+        cost = self._keys.recall(self._table, work)
         if cost is not None:
             self._count(work, cost, True, on_cost)
         return cost

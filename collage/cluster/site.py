@@ -25,7 +25,6 @@ from collage.cluster.settings import ClusterSettings
 from collage.cost import SharedCostTable
 from collage.errors import ClusterError, OptionError
 from collage.frontend import Function, Model
-from collage.measure.timing import sweep_bytes
 from collage.measure.work_key import WorkKeys, region_structure
 from collage.pipeline.request import (
     CompileRequest,
@@ -34,7 +33,7 @@ from collage.pipeline.request import (
     SearchFacts,
     fetch_model,
 )
-from collage.pipeline.searching import footprint_bytes
+from collage.pipeline.searching import model_sweep
 from collage.pipeline.session import Session, open_session
 from collage.pipeline.site import check_device, search_part, set_count
 from collage.report.terminal import Progress
@@ -130,7 +129,7 @@ class ClusterSite:
             ),
             store=_for_pods(self._address),
         )
-        sweep = sweep_bytes(footprint_bytes(function), facts.cache_bytes)
+        sweep = model_sweep(function, session.options.device, facts.cache_bytes)
         keys = WorkKeys([function], session.backends, facts.environment, sweep)
         store, table = session.store, session.table
         assert store is not None, "a request's options name a store"

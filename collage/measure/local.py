@@ -26,13 +26,15 @@ from collage.graph.index_set import IndexSet
 from collage.measure.boundary import Boundary
 from collage.measure.messages import Answer, Built, Outcome, Ready, Refused, Setup, Task
 from collage.measure.slot import Job, Slot, State
-from collage.measure.timing import sweep_bytes
+from collage.measure.sweep import Sweep
 from collage.measure.work import OnCost, Work
 from collage.measure.work_key import WorkKeys, region_structure
 
 LOADER = "collage.measure.workshop:FunctionWorkshop"
 WATCH_EVERY_S = 0.02
 MAX_FAILED_STARTS = 2
+USUAL_SWEEP = Sweep(64 << 20)
+"""Where nobody says how large the model is."""
 RESOLUTION = 1e-3
 """Width of an interval, relative to one run of the function, that needs no improvement."""
 
@@ -62,7 +64,7 @@ class LocalMeasurer:
         workers: int = 1,
         timeout_s: float = 30.0,
         memory_bytes: int = 4 << 30,
-        footprint_bytes: int = 64 << 20,
+        sweep: Sweep = USUAL_SWEEP,
         parallel_timing: bool = False,
         device: str = "cpu",
         kernels: Path | None = None,
@@ -80,7 +82,7 @@ class LocalMeasurer:
             workers: at most this many processes.
             timeout_s: wall seconds of one candidate's build and timing.
             memory_bytes: of one worker, resident, mapped files not counted.
-            footprint_bytes: what one run of the model touches, weights and activations.
+            sweep: before every timed call on a CPU.
             parallel_timing: time several kernels at once, for rough costs.
             device: where the kernels run.
             kernels: folder with kernels that were built elsewhere (`kernel_file`); None builds them.
@@ -97,7 +99,6 @@ class LocalMeasurer:
         self._sizes = {function.name: len(function.graph) for function in functions}
         self._run_s: dict[str, float] = {}
         self._failed_starts = 0
-        sweep = sweep_bytes(footprint_bytes)
         self.key = WorkKeys(functions, backends, environment, sweep, digest)
         known = self._table.get(self.key.boundary)
         self._boundary_s = known.seconds if known else 0.0 if builds else None
@@ -108,7 +109,7 @@ class LocalMeasurer:
             environment.threads,
             reference_dir,
             memory_bytes,
-            sweep,
+            sweep.size_bytes,
             measure_boundary=self._boundary_s is None,
             recipes=next((backend.recipes for backend in backends if backend.recipes), None),
             cache=next((backend.cache for backend in backends if backend.cache), None),
@@ -120,12 +121,17 @@ class LocalMeasurer:
         self._slots = [Slot(self._setup, timeout_s) for _ in range(count)]
 
     def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
-        """Return what the table knows of each work, in order; unknown where it knows nothing."""
+        """Return what the table knows of each work, in order; unknown where it knows nothing.
+
+        A cost after a similar sweep is known here; `measure` takes those after this one's alone.
+        """
         costs = []
         for work in works:
-            known = self._recalled(self.key(work), work)
-            if known is not None and on_cost:
-                on_cost(work, known, True)
+            known = self.key.recall(self._table, work)
+            if known is not None:
+                self._note_known(work, known)
+                if on_cost:
+                    on_cost(work, known, True)
             costs.append(known or Cost.unknown())
         return costs
 
@@ -139,10 +145,11 @@ class LocalMeasurer:
         run = _Batch(batch, on_cost)
         for position, work in enumerate(batch):
             key = self.key(work)
-            known = self._recalled(key, work)
+            known = self._kept.get(key) or self._table.get(key)
             if known is None:
                 run.add(key, position, work)
             else:
+                self._note_known(work, known)
                 run.report(position, work, known, True)
         try:
             self._serve(run)
@@ -152,13 +159,10 @@ class LocalMeasurer:
         self._table.flush()
         return run.costs
 
-    def _recalled(self, key: CostKey, work: Work) -> Cost | None:
-        known = self._kept.get(key) or self._table.get(key)
-        if known is not None:
-            self._learn(work, known)
-            self.cached += 1
-            self.invalid += known.is_invalid
-        return known
+    def _note_known(self, work: Work, cost: Cost) -> None:
+        self._learn(work, cost)
+        self.cached += 1
+        self.invalid += cost.is_invalid
 
     def close(self) -> None:
         """End all workers; a later `measure` starts new ones."""

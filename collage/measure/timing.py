@@ -3,7 +3,7 @@
 In a hot loop a kernel finds its weights in the caches; inside a model the other kernels have evicted
 them, and sums of hot timings came out 30 % too low. So before every timed call
   1. a buffer is swept, which evicts the caches as far as one run of the model would: a model whose
-     weights and activations fit the last-level cache finds them there again (`sweep_bytes`);
+     weights and activations fit the last-level cache finds them there again (`Sweep`);
   2. the inputs are rewritten in place, as their producer in the model has just done;
   3. the threads of the shared pool are woken, as the kernel before it would leave them;
   4. an empty call takes the same way from Python to a native function with the same arguments,
@@ -30,10 +30,8 @@ from functools import cache
 import numpy as np
 
 from collage.cost.cost import Cost
-from collage.measure.environment import last_level_cache_bytes
 
 Call = Callable[..., object]
-MIN_SWEEP_BYTES = 4 << 20
 SHORTEST_S = 1e-9
 CERTAIN = 6
 """Samples whose range holds the median with 95 %."""
@@ -69,21 +67,6 @@ class Timing:
 
     cost: Cost
     drifted: bool = False
-
-
-def sweep_bytes(footprint_bytes: int, cache_bytes: int | None = None) -> int:
-    """Return how much to sweep for a model that touches `footprint_bytes` in one run.
-
-    Args:
-        footprint_bytes: weights and activations.
-        cache_bytes: last-level cache of the machine that measures; None is this one.
-
-    >>> sweep_bytes(5 << 20) >> 20
-    8
-    """
-    whole = (cache_bytes or last_level_cache_bytes()) * 3 // 2
-    power = 1 << max(0, footprint_bytes - 1).bit_length()
-    return max(MIN_SWEEP_BYTES, min(whole, power))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """The key of a work's cost: the same wherever it is computed, so that machines share what they measured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from collage.backends.base import Backend
-from collage.cost import CostKey, Environment
+from collage.cost import Cost, CostKey, Costs, Environment
 from collage.cost.cost import cost_key
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
+from collage.measure.sweep import Sweep
 from collage.measure.work import Work
 
 
@@ -30,7 +31,7 @@ class WorkKeys:
         functions: Sequence[Function],
         backends: Sequence[Backend],
         environment: Environment,
-        sweep: int,
+        sweep: Sweep,
         digest: Callable[[Function, IndexSet], str] = region_structure,
     ) -> None:
         """Remember what goes into a key.
@@ -39,7 +40,7 @@ class WorkKeys:
             functions: what works may name.
             backends: what works may name.
             environment: of the machine that measures.
-            sweep: bytes swept before every timed call (`timing.sweep_bytes`).
+            sweep: before every timed call.
             digest: of a region's structure.
         """
         self.environment = environment
@@ -53,6 +54,19 @@ class WorkKeys:
 
     def __call__(self, work: Work) -> CostKey:
         """Return the key of the work's cost in the table."""
+        return next(self._keys(work))
+
+    def recall(self, table: Costs, work: Work) -> Cost | None:
+        """Return the cost that the table knows, else that after the sweep most like this one, or None.
+
+        Raises:
+            StoreError: the table cannot be read.
+        """
+        return next((cost for key in self._keys(work) if (cost := table.get(key))), None)
+
+    def _keys(self, work: Work) -> Iterator[CostKey]:
+        """Yield the work's key, then its keys after other sweeps, the most similar first."""
         digest = self._digest(self._functions[work.function], work.nodes)
-        identity = f"{self._identities[work.backend]} {work.variant} sweep={self._sweep}"
-        return cost_key(digest, identity, self.environment)
+        kernel = f"{self._identities[work.backend]} {work.variant}"
+        for size in (self._sweep.size_bytes, *self._sweep.similar):
+            yield cost_key(digest, f"{kernel} sweep={size}", self.environment)

@@ -17,6 +17,7 @@ from collage.frontend import Function, Model, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.sensitivity import Sensitivity
 from collage.measure.local import LocalMeasurer
+from collage.measure.sweep import Sweep
 from collage.measure.work import OnCost, SearchMeasurer, Work
 from collage.measure.work_key import launch_key
 from collage.options import Options
@@ -100,7 +101,7 @@ def local_measurer(
         workers=session.options.workers,
         timeout_s=session.options.timeout_s,
         memory_bytes=session.options.memory_bytes,
-        footprint_bytes=footprint_bytes(function),
+        sweep=model_sweep(function, session.options.device),
         device=session.options.device,
         kernels=kernels,
     )
@@ -198,6 +199,16 @@ class _JudgingMeasurer:
 
     def judge(self, work: Work, cost: Cost) -> Cost:
         return within_budget(cost, self.tolerance, is_last=work in self.last)
+
+
+def model_sweep(function: Function, device: str, cache_bytes: int | None = None) -> Sweep:
+    """Return what is swept before the function's kernels are timed.
+
+    Args:
+        device: where they run; on a GPU it is the device's own cache, whatever the model.
+        cache_bytes: as in `Sweep.of`.
+    """
+    return Sweep.of(footprint_bytes(function), cache_bytes) if device == "cpu" else Sweep(0)
 
 
 def footprint_bytes(function: Function) -> int:

@@ -17,10 +17,9 @@ from collage.backends.tvm.tuned import write_recipe
 from collage.cost import Cost
 from collage.measure.local import LocalMeasurer
 from collage.measure.peaks import machine_peaks
-from collage.measure.timing import sweep_bytes
 from collage.measure.work import Work
 from collage.pipeline.mark import SearchMark
-from collage.pipeline.searching import footprint_bytes, local_measurer
+from collage.pipeline.searching import local_measurer, model_sweep
 from collage.pipeline.session import Session
 from collage.search.function import FunctionSearch
 from collage.search.shortest_path import find_plan
@@ -102,7 +101,7 @@ def _tune(
         records,
         session.threads,
         reference_dir=reference_dir,
-        sweep_bytes=sweep_bytes(footprint_bytes(function)),
+        sweep_bytes=model_sweep(function, options.device).size_bytes,
         limits=Limits(options.timeout_s, options.memory_bytes),
         device=options.device,
     )

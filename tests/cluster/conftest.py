@@ -3,6 +3,7 @@
 import itertools
 import sys
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from kubernetes import client
@@ -12,6 +13,7 @@ from collage.cluster.environments import MeasuringEnvironment
 from collage.cluster.settings import ClusterSettings
 from collage.cluster.site import ClusterSite
 from collage.cost.table import decode_lines
+from collage.measure.sweep import Sweep
 from collage.measure.work_key import WorkKeys
 from collage.pipeline.request import RequestOptions, submit
 from collage.store import open_store
@@ -25,6 +27,7 @@ IMAGES = {
     "collage/measure:1": [sys.executable, "-m", "containers.measure"],
     "collage/controller:1": [sys.executable],
 }
+NO_SWEEP = Sweep(0)
 _namespaces = itertools.count(1)
 plane = fixtures.plane
 
@@ -97,6 +100,17 @@ def environment():
     )
 
 
+def named_keys(backends, environment, sweep=NO_SWEEP):
+    """Keys of works of a function "main" without a graph; `backends` are identities by name."""
+    return WorkKeys(
+        [SimpleNamespace(name="main")],
+        [SimpleNamespace(name=name, identity=identity) for name, identity in backends.items()],
+        environment,
+        sweep,
+        lambda function, nodes: str(nodes),
+    )
+
+
 def measured(store, environment=None):
     """How often each key was measured, by what is in the store.
 
@@ -107,7 +121,7 @@ def measured(store, environment=None):
     for entry in store.entries("costs/"):
         counts.update(line[0] for line in decode_lines(store.read(entry.key).data) if line)
     if environment is not None:
-        del counts[WorkKeys([], [], environment, 0).boundary]
+        del counts[WorkKeys([], [], environment, NO_SWEEP).boundary]
     return counts
 
 

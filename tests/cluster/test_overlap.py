@@ -18,6 +18,7 @@ from collage.cost.shared import costs_prefix
 from collage.cost.table import encode_line
 from collage.measure.work import Work
 from collage.store import open_store
+from tests.cluster.conftest import named_keys
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "a GPU", "cuda-cold-1")
 BACKENDS = {"tvm-cuda": "tvm-cuda 1"}
@@ -125,9 +126,7 @@ def measured_s(folder, build_s, overlap, candidates=96):
         "r" * 64, "main", "s", "gpu", ENVIRONMENT, BACKENDS, {"tvm-cuda": "native"}, "s3://b"
     )
     table = SharedCostTable(store, CostTable(folder / "mine"), lambda: cluster.now)
-    measurer = ClusterMeasurer(
-        task, runner, store, table, lambda work: CostKey(f"{work.nodes:064x}")
-    )
+    measurer = ClusterMeasurer(task, runner, store, table, named_keys(BACKENDS, ENVIRONMENT))
     works = [Work("main", 1 << number, "tvm-cuda") for number in range(candidates)]
     costs = measurer.measure(works)
     assert all(cost.is_valid for cost in costs)

@@ -19,10 +19,9 @@ from collage.cost import CostKey
 from collage.cost.shared import costs_prefix
 from collage.cost.table import decode_lines
 from collage.errors import DamagedError, MeasureError, ModelError, OptionError, StoreError
-from collage.measure.timing import sweep_bytes
 from collage.measure.work_key import WorkKeys
 from collage.pipeline.request import RequestOptions, submit
-from collage.pipeline.searching import enumerated_function, footprint_bytes, imported
+from collage.pipeline.searching import enumerated_function, imported, model_sweep
 from collage.pipeline.session import open_session
 from collage.pipeline.site import node_facts
 from collage.store import open_store
@@ -47,7 +46,7 @@ def batch(store, tmp_path_factory):
     facts = node_facts(request)
     with open_session(request.compile_options(store.url, folder / "cache")) as session:
         function = imported(model, session).functions[0]
-        sweep = sweep_bytes(footprint_bytes(function), facts.cache_bytes)
+        sweep = model_sweep(function, "cpu", facts.cache_bytes)
         key = WorkKeys([function], session.backends, facts.environment, sweep)
         works = enumerated_function(function, session).work.values()
         shard = tuple(

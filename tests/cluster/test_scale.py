@@ -19,6 +19,7 @@ from collage.cost.table import encode_line
 from collage.measure.work import Work
 from collage.store import open_store
 from collage.store.blobs import get_blob
+from tests.cluster.conftest import named_keys
 from tests.servers.fixtures import running
 from tests.servers.kwok import Fleet
 
@@ -36,10 +37,6 @@ def works(count):
     return [
         Work("main", 0b11 << (number // 2), sorted(BACKENDS)[number % 2]) for number in range(count)
     ]
-
-
-def key(work):
-    return CostKey(hashlib.sha256(repr(work).encode()).hexdigest())
 
 
 class PlayedPods(threading.Thread):
@@ -89,7 +86,7 @@ def test_api_calls_and_memory_stay_flat(
     runner = JobRunner(
         jobs, environment, settings.model_copy(update={"poll_s": 1.0}), notices.append
     )
-    measurer = ClusterMeasurer(task, runner, store, table, key)
+    measurer = ClusterMeasurer(task, runner, store, table, named_keys(BACKENDS, ENVIRONMENT))
     with plane.client() as api:
         pods = PlayedPods(Jobs(namespace, api), store)
         before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

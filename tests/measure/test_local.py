@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from collage.cost import Costs, CostTable, Environment, SharedCostTable
+from collage.cost import Cost, Costs, CostTable, Environment, SharedCostTable
 from collage.errors import MeasureError, StoreError
 from collage.measure.kernel_file import kernel_name
 from collage.measure.local import LocalMeasurer
+from collage.measure.sweep import Sweep
 from collage.measure.work import Work
 from collage.store import open_store
 
@@ -38,7 +39,7 @@ def make_measurer(folder: Path, table: Costs | None = None, **options) -> LocalM
     reference = folder / "reference"
     reference.mkdir(exist_ok=True)
     names = ["good", "alone", "noisy", "killed_once", *FAULTS, *UNSTORED]
-    settings = {"timeout_s": 4.0, "memory_bytes": 256 << 20, "footprint_bytes": 1 << 20} | options
+    settings = {"timeout_s": 4.0, "memory_bytes": 256 << 20, "sweep": Sweep(4 << 20)} | options
     return LocalMeasurer(
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
         [SimpleNamespace(recipes=None, cache=None, name=name, identity=name) for name in names],
@@ -201,6 +202,29 @@ def test_a_second_machine_measures_nothing(tmp_path):
         measurer.close()
     assert (measurer.measured, measurer.cached, measurer.invalid) == (0, 3, 1)
     assert [cost.seconds for cost in found[0]] == [cost.seconds for cost in found[1]]
+
+
+def test_costs_after_similar_sweeps_are_recalled_the_nearest_first_and_never_instead_of_its_own(
+    tmp_path,
+):
+    far, half, mine = (Work("f", nodes, "good") for nodes in (1, 2, 4))
+    table = CostTable(tmp_path, ENVIRONMENT)
+    costs = {}
+    for size, works in ((1, [far, half, mine]), (2, [half, mine]), (4, [mine]), (64, [far])):
+        measurer = make_measurer(tmp_path, table, sweep=Sweep(size << 20))
+        for work in works:
+            costs[size, work] = Cost(size * 1e-3)
+            table.put(measurer.key(work), costs[size, work])
+    measurer = make_measurer(tmp_path, table, sweep=Sweep(4 << 20, (2 << 20, 1 << 20)))
+    unknown = Work("f", 8, "good")
+    found = measurer.recall([far, half, mine, unknown])
+    assert found[:3] == [costs[1, far], costs[2, half], costs[4, mine]]
+    assert found[3].is_unknown
+    assert (measurer.cached, measurer.measured) == (3, 0)
+    (anew,) = measurer.measure([half])  # whoever asks for a measurement gets one
+    measurer.close()
+    assert anew not in costs.values()
+    assert measurer.recall([half]) == [anew]
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from collage.measure.timing import Limits, Timer, median_interval, sweep_bytes
+from collage.measure.timing import Limits, Timer, median_interval
 
 TURNS = (1, 3, 2, 4, 1, 5)
 UNIT_NS = 60_000
@@ -81,8 +81,3 @@ def test_the_boundary_is_added_to_every_sample(timed):
 def test_intervals_come_from_order_statistics():
     assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
     assert median_interval([float(n) for n in range(10)]) == (1.0, 8.0)
-
-
-def test_a_sweep_is_a_power_of_two_that_holds_the_model():
-    assert sweep_bytes(1) == 4 << 20
-    assert sweep_bytes(5 << 20) == 8 << 20

@@ -1,0 +1,47 @@
+"""What the measurer of a cluster knows before any Job is made."""
+
+import time
+
+from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.jobs import JobRunner
+from collage.cluster.measurer import ClusterMeasurer
+from collage.cluster.sender import SearchTask
+from collage.cluster.settings import ClusterSettings
+from collage.cost import Cost, CostTable, Environment, SharedCostTable
+from collage.measure.sweep import Sweep
+from collage.measure.work import Work
+from collage.store import open_store
+from tests.cluster.conftest import named_keys
+
+ENVIRONMENT = Environment("cpu", "features", 4, 1, "", "cold-1")
+BACKENDS = {"onednn": "onednn 1"}
+
+
+class NoJobs:
+    """A namespace where nothing has run."""
+
+    def find(self, labels):
+        return []
+
+
+def test_costs_of_another_model_of_the_family_are_known(tmp_path):
+    store = open_store(str(tmp_path / "store"))
+    theirs = SharedCostTable(store, CostTable(tmp_path / "theirs"), time.monotonic)
+    shallow, deep = Sweep(16 << 20, (32 << 20,)), Sweep(32 << 20, (16 << 20,))
+    known = Work("main", 0b1, "onednn")
+    cost = Cost(1e-3, 1e-3, 1e-3, (1e-3,))
+    theirs.within(ENVIRONMENT).put(named_keys(BACKENDS, ENVIRONMENT, shallow)(known), cost)
+    theirs.flush()
+
+    settings = ClusterSettings(measure_image="m", controller_image="c")
+    runner = JobRunner(NoJobs(), MeasuringEnvironment(), settings, print)
+    task = SearchTask("r" * 64, "main", "s", "pool", ENVIRONMENT, BACKENDS, {}, store.url)
+    mine = SharedCostTable(store, CostTable(tmp_path / "mine"), time.monotonic)
+    told = []
+    measurer = ClusterMeasurer(task, runner, store, mine, named_keys(BACKENDS, ENVIRONMENT, deep))
+    works = [known, Work("main", 0b10, "onednn")]
+    found = measurer.recall(works, lambda *one: told.append(one))
+    assert found[0] == cost
+    assert found[1].is_unknown
+    assert told == [(known, cost, True)]
+    assert (measurer.measured, measurer.cached) == (0, 1)
