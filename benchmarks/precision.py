@@ -75,14 +75,15 @@ def main() -> None:
     parser.add_argument("extra", nargs="*", help="further options of `collage compile`, after --")
     arguments = parser.parse_args()
     permission = ["--precision", "auto", "--tolerance", str(arguments.tolerance)]
-    found = read_facts(arguments.output, "precision") if arguments.models else {}
+    section = f"precision-{arguments.tolerance:g}"
+    found = read_facts(arguments.output, section) if arguments.models else {}
     for model in chosen_models(arguments.work, arguments.models):
         extra = [*permission, *arguments.extra]
         found[model.name] = measure(model, arguments.work, arguments.threads, extra, warm=False)
         print(row(found[model.name])[0], flush=True)
         rows = list(found.values())
         table = document(rows, arguments.threads, arguments.tolerance)
-        write_section(arguments.output, "precision", table, rows)
+        write_section(arguments.output, section, table, rows)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
 """RESULTS.md is put together from sections: every benchmark writes its own, the others stay as they were.
 
 A section `NAME` of the folder is `results/NAME.md`, with the facts behind it as JSON lines in
-`results/NAME.jsonl` where it has any.
+`results/NAME.jsonl` where it has any. What is measured in several settings has a section of each:
+`models-1` and `models-2` for numbers of threads, `precision-0.01` for a tolerance.
 """
 
 import json
 from collections.abc import Iterable
 from pathlib import Path
 
-SECTIONS = (
-    "models-1", "models-2", "precision", "levers", "ablations", "lazy", "family", "search", "workers",
-)  # fmt: skip
-"""In the order of RESULTS.md."""
+SECTIONS = ("models", "precision", "levers", "ablations", "lazy", "family", "search", "workers")
+"""In the order of RESULTS.md, those of one name in that of their settings."""
 HEAD = """# Results
 
 `make bench` writes all of this (about three hours on two cores, alone on the machine); the command
@@ -21,16 +20,20 @@ under each title writes its section only.
 
 def write_section(folder: Path, name: str, text: str, facts: Iterable[dict] = ()) -> None:  # type: ignore[type-arg]
     """Write one section and put RESULTS.md together again; ValueError for a name that it lacks."""
-    if name not in SECTIONS:
+    if name.partition("-")[0] not in SECTIONS:
         raise ValueError(f"{name!r} is no section of RESULTS.md: one of {', '.join(SECTIONS)}")
     sections = folder / "results"
     sections.mkdir(parents=True, exist_ok=True)
     (sections / f"{name}.md").write_text(text)
     if lines := "".join(json.dumps(one) + "\n" for one in facts):
         (sections / f"{name}.jsonl").write_text(lines)
-    files = [sections / f"{section}.md" for section in SECTIONS]
-    parts = [HEAD, *(file.read_text() for file in files if file.is_file())]
-    (folder / "RESULTS.md").write_text("\n".join(parts))
+    files = sorted(sections.glob("*.md"), key=_place)
+    (folder / "RESULTS.md").write_text("\n".join([HEAD, *(file.read_text() for file in files)]))
+
+
+def _place(file: Path) -> tuple[int, float]:
+    name, _, setting = file.stem.partition("-")
+    return SECTIONS.index(name), float(setting or 0)
 
 
 def read_facts(folder: Path, name: str) -> dict[str, dict]:  # type: ignore[type-arg]
