@@ -6,7 +6,7 @@ from collage.measure.environment import last_level_cache_bytes
 
 MIN_BYTES = 4 << 20
 SIMILAR = 4
-"""A kernel takes much the same time after sweeps whose sizes differ by this factor at most."""
+"""Sizes that differ by this factor at most stand in for each other (`benchmarks.family` says what of it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +14,8 @@ class Sweep:
     """A size in bytes; `similar` are the sizes whose costs stand in where this one's is not known.
 
     Sizes come in few classes, and models of one family (another depth, another input) still fall into
-    different ones. What their common kernels cost is a good estimate all the same, and refinement corrects
-    it inside executables; measuring all of them again gains little.
+    different ones. What their common kernels cost in one is a good estimate in the next, and refinement
+    corrects it inside executables: plans come out as fast as after measuring all of them again.
     """
 
     size_bytes: int
