@@ -4,8 +4,8 @@
 
 Every model is compiled cold (in a store of its own) and warm, then the saved bundle is measured again,
 interleaved with the original frameworks, each in a process of its own. That is done SETS times, with new
-processes, and the median of the sets counts: where its memory lies makes one process faster than the next
-by up to a tenth. Writes one row a model with the machine and the versions. With `--models` the rows of the
+processes, and the median of the sets counts: two processes that run the same differ by some per cent from
+start to end. Writes one row a model with the machine and the versions. With `--models` the rows of the
 others stay as they are.
 """
 
