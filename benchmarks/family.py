@@ -22,9 +22,8 @@ from benchmarks.models import machine
 from benchmarks.results import write_section
 from collage.frontend import import_model
 from collage.graph.cuts import cut_points
-from collage.runtime.arrays import load_arrays
-from collage.runtime.loader import load
-from collage.verify import Contender, compare_latency, ratio
+from collage.pipeline.compile import saved_contender
+from collage.verify import compare_latency, ratio
 
 NAMES = ("bert_base_2l", "gpt2_2l", "resnet18")
 HEADER = (
@@ -75,16 +74,10 @@ def row(name: str, threads: int) -> str:
 
 def latency_ratio(bundle: Path, other: Path, work: Path) -> float:
     """Return the latency of a bundle over that of another one of the same model, round by round."""
-    manifest = load(bundle).manifest
-    function = manifest.functions[0]
-    golden = load_arrays(bundle / "golden.npz")
-    inputs = {one.name: golden[f"{function.function}/input/{one.name}"] for one in function.inputs}
-    contenders = [
-        Contender(path.name, "executable", path / manifest.executable, function.function)
-        for path in (bundle, other)
-    ]
-    found = compare_latency(contenders, inputs, manifest.threads, COMPARE_S, work)
-    return ratio(found[bundle.name], found[other.name])
+    manifest, first, inputs = saved_contender(bundle.name, bundle)
+    _, second, _ = saved_contender(other.name, other)
+    found = compare_latency([first, second], inputs, manifest.threads, COMPARE_S, work)
+    return ratio(found[first.name], found[second.name])
 
 
 def main() -> None:

@@ -43,6 +43,7 @@ from collage.report.precision import Allowed, FunctionResult, manifest_precision
 from collage.report.terminal import Progress
 from collage.runtime.arrays import load_arrays
 from collage.runtime.blob import unpack
+from collage.runtime.manifest import Manifest
 from collage.runtime.plugin import library_names
 from collage.search.function import FunctionSearch
 from collage.search.worth import NamedPlan
@@ -266,18 +267,11 @@ def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Laten
     Raises:
         InputError: no bundle, or no model, at the path.
     """
-    from collage.runtime.loader import load
-
     if not model.is_file():
         raise InputError(f"{model}: no such file; give the original ONNX model")
-    manifest = load(bundle).manifest
-    function = manifest.functions[0].function
-    golden = load_arrays(bundle / "golden.npz")
-    inputs = {
-        one.name: golden[f"{function}/input/{one.name}"] for one in manifest.functions[0].inputs
-    }
+    manifest, contender, inputs = saved_contender("collage", bundle)
     contenders = [
-        Contender("collage", "executable", bundle / manifest.executable, function, manifest.device),
+        contender,
         *original_frameworks(
             model,
             may_reduce=manifest.precision is not None,
@@ -287,3 +281,20 @@ def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Laten
     ]
     with tempfile.TemporaryDirectory() as work_dir:
         return compare_latency(contenders, inputs, manifest.threads, seconds, Path(work_dir))
+
+
+def saved_contender(name: str, bundle: Path) -> tuple[Manifest, Contender, dict[str, np.ndarray]]:
+    """Return a bundle's manifest, its first function as a contender, and that one's golden inputs.
+
+    Raises:
+        InputError: no bundle at the path.
+    """
+    from collage.runtime.loader import load
+
+    manifest = load(bundle).manifest
+    signature = manifest.functions[0]
+    function = signature.function
+    golden = load_arrays(bundle / "golden.npz")
+    inputs = {one.name: golden[f"{function}/input/{one.name}"] for one in signature.inputs}
+    executable = bundle / manifest.executable
+    return manifest, Contender(name, "executable", executable, function, manifest.device), inputs
