@@ -4,11 +4,13 @@
 
 The deeper model is the skeleton; the shallower one is cut off after its first half, at a place where
 one tensor is live. The shallow one is compiled first, then the deep one in the same store, then the
-deep one in a store of its own. Both bundles of the deep one are run interleaved in fresh processes:
-costs that were measured for another model must not make a slower executable.
+deep one in a store of its own. Both bundles of the deep one are run interleaved in fresh processes, as
+often as `benchmarks.models` does: costs that were measured for another model must not make a slower
+executable.
 """
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,7 +20,7 @@ import onnx
 from onnx.utils import Extractor
 
 from benchmarks.model_set import model_options, skeletons
-from benchmarks.models import machine
+from benchmarks.models import SET_S, SETS, machine
 from benchmarks.results import write_section
 from collage.frontend import import_model
 from collage.graph.cuts import cut_points
@@ -30,7 +32,6 @@ HEADER = (
     "| model | unique | measured after its shallow half | measured alone | latency after / alone |\n"
     "|---|---|---|---|---|"
 )
-COMPARE_S = 6.0
 
 
 def shallow(path: Path, work: Path) -> Path:
@@ -73,11 +74,12 @@ def row(name: str, threads: int) -> str:
 
 
 def latency_ratio(bundle: Path, other: Path, work: Path) -> float:
-    """Return the latency of a bundle over that of another one of the same model, round by round."""
+    """Return the latency of a bundle over that of another of the same model: the median of SETS."""
     manifest, first, inputs = saved_contender(bundle.name, bundle)
     _, second, _ = saved_contender(other.name, other)
-    found = compare_latency([first, second], inputs, manifest.threads, COMPARE_S, work)
-    return ratio(found[first.name], found[second.name])
+    pair = [first, second]
+    sets = [compare_latency(pair, inputs, manifest.threads, SET_S, work) for _ in range(SETS)]
+    return statistics.median(ratio(one[first.name], one[second.name]) for one in sets)
 
 
 def main() -> None:
