@@ -30,7 +30,7 @@ class Effort(NamedTuple):
 
 EFFORTS = {
     "quick": Effort(20.0, 0.0, 0.0),
-    "normal": Effort(120.0, 40.0, 30.0),
+    "normal": Effort(240.0, 40.0, 30.0),
     "thorough": Effort(900.0, 180.0, 600.0),
 }
 

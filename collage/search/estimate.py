@@ -4,7 +4,9 @@ An exact lazy search needs lower bounds. The only safe one, the roofline, is so 
 everything would be measured, so the search asks an estimator and says in its result what was
 assumed. The additive estimator takes a region's cost as one call plus the sum of its nodes' units,
 per backend, and learns both from what was measured; long regions are faster than that sum by as
-much as the backend optimises across nodes, which a factor of optimism allows for.
+much as the backend optimises across nodes, which a factor of optimism allows for. Measured costs
+scatter by some per cent, units that are learnt from them with them, and many plans are as close to
+the best as that: a margin keeps those from being given up unmeasured.
 """
 
 from bisect import insort
@@ -47,7 +49,9 @@ class LowerBound:
 
 
 class AdditiveEstimator:
-    """estimate = max(lower_s, optimism x (call + sum of the nodes' units)), per backend and variant.
+    """estimate = max(lower_s, (1 - margin) x optimism x (call + sum of the nodes' units)).
+
+    Call, units and optimism are of one backend and variant.
 
     Nodes in the same place of regions with equal keys share a unit, so what was learnt in one block
     of a model holds in all of them. Units are fitted by non-negative ridge least squares on
@@ -64,10 +68,12 @@ class AdditiveEstimator:
         *,
         initial_optimism: float = 0.7,
         quantile: float = 0.1,
+        margin: float = 0.05,
         ridge: float = 1e-3,
     ) -> None:
         self.initial_optimism = initial_optimism
         self.quantile = quantile
+        self.margin = margin
         families: dict[_Family, list[Option]] = {}
         for option in problem.ordered:
             families.setdefault(_family(option), []).append(option)
@@ -79,14 +85,15 @@ class AdditiveEstimator:
         }
 
     def optimism(self, backend: str, variant: str = "") -> float:
-        """Return the factor in force for a backend's variant."""
+        """Return the factor in force for a backend's variant, without the margin."""
         return self._optimism[backend, variant]
 
     def estimate(self, option: Option) -> float:
         family = _family(option)
         units = self._units[family]
         units.fit()
-        return max(option.lower_s, self._optimism[family] * units.predict(option))
+        hoped_s = (1 - self.margin) * self._optimism[family] * units.predict(option)
+        return max(option.lower_s, hoped_s)
 
     def observe(self, option: Option, cost: Cost) -> None:
         if not cost.is_valid:

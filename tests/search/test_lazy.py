@@ -117,6 +117,20 @@ def test_additive_estimates_find_a_plan_close_to_the_best(seed):
     assert found.measured < len(costs)
 
 
+def test_a_margin_keeps_plans_that_noise_hides():
+    def searched(seed, margin):
+        problem, costs = repeated_chain(seed, noise=0.1)
+        seeds = [o.key for o in problem.ordered if o.size in (1, 2, LENGTH)]
+        estimator = AdditiveEstimator(problem, margin=margin)
+        found = search_lazily(problem, Meter(costs), seeds=seeds, estimator=estimator, batch_size=4)
+        return found.plan.predicted_s / find_plan(problem, costs).predicted_s, found.measured
+
+    plain, kept = ([searched(seed, margin) for seed in range(30)] for margin in (0.0, 0.05))
+    assert max(plain)[0] > 1.005
+    assert max(kept)[0] == 1.0
+    assert sum(n for _, n in plain) < sum(n for _, n in kept)
+
+
 def test_the_first_batch_holds_the_seeds_that_are_not_known():
     problem, costs = repeated_chain()
     seeds = [("tvm", i, 1) for i in range(4)]
@@ -184,7 +198,7 @@ def test_no_valid_plan_is_an_error_with_the_reasons():
 
 def test_the_estimator_learns_units_that_repeat():
     problem, costs = repeated_chain(noise=0.0)
-    estimator = AdditiveEstimator(problem, initial_optimism=1.0)
+    estimator = AdditiveEstimator(problem, initial_optimism=1.0, margin=0.0)
     for length in (1, 2, 3):
         for place in range(4):
             for backend in ("tvm", "ort"):
