@@ -63,7 +63,7 @@ lint: setup $(SERVICES)
 types: setup $(SERVICES)
 	$(BIN)/mypy
 
-# Every table of benchmarks/RESULTS.md, about four hours; the costs that it finds are dropped first, so that compiles are cold.
+# Every table of benchmarks/RESULTS.md, about five hours; the costs that it finds are dropped first, so that compiles are cold.
 BENCH := $(BIN)/python -m benchmarks
 BENCH_WORK := build/bench
 bench: setup

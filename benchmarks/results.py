@@ -13,7 +13,7 @@ SECTIONS = ("models", "precision", "levers", "ablations", "lazy", "family", "sea
 """In the order of RESULTS.md, those of one name in that of their settings."""
 HEAD = """# Results
 
-`make bench` writes all of this (about four hours on two cores, alone on the machine); the command
+`make bench` writes all of this (about five hours on two cores, alone on the machine); the command
 under each title writes its section only.
 """
 
