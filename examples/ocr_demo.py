@@ -54,7 +54,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--budget", type=float, default=collage.Options().measure_budget_s)
+    parser.add_argument("--budget", type=float, default=120.0, help="seconds for measuring")
     parser.add_argument("--output", type=Path, default=Path("demo-out/ppocr-v4-det"))
     arguments = parser.parse_args()
     options = collage.Options(
