@@ -10,7 +10,6 @@ with more than `--most` unmeasured candidates are left out: they take too long. 
 of the others stay as they are.
 """
 
-import argparse
 import statistics
 import time
 from pathlib import Path
@@ -91,14 +90,16 @@ def main() -> None:
             continue
         known[model.name] = facts
         print(row(facts), flush=True)
-        table = _document([row(one) for one in known.values()], arguments)
-        write_section(arguments.output, "lazy", table, known.values())
+        write_section(arguments.output, "lazy", _document(known, arguments.threads), known.values())
 
 
-def _document(rows: list[str], arguments: argparse.Namespace) -> str:
+def _document(known: dict[str, dict], threads: int) -> str:  # type: ignore[type-arg]
+    """Format the section. Its command measures these rows, which may come from several runs."""
+    rows = [row(one) for one in known.values()]
+    most = max(one["unique"] - one["measured"] for one in known.values())
     return (
-        f"## What the lazy search loses\n\n`python -m benchmarks.lazy --threads {arguments.threads} "
-        f"--most {arguments.most}` after `make bench`, on {machine()}.\n"
+        f"## What the lazy search loses\n\n`python -m benchmarks.lazy --threads {threads} "
+        f"--most {most} --models {','.join(known)}` after `make bench`, on {machine()}.\n"
         "Costs that were known are of another moment than the rest: what the machine's pace did between\n"
         "them is in what is lost, and not in what is lost by costs that are measured anew.\n\n"
         + "\n".join([HEADER, *rows])
