@@ -68,7 +68,7 @@ class AdditiveEstimator:
         *,
         initial_optimism: float = 0.7,
         quantile: float = 0.1,
-        margin: float = 0.05,
+        margin: float = 0.08,
         ridge: float = 1e-3,
     ) -> None:
         self.initial_optimism = initial_optimism

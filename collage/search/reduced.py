@@ -222,7 +222,7 @@ class _PricedEstimator:
         self._known = known
         self._price_s = price_s
         self._seconds = AdditiveEstimator(problem)
-        self._errors = AdditiveEstimator(problem)
+        self._errors = AdditiveEstimator(problem, margin=0.0)
 
     def estimate(self, option: Option) -> float:
         seconds = self._seconds.estimate(option)

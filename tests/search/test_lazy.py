@@ -125,7 +125,7 @@ def test_a_margin_keeps_plans_that_noise_hides():
         found = search_lazily(problem, Meter(costs), seeds=seeds, estimator=estimator, batch_size=4)
         return found.plan.predicted_s / find_plan(problem, costs).predicted_s, found.measured
 
-    plain, kept = ([searched(seed, margin) for seed in range(30)] for margin in (0.0, 0.05))
+    plain, kept = ([searched(seed, margin) for seed in range(30)] for margin in (0.0, 0.08))
     assert max(plain)[0] > 1.005
     assert max(kept)[0] == 1.0
     assert sum(n for _, n in plain) < sum(n for _, n in kept)
