@@ -4,7 +4,8 @@ Under an error budget the search goes on for a while with errors paid for (`coll
 plans come out says `collage.search.worth`.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from collage.backends.base import Backend
@@ -33,6 +34,11 @@ SEEDS = 24
 """The same while seeds are measured."""
 SEED_SHARE = 0.5
 """Share of the budget that tilings may take; the rest goes where the estimates point."""
+FAMILIAR = 0.2
+"""Share of a function's candidates that other models must have measured to be of its family: then what
+their searches proved holds for most of its regions too."""
+PATIENCE = 0.05
+"""Share of the candidates that, with a family, are measured in vain before the search ends."""
 FASTEST_SHARE = 0.75
 """Share of the budget after which, under an error budget, gentler plans are looked for."""
 
@@ -179,15 +185,18 @@ def search_function(
 
     start = clock()
     costs: dict[Hashable, Cost] = {HOST: Cost(VIEW_S, VIEW_S, VIEW_S), **known}
-    for chunk in seed_chunks(problem, max(SEEDS, batch)):
+    for chunk in seed_chunks(problem, max(SEEDS, batch), known):
         if len(costs) > 1 and clock() - start >= SEED_SHARE * budget_s:
             break
         missing = [key for key in chunk if key not in costs]
         if missing:
             costs |= measure(missing)
 
+    patience = math.ceil(PATIENCE * len(enumerated.work)) if has_family(problem, known) else None
+
     def until(share: float) -> Budget:
-        return Budget(seconds=max(0.0, start + share * budget_s - clock()), clock=clock)
+        left = max(0.0, start + share * budget_s - clock())
+        return Budget(seconds=left, in_vain=patience, clock=clock)
 
     lazy = search_lazily(
         problem,
@@ -206,12 +215,28 @@ def search_function(
     return FunctionSearch(enumerated, lazy.costs, tuple(worth), lazy, errors)
 
 
-def seed_chunks(problem: Problem, at_once: int = SEEDS) -> Iterator[list[Hashable]]:
+def has_family(problem: Problem, known: Container[Hashable]) -> bool:
+    """Tell whether many costs are known, and not from an earlier search of this very function.
+
+    That one would know its largest tile, since it measures the largest tiles before all else.
+    """
+    sizes = {option.key: option.size for option in problem.options if option.backend != HOST}
+    tiles = next(seed_chunks(problem), [])
+    largest = max((sizes[key] for key in tiles), default=0)
+    if any(key in known for key in tiles if sizes[key] == largest):
+        return False
+    return 0 < FAMILIAR * len(sizes) <= sum(key in known for key in sizes)
+
+
+def seed_chunks(
+    problem: Problem, at_once: int = SEEDS, known: Container[Hashable] = ()
+) -> Iterator[list[Hashable]]:
     """Yield the keys to measure first: tilings of the function by every backend's options.
 
     The largest tiles come first, all of them in one chunk, so that a plan is known at once; then
-    ever smaller ones, from which the estimator learns what each node costs. A measurer that takes more
-    than `SEEDS` at once waits longer for the first result than for a few more: chunks are filled then.
+    ever smaller ones, from which the estimator learns what each node costs: `known` ones where there
+    are any, since they teach as much and cost nothing. A measurer that takes more than `SEEDS` at once
+    waits longer for the first result than for a few more: chunks are filled then.
     """
     seen: set[Hashable] = set()
     backends = sorted({option.backend for option in problem.options} - {HOST})
@@ -222,7 +247,8 @@ def seed_chunks(problem: Problem, at_once: int = SEEDS) -> Iterator[list[Hashabl
     for limit in (whole, *reversed(TILE_SIZES)):
         found: dict[Hashable, None] = {}
         for name in backends:
-            found |= dict.fromkeys(option.key for option in tiling(own[name], limit))
+            tiles = tiling(own[name], limit, () if limit == whole else known)
+            found |= dict.fromkeys(option.key for option in tiles)
         waiting += [key for key in found if key not in seen]
         seen.update(waiting)
         size = at_once if filled or limit != whole else len(waiting)
@@ -233,8 +259,11 @@ def seed_chunks(problem: Problem, at_once: int = SEEDS) -> Iterator[list[Hashabl
         yield waiting
 
 
-def tiling(options: Iterable[Option], limit: int) -> list[Option]:
-    """Choose disjoint options greedily by first node, the largest of at most `limit` nodes each."""
+def tiling(options: Iterable[Option], limit: int, known: Container[Hashable] = ()) -> list[Option]:
+    """Choose disjoint options greedily by first node, the largest of at most `limit` nodes each.
+
+    Where options of a node are known, the largest of those.
+    """
     by_first: dict[int, list[Option]] = {}
     for option in options:
         if option.size <= limit:
@@ -243,6 +272,7 @@ def tiling(options: Iterable[Option], limit: int) -> list[Option]:
     for start in sorted(by_first):
         free = [option for option in by_first[start] if not option.nodes & covered]
         if free:
+            free = [option for option in free if option.key in known] or free
             size = max(option.size for option in free)
             largest = [option for option in free if option.size == size]
             chosen += largest

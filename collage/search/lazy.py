@@ -34,22 +34,28 @@ from collage.search.shortest_path import (
 )
 from collage.search.state_space import build_state_space
 
+LEAST_GAIN = 1e-3
+"""Share of the best plan's seconds that another one must save to have been worth its measurements."""
+
 Measure = Callable[[Sequence[Hashable]], Mapping[Hashable, Cost]]
 """Measures a batch of keys; a key that is absent or unknown in the answer is not asked for again."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """When to stop measuring; neither stops before one plan is fully measured.
+    """When to stop measuring; nothing stops before one plan is fully measured.
 
     Attributes:
         seconds: by `clock`, from the start of the search; None means no limit.
         measurements: number of keys measured, the seeds included; None means no limit.
+        in_vain: number of keys measured since the best plan last became faster by `LEAST_GAIN`, the
+            batch that made it so not included; None means no limit.
         clock: monotonic seconds; needed with `seconds`.
     """
 
     seconds: float | None = None
     measurements: int | None = None
+    in_vain: int | None = None
     clock: Callable[[], float] = field(default=lambda: 0.0)
 
 
@@ -100,6 +106,21 @@ def search_lazily(
     return search.run(seeds, batch_size, budget or Budget())
 
 
+@dataclass
+class _LastGain:
+    """The best plan when it last became faster by enough, and what had been measured by then."""
+
+    plan_s: float = math.inf
+    measured: int = 0
+
+    def measured_since(self, best: Weight | None, measured: int) -> int:
+        """Return how much was measured since; `measured` keys were by now."""
+        if best is None or seconds_of(best) < (1 - LEAST_GAIN) * self.plan_s:
+            self.plan_s = math.inf if best is None else seconds_of(best)
+            self.measured = measured
+        return measured - self.measured
+
+
 class LazySearch:
     """One search: the state space, the costs known so far, and the estimator."""
 
@@ -131,11 +152,15 @@ class LazySearch:
         """
         deadline = math.inf if budget.seconds is None else budget.clock() + budget.seconds
         batch = [key for key in dict.fromkeys(seeds) if key not in self.costs]
+        gain = _LastGain()
         while True:
             if batch:
                 self._ask(batch)
             best, hoped = self._best_s()
             if best is not None and (hoped is None or gap_s(best, hoped) <= 0):
+                break
+            in_vain = gain.measured_since(best, len(self.asked))
+            if best is not None and budget.in_vain is not None and in_vain >= budget.in_vain:
                 break
             left = (
                 math.inf if budget.measurements is None else budget.measurements - len(self.asked)

@@ -1,13 +1,16 @@
 """One function's search: what is measured first, and which plans are worth assembling."""
 
+import random
+
 import pytest
 
 from collage.cost.cost import Cost
 from collage.measure.work import Work
 from collage.rules.rule import HOST
-from collage.search import Problem
+from collage.search import Problem, function
 from collage.search.function import (
     Enumerated,
+    has_family,
     search_function,
     seed_chunks,
     tiling,
@@ -41,8 +44,9 @@ def enumerated(problem):
 class Meter:
     """A measurer whose every work takes a second of its clock."""
 
-    def __init__(self, problem):
-        self.costs = {(o.nodes, o.backend): c for o, c in _with_costs(problem)}
+    def __init__(self, problem, costs=None):
+        costs = costs or known_costs(problem)
+        self.costs = {(o.nodes, o.backend): costs[o.key] for o in problem.options}
         self.asked = []
 
     def measure(self, batch, on_cost=None):
@@ -51,11 +55,6 @@ class Meter:
 
     def clock(self):
         return float(len(self.asked))
-
-
-def _with_costs(problem):
-    costs = known_costs(problem)
-    return [(o, costs[o.key]) for o in problem.options]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +69,23 @@ def test_a_tiling_is_greedy_and_covers(limit, sizes):
 def test_equally_large_options_of_a_place_are_all_tiles():
     twins = [option(0, 1, key="all"), option(0, 1, key="extended"), option(0, key="small")]
     assert {tile.key for tile in tiling(twins, 4)} == {"all", "extended"}
+
+
+def test_a_tiling_takes_the_largest_known_option_of_a_place():
+    options = intervals(6, "ort", 6)
+    tiles = tiling(options, 4, {("ort", 0, 2), ("ort", 0, 1), ("ort", 0, 6)})
+    assert [tile.key for tile in tiles] == [("ort", 0, 2), ("ort", 2, 6)]
+
+
+def test_known_tiles_stand_for_others_but_not_for_the_largest():
+    problem = problem_of()
+    own = next(seed_chunks(problem))
+    half = {("ort", 0, 3), ("ort", 3, 6)}
+    first, *rest = seed_chunks(problem, known=half)
+    assert first == own
+    later = {key for chunk in rest for key in chunk}
+    assert half <= later
+    assert ("ort", 0, 4) not in later
 
 
 def test_the_first_chunk_covers_the_function_with_every_backend():
@@ -152,3 +168,41 @@ def test_a_budget_ends_the_search():
     search_function(enumerated(problem), meter, {}, plans=1, budget_s=60.0, clock=meter.clock)
     assert len(meter.asked) <= 60 + 24 + 16  # a chunk or a batch that began in time ends
     assert len(meter.asked) < len(problem.options) / 2
+
+
+def of_a_family(problem, length):
+    """What a search of the first `length` nodes measured."""
+    known = known_costs(problem)
+    return {o.key: known[o.key] for o in problem.options if o.nodes < 1 << length}
+
+
+def test_a_family_is_many_costs_without_those_of_the_whole():
+    problem = problem_of(30)
+    known = of_a_family(problem, 15)
+    assert has_family(problem, known)
+    assert not has_family(problem, {})
+    assert not has_family(problem, of_a_family(problem, 6))
+    whole = max(problem.options, key=lambda o: o.size)
+    assert not has_family(problem, {**known, whole.key: Cost(1.0)})
+    views = Problem(chain(1), [option(0, backend=HOST, key=HOST)])
+    assert not has_family(views, {HOST: Cost(1.0)})
+
+
+def test_after_its_family_a_search_ends_when_it_measures_in_vain(monkeypatch):
+    problem = problem_of(30)
+    rng = random.Random(0)
+    scattered = {o.key: Cost((0.1 + o.size) * rng.uniform(0.9, 1.0)) for o in problem.options}
+    known = {o.key: scattered[o.key] for o in problem.options if o.nodes < 1 << 15}
+
+    def searched():
+        meter = Meter(problem, scattered)
+        found = search_function(
+            enumerated(problem), meter, known, plans=1, budget_s=1e6, clock=meter.clock
+        )
+        return found.lazy.plan.predicted_s, len(meter.asked)
+
+    plan_s, measured = searched()
+    monkeypatch.setattr(function, "PATIENCE", 1.0)
+    best_s, more = searched()
+    assert plan_s <= 1.01 * best_s
+    assert measured < 0.5 * more

@@ -1,6 +1,8 @@
 """The lazy search: what it measures, when it stops, what it states, and what its estimator learns."""
 
+import math
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from collage.cost.cost import Cost
 from collage.errors import SearchError
 from collage.search import AdditiveEstimator, Budget, Problem, find_plan, search_lazily
+from collage.search.lazy import LEAST_GAIN
 from tests.search.oracle import all_plans, chain, check_order, option, problems
 
 LENGTH = 24
@@ -129,6 +132,28 @@ def test_a_margin_keeps_plans_that_noise_hides():
     assert max(plain)[0] > 1.005
     assert max(kept)[0] == 1.0
     assert sum(n for _, n in plain) < sum(n for _, n in kept)
+
+
+def test_a_search_ends_after_so_many_measurements_in_vain():
+    problem, costs = repeated_chain(noise=0.1)
+    batch = 4
+
+    def searched(in_vain):
+        meter, budget = Meter(costs), Budget(in_vain=in_vain)
+        estimator = AdditiveEstimator(problem)
+        found = search_lazily(problem, meter, estimator=estimator, batch_size=batch, budget=budget)
+        assert found.measured == sum(map(len, meter.batches))
+        return found
+
+    all_of_it, ended = searched(None), searched(batch)
+    assert ended.measured < all_of_it.measured
+    assert ended.gap_s > 0
+    assert not ended.proven
+    plans = [one.plan_s for one in ended.rounds]
+    assert plans[-2] != math.inf
+    assert plans[-1] >= (1 - LEAST_GAIN) * plans[-2]
+    gains = [after < (1 - LEAST_GAIN) * before for before, after in pairwise(plans[:-1])]
+    assert all(gains)  # it went on as long as every batch brought something
 
 
 def test_the_first_batch_holds_the_seeds_that_are_not_known():
