@@ -9,30 +9,49 @@ struct Place {
   std::int64_t image, group, pixel;
 };
 
-COLLAGE_INLINE void ApplyPosts(const Posts& posts, const Place& place, V* x, int count) {
-  for (int number = 0; number < posts.count; ++number) {
-    const Post& post = posts.first[number];
-    const float* channel = post.operand + place.image * post.image_floats + place.group * kLanes;
-    const float* same = post.operand + place.image * post.image_floats +
-                        (place.group * posts.pixels + place.pixel) * kLanes;
-    switch (post.kind) {
-      case PostKind::kFunction:
-        Apply(post.function, x, count);
-        break;
-      case PostKind::kAddValue:
-        for (int i = 0; i < count; ++i) x[i] = x[i] + Simd::Load(same + i * kLanes);
-        break;
-      case PostKind::kMultiplyValue:
-        for (int i = 0; i < count; ++i) x[i] = x[i] * Simd::Load(same + i * kLanes);
-        break;
-      case PostKind::kAddChannel:
-        for (int i = 0; i < count; ++i) x[i] = x[i] + Simd::Load(channel);
-        break;
-      case PostKind::kMultiplyChannel:
-        for (int i = 0; i < count; ++i) x[i] = x[i] * Simd::Load(channel);
-        break;
-    }
+// Stores one vector after the other.
+struct Emit {
+  float* target;
+  void operator()(int i, V v) const { Simd::Store(target + i * kLanes, v); }
+};
+
+template <class Store>
+void ApplyPost(const Post& post, const Posts& posts, const Place& place, const V* x, int count,
+               Store store) {
+  const float* image = post.operand + place.image * post.image_floats;
+  const float* channel = image + place.group * kLanes;
+  const float* same = image + (place.group * posts.pixels + place.pixel) * kLanes;
+  switch (post.kind) {
+    case PostKind::kFunction:
+      return Apply(post.function, x, count, store);
+    case PostKind::kAddValue:
+      for (int i = 0; i < count; ++i) store(i, x[i] + Simd::Load(same + i * kLanes));
+      return;
+    case PostKind::kMultiplyValue:
+      for (int i = 0; i < count; ++i) store(i, x[i] * Simd::Load(same + i * kLanes));
+      return;
+    case PostKind::kAddChannel:
+      for (int i = 0; i < count; ++i) store(i, x[i] + Simd::Load(channel));
+      return;
+    case PostKind::kMultiplyChannel:
+      for (int i = 0; i < count; ++i) store(i, x[i] * Simd::Load(channel));
+      return;
   }
+}
+
+// Applies the posts to `count` pixels and stores them one after the other.
+COLLAGE_INLINE void Finish(const Posts& posts, const Place& place, V* x, int count,
+                           float* target) {
+  Emit emit{target};
+  if (posts.count == 0) {
+    for (int i = 0; i < count; ++i) emit(i, x[i]);
+    return;
+  }
+  const Post* last = posts.first + posts.count - 1;
+  for (const Post* post = posts.first; post < last; ++post) {
+    ApplyPost(*post, posts, place, x, count, Keep{x});
+  }
+  ApplyPost(*last, posts, place, x, count, emit);
 }
 
 // H pixels and C vectors of channels: out[j * H + i] = bias + sum over the chunks. From pixel to pixel
@@ -129,9 +148,8 @@ void ProductStrip(const Product& product, const float* source, const float* scal
                                                       product.bias + channel, next, tile);
       Place place{image, channel / kLanes, y * product.out_width + x};
       for (int j = 0; j < C; ++j, ++place.group) {
-        ApplyPosts(product.posts, place, tile + j * count, static_cast<int>(count));
-        float* target = output + (place.group * product.posts.pixels + place.pixel) * kLanes;
-        for (int i = 0; i < count; ++i) Simd::Store(target + i * kLanes, tile[j * count + i]);
+        Finish(product.posts, place, tile + j * count, static_cast<int>(count),
+               output + (place.group * product.posts.pixels + place.pixel) * kLanes);
       }
     });
   }
@@ -197,12 +215,10 @@ void DepthwiseOf(const Depthwise& d, const float* padded, std::int64_t image, st
           padded + (y * d.stride_y * d.padded_width + x * d.stride_x) * kLanes;
       ChooseDepthwise(count, d.stride_x)(d, corner, weights, d.bias + channel, tile);
       Place place{image, group, y * d.out_width + x};
-      ApplyPosts(d.posts, place, tile, static_cast<int>(count));
       float* target = output + (group * d.posts.pixels + place.pixel) * kLanes;
-      for (int i = 0; i < count; ++i) {
-        Simd::Store(target + i * kLanes, tile[i]);
-        total = total + tile[i];
-      }
+      Finish(d.posts, place, tile, static_cast<int>(count), target);
+      if (sums == nullptr) return;
+      for (int i = 0; i < count; ++i) total = total + Simd::Load(target + i * kLanes);
     });
   }
   if (sums != nullptr) Simd::Store(sums, Simd::Load(sums) + total);
@@ -220,15 +236,14 @@ void ExpandPixels(const Product& product, const Depthwise& d, const float* sourc
     V tile[Simd::kRows * C];
     ChooseMultiply<C>(count, kLanes)(source + pixel * kLanes, kLanes, product, weights,
                                      product.bias + channel, next, tile);
-    Place place{image, channel / kLanes, pixel};
-    for (int j = 0; j < C; ++j, ++place.group) {
-      ApplyPosts(product.posts, place, tile + j * count, static_cast<int>(count));
-      std::int64_t y = pixel / d.width, x = pixel % d.width;
-      float* row = padded + j * group_floats +
-                   ((y + d.pad_top) * d.padded_width + d.pad_left) * kLanes;
-      for (int i = 0; i < count; ++i) {
-        Simd::Store(row + x * kLanes, tile[j * count + i]);
-        if (++x == d.width) x = 0, row += d.padded_width * kLanes;
+    for (std::int64_t done = 0, some; done < count; done += some) {  // row by row
+      std::int64_t y = (pixel + done) / d.width, x = (pixel + done) % d.width;
+      some = Least(count - done, d.width - x);
+      float* row = padded + ((y + d.pad_top) * d.padded_width + d.pad_left + x) * kLanes;
+      Place place{image, channel / kLanes, pixel + done};
+      for (int j = 0; j < C; ++j, ++place.group) {
+        Finish(product.posts, place, tile + j * count + done, static_cast<int>(some),
+               row + j * group_floats);
       }
     }
   });
@@ -272,8 +287,7 @@ void ElementwiseOf(const Posts& posts, const float* source, std::int64_t image,
   Balanced({0, posts.pixels}, Simd::kRows, [&](std::int64_t pixel, std::int64_t count) {
     V x[Simd::kRows];
     for (int i = 0; i < count; ++i) x[i] = Simd::Load(source + (pixel + i) * kLanes);
-    ApplyPosts(posts, {image, group, pixel}, x, static_cast<int>(count));
-    for (int i = 0; i < count; ++i) Simd::Store(output + (pixel + i) * kLanes, x[i]);
+    Finish(posts, {image, group, pixel}, x, static_cast<int>(count), output + pixel * kLanes);
   });
 }
 

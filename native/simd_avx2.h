@@ -1,4 +1,6 @@
 // Vectors of floats, see simd_math.h. Included inside an anonymous namespace.
+#include "simd_power.h"
+
 struct Simd {
   using V = __m256;
   typedef int I __attribute__((vector_size(32)));
@@ -16,10 +18,11 @@ struct Simd {
 
   static V Whole(V x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static V TimesPower(V x, V n) {
-    I power = (I)_mm256_cvtps_epi32(Max(n, Set(-126.0f)));
+    I power = (I)_mm256_cvtps_epi32(n);
     return x * (V)((power + 127) << 23);
   }
-  static V Reciprocal(V x) { return Set(1.0f) / x; }
+  static V PowerOfTwo(V x) { return PolynomialPower<Simd>(x); }
+  static V Quotient(V a, V b) { return a / b; }
 
   // Lanes first..last - 1 from memory, zeros elsewhere.
   static V LoadPart(const float* p, std::int64_t first, std::int64_t last) {

@@ -6,7 +6,7 @@
 //     using I = ...;  // vector of 32-bit integers of the same size
 //     kLanes, kRows x kColumns (accumulators of a micro-kernel: pixels x vectors of channels)
 //     Set, Load, Store, LoadPart, StorePart, Fma, Max, Min, Transpose
-//     Whole(x), the nearest integer; TimesPower(x, n), x * 2^n for a whole n <= 127; Reciprocal(x)
+//     PowerOfTwo(x), 2^x for |x| <= 126; Quotient(a, b), a / b for b >= 1
 //   };
 //
 // No template of the standard library is used here: one that is compiled for AVX-512 could be chosen
@@ -20,49 +20,49 @@ COLLAGE_INLINE std::int64_t Least(std::int64_t a, std::int64_t b) { return a < b
 COLLAGE_INLINE V Fma(V a, V b, V c) { return Simd::Fma(a, b, c); }
 COLLAGE_INLINE V Scaled(float a, V b, V c) { return Simd::Fma(Simd::Set(a), b, c); }
 
-// 1 / (1 + exp(-x)). 2^f for |f| <= 1/2 is a minimax polynomial with a relative error of 7.5e-8.
-COLLAGE_INLINE V Sigmoid(V x) {
-  V z = Simd::Min(Simd::Set(126.0f), x * Simd::Set(-1.44269504088896341f));
-  V whole = Simd::Whole(z);
-  V f = z - whole;
-  V p = Scaled(1.327646679e-3f, f, Simd::Set(9.675541293e-3f));
-  p = Fma(p, f, Simd::Set(5.550713290e-2f));
-  p = Fma(p, f, Simd::Set(2.402211972e-1f));
-  p = Fma(p, f, Simd::Set(6.931469671e-1f));
-  p = Fma(p, f, Simd::Set(1.000000072f));
-  return Simd::Reciprocal(Simd::Set(1.0f) + Simd::TimesPower(p, whole));
+// 1 + exp(-x), with x between -87.3 and 87.3; a NaN stays one.
+COLLAGE_INLINE V OnePlusExp(V x) {
+  V z = x * Simd::Set(-1.44269504088896341f);
+  z = Simd::Max(Simd::Set(-126.0f), Simd::Min(Simd::Set(126.0f), z));
+  return Simd::Set(1.0f) + Simd::PowerOfTwo(z);
 }
+
+COLLAGE_INLINE V Sigmoid(V x) { return Simd::Quotient(Simd::Set(1.0f), OnePlusExp(x)); }
+COLLAGE_INLINE V Silu(V x) { return Simd::Quotient(x, OnePlusExp(x)); }
 
 COLLAGE_INLINE V HardSigmoid(V a, V b, V x) {
   return Simd::Min(Simd::Set(1.0f), Simd::Max(Simd::Set(0), Fma(a, x, b)));
 }
 
-// Replaces `count` vectors by their function.
-COLLAGE_INLINE void Apply(const Function& function, V* x, int count) {
+// Replaces a vector.
+struct Keep {
+  V* x;
+  void operator()(int i, V v) const { x[i] = v; }
+};
+
+// Calls store(i, the function of x[i]) for `count` vectors.
+template <class Store>
+COLLAGE_INLINE void Apply(const Function& function, const V* x, int count, Store store) {
   V a = Simd::Set(function.a), b = Simd::Set(function.b), zero = Simd::Set(0);
+  auto each = [&](auto of) __attribute__((always_inline)) {
+    for (int i = 0; i < count; ++i) store(i, of(x[i]));
+  };
   switch (function.kind) {
     case Activation::kNone:
-      return;
+      return each([](V v) { return v; });
     case Activation::kClamp:
-      for (int i = 0; i < count; ++i) x[i] = Simd::Min(b, Simd::Max(a, x[i]));
-      return;
+      return each([&](V v) { return Simd::Min(b, Simd::Max(a, v)); });
     case Activation::kLeakyRelu:
-      for (int i = 0; i < count; ++i) x[i] = Fma(a, Simd::Min(zero, x[i]), Simd::Max(zero, x[i]));
-      return;
+      return each([&](V v) { return Fma(a, Simd::Min(zero, v), Simd::Max(zero, v)); });
     case Activation::kSigmoid:
-      for (int i = 0; i < count; ++i) x[i] = Sigmoid(x[i]);
-      return;
+      return each([](V v) { return Sigmoid(v); });
     case Activation::kSilu:
-      for (int i = 0; i < count; ++i) x[i] = x[i] * Sigmoid(x[i]);
-      return;
+      return each([](V v) { return Silu(v); });
     case Activation::kHardSigmoid:
-      for (int i = 0; i < count; ++i) x[i] = HardSigmoid(a, b, x[i]);
-      return;
+      return each([&](V v) { return HardSigmoid(a, b, v); });
     case Activation::kHardSwish:
-      for (int i = 0; i < count; ++i) x[i] = x[i] * HardSigmoid(a, b, x[i]);
-      return;
+      return each([&](V v) { return v * HardSigmoid(a, b, v); });
     case Activation::kLinear:
-      for (int i = 0; i < count; ++i) x[i] = Fma(a, x[i], b);
-      return;
+      return each([&](V v) { return Fma(a, v, b); });
   }
 }

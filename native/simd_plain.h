@@ -1,4 +1,6 @@
 // Vectors of floats, see simd_math.h. Included inside an anonymous namespace.
+#include "simd_power.h"
+
 struct Simd {
   typedef float V __attribute__((vector_size(16)));
   typedef int I __attribute__((vector_size(16)));
@@ -16,10 +18,11 @@ struct Simd {
 
   static V Whole(V x) { return (x + Set(12582912.0f)) - Set(12582912.0f); }  // 1.5 * 2^23
   static V TimesPower(V x, V n) {
-    I power = (I)(Max(n, Set(-126.0f)) + Set(12582912.0f));  // n in the low bits
+    I power = (I)(n + Set(12582912.0f));  // n in the low bits
     return x * (V)((power + 127) << 23);
   }
-  static V Reciprocal(V x) { return Set(1.0f) / x; }
+  static V PowerOfTwo(V x) { return PolynomialPower<Simd>(x); }
+  static V Quotient(V a, V b) { return a / b; }
 
   // Lanes first..last - 1 from memory, zeros elsewhere.
   static V LoadPart(const float* p, std::int64_t first, std::int64_t last) {

@@ -274,13 +274,13 @@ COLLAGE_INLINE void StoreRow(const Geometry& geometry, const Epilogue& epilogue,
   std::int64_t channels = Least(kLanes, geometry.channels_out - channel);
   for (std::int64_t lane = 0; lane < channels; ++lane, start += plane) {
     V x = turned[lane] + Simd::Set(epilogue.bias[channel + lane]);
-    Apply(epilogue.first, &x, 1);
+    Apply(epilogue.first, &x, 1, Keep{&x});
     if (epilogue.residual != nullptr) {
       const float* residual = epilogue.residual + start;
       __builtin_prefetch(residual + ahead);
       x = x + (width == kLanes ? Simd::Load(residual) : Simd::LoadPart(residual, 0, width));
     }
-    Apply(epilogue.last, &x, 1);
+    Apply(epilogue.last, &x, 1, Keep{&x});
     __builtin_prefetch(output + start + ahead, 1);
     if (width == kLanes) {
       Simd::Store(output + start, x);

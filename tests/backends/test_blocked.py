@@ -9,6 +9,7 @@ from collage.backends.blocked import BlockedBackend
 from collage.backends.blocked.program import Op
 from collage.errors import BackendError
 from collage.frontend import Function
+from collage.frontend.region import region_values
 from collage.rules import find_candidates
 from collage.runtime.blob import unpack
 from tests.backends import blocked_nets
@@ -119,6 +120,33 @@ def test_extreme_arguments_of_silu(tmp_path, instructions):
     net = Net((1, 1, 1, 9))
     scaled = net.add("Mul", net.conv("x", (1, 1), bias=False), net.number(1e4))
     check(net.function(tmp_path, net.silu(scaled)), instructions=instructions)
+
+
+def test_sigmoid_is_as_exact_as_float32(tmp_path, instructions):
+    net = Net((1, 16, 64, 64))
+    scaled = net.add("Mul", net.conv("x", (16, 32)), net.number(6))
+    names = scaled, net.add("Sigmoid", scaled), net.silu(scaled)
+    function = net.function(tmp_path, *names)
+    everything = function.graph.everything
+    _, order = region_values(function, everything)
+    found = dict(zip(order, run(function, everything, instructions=instructions), strict=True))
+    x, sigmoid, silu = (found[name] for name in names)
+    exact = 1 / (1 + np.exp(-x.astype(np.float64)))
+    allowed = 3e-7 + 1.2e-7 * np.abs(x)  # the exponent's own rounding grows with x
+    assert np.abs(x).max() > 20
+    assert (np.abs(sigmoid / exact - 1) <= allowed).all()
+    assert (np.abs(silu / (exact * x) - 1) <= allowed).all()
+
+
+@pytest.mark.parametrize("factor", [np.inf, np.nan])
+def test_sigmoid_of_what_is_no_number(factor, tmp_path, instructions):
+    net = Net((1, 1, 4, 9))
+    scaled = net.add("Mul", net.conv("x", (1, 1), bias=False), net.number(factor))
+    function = net.function(tmp_path, scaled, net.add("Sigmoid", scaled))
+    x, sigmoid = run(function, function.graph.everything, instructions=instructions)
+    wanted = np.where(np.isnan(x), np.nan, x > 0)
+    assert np.isnan(factor) or {-np.inf, np.inf} == set(x.flat)
+    np.testing.assert_allclose(sigmoid, wanted, atol=1e-30)
 
 
 @dataclass(frozen=True)
