@@ -2,9 +2,9 @@
 
 They are the whole function on one backend, the additive best ones, the best ones when every call is dearer
 than measured (fewer borders: what a sum of isolated kernels gets wrong grows with them), and for each
-backend the best plan that uses it alone. Where regions may compute in less than float32, the same again
-without them, what each toolchain would do with the permission (as much as it can in as few regions as
-it can), and under an error budget plans with less and less error (`collage.search.reduced`).
+backend the best plan that uses it alone, and as much as it can do in as few regions as it can. Where
+regions may compute in less than float32, the same again without them, and under an error budget plans
+with less and less error (`collage.search.reduced`).
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -33,6 +33,9 @@ from collage.search.shortest_path import (
 from collage.search.state_space import StateSpace, build_state_space
 
 BORDER_PENALTIES_S = (2e-6, 10e-6, 40e-6)
+UNLUCKY = 1.25
+"""How many times the best plan's time one in few regions may be predicted to take and yet be tried: each
+region was measured at a moment of its own, and the machine's pace may have been that different."""
 FOREIGN = 1000
 """Regions that a toolchain would rather be cut into than leave a node to another."""
 
@@ -68,8 +71,8 @@ def worth_assembling(
     """
     space = valid_space(problem, costs)
     found = list(_by_launches(space, costs, count))
+    found += _mostly(space, costs)
     if any(option.reduced for option in space.options):
-        found += _mostly(space, costs)
         if errors is not None:
             found = _within(space, costs, count, errors, found)
         exact = build_state_space(
@@ -147,27 +150,30 @@ def _within(
 
 
 def _mostly(space: StateSpace, costs: Mapping[Hashable, Cost]) -> Iterator[NamedPlan]:
-    """Yield what each toolchain in less precision would do alone, the fastest for what it cannot.
+    """Yield what each toolchain would do alone, the fastest for what it cannot.
 
-    That is a plan of its own, whatever the sum of its measured costs says: long regions, which are
-    measured once and not over and over like the short ones in repeated blocks, may be unlucky.
+    That is a plan of its own, nearly whatever the sum of its measured costs says: long regions, which
+    are measured once and not over and over like the short ones in repeated blocks, may be unlucky.
     """
     fastest = least_plan(space, lambda option: costs[option.key].seconds)
-    toolchains = sorted({(o.backend, o.precision) for o in space.options if o.reduced})
-    for backend, precision in toolchains if fastest else ():
-        border_s = fastest.predicted_s if fastest else 0.0
-
-        def surcharge(
-            option: Option, own: tuple[str, str] = (backend, precision), border_s: float = border_s
-        ) -> float:
-            if option.backend == HOST:
-                return 0.0
-            inside = (option.backend, option.precision) == own
-            return border_s * (1 if inside else 1 + FOREIGN * option.size)
-
+    if fastest is None:
+        return
+    toolchains = {(o.backend, o.precision) for o in space.options if o.backend != HOST}
+    for backend, precision in sorted(toolchains):
+        surcharge = partial(_many_regions, fastest.predicted_s, backend, precision)
         plan = surcharged_plan(space, costs, surcharge)
-        if plan is not None and plan.reduced:
-            yield NamedPlan.of(f"mostly-{backend}-{precision}", plan)
+        if plan is None or (precision and not plan.reduced):
+            continue
+        if precision or plan.predicted_s <= UNLUCKY * fastest.predicted_s:
+            yield NamedPlan.of("-".join(filter(None, ("mostly", backend, precision))), plan)
+
+
+def _many_regions(border_s: float, backend: str, precision: str, option: Option) -> float:
+    """What a region costs more, so that a toolchain takes all that it can in as few as it can."""
+    if option.backend == HOST:
+        return 0.0
+    inside = (option.backend, option.precision) == (backend, precision)
+    return border_s * (1 if inside else 1 + FOREIGN * option.size)
 
 
 def _same(surcharge_s: float, option: Option) -> float:

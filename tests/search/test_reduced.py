@@ -9,6 +9,7 @@ from onnx import helper
 
 from collage.backends.openvino import OpenVinoBackend
 from collage.cost.cost import Cost
+from collage.rules.rule import HOST
 from collage.runtime.cpu import bf16_reason
 from collage.search import Budget, Problem, search_lazily
 from collage.search.estimate import AdditiveEstimator
@@ -184,6 +185,21 @@ def test_each_toolchain_in_less_precision_has_its_plan_whatever_its_cost():
     plan = found["mostly-dnn-bf16"]
     assert [option.key for option in plan.options] == [("f32", 0), "reduced"]
     assert plan.predicted_s == pytest.approx(62e-3)
+
+
+@pytest.mark.parametrize(("long_s", "tried"), [(10e-3, True), (13e-3, False)])
+def test_a_toolchain_alone_is_tried_in_few_regions_though_these_look_slower(long_s, tried):
+    # Node 0 is a view, so that no region is the whole function.
+    rest = (1 << LENGTH) - 2
+    options = [Option(1, HOST, HOST), Option(rest, "long", "dnn")]
+    options += [Option(1 << node, ("dnn", node), "dnn") for node in range(1, LENGTH)]
+    costs = {("dnn", node): Cost(9e-3 / (LENGTH - 1)) for node in range(1, LENGTH)}
+    costs |= {HOST: Cost(0.0), "long": Cost(long_s)}
+    found = {p.name: p for p in worth_assembling(Problem(chain(LENGTH), options), costs, 1)}
+    assert ("mostly-dnn" in found) == tried
+    if tried:
+        assert [option.key for option in found["mostly-dnn"].plan.options] == [HOST, "long"]
+        assert found["mostly-dnn"].single == "dnn"
 
 
 @pytest.mark.parametrize(
