@@ -70,6 +70,7 @@ bench: setup
 	rm -rf $(BENCH_WORK)/store
 	$(BENCH).models --threads 1 --work $(BENCH_WORK)
 	$(BENCH).ablations --work $(BENCH_WORK)
+	$(BENCH).roofline --work $(BENCH_WORK)
 	$(BENCH).lazy --work $(BENCH_WORK)
 	$(BENCH).precision --work $(BENCH_WORK)
 	$(BENCH).precision --tolerance 0.15 --work $(BENCH_WORK)

@@ -9,7 +9,9 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-SECTIONS = ("models", "precision", "levers", "ablations", "lazy", "family", "search", "workers")
+SECTIONS = (
+    "models", "precision", "levers", "ablations", "roofline", "lazy", "family", "search", "workers",
+)  # fmt: skip
 """In the order of RESULTS.md, those of one name in that of their settings."""
 HEAD = """# Results
 

@@ -1,0 +1,71 @@
+"""What remains between the shipped plans and the roofline: `python -m benchmarks.roofline`.
+
+Reads the reports of the bundles that `python -m benchmarks.models` left in the same work folder. The
+roofline is what no direct algorithm can beat at the machine's peaks, as `collage explain` tells it:
+every tensor moved once, every product computed at the highest rate measured. Winograd's algorithm
+computes less, so a plan with it may be above 100 %.
+"""
+
+import argparse
+from pathlib import Path
+
+from benchmarks.model_set import BenchmarkModel, chosen_models, model_options
+from benchmarks.models import machine
+from benchmarks.results import write_section
+from collage.report.data import RegionReport
+from collage.report.explanation import read_report
+
+SHOWN = 3
+"""Regions of a model that are named, those farthest above the roofline first."""
+
+
+def row(model: BenchmarkModel, work: Path) -> str:
+    """Return the line of one model's bundle."""
+    report = read_report(work / f"{model.name}.collage")
+    regions = [one for function in report.functions for one in function.regions]
+    plan_s, bound_s = sum(map(_seconds, regions)), sum(one.bound_s or 0.0 for one in regions)
+    named = sorted(regions, key=_gap_s, reverse=True)[:SHOWN]
+    return (
+        f"| {model.name} | {plan_s * 1e3:.2f} | {bound_s * 1e3:.2f} | {bound_s / plan_s:.0%} | "
+        f"{'; '.join(map(_text, named))} |"
+    )
+
+
+def _seconds(region: RegionReport) -> float:
+    return region.measured_s or region.predicted_s or 0.0
+
+
+def _gap_s(region: RegionReport) -> float:
+    return _seconds(region) - (region.bound_s or 0.0)
+
+
+def _text(region: RegionReport) -> str:
+    bound_s, seconds = region.bound_s or 0.0, _seconds(region)
+    return (
+        f"{region.label} by {region.backend} {seconds * 1e6:.0f} us, {bound_s / seconds:.0%}"
+        f"{f' of {region.limit}' if region.limit else ''}"
+    )
+
+
+def main() -> None:
+    arguments = model_options(__doc__).parse_args()
+    models = chosen_models(arguments.work, arguments.models)
+    rows = [row(model, arguments.work) for model in models]
+    print(*rows, sep="\n")
+    write_section(arguments.output, "roofline", _document(rows, arguments))
+
+
+def _document(rows: list[str], arguments: argparse.Namespace) -> str:
+    return (
+        f"## What remains to the roofline\n\n`python -m benchmarks.roofline` after "
+        f"`python -m benchmarks.models --threads {arguments.threads}` on {machine()}.\n"
+        "Regions as they were timed inside the executable that ships; the roofline is what no direct\n"
+        f"algorithm can beat at the machine's peaks. The {SHOWN} regions of each model that lose most.\n\n"
+        "| model | regions ms | roofline ms | reached | where it is lost |\n|---|---|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
