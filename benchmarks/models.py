@@ -240,11 +240,9 @@ def _revisions(found: list[Facts]) -> str:
     """Write which commit the rows are of; the most common one without its models."""
     models: dict[str, list[str]] = {}
     for one in found:
-        if at := one.get("revision"):
-            models.setdefault(at, []).append(one["model"])
-    first, *others = sorted(models, key=lambda at: -len(models[at])) or [""]
-    texts = [first, *(f"{at} ({', '.join(models[at])})" for at in others)]
-    return f", at {', '.join(texts)}" if first else ""
+        models.setdefault(one.get("revision", "unknown"), []).append(one["model"])
+    first, *others = sorted(models, key=lambda at: -len(models[at]))
+    return ", at " + ", ".join([first, *(f"{at} ({', '.join(models[at])})" for at in others)])
 
 
 if __name__ == "__main__":

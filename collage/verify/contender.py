@@ -2,7 +2,7 @@
 
 Contenders are separate processes so that no thread pool, allocator or cache of one disturbs the
 other; each sleeps on its pipe while another runs. Started with one JSON line (kind, path, function,
-inputs, threads); then each line `N` makes N timed calls and answers with a JSON list of seconds, and
+inputs, threads, cpus); then each line `N` makes N timed calls and answers with a JSON list of seconds, and
 a line `save FILE` writes the outputs of one call of an executable, in order, as .npz; a line
 `profile N` makes N calls of an executable, and N with its kernels timed one by one; `answer FOLDER` and
 `check FOLDER` run the trials in it (`verify.trials`).
@@ -13,6 +13,7 @@ built-ins, which do nearly nothing, shows how much, and that much is taken off e
 """
 
 import abc
+import contextlib
 import json
 import os
 import statistics
@@ -298,6 +299,7 @@ def main() -> None:
         more |= {"options": request["options"]} if request["options"] else {}
         run = make(request["path"], request["function"], inputs, request["threads"], **more)
         run()
+        _stay_on(request["cpus"])
     except Exception as error:  # whatever a library raises is the reason
         _answer(answers, {"error": f"{type(error).__name__}: {_first_line(error)}"})
         return
@@ -307,6 +309,13 @@ def main() -> None:
             _answer(answers, _obey(run, *line.strip().partition(" ")[::2]))
         except (RuntimeError, ValueError, OSError) as error:
             _answer(answers, {"error": f"{type(error).__name__}: {_first_line(error)}"})
+
+
+def _stay_on(cpus: Sequence[int]) -> None:
+    """Keep all threads of this process on these processors, now that all are started."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cpus)
 
 
 def _obey(run: Runner, word: str, operand: str) -> object:

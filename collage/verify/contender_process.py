@@ -18,6 +18,8 @@ from collage.runtime.plugin import library_environment, thread_environment
 
 PATIENCE_S = 120.0
 """A contender that is silent for so long hangs and is killed."""
+ON_HOST = frozenset({"executable", "onnxruntime", "openvino", "openvino-bf16"})
+"""Kinds that compute on the host, an executable unless its device is another."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class ContenderProcess:
             "order": list(order),
             "options": dict(contender.options),
             "threads": threads,
+            "cpus": _cpus(contender, threads),
         }
         self._reason: str | None = None
         self._tell(json.dumps(request))
@@ -175,6 +178,17 @@ class ContenderProcess:
         while self._process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return self._process.returncode if self._process.returncode is not None else -1
+
+
+def _cpus(contender: Contender, threads: int) -> list[int]:
+    """Return the processors that a contender may use.
+
+    With one thread all have the same one: another guest on a core slows it down by 15 % for seconds,
+    and contenders that the scheduler keeps on different cores would differ by that.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    on_host = contender.kind in ON_HOST and contender.device == "cpu"
+    return allowed[-1:] if threads == 1 and on_host else allowed
 
 
 def _error_of(answer: object) -> str:

@@ -2,6 +2,7 @@ import math
 import os
 import signal
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -38,6 +39,21 @@ def test_original_frameworks_are_compared_round_by_round(model, tmp_path):
         assert not latency.reason
         assert 0 < latency.low <= latency.seconds <= latency.high < 1
         assert len(latency.rounds) == rounds[-1][1]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_contenders_with_one_thread_take_turns_on_one_processor(threads, model, tmp_path):
+    contenders = [Contender("ort", "onnxruntime", model), Contender("ov", "openvino", model)]
+    allowed = os.sched_getaffinity(0)
+    with Arena(FEED, threads, tmp_path) as arena:
+        assert arena.enter(contenders) == {}
+        used = [
+            os.sched_getaffinity(int(thread.name))
+            for one in arena._processes.values()
+            for thread in Path(f"/proc/{one._process.pid}/task").iterdir()
+        ]
+    assert len(used) >= 2
+    assert all(cpus == ({max(allowed)} if threads == 1 else allowed) for cpus in used)
 
 
 @pytest.mark.parametrize("busy", [1.0, 7.0])
