@@ -240,7 +240,7 @@ def _revisions(found: list[Facts]) -> str:
     """Write which commit the rows are of; the most common one without its models."""
     models: dict[str, list[str]] = {}
     for one in found:
-        models.setdefault(one.get("revision", "unknown"), []).append(one["model"])
+        models.setdefault(one.get("revision", "an earlier commit"), []).append(one["model"])
     first, *others = sorted(models, key=lambda at: -len(models[at]))
     return ", at " + ", ".join([first, *(f"{at} ({', '.join(models[at])})" for at in others)])
 
