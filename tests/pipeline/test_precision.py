@@ -59,11 +59,11 @@ def test_it_ships_what_is_faster_and_within_the_tolerance(store, tmp_path):
     model = wide_model(tmp_path / "wide.onnx")
     summary = compiled(model, store, tmp_path, precision="auto")
     found = summary.precision
-    assert found.reduced_regions >= 1
+    reduced = [region for region in summary.plan if region.precision == "bf16"]
+    assert len(reduced) == found.reduced_regions >= 1
     assert found.trials == 11
     assert 1e-4 < found.errors["y"] <= found.tolerance == 0.01
-    assert {region.precision for region in summary.plan} == {"bf16"}
-    assert all(region.error > 0 for region in summary.plan)
+    assert all(region.error > 0 for region in reduced)
     assert "within the tolerance" in summary.gate.reason
     assert set(summary.latency.baselines) == {"onnxruntime", "openvino", "openvino-bf16"}
     assert found.baselines["openvino-bf16"] > 1e-4
