@@ -113,6 +113,8 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
                         help="time for improving whole plans (default: the effort's)")  # fmt: skip
     parser.add_argument("--tune", type=duration, metavar="60s",
                         help="time for tuning kernels; 0s tries none (default: the effort's)")  # fmt: skip
+    parser.add_argument("--verify", type=duration, default=defaults.verify_s, metavar="2s",
+                        help="time for timing each contender at the end (default 2s)")  # fmt: skip
     parser.add_argument("--workers", type=int, default=defaults.workers)
     parser.add_argument("--timeout", type=duration, default=defaults.timeout_s, metavar="30s",
                         help="hard limit of one candidate")  # fmt: skip
@@ -172,6 +174,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         workers=arguments.workers,
         timeout_s=arguments.timeout,
         memory_bytes=arguments.memory,
+        verify_s=arguments.verify,
         seed=arguments.seed,
         precision=arguments.precision,
         tolerance=DEFAULT_TOLERANCE if arguments.tolerance is None else arguments.tolerance,

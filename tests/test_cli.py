@@ -36,6 +36,7 @@ def folder(tmp_path, monkeypatch):
         ("compile model.onnx --threads 100000", 2, "the processors of this machine, not 100000"),
         ("compile model.onnx --backends=", 2, "unknown backend ''"),
         ("compile model.onnx --seed -1", 2, "seed must not be negative"),
+        ("compile model.onnx --verify 0s", 2, "verify_s must be above 0"),
         ("compile model.onnx --store file", 2, "file is a file; a store is a folder"),
         ("compile model.onnx --store http://x", 2, "a store is a folder or s3://"),
         ("run file", 5, "file holds no bundle"),
@@ -59,6 +60,7 @@ def test_a_mistake_is_named(folder, capsys, line, code, said):
     [
         ("compile model.onnx --budget=nan", "'nan' is no duration"),
         ("compile model.onnx --budget=-5s", "'-5s' is no duration"),
+        ("compile model.onnx --verify=x", "'x' is no duration"),
         ("compile model.onnx --timeout=s", "'s' is no duration"),
         ("compile model.onnx --memory=infGiB", "'infGiB' is no size"),
         ("compile model.onnx --memory=GiB", "'GiB' is no size"),
@@ -73,6 +75,7 @@ def test_numbers_that_are_none_are_refused_by_the_parser(capsys, line, said):
 
 def test_sizes_and_durations_are_read(folder, capsys):
     """What follows the options is wrong, and is what is complained of."""
-    line = "compile none.onnx --memory=1.5GiB --budget=2m --timeout=30 --tune=0s --cache-dir cache"
+    line = "compile none.onnx --memory=1.5GiB --budget=2m --timeout=30 --tune=0s --verify=0.5s"
+    line += " --cache-dir cache"
     assert main(line.split()) == 2
     assert "none.onnx" in capsys.readouterr().err
