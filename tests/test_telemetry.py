@@ -39,6 +39,6 @@ def test_a_compile_with_openvino_reports_nothing(traced, tmp_path):
     model = small_model(tmp_path / "model.onnx")
     trace = traced(
         "-m", "collage", "compile", str(model), "-o", str(tmp_path / "bundle"), "--backends", "openvino",
-        "--cache-dir", str(tmp_path / "store"), "--effort", "quick",
+        "--cache-dir", str(tmp_path / "store"), "--effort", "quick", "--verify", "0.2s",
     )  # fmt: skip
     assert not trace.exists()

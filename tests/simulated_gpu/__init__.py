@@ -58,6 +58,7 @@ def build(folder: Path) -> Path:
     (cutlass_home(folder) / "include" / "cutlass" / "version.h").write_text(versions)
     for library, sources in LIBRARIES.items():
         _compile([HERE / one for one in sources], folder / "lib" / library)
+    subprocess.run([folder / "bin" / "nvcc", "--prepare"], check=True)
     for provider in PROVIDERS:
         provider_file(folder, provider).touch()
     return folder

@@ -28,8 +28,8 @@ def compiled(on_gpu, tmp_path):
     def run(backends, output="bundle", **variables):
         said = on_gpu(
             "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda", "--backends",
-            backends, "--effort", "quick", "--refine", "0s", "--tune", "0s", "--cache-dir",
-            str(tmp_path / "cache"), "--output", str(tmp_path / output), "--json", "--quiet",
+            backends, "--effort", "quick", "--refine", "0s", "--tune", "0s", "--verify", "0.2s",
+            "--cache-dir", str(tmp_path / "cache"), "--output", str(tmp_path / output), "--json", "--quiet",
             json=True, **variables,
         )  # fmt: skip
         report = json.loads((tmp_path / output / "report.json").read_text())

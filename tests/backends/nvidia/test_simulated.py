@@ -47,7 +47,7 @@ def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dty
     model = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
     said = on_gpu(
         "collage", "compile", str(model), "--device", "cuda", "--backends", "cudnn,tvm-cuda",
-        "--effort", "quick", "--refine", "0s", "--cache-dir", str(tmp_path / "cache"),
+        "--effort", "quick", "--refine", "0s", "--verify", "0.2s", "--cache-dir", str(tmp_path / "cache"),
         "--output", str(bundle), "--json", SIMULATED_GPU_CAPABILITY=capability,
     )  # fmt: skip
     assert '"plan"' in said
@@ -79,12 +79,13 @@ def test_a_compile_tunes_what_could_change_the_plan(on_gpu, tmp_path):
     def compiled(name, tune):
         said = on_gpu(
             "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda", "--backends",
-            "tvm-cuda", "--effort", "quick", "--refine", "0s", "--tune", tune, "--cache-dir",
-            str(cache), "--output", str(tmp_path / name), "--timeout", "300s", "--json", json=True,
+            "tvm-cuda", "--effort", "quick", "--refine", "0s", "--verify", "0.2s", "--tune", tune,
+            "--cache-dir", str(cache), "--output", str(tmp_path / name), "--timeout", "300s", "--json",
+            json=True,
         )  # fmt: skip
         return json.loads(said)["tuning"]
 
-    first = compiled("first", "60s")
+    first = compiled("first", "20s")
     assert first["trials"] > first["failed"], first
     assert first["kernels"] >= 1
     (file,) = (cache / "tuning").iterdir()
@@ -113,8 +114,8 @@ def test_with_permission_what_tensor_cores_compute_faster_ships_in_tf32(on_gpu, 
     bundle = tmp_path / "bundle"
     said = on_gpu(
         "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda", "--backends", "cublas",
-        "--precision", "auto", "--tolerance", "0.005", "--effort", "quick", "--refine", "0s", "--tune",
-        "0s", "--cache-dir", str(tmp_path / "cache"), "--output", str(bundle), "--json", "--quiet",
+        "--precision", "auto", "--tolerance", "0.005", "--effort", "quick", "--refine", "0s",
+        "--tune", "0s", "--cache-dir", str(tmp_path / "cache"), "--output", str(bundle), "--json", "--quiet",
         json=True,
     )  # fmt: skip
     summary = json.loads(said)
@@ -153,8 +154,9 @@ def test_kernels_that_kill_cost_their_candidates_and_not_the_run(on_gpu, tmp_pat
     )
     said = on_gpu(
         "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda",
-        "--backends", f"{faults},tvm-cuda", "--effort", "quick", "--refine", "0s", "--budget", "60s",
-        "--memory", "2GiB", "--cache-dir", str(tmp_path / "cache"), "--output", str(bundle), "--json",
+        "--backends", f"{faults},tvm-cuda", "--effort", "quick", "--refine", "0s", "--verify", "0.2s",
+        "--budget", "60s", "--memory", "2GiB", "--cache-dir", str(tmp_path / "cache"), "--output",
+        str(bundle), "--json",
     )  # fmt: skip
     summary, _ = json.JSONDecoder().raw_decode(said[said.index("{") :])
     assert {region["backend"] for region in summary["plan"]} <= {"tvm-cuda", "host"}
