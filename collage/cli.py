@@ -114,7 +114,7 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     parser.add_argument("--tune", type=duration, metavar="60s",
                         help="time for tuning kernels; 0s tries none (default: the effort's)")  # fmt: skip
     parser.add_argument("--verify", type=duration, default=defaults.verify_s, metavar="2s",
-                        help="time for timing each contender at the end (default 2s)")  # fmt: skip
+                        help="time that each contender is timed at the end")  # fmt: skip
     parser.add_argument("--workers", type=int, default=defaults.workers)
     parser.add_argument("--timeout", type=duration, default=defaults.timeout_s, metavar="30s",
                         help="hard limit of one candidate")  # fmt: skip

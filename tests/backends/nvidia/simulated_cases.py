@@ -173,13 +173,14 @@ def test_models_in_16_bits_keep_their_type(tmp_path, dtype):
     assert {value.dtype.name for value in values.values()} == {dtype}
 
 
-def test_a_model_in_16_bits_is_compiled_checked_and_timed(tmp_path):
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_model_in_16_bits_is_compiled_checked_and_timed(tmp_path, dtype):
     """The row of `make gpu-check`."""
     convolutions(tmp_path)
-    file = in_dtype(tmp_path / "model.onnx", "float16", tmp_path)
-    row = row_of("small", "float16", file, tmp_path, Budget(8.0, 200.0, 2))
+    file = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
+    row = row_of("small", dtype, file, tmp_path, Budget(8.0, 200.0, 2))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[:2] == ["small", "float16"], row
+    assert cells[:2] == ["small", dtype], row
     assert all(float(cell) > 0 for cell in cells[2:4]), row
     assert cells[-1].split()[0] in BACKENDS
 
