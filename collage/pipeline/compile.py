@@ -50,7 +50,7 @@ from collage.search.worth import NamedPlan
 from collage.store.folder import check_output
 from collage.verify import Contender, Latency, compare_latency, profile_kernels
 from collage.verify.frameworks import original_frameworks
-from collage.verify.gate import Budget, Gate, PlanExecutable
+from collage.verify.gate import Budget, Decision, Gate, PlanExecutable
 from collage.verify.trials import MORE_SEEDS, write_trials
 
 
@@ -64,6 +64,7 @@ class Compiled:
     published: Published
     measured_s: Mapping[int, float]
     """Seconds of the kernels inside the executable, by their position in the plan."""
+    pace: float
 
 
 def compile_model(
@@ -85,7 +86,7 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
     executable = _final_executable(compiled, session)
     published = [one.published for one in compiled]
     results = [
-        FunctionResult(one.search, one.chosen, one.published.decision, one.measured_s)
+        FunctionResult(one.search, one.chosen, one.published.decision, one.measured_s, one.pace)
         for one in compiled
     ]
     allowed = _allowed(session)
@@ -166,14 +167,16 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
         )
         best = worth_remembering(plans.named, decision.latencies, decision.finalists)
         mark.write(search.lazy.gap_s, best, in_place=refinement.in_place.seen)
-        measured_s = _kernel_seconds(plans, decision.chosen, samples.inputs, session)
-    learnt = refinement.learnt()
+        measured_s = _kernel_seconds(plans, decision, samples.inputs, session)
+    pace = refinement.pace(decision)
+    learnt = refinement.learnt(pace)
     return Compiled(
         learnt,
         next(one for one in learnt.plans if one.name == decision.chosen.name),
         plans.kernels[decision.chosen.name],
         Published(function, decision, samples.inputs, samples.expected),
         measured_s,
+        pace,
     )
 
 
@@ -211,12 +214,15 @@ def _assemble_all(plans: WholePlans, wanted: Sequence[NamedPlan]) -> list[PlanEx
 
 def _kernel_seconds(
     plans: WholePlans,
-    executable: PlanExecutable,
+    decision: Decision,
     inputs: dict[str, np.ndarray],
     session: Session,
 ) -> dict[int, float]:
-    """Time the kernels inside the executable that ships; views have no kernel."""
-    function = plans.search.enumerated.function.name
+    """Time the kernels inside the executable that ships; views have no kernel.
+
+    They are told at the pace of the comparison that the executable has won.
+    """
+    function, executable = plans.search.enumerated.function.name, decision.chosen
     contender = Contender(
         executable.name, "executable", executable.path, function, executable.device
     )
@@ -224,7 +230,11 @@ def _kernel_seconds(
         found = profile_kernels(contender, inputs, session.threads, session.work_dir)
     except MeasureError:
         return {}  # facts for the report alone: the executable has passed its gate without them
-    return plans.by_position(executable.name, found.kernels_s)
+    pace = decision.latency.seconds / found.call_s
+    return {
+        position: pace * seconds
+        for position, seconds in plans.by_position(executable.name, found.kernels_s).items()
+    }
 
 
 def _final_executable(compiled: Sequence[Compiled], session: Session) -> Path:

@@ -4,7 +4,8 @@ The first plans come from costs of kernels alone. After every heat the fastest p
 thought to be the fastest, and the fastest of one toolchain (whose kernels may be of other kinds) are
 timed kernel by kernel inside their executables; that corrects the costs (`collage.search.in_place`). The
 best plans by the corrected costs, with neighbours of the leading one, are the next heat. It ends when
-heats bring nothing faster, when there is nothing new to try, or when time is up.
+heats bring nothing faster, when there is nothing new to try, or when time is up. What is predicted in the
+end is told at the pace that the machine had in the last comparison, as the other plans in it tell.
 """
 
 import math
@@ -16,7 +17,7 @@ from dataclasses import replace
 from collage.errors import MeasureError
 from collage.pipeline.plans import WholePlans
 from collage.search.function import FunctionSearch
-from collage.search.in_place import InPlace, Sighting
+from collage.search.in_place import InPlace, Sighting, at_pace
 from collage.search.launches import predicted_s
 from collage.search.neighbours import neighbours
 from collage.search.problem import Plan
@@ -24,7 +25,7 @@ from collage.search.reduced import Calibration, PricedPlans, expected_error, wei
 from collage.search.shortest_path import valid_space
 from collage.search.worth import NamedPlan, worth_assembling
 from collage.verify import KernelProfile
-from collage.verify.gate import PlanExecutable, Standings
+from collage.verify.gate import Decision, PlanExecutable, Standings
 from collage.verify.trials import Errors
 
 HEAT = 4
@@ -80,20 +81,47 @@ class Refinement:
             return [self._plans.assemble(NamedPlan.of(f"within-{self._tightened}", plan))]
         return self._hopeful_heat(leader, math.inf if limit is None else limit)
 
-    def learnt(self) -> FunctionSearch:
-        """Return the search with the costs in place, and all plans that were tried, predicted with these."""
+    def pace(self, decision: Decision) -> float:
+        """Return how many times as long as predicted plans took in the last comparison; 1 where none tells.
+
+        A plan tells whose kernels were seen in place, since those costs add up to what the plan took in the
+        heats: what it takes now is the machine's doing. The chosen plan has no say, since its prediction is
+        held against the same comparison.
+        """
+        others = {
+            name: self._plan(name) for name in decision.finalists if name != decision.chosen.name
+        }
+        paces = [
+            decision.latencies[name].seconds / self._predicted_s(plan)
+            for name, plan in others.items()
+            if self.in_place.knows(plan)
+        ]
+        return statistics.median(paces) if paces else 1.0
+
+    def learnt(self, pace: float = 1.0) -> FunctionSearch:
+        """Return the search with the costs in place, and all plans that were tried, predicted with these.
+
+        Args:
+            pace: how many times as long everything takes as it did then.
+        """
+        search, costs = self._plans.search, at_pace(self._costs, pace)
+        problem = search.enumerated.problem
         named = [
-            replace(one, plan=replace(one.plan, predicted_s=self._predicted_s(one.plan)))
+            replace(one, plan=replace(one.plan, predicted_s=predicted_s(problem, costs, one.plan)))
             for one in self._plans.named.values()
         ]
-        return replace(self._plans.search, costs=self._costs, plans=tuple(named))
+        return replace(search, costs=costs, plans=tuple(named))
 
     def _learn(self, standings: Standings) -> None:
-        """Profile the fastest plan, the one that should have been, and the fastest of one toolchain."""
+        """Profile the fastest plan, the one that should have been, and the fastest of one toolchain.
+
+        Where that one is the fastest of all, the next one too, so that `pace` can be told.
+        """
         order = list(standings.latencies)
         favourite = min(order, key=lambda name: self._predicted_s(self._plan(name)))
         single = next((name for name in order if self._plans.named[name].single), order[0])
-        for name in dict.fromkeys((order[0], favourite, single)):
+        leading = order[:2] if single == order[0] else order[:1]
+        for name in dict.fromkeys((*leading, favourite, single)):
             if name not in self._profiles:
                 try:
                     self._profiles[name] = standings.profile(name)

@@ -129,6 +129,7 @@ def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
         notes=run.model.notes,
         precision=precision_result(run.allowed, results) if run.allowed else None,
         alone_s=_alone_s(results[0]),
+        pace=results[0].pace,
     )
 
 

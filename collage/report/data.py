@@ -107,7 +107,9 @@ class PrecisionResult(_Frozen):
 class Summary(_Frozen):
     """The one document of `collage compile --json`.
 
-    `predicted_s` is the sum of the regions' costs in place, `alone_s` that of their costs alone.
+    `predicted_s` is the sum of the regions' costs in place, `alone_s` that of their costs alone. A machine
+    with other guests is not as fast at all times: `pace` is how many times as long as when those costs were
+    taken other plans took when the latencies were, and `predicted_s` is at that pace.
     """
 
     model_sha256: str
@@ -127,6 +129,7 @@ class Summary(_Frozen):
     precision: PrecisionResult | None = None
     """None where nothing but float32 was allowed."""
     alone_s: float | None = None
+    pace: float = 1.0
 
     def to_json(self) -> str:
         """Return the document on one line, keys in the documented order."""

@@ -21,7 +21,7 @@ from collage.report.page_candidates import (
 )
 from collage.report.page_elements import badge, escaped, meter, table
 from collage.report.page_regions import backend_table, region_table, roofline, timeline
-from collage.report.terminal import tuning_text
+from collage.report.terminal import pace_text, tuning_text
 from collage.report.words import duration
 
 
@@ -204,6 +204,7 @@ def _environment(data: ReportData) -> str:
         ("candidates", f"{counts.enumerated} found, {counts.unique} different, {counts.measured} "
          f"measured, {counts.cached} cached, {counts.invalid} invalid"),
         ("tuning", tuning_text(summary.tuning) or "nothing that could change the plan"),
+        ("pace of the machine", pace_text(summary.pace) or "steady"),
         ("time of the stages", ", ".join(f"{name} {duration(of)}" for name, of in stages.items())),
         ("bundle", summary.bundle),
     ]  # fmt: skip

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collage.backends.base import Availability
 
 PLAIN_EVERY_S = 2.0
+STEADY = 0.03
+"""Change of the machine's pace that is not worth a line."""
 
 
 class Stage:
@@ -157,6 +159,7 @@ def format_summary(summary: Summary) -> str:
         *_precision_facts(summary),
         *([("tuning", tuning)] if (tuning := tuning_text(summary.tuning)) else []),
         ("bundle", printable(summary.bundle)),
+        *([("pace", pace)] if (pace := pace_text(summary.pace)) else []),
         *(("note", printable(note)) for note in summary.notes),
     ]  # fmt: skip
     parts.append("\n".join(f"{name:<12}{text}" for name, text in facts))
@@ -186,6 +189,14 @@ def tuning_text(tuning: TuningFacts) -> str:
         return f"{tried}, none fast enough to be a candidate"
     gave = f"save {duration(tuning.saved_s)}" if tuning.saved_s else "change no plan"
     return f"{tried}, {tuning.tuned} tuned candidates {gave} (predicted)"
+
+
+def pace_text(pace: float) -> str:
+    """Say how the machine had changed by the last comparison; "" where it had not, to `STEADY`."""
+    if abs(pace - 1) < STEADY:
+        return ""
+    change = f"{pace - 1:.0%} longer" if pace > 1 else f"{1 - pace:.0%} less"
+    return f"plans took {change} in the last comparison than in the heats; predictions are at that pace"
 
 
 def print_summary(summary: Summary, file: TextIO | None = None) -> None:

@@ -19,6 +19,8 @@ from collage.search.problem import Costs, Option, Plan, Problem
 
 PRIOR = 0.1
 """Share of all that was seen which one implementation must have for its own ratio to weigh half."""
+UNSEEN = 0.01
+"""Share of a plan's time that may be of kernels that were not seen where the plan counts as known."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,15 @@ class InPlace:
             corrected[key] = scaled(cost, ratio) if is_kernel else cost
         return corrected
 
+    def knows(self, plan: Plan) -> bool:
+        """Tell whether the plan's kernels were all seen, but for `UNSEEN` of what they take alone."""
+        seen = {one.key for one in self.seen}
+        kernels = [(option.key in seen, self.costs[option.key].seconds) for option in plan.options]
+        unseen_s = sum(seconds for known, seconds in kernels if not known)
+        return any(known for known, _ in kernels) and unseen_s <= UNSEEN * sum(
+            s for _, s in kernels
+        )
+
     def _kind(self, key: Hashable) -> tuple[str, str]:
         options: Sequence[Option] = self.problem.options_of(key)
         return (options[0].backend, options[0].variant) if options else ("", "")
@@ -98,6 +109,14 @@ def scaled(cost: Cost, factor: float) -> Cost:
         high=factor * cost.high,
         samples=samples,
     )
+
+
+def at_pace(costs: Costs, pace: float) -> dict[Hashable, Cost]:
+    """Return the costs on a machine where every kernel takes `pace` times as long."""
+    return {
+        key: scaled(cost, pace) if cost.is_valid and key != HOST else cost
+        for key, cost in costs.items()
+    }
 
 
 def _sums(seen: Iterable[Sighting]) -> tuple[float, float]:

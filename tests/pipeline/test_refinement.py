@@ -10,12 +10,12 @@ from collage.pipeline.plans import WholePlans
 from collage.pipeline.refinement import TIGHTENED, Refinement
 from collage.search.function import Enumerated, FunctionSearch
 from collage.search.in_place import Sighting
-from collage.search.problem import Option, Problem
+from collage.search.problem import Option, Plan, Problem
 from collage.search.reduced import ErrorBudget, PricedPlans, expected_error, gentler_plans
 from collage.search.shortest_path import find_plan, valid_space
 from collage.search.worth import NamedPlan
 from collage.verify import KernelProfile, Latency
-from collage.verify.gate import PlanExecutable, Standings
+from collage.verify.gate import Decision, PlanExecutable, Standings
 from tests.search.oracle import chain
 from tests.search.test_reduced import ERRORS, problem_and_costs
 
@@ -148,6 +148,56 @@ def test_a_toolchain_that_is_slower_in_place_gives_way(two_toolchains):
     assert learnt[order[0]].plan.predicted_s == pytest.approx(3 * 1.3e-3)
     assert learnt["best-1"].plan.predicted_s == pytest.approx(2 * 2e-3 + 1.3e-3)
     assert len({one.plan.options for one in learnt.values()}) == len(learnt)
+
+
+def steady_plan(plans):
+    steady = plans.search.enumerated.problem.options[1::2]
+    return Plan(tuple(steady), 3.3e-3)
+
+
+def decided(chosen, latencies):
+    """Return what came of a last comparison of plans that took these seconds."""
+    found = {name: Latency(seconds) for name, seconds in latencies.items()}
+    plan = PlanExecutable(chosen, Path(chosen), 0.0)
+    return Decision(plan, found[chosen], {}, found, {}, True, "", finalists=tuple(found))
+
+
+def test_predictions_are_told_at_the_pace_of_the_last_comparison(two_toolchains):
+    real_s = {"fast": 2e-3, "steady": 1.3e-3}
+    refinement = Refinement(two_toolchains, 60.0)
+    heat = refinement.next_heat(compared(two_toolchains, real_s, ["best-1"]))
+    order = ["best-1", *(one.name for one in heat)]
+    refinement.next_heat(compared(two_toolchains, real_s, order))
+    usual_s = {one.name: one.plan.predicted_s for one in refinement.learnt().plans}
+    chosen = order[1]
+    # The machine is slower now. The chosen plan is slower by more, which is not the machine's doing.
+    decision = decided(chosen, {"best-1": 1.2 * usual_s["best-1"], chosen: 1.5 * usual_s[chosen]})
+    assert refinement.pace(decision) == pytest.approx(1.2)
+    learnt = {one.name: one.plan for one in refinement.learnt(refinement.pace(decision)).plans}
+    assert learnt[chosen].predicted_s == pytest.approx(1.2 * usual_s[chosen])
+    assert refinement.pace(decided(chosen, {chosen: 1.5 * usual_s[chosen]})) == 1
+
+
+def test_plans_whose_kernels_were_not_seen_in_place_do_not_tell_the_pace(two_toolchains):
+    refinement = Refinement(two_toolchains, 60.0)
+    two_toolchains.assemble(NamedPlan.of("steady", steady_plan(two_toolchains)))
+    refinement.next_heat(standing("best-1", {}))  # no profile, as on a GPU
+    assert refinement.pace(decided("steady", {"best-1": 9.0, "steady": 8.0})) == 1
+
+
+def test_where_one_toolchain_leads_the_next_plan_is_timed_in_place_too(two_toolchains):
+    refinement = Refinement(two_toolchains, 60.0)
+    two_toolchains.assemble(NamedPlan("steady", steady_plan(two_toolchains), "steady"))
+    timed = []
+
+    def profile(name):
+        timed.append(name)
+        options = two_toolchains.named[name].plan.options
+        return KernelProfile(3e-3, {str(place): 1e-3 for place in range(len(options))})
+
+    ranked = {"steady": Latency(3e-3), "best-1": Latency(3.2e-3)}
+    refinement.next_heat(Standings(ranked, {}, profile))
+    assert timed == ["steady", "best-1"]
 
 
 def test_what_was_learnt_earlier_is_known_without_time_for_more(two_toolchains):

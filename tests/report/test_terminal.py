@@ -14,7 +14,7 @@ from tests.report.sample import sample_report
 KEYS = {
     "": ["model_sha256", "backends", "threads", "latency", "speedup_over_best", "predicted_s", "plan",
          "candidates", "seconds", "gate", "bundle", "tuning", "notes", "precision",
-         "alone_s"],
+         "alone_s", "pace"],
     "latency": ["collage_s", "baselines", "baseline_reasons"],
     "candidates": ["enumerated", "unique", "measured", "cached", "invalid"],
     "seconds": ["import", "enumerate", "measure", "search", "tune", "assemble", "verify"],
@@ -127,6 +127,16 @@ openvino        1      2    1.00 ms     8%
 gate        passed: 1.27 times as fast as onnxruntime; outputs equal
 candidates  9 found, 8 different, 7 measured, 1 cached, 0 invalid
 bundle      ch_PP-OCRv4_det.collage"""
+
+
+@pytest.mark.parametrize(
+    ("pace", "said"), [(1.0, ""), (1.02, ""), (1.18, "18% longer"), (0.9, "10% less")]
+)
+def test_a_machine_that_changed_its_pace_is_mentioned(pace, said):
+    lines = format_summary(sample_report().summary.model_copy(update={"pace": pace})).splitlines()
+    found = [line for line in lines if line.startswith("pace ")]
+    assert bool(found) == bool(said)
+    assert not said or f" plans took {said} in the last comparison" in found[0]
 
 
 def test_hostile_names_do_not_steer_the_terminal():

@@ -4,7 +4,7 @@ import pytest
 
 from collage.cost import Cost
 from collage.rules.rule import HOST
-from collage.search.in_place import InPlace, Sighting
+from collage.search.in_place import InPlace, Sighting, at_pace
 from collage.search.launches import predicted_s
 from collage.search.problem import Option, Plan, Problem
 from tests.search.oracle import chain
@@ -66,6 +66,21 @@ def test_what_was_not_seen_is_off_as_its_kind_is_and_what_is_unlike_all_as_all_a
     assert costs["winograd-f2-0"].seconds == pytest.approx((2 + 0.3 * overall) / 1.3 * 1e-3)
     assert costs["onednn--1"].is_invalid
     assert costs[HOST].seconds == 0.0
+
+
+def test_a_plan_is_known_when_all_its_kernels_were_seen(in_place):
+    assert not in_place.knows(PLAN)
+    in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 0.4e-3}, 3.7e-3, 3.7e-3)
+    assert in_place.knows(PLAN)
+    assert not in_place.knows(Plan((*CHOSEN[:3], OTHERS[2]), 0.0))
+    assert not in_place.knows(Plan((CHOSEN[2],), 0.0))
+
+
+def test_at_another_pace_kernels_take_as_much_longer_and_nothing_else_changes(in_place):
+    costs = at_pace(in_place.costs, 1.5)
+    assert costs["tvm--3"] == Cost(1.5e-3, 1.35e-3, pytest.approx(1.8e-3), (1.5e-3,))
+    assert costs[HOST] == in_place.costs[HOST]
+    assert costs["onednn--1"] == in_place.costs["onednn--1"]
 
 
 def test_several_sightings_of_a_kernel_are_averaged(in_place):
