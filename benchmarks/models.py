@@ -206,8 +206,8 @@ def document(found: list[Facts], threads: int) -> str:
     rows, speedups = zip(*map(row, found), strict=True)
     mean = geometric_mean(speedups)
     predicted, alone, fresh = zip(*map(_ratios, found), strict=True)
-    paces = [facts["compile"].get("pace", 1.0) for facts in found]
-    unpaced = [ratio and ratio / pace for ratio, pace in zip(predicted, paces, strict=True)]
+    paces = [facts["compile"].get("pace") for facts in found]
+    unpaced = [ratio / pace for ratio, pace in zip(predicted, paces, strict=True) if ratio and pace]
     return (
         f"## {'One thread' if threads == 1 else f'{threads} threads'}\n\n"
         f"`python -m benchmarks.models --threads {threads}` on {machine()}{_revisions(found)}.\n"
