@@ -26,6 +26,7 @@ from collage.search.shortest_path import valid_space
 from collage.search.worth import NamedPlan, worth_assembling
 from collage.verify import KernelProfile
 from collage.verify.gate import Decision, PlanExecutable, Standings
+from collage.verify.latency import at_one_pace
 from collage.verify.trials import Errors
 
 HEAT = 4
@@ -61,7 +62,7 @@ class Refinement:
         self._tightened = 0
         self._tried = {plan.plan.options for plan in plans.named.values()}
         self._profiles: dict[str, KernelProfile] = {}
-        self._heats_s: dict[str, list[float]] = {}
+        self._heats: list[dict[str, float]] = []
         self._leader = ""
         self._in_vain = 0
         self._correct()
@@ -85,8 +86,8 @@ class Refinement:
         """Return how many times as long as predicted plans took in the last comparison; 1 where none tells.
 
         A plan tells whose kernels were seen in place, since those costs add up to what the plan took in the
-        heats: what it takes now is the machine's doing. The chosen plan has no say, since its prediction is
-        held against the same comparison.
+        last heat: what it takes now is the machine's doing. The chosen plan has no say, since its prediction
+        is held against the same comparison.
         """
         others = {
             name: self._plan(name) for name in decision.finalists if name != decision.chosen.name
@@ -127,13 +128,12 @@ class Refinement:
                     self._profiles[name] = standings.profile(name)
                 except MeasureError:
                     continue  # on a GPU kernels cannot be timed in place
-        for name in self._profiles.keys() & standings.latencies.keys():
-            self._heats_s.setdefault(name, []).append(standings.latencies[name].seconds)
+        self._heats.append({name: found.seconds for name, found in standings.latencies.items()})
+        usual_s = at_one_pace(self._heats)
         self.in_place.seen.clear()
         for name, profile in self._profiles.items():
             kernels_s = self._plans.by_position(name, profile.kernels_s)
-            usual_s = statistics.median(self._heats_s[name])
-            self.in_place.add(self._plan(name), kernels_s, profile.call_s, usual_s)
+            self.in_place.add(self._plan(name), kernels_s, profile.call_s, usual_s[name])
         self._correct()
 
     def _correct(self) -> None:

@@ -270,6 +270,28 @@ def fastest_first(found: Mapping[str, Latency]) -> list[str]:
     return order
 
 
+def at_one_pace(heats: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return what everybody who ran in some heats would have taken in the last of them, in seconds.
+
+    A machine with other guests is faster in one heat than in another. What one took is modelled as its own
+    time multiplied by the pace of the heat, fitted by least squares of the logarithms.
+
+    Args:
+        heats: seconds by name, a mapping a heat; each shares names with others.
+    """
+    names = sorted({name for heat in heats for name in heat})
+    columns = {name: column for column, name in enumerate(names)}
+    took = [
+        (name, place, seconds) for place, heat in enumerate(heats) for name, seconds in heat.items()
+    ]
+    design = np.zeros((len(took), len(names) + len(heats)))
+    for row, (name, place, _) in enumerate(took):
+        design[row, [columns[name], len(names) + place]] = 1.0
+    logarithms = np.log([seconds for _, _, seconds in took])
+    fitted = np.linalg.lstsq(design, logarithms, rcond=None)[0]
+    return {name: float(np.exp(fitted[columns[name]] + fitted[-1])) for name in names}
+
+
 def interval_of_ratio(
     numerator: Sequence[float], denominator: Sequence[float]
 ) -> tuple[float, float]:

@@ -120,14 +120,14 @@ def two_toolchains():
     return plans
 
 
-def compared(plans, real_s, order):
-    """Say how plans stand whose kernels really take `real_s` by backend."""
+def compared(plans, real_s, order, pace=1.0):
+    """Say how plans stand whose kernels really take `real_s` by backend, on a machine with a pace."""
 
     def profile(name):
         kernels = {str(p): real_s[o.backend] for p, o in enumerate(plans.named[name].plan.options)}
         return KernelProfile(sum(kernels.values()), kernels)
 
-    latencies = {name: Latency(profile(name).call_s) for name in order}
+    latencies = {name: Latency(pace * profile(name).call_s) for name in order}
     return Standings(latencies, {}, profile)
 
 
@@ -167,9 +167,12 @@ def test_predictions_are_told_at_the_pace_of_the_last_comparison(two_toolchains)
     refinement = Refinement(two_toolchains, 60.0)
     heat = refinement.next_heat(compared(two_toolchains, real_s, ["best-1"]))
     order = ["best-1", *(one.name for one in heat)]
-    refinement.next_heat(compared(two_toolchains, real_s, order))
+    refinement.next_heat(compared(two_toolchains, real_s, order, 0.8))
     usual_s = {one.name: one.plan.predicted_s for one in refinement.learnt().plans}
     chosen = order[1]
+    assert usual_s["best-1"] == pytest.approx(
+        0.8 * sum(real_s[o.backend] for o in two_toolchains.named["best-1"].plan.options), rel=0.01
+    )
     # The machine is slower now. The chosen plan is slower by more, which is not the machine's doing.
     decision = decided(chosen, {"best-1": 1.2 * usual_s["best-1"], chosen: 1.5 * usual_s[chosen]})
     assert refinement.pace(decision) == pytest.approx(1.2)

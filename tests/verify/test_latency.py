@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from collage.errors import MeasureError
 from collage.verify import Arena, Contender, compare_latency, profile_kernels, ratio
 from collage.verify.contender import without_hook
-from collage.verify.latency import Latency, fastest_first
+from collage.verify.latency import Latency, at_one_pace, fastest_first
 from tests.runtime import executables
 
 
@@ -75,6 +75,20 @@ def test_a_busy_machine_does_not_change_who_is_fastest():
         "refused": Latency(float("nan"), reason="no such operator"),
     }
     assert fastest_first(found) == ["fast", "slow", "early", "refused"]
+
+
+def test_what_was_timed_at_different_paces_is_told_at_one():
+    own_s = {"a": 1e-3, "b": 1.1e-3, "c": 0.9e-3, "d": 2e-3}
+    paces, who = [1.0, 1.3, 0.8, 1.2], ["ab", "abd", "bc", "acb"]
+    heats = [
+        {name: pace * own_s[name] for name in ran} for pace, ran in zip(paces, who, strict=True)
+    ]
+    assert at_one_pace(heats) == pytest.approx({name: 1.2 * s for name, s in own_s.items()})
+    assert at_one_pace(heats[:1]) == pytest.approx(heats[0])
+    # Of those that met often, one odd time does little.
+    heats[1]["d"] *= 1.5
+    heats += [heats[3]] * 4
+    assert at_one_pace(heats)["c"] == pytest.approx(1.2 * own_s["c"], rel=0.02)
 
 
 def test_a_contender_that_does_not_load_has_a_reason(model, tmp_path):
