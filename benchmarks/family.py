@@ -6,7 +6,7 @@ The deeper model is the skeleton; the shallower one is cut off after its first h
 one tensor is live. The shallow one is compiled first, then the deep one in the same store, then the
 deep one in a store of its own. Both bundles of the deep one are run interleaved in fresh processes, as
 often as `benchmarks.models` does: costs that were measured for another model must not make a slower
-executable.
+executable. With `--models` the rows of the others stay as they are.
 """
 
 import json
@@ -20,8 +20,8 @@ import onnx
 from onnx.utils import Extractor
 
 from benchmarks.model_set import model_options, skeletons
-from benchmarks.models import SET_S, SETS, machine
-from benchmarks.results import write_section
+from benchmarks.models import SET_S, SETS, Facts, machine, revision, revisions
+from benchmarks.results import read_facts, write_section
 from collage.frontend import import_model
 from collage.graph.cuts import cut_points
 from collage.pipeline.compile import saved_contender
@@ -58,8 +58,8 @@ def compile_(model: Path, store: Path, bundle: Path, threads: int) -> dict[str, 
     return counts
 
 
-def row(name: str, threads: int) -> str:
-    """Compile the shallow model, then the deep one after it and alone; returns the table's row."""
+def measure(name: str, threads: int) -> Facts:
+    """Compile the shallow model, then the deep one after it and alone."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         (model,) = skeletons(work, [name])
@@ -68,9 +68,18 @@ def row(name: str, threads: int) -> str:
         second = compile_(model.path, work / "store", after, threads)
         first = compile_(model.path, work / "own-store", alone, threads)
         times = latency_ratio(after, alone, work)
-    unique, measured = second["unique"], second["measured"]
-    share = f"{measured} ({measured / unique:.0%})"
-    return f"| {name} | {unique} | {share} | {first['measured']} | {times:.3f} |"
+    return {
+        "model": name, "unique": second["unique"], "after": second["measured"],
+        "alone": first["measured"], "latency_ratio": times, "revision": revision(),
+    }  # fmt: skip
+
+
+def row(facts: Facts) -> str:
+    after, unique = facts["after"], facts["unique"]
+    return (
+        f"| {facts['model']} | {unique} | {after} ({after / unique:.0%}) | {facts['alone']} "
+        f"| {facts['latency_ratio']:.3f} |"
+    )
 
 
 def latency_ratio(bundle: Path, other: Path, work: Path) -> float:
@@ -85,20 +94,21 @@ def latency_ratio(bundle: Path, other: Path, work: Path) -> float:
 def main() -> None:
     parser = model_options(__doc__)
     arguments = parser.parse_args()
-    rows = []
+    known = read_facts(arguments.output, "family") if arguments.models else {}
     for name in arguments.models.split(",") if arguments.models else NAMES:
-        rows.append(row(name, arguments.threads))
-        print(rows[-1], flush=True)
-        write_section(arguments.output, "family", document(rows, arguments.threads))
+        known[name] = measure(name, arguments.threads)
+        print(row(known[name]), flush=True)
+        text = document(list(known.values()), arguments.threads)
+        write_section(arguments.output, "family", text, known.values())
 
 
-def document(rows: list[str], threads: int) -> str:
+def document(found: list[Facts], threads: int) -> str:
     return (
         "## A second model of the family\n\n"
-        f"`python -m benchmarks.family --threads {threads}` on {machine()}.\nCandidates of the whole "
-        "model that are measured after its first half was compiled in the same store, and the latency of "
-        "the\nbundle that came of it over that of one compiled alone.\n\n"
-        + "\n".join([HEADER, *rows])
+        f"`python -m benchmarks.family --threads {threads}` on {machine()}{revisions(found)}.\n"
+        "Candidates of the whole model that are measured after its first half was compiled in the same\n"
+        "store, and the latency of the bundle that came of it over that of one compiled alone.\n\n"
+        + "\n".join([HEADER, *map(row, found)])
         + "\n"
     )
 

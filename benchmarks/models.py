@@ -210,7 +210,7 @@ def document(found: list[Facts], threads: int) -> str:
     unpaced = [ratio / pace for ratio, pace in zip(predicted, paces, strict=True) if ratio and pace]
     return (
         f"## {'One thread' if threads == 1 else f'{threads} threads'}\n\n"
-        f"`python -m benchmarks.models --threads {threads}` on {machine()}{_revisions(found)}.\n"
+        f"`python -m benchmarks.models --threads {threads}` on {machine()}{revisions(found)}.\n"
         "Latencies are medians of interleaved rounds in fresh processes; the speedup is the median of the\n"
         "ratios of every round, which cancels what the machine does to all in it. Predictions sum up what\n"
         "the kernels cost in place, after refinement, and are compared with the gate that followed and with\n"
@@ -255,7 +255,7 @@ def revision() -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
-def _revisions(found: list[Facts]) -> str:
+def revisions(found: list[Facts]) -> str:
     """Write which commit the rows are of; the most common one without its models."""
     models: dict[str, list[str]] = {}
     for one in found:

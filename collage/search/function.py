@@ -37,7 +37,7 @@ SEED_SHARE = 0.5
 FAMILIAR = 0.2
 """Share of a function's candidates that other models must have measured to be of its family: then what
 their searches proved holds for most of its regions too."""
-PATIENCE = 0.05
+PATIENCE = 0.03
 """Share of the candidates that, with a family, are measured in vain before the search ends."""
 FASTEST_SHARE = 0.75
 """Share of the budget after which, under an error budget, gentler plans are looked for."""
