@@ -20,8 +20,8 @@ from pathlib import Path
 
 from benchmarks.known_costs import KnownCosts, known_costs
 from benchmarks.model_set import BenchmarkModel, chosen_models, model_options, store_of
-from benchmarks.models import geometric_mean, machine
-from benchmarks.results import write_section
+from benchmarks.models import geometric_mean
+from benchmarks.results import machine, write_section
 from collage.errors import SearchError
 from collage.rules.rule import HOST
 from collage.search.problem import Option

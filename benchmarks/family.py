@@ -14,14 +14,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from pathlib import Path
 
 import onnx
 from onnx.utils import Extractor
 
 from benchmarks.model_set import model_options, skeletons
-from benchmarks.models import SET_S, SETS, Facts, machine, revision, revisions
-from benchmarks.results import read_facts, write_section
+from benchmarks.models import SET_S, SETS
+from benchmarks.results import Facts, machine, revisions, write_rows
 from collage.frontend import import_model
 from collage.graph.cuts import cut_points
 from collage.pipeline.compile import saved_contender
@@ -70,7 +71,7 @@ def measure(name: str, threads: int) -> Facts:
         times = latency_ratio(after, alone, work)
     return {
         "model": name, "unique": second["unique"], "after": second["measured"],
-        "alone": first["measured"], "latency_ratio": times, "revision": revision(),
+        "alone": first["measured"], "latency_ratio": times,
     }  # fmt: skip
 
 
@@ -94,18 +95,15 @@ def latency_ratio(bundle: Path, other: Path, work: Path) -> float:
 def main() -> None:
     parser = model_options(__doc__)
     arguments = parser.parse_args()
-    known = read_facts(arguments.output, "family") if arguments.models else {}
-    for name in arguments.models.split(",") if arguments.models else NAMES:
-        known[name] = measure(name, arguments.threads)
-        print(row(known[name]), flush=True)
-        text = document(list(known.values()), arguments.threads)
-        write_section(arguments.output, "family", text, known.values())
+    names = arguments.models.split(",") if arguments.models else NAMES
+    measured = (measure(name, arguments.threads) for name in names)
+    write_rows(arguments, "family", measured, document)
 
 
-def document(found: list[Facts], threads: int) -> str:
+def document(found: list[Facts], arguments: Namespace) -> str:
     return (
         "## A second model of the family\n\n"
-        f"`python -m benchmarks.family --threads {threads}` on {machine()}{revisions(found)}.\n"
+        f"`python -m benchmarks.family --threads {arguments.threads}` on {machine()}{revisions(found)}.\n"
         "Candidates of the whole model that are measured after its first half was compiled in the same\n"
         "store, and the latency of the bundle that came of it over that of one compiled alone.\n\n"
         + "\n".join([HEADER, *map(row, found)])

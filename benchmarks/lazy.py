@@ -12,13 +12,14 @@ of the others stay as they are.
 
 import statistics
 import time
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.known_costs import KnownCosts, known_costs
 from benchmarks.model_set import BenchmarkModel, chosen_models, model_options, store_of
-from benchmarks.models import machine
-from benchmarks.results import read_facts, write_section
+from benchmarks.results import Facts, machine, revisions, write_rows
 from collage.search.problem import Plan
 
 HEADER = (
@@ -30,9 +31,7 @@ TIMES = 3
 """That a plan's kernels are measured anew."""
 
 
-def measure(
-    model: BenchmarkModel, found: KnownCosts, threads: int, most: int
-) -> dict[str, object] | None:
+def measure(model: BenchmarkModel, found: KnownCosts, threads: int, most: int) -> Facts | None:
     """Measure what is unknown and return the facts of the model's row; None where it is too much."""
     work = found.enumerated.work
     missing = [key for key in work if key not in found.costs]
@@ -55,7 +54,7 @@ def measure(
     }  # fmt: skip
 
 
-def row(facts: dict) -> str:  # type: ignore[type-arg]
+def row(facts: Facts) -> str:
     """Format one table row."""
     lazy_s, best_s = facts["lazy_s"], facts["best_s"]
     return (
@@ -81,28 +80,29 @@ def main() -> None:
     parser = model_options(__doc__)
     parser.add_argument("--most", type=int, default=3000)
     arguments = parser.parse_args()
-    known = read_facts(arguments.output, "lazy") if arguments.models else {}
+    write_rows(arguments, "lazy", _measured(arguments), _document)
+
+
+def _measured(arguments: Namespace) -> Iterator[Facts]:
     for model in chosen_models(arguments.work, arguments.models):
         with known_costs(model, store_of(model, arguments.work), arguments.threads) as found:
             facts = measure(model, found, arguments.threads, arguments.most)
         if facts is None:
             print(f"{model.name}: more than {arguments.most} candidates are left", flush=True)
-            continue
-        known[model.name] = facts
-        print(row(facts), flush=True)
-        write_section(arguments.output, "lazy", _document(known, arguments.threads), known.values())
+        else:
+            yield facts
 
 
-def _document(known: dict[str, dict], threads: int) -> str:  # type: ignore[type-arg]
+def _document(found: list[Facts], arguments: Namespace) -> str:
     """Format the section. Its command measures these rows, which may come from several runs."""
-    rows = [row(one) for one in known.values()]
-    most = max(one["unique"] - one["measured"] for one in known.values())
+    most = max(one["unique"] - one["measured"] for one in found)
+    names = ",".join(one["model"] for one in found)
     return (
-        f"## What the lazy search loses\n\n`python -m benchmarks.lazy --threads {threads} "
-        f"--most {most} --models {','.join(known)}` after `make bench`, on {machine()}.\n"
+        f"## What the lazy search loses\n\n`python -m benchmarks.lazy --threads {arguments.threads} "
+        f"--most {most} --models {names}` after `make bench`, on {machine()}{revisions(found)}.\n"
         "Costs that were known are of another moment than the rest: what the machine's pace did between\n"
         "them is in what is lost, and not in what is lost by costs that are measured anew.\n\n"
-        + "\n".join([HEADER, *rows])
+        + "\n".join([HEADER, *map(row, found)])
         + "\n"
     )
 

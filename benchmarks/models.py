@@ -11,22 +11,19 @@ others stay as they are.
 
 import json
 import math
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from benchmarks.model_set import BenchmarkModel, chosen_models, model_options, store_of
-from benchmarks.results import read_facts, write_section
+from benchmarks.results import Facts, machine, revisions, write_rows
 
 HEADER = (
     "| model | collage ms | onnxruntime ms | openvino ms | speedup over best | predicted / measured "
@@ -36,13 +33,11 @@ HEADER = (
 )
 SETS, SET_S = 3, 3.0
 """How often fresh processes are compared, and the seconds of each time."""
-Facts = dict[str, Any]
-"""Of one row; older ones may lack a prediction, whose ratio is then None."""
 
 
 def measure(
     model: BenchmarkModel, work: Path, threads: int, extra: list[str], *, warm: bool = True
-) -> dict[str, object]:
+) -> Facts:
     """Compile, and again where `warm`, then compare the last bundle; returns the facts of one row."""
     store, bundle = store_of(model, work), work / f"{model.name}.collage"
     command = [
@@ -56,7 +51,7 @@ def measure(
         "model": model.name, "compile": cold | {"bundle": bundle.name}, "cold_s": cold_s, "warm_s": warm_s,
         "warm_measured": again["candidates"]["measured"], "bench": _compared(bundle, model.path),
         "peak_bytes": peak_bytes, "plan": again["plan"], "predicted_s": again["predicted_s"],
-        "gate_baselines": again["latency"]["baselines"], "revision": revision(),
+        "gate_baselines": again["latency"]["baselines"],
     }  # fmt: skip
 
 
@@ -192,17 +187,16 @@ def main() -> None:
     parser = model_options(__doc__)
     parser.add_argument("extra", nargs="*", help="further options of `collage compile`, after --")
     arguments = parser.parse_args()
-    section = f"models-{arguments.threads}"
-    found = read_facts(arguments.output, section) if arguments.models else {}
-    for model in chosen_models(arguments.work, arguments.models):
-        found[model.name] = measure(model, arguments.work, arguments.threads, arguments.extra)
-        print(row(found[model.name])[0], flush=True)
-        rows = list(found.values())
-        write_section(arguments.output, section, document(rows, arguments.threads), rows)
+    measured = (
+        measure(model, arguments.work, arguments.threads, arguments.extra)
+        for model in chosen_models(arguments.work, arguments.models)
+    )
+    write_rows(arguments, f"models-{arguments.threads}", measured, document)
 
 
-def document(found: list[Facts], threads: int) -> str:
+def document(found: list[Facts], arguments: Namespace) -> str:
     """Write the table of all models with the machine and the mean."""
+    threads = arguments.threads
     rows, speedups = zip(*map(row, found), strict=True)
     mean = geometric_mean(speedups)
     predicted, alone, fresh = zip(*map(_ratios, found), strict=True)
@@ -235,33 +229,6 @@ def _off(what: str, ratios: Iterable[float | None]) -> str:
     return (
         f" {what} are off by {statistics.median(off):.1%} at the median and {max(off):.1%} at most."
     )
-
-
-def machine() -> str:
-    """Name the processor, its cores, the system and the versions that matter."""
-    names = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp")
-    versions = ", ".join(f"{name} {version(name)}" for name in names)
-    cpu = "unknown"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            cpu = line.partition(":")[2].strip()
-            break
-    return f"{cpu}, {os.cpu_count()} cores, {platform.system()}, {versions}"
-
-
-def revision() -> str:
-    """Return the short name of the commit, "" outside a repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-
-
-def revisions(found: list[Facts]) -> str:
-    """Write which commit the rows are of; the most common one without its models."""
-    models: dict[str, list[str]] = {}
-    for one in found:
-        models.setdefault(one.get("revision", "an earlier commit"), []).append(one["model"])
-    first, *others = sorted(models, key=lambda at: -len(models[at]))
-    return ", at " + ", ".join([first, *(f"{at} ({', '.join(models[at])})" for at in others)])
 
 
 if __name__ == "__main__":

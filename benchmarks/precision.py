@@ -12,10 +12,11 @@ bfloat16 is on every model of the set, so there the two are one. Compiles use th
 """
 
 import math
+from argparse import Namespace
 
 from benchmarks.model_set import chosen_models, model_options
-from benchmarks.models import backend_counts, geometric_mean, machine, measure, speedups
-from benchmarks.results import read_facts, write_section
+from benchmarks.models import backend_counts, geometric_mean, measure, speedups
+from benchmarks.results import Facts, machine, revisions, write_rows
 
 FRAMEWORKS = ("onnxruntime", "openvino", "openvino-bf16")
 HEADER = (
@@ -25,7 +26,7 @@ HEADER = (
 )
 
 
-def row(facts: dict) -> tuple[str, float, float, float]:  # type: ignore[type-arg]
+def row(facts: Facts) -> tuple[str, float, float, float]:
     """Format one table row; also returns the speedups over all and allowed frameworks, and the error."""
     result = facts["compile"]["precision"]
     seconds = {name: found["seconds"] for name, found in facts["bench"].items()}
@@ -56,12 +57,14 @@ def _error(value: float | None) -> str:
     return "-" if value is None else f"{value:.2g}"
 
 
-def document(found: list[dict], threads: int, tolerance: float) -> str:  # type: ignore[type-arg]
+def document(found: list[Facts], arguments: Namespace) -> str:
     """Write the table of all models with the machine and the means."""
+    tolerance = arguments.tolerance
     rows, over_best, over_allowed, errors = zip(*map(row, found), strict=True)
     return (
         f"## Precision within {tolerance:g}\n\n"
-        f"`python -m benchmarks.precision --threads {threads} --tolerance {tolerance:g}` on {machine()}.\n\n"
+        f"`python -m benchmarks.precision --threads {arguments.threads} --tolerance {tolerance:g}` on "
+        f"{machine()}{revisions(found)}.\n\n"
         + "\n".join([HEADER, *rows])
         + f"\n\nGeometric mean over the best of openvino bf16 and the fp32 toolchains: "
         f"**{geometric_mean(over_best):.3f}** (lowest {min(over_best):.3f}); over those within the "
@@ -76,15 +79,12 @@ def main() -> None:
     parser.add_argument("extra", nargs="*", help="further options of `collage compile`, after --")
     arguments = parser.parse_args()
     permission = ["--precision", "auto", "--tolerance", str(arguments.tolerance)]
-    section = f"precision-{arguments.tolerance:g}"
-    found = read_facts(arguments.output, section) if arguments.models else {}
-    for model in chosen_models(arguments.work, arguments.models):
-        extra = [*permission, *arguments.extra]
-        found[model.name] = measure(model, arguments.work, arguments.threads, extra, warm=False)
-        print(row(found[model.name])[0], flush=True)
-        rows = list(found.values())
-        table = document(rows, arguments.threads, arguments.tolerance)
-        write_section(arguments.output, section, table, rows)
+    extra = [*permission, *arguments.extra]
+    measured = (
+        measure(model, arguments.work, arguments.threads, extra, warm=False)
+        for model in chosen_models(arguments.work, arguments.models)
+    )
+    write_rows(arguments, f"precision-{arguments.tolerance:g}", measured, document)
 
 
 if __name__ == "__main__":

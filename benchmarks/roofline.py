@@ -10,8 +10,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.model_set import BenchmarkModel, chosen_models, model_options
-from benchmarks.models import machine
-from benchmarks.results import write_section
+from benchmarks.results import machine, write_section
 from collage.report.data import RegionReport
 from collage.report.explanation import read_report
 

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from benchmarks.model_set import model_options
-from benchmarks.models import machine
-from benchmarks.results import write_section
+from benchmarks.results import machine, write_section
 from collage.cost.cost import Cost
 from collage.graph.dataflow import DataflowGraph, Node
 from collage.graph.op_pattern import OpPatternKind

@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 
 from benchmarks.model_set import BenchmarkModel, chosen_models, model_options
-from benchmarks.models import machine
-from benchmarks.results import write_section
+from benchmarks.results import machine, write_section
 
 NAMES = "bert_base_2l,resnet18,ppocr_cls"
 HEADER = (
