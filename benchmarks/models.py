@@ -209,8 +209,8 @@ def document(found: list[Facts], arguments: Namespace) -> str:
         "ratios of every round, which cancels what the machine does to all in it. Predictions sum up what\n"
         "the kernels cost in place, after refinement, and are compared with the gate that followed and with\n"
         "the saved bundle in fresh processes afterwards; sums of what kernels took alone stand between.\n"
-        "Predictions are told at the pace that the machine had then: in the gate the other plans tell it,\n"
-        "which were in the heats before (pace 1.1: they took 10 % longer), and in fresh processes the\n"
+        "Predictions are told at the pace that the machine had then: in the gate another plan tells it,\n"
+        "which was in the heats before (pace 1.1: it took 10 % longer), and in fresh processes the\n"
         "frameworks, which were in the gate.\n\n"
         + "\n".join([HEADER, *rows])
         + f"\n\nGeometric mean of the speedup over the best framework: **{mean:.3f}** "

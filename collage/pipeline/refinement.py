@@ -5,12 +5,14 @@ thought to be the fastest, and the fastest of one toolchain (whose kernels may b
 timed kernel by kernel inside their executables; that corrects the costs (`collage.search.in_place`). The
 best plans by the corrected costs, with neighbours of the leading one, are the next heat. It ends when
 heats bring nothing faster, when there is nothing new to try, or when time is up. What is predicted in the
-end is told at the pace that the machine had in the last comparison, as the other plans in it tell.
+end is told at the pace that the machine had in the last comparison, as the plan in it tells that is most
+like the chosen one.
 """
 
 import math
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -86,18 +88,22 @@ class Refinement:
         """Return how many times as long as predicted plans took in the last comparison; 1 where none tells.
 
         A plan tells whose kernels were seen in place, since those costs add up to what the plan took in the
-        last heat: what it takes now is the machine's doing. The chosen plan has no say, since its prediction
-        is held against the same comparison.
+        last heat: what it takes now is the machine's doing. Those tell that spend most of their time (to a
+        tenth) in kernels of the chosen plan, since a machine need not slow down all kinds alike: other guests
+        take memory's bandwidth, or cores are moved away from each other. The chosen plan has no say, since
+        its prediction is held against the same comparison.
         """
-        others = {
-            name: self._plan(name) for name in decision.finalists if name != decision.chosen.name
-        }
-        paces = [
-            decision.latencies[name].seconds / self._predicted_s(plan)
-            for name, plan in others.items()
-            if self.in_place.knows(plan)
-        ]
-        return statistics.median(paces) if paces else 1.0
+        chosen = {option.key for option in self._plan(decision.chosen.name).options}
+        told: dict[float, list[float]] = defaultdict(list)
+        for name in decision.finalists:
+            plan = self._plan(name)
+            if name != decision.chosen.name and self.in_place.knows(plan):
+                usual_s = self._predicted_s(plan)
+                alike_s = sum(
+                    self._costs[one.key].seconds for one in plan.options if one.key in chosen
+                )
+                told[round(alike_s / usual_s, 1)].append(decision.latencies[name].seconds / usual_s)
+        return statistics.median(told[max(told)]) if told else 1.0
 
     def learnt(self, pace: float = 1.0) -> FunctionSearch:
         """Return the search with the costs in place, and all plans that were tried, predicted with these.

@@ -109,7 +109,7 @@ class Summary(_Frozen):
 
     `predicted_s` is the sum of the regions' costs in place, `alone_s` that of their costs alone. A machine
     with other guests is not as fast at all times: `pace` is how many times as long as when those costs were
-    taken other plans took when the latencies were, and `predicted_s` is at that pace.
+    taken another plan took when the latencies were, and `predicted_s` is at that pace.
     """
 
     model_sha256: str

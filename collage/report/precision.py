@@ -34,7 +34,7 @@ class FunctionResult:
     measured_s: Mapping[int, float]
     """Seconds of the kernels inside the executable, by their position in the chosen plan."""
     pace: float = 1.0
-    """How many times as long as in the heats plans took in the last comparison; it is in the costs."""
+    """How many times as long as in the heats a plan took in the last comparison; it is in the costs."""
 
 
 def precision_result(allowed: Allowed, results: Sequence[FunctionResult]) -> PrecisionResult:

@@ -196,7 +196,10 @@ def pace_text(pace: float) -> str:
     if abs(pace - 1) < STEADY:
         return ""
     change = f"{pace - 1:.0%} longer" if pace > 1 else f"{1 - pace:.0%} less"
-    return f"plans took {change} in the last comparison than in the heats; predictions are at that pace"
+    return (
+        f"the plan most like this one took {change} in the last comparison than in the heats; "
+        "predictions are at that pace"
+    )
 
 
 def print_summary(summary: Summary, file: TextIO | None = None) -> None:

@@ -181,6 +181,25 @@ def test_predictions_are_told_at_the_pace_of_the_last_comparison(two_toolchains)
     assert refinement.pace(decided(chosen, {chosen: 1.5 * usual_s[chosen]})) == 1
 
 
+def test_of_several_plans_the_one_that_is_most_like_the_chosen_one_tells_the_pace(two_toolchains):
+    real_s = {"fast": 2e-3, "steady": 1.3e-3}
+    refinement = Refinement(two_toolchains, 60.0)
+    order = ["best-1"]
+    while heat := refinement.next_heat(compared(two_toolchains, real_s, order)):
+        order = [*(one.name for one in heat), *order]
+    found = refinement.learnt().plans
+    usual_s = {one.name: one.plan.predicted_s for one in found}
+    by_steady = {
+        sum(option.backend == "steady" for option in one.plan.options): one.name for one in found
+    }
+    chosen, near, far = by_steady[3], by_steady[2], by_steady[1]
+    seconds = {far: 1.1 * usual_s[far], near: 1.4 * usual_s[near], chosen: 1.5 * usual_s[chosen]}
+    assert refinement.pace(decided(chosen, seconds)) == pytest.approx(1.4)
+    assert refinement.pace(decided(near, seconds)) == pytest.approx(1.5)
+    del seconds[near]
+    assert refinement.pace(decided(chosen, seconds)) == pytest.approx(1.1)
+
+
 def test_plans_whose_kernels_were_not_seen_in_place_do_not_tell_the_pace(two_toolchains):
     refinement = Refinement(two_toolchains, 60.0)
     two_toolchains.assemble(NamedPlan.of("steady", steady_plan(two_toolchains)))

@@ -136,7 +136,7 @@ def test_a_machine_that_changed_its_pace_is_mentioned(pace, said):
     lines = format_summary(sample_report().summary.model_copy(update={"pace": pace})).splitlines()
     found = [line for line in lines if line.startswith("pace ")]
     assert bool(found) == bool(said)
-    assert not said or f" plans took {said} in the last comparison" in found[0]
+    assert not said or f" the plan most like this one took {said} in the last" in found[0]
 
 
 def test_hostile_names_do_not_steer_the_terminal():
