@@ -123,10 +123,13 @@ class PlayedPod:
             "LANG": "C.UTF-8",
         }
         with (self.folder / f"{container.name}.log").open("ab") as log:
-            self._running[container.name] = subprocess.Popen(
-                command, cwd=ROOT, env=base | self.node.environment | environment,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+            try:
+                self._running[container.name] = subprocess.Popen(
+                    command, cwd=ROOT, env=base | self.node.environment | environment,
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                return {"reason": "CreateContainerError", "message": str(error)}
         self._states[container.name] = {"running": {"startedAt": now()}}
         return None
 

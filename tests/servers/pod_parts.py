@@ -43,8 +43,9 @@ class Parts:
         environment = {name: told(value) for name, value in values.items()}
         if TOKEN_FOLDER in mounts:
             environment["KUBECONFIG"] = self._kubeconfig()
-        command = [*(container.command or entry), *(container.args or ())]
-        return [told(word) for word in command], environment
+        # The image's own entry point is a path of this machine, which may lie where the pod mounts something.
+        command = map(told, container.command) if container.command else entry
+        return [*command, *map(told, container.args or ())], environment
 
     def _environment(self, container: client.V1Container) -> dict[str, str]:
         values: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from kubernetes import client
@@ -76,12 +77,20 @@ def test_a_pod_runs_with_its_environment_and_volumes_and_its_log_can_be_read(cor
     assert core.read_namespaced_pod_log("one", namespace) == "hidden one True\n"
 
 
+def test_a_volume_over_the_folder_of_an_image_s_program_does_not_hide_it(core, node, namespace):
+    """As /tmp does where the checkout lies there."""
+    mount = {"name": "v", "mountPath": str(Path(sys.executable).parent)}
+    core.create_namespaced_pod(namespace, pod("over", "", volumeMounts=[mount]))
+    phase(core, namespace, "over", "Succeeded")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"image": "nowhere"}, "ImagePullBackOff"),
         ({"image": "nowhere", "imagePullPolicy": "Never"}, "ErrImageNeverPull"),
         ({"envFrom": [{"secretRef": {"name": "absent"}}]}, "CreateContainerConfigError"),
+        ({"command": ["/nowhere"]}, "CreateContainerError"),
     ],
 )
 def test_what_cannot_start_waits_and_says_why(core, node, namespace, change, reason):
