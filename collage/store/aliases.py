@@ -43,19 +43,30 @@ _FOLDER, _SUFFIX = "aliases/", ".json"
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """What a name stands for, and stood for before its last move.
-
-    Attributes:
-        counter: grows with every move.
-        model: whose bundles it may stand for; "" in a record that is not signed.
-        signers: ids of the keys that were asked for and signed the record.
-    """
+    """What a name stands for, and stood for before its last move."""
 
     name: str
     bundle: BlobDigest
     previous: BlobDigest | None
+
+
+@dataclass(frozen=True, slots=True)
+class AliasRecord:
+    """The record of an alias's last move.
+
+    Attributes:
+        bundle: None where the alias was removed.
+        previous: what it stood for before.
+        counter: grows with every move.
+        model: whose bundles the alias may stand for; proven by the signature alone.
+        signers: ids of the trusted keys that signed it; none where none was asked for.
+    """
+
+    name: str
+    bundle: BlobDigest | None
+    previous: BlobDigest | None
     counter: int
-    model: str = ""
+    model: str
     signers: tuple[str, ...] = ()
 
 
@@ -73,19 +84,16 @@ class AliasSigning:
         return cls(signer, own.joined(keys) if keys else own)
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """A record as it lies in the store; `bundle` is None where the alias was removed."""
-
-    bundle: BlobDigest | None
-    previous: BlobDigest | None
-    counter: int
-    model: str
-    signers: tuple[str, ...]
+def read_alias(store: Store, name: str) -> Alias | None:
+    """Return the alias, or None where there is none. Raises StoreError where it was damaged."""
+    record = read_record(store, name)
+    if record is None or record.bundle is None:
+        return None
+    return Alias(name, record.bundle, record.previous)
 
 
-def read_alias(store: Store, name: str, keys: TrustedKeys | None = None) -> Alias | None:
-    """Return the alias, or None where there is none.
+def read_record(store: Store, name: str, keys: TrustedKeys | None = None) -> AliasRecord | None:
+    """Return the record of the alias's last move, a removal too, or None where there was none.
 
     Args:
         keys: refuse a record that none of them signed; None takes every record.
@@ -95,10 +103,7 @@ def read_alias(store: Store, name: str, keys: TrustedKeys | None = None) -> Alia
         BundleError: it is not signed by a trusted key, or as another alias.
     """
     sealed, _ = _sealed(store, name)
-    record = _opened(store, name, sealed, keys) if sealed else None
-    if record is None or record.bundle is None:
-        return None
-    return Alias(name, record.bundle, record.previous, record.counter, record.model, record.signers)
+    return _opened(store, name, sealed, keys) if sealed else None
 
 
 def list_aliases(store: Store) -> Iterator[Alias]:
@@ -198,7 +203,7 @@ def _swap(
 
 def _proven(
     store: Store, name: str, sealed: dict[str, str | None] | None, signing: AliasSigning
-) -> _Record | None:
+) -> AliasRecord | None:
     """The record if a trusted key signed it: one that somebody else wrote says nothing."""
     try:
         return _opened(store, name, sealed, signing.keys) if sealed else None
@@ -232,7 +237,7 @@ def _unsealed(data: bytes) -> dict[str, str | None] | None:
 
 def _opened(
     store: Store, name: str, sealed: dict[str, str | None], keys: TrustedKeys | None
-) -> _Record:
+) -> AliasRecord:
     envelope, text = sealed.get("envelope"), sealed.get("record")
     signers: tuple[str, ...] = ()
     try:
@@ -260,7 +265,7 @@ def _opened(
     return record
 
 
-def _parsed(payload: bytes, name: str, signers: tuple[str, ...]) -> _Record:
+def _parsed(payload: bytes, name: str, signers: tuple[str, ...]) -> AliasRecord:
     fields = json.loads(payload)
     alias, model, counter = fields["alias"], fields["model"], fields["counter"]
     if alias != name:
@@ -270,7 +275,7 @@ def _parsed(payload: bytes, name: str, signers: tuple[str, ...]) -> _Record:
     bundle, previous = (
         None if fields[key] is None else _digest(fields[key]) for key in ("bundle", "previous")
     )
-    return _Record(bundle, previous, counter, model, signers)
+    return AliasRecord(name, bundle, previous, counter, model, signers)
 
 
 def _digest(text: str) -> BlobDigest:

@@ -28,7 +28,7 @@ from collage.runtime.signature import (
     verified_statement,
 )
 from collage.runtime.trust import TrustedKeys
-from collage.store.aliases import AliasSigning, list_aliases, move_alias, read_alias
+from collage.store.aliases import AliasSigning, list_aliases, move_alias, read_record
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import blob_key, digest_of, fetch_blob, is_digest, put_blob, read_checked
 from collage.store.cache import BundleCache
@@ -215,14 +215,14 @@ def _found(store: Store, name: str, verification: Verification | None) -> tuple[
     """The bundle's digest, and the model that a verified alias is of ("": whatever it is)."""
     if is_digest(name):
         return BlobDigest(name), ""
-    found = read_alias(store, name, verification.keys if verification else None)
-    if found is None:
+    found = read_record(store, name, verification.keys if verification else None)
+    if found and verification:
+        check_newest(verification.seen, store.url, found)
+    if found is None or found.bundle is None:
         raise StoreError(
             f"the store {store.url} has no alias {name!r}; `collage aliases` lists what there is"
         )
-    if verification:
-        check_newest(verification.seen, store.url, found)
-    return found.bundle, found.model
+    return found.bundle, found.model if verification else ""
 
 
 def _other_than(model: str) -> Callable[[Statement], str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from collage.errors import BundleError, StoreError
 from collage.runtime.trust import TrustedKeys
-from collage.store.aliases import Alias
+from collage.store.aliases import AliasRecord
 from collage.store.folder import flush_folder, write_durably
 
 
@@ -31,7 +31,7 @@ class Verification:
     seen: Path
 
 
-def check_newest(folder: Path, store_url: str, alias: Alias) -> None:
+def check_newest(folder: Path, store_url: str, alias: AliasRecord) -> None:
     """Remember the alias's counter in `folder`; refuse one that is older than what was seen.
 
     Raises:
@@ -67,12 +67,13 @@ def check_newest(folder: Path, store_url: str, alias: Alias) -> None:
         ) from error
 
 
-def _remembered(file: Path) -> tuple[int, str]:
+def _remembered(file: Path) -> tuple[int, str | None]:
     try:
         fields = json.loads(file.read_bytes())
-        return int(fields["counter"]), str(fields["bundle"])
+        bundle = fields["bundle"]
+        return int(fields["counter"]), None if bundle is None else str(bundle)
     except FileNotFoundError:
-        return 0, ""
+        return 0, None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(
             f"{file}, which remembers the newest record of an alias, is damaged. Delete it when you know "
