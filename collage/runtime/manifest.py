@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from collage.errors import BackendError, BundleError
+from collage.errors import BackendError, BundleError, GateError
 from collage.runtime.cpu import cpu_flags
 from collage.runtime.gpu import gpu_problem
 from collage.runtime.plugin import (
@@ -20,7 +20,9 @@ from collage.runtime.plugin import (
     register_library,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+NOT_SLOWER = "not slower"
+"""Verdict of the gate on a function that is proven as fast as every original framework."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,16 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionGate:
+    """What the gate said of one function; `deterministic` tells whether its golden data can be compared."""
+
+    function: str
+    verdict: str
+    reason: str
+    deterministic: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What running a bundle needs to know."""
 
@@ -91,6 +103,12 @@ class Manifest:
     """Where its kernels run."""
     compute_capability: str = ""
     """Of the GPU that it was built for: its kernels are for GPUs with that major number."""
+    gate: tuple[FunctionGate, ...] = ()
+
+    @property
+    def random_functions(self) -> frozenset[str]:
+        """Names of the functions that compute other numbers in every call."""
+        return frozenset(one.function for one in self.gate if not one.deterministic)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -162,13 +180,35 @@ def verify_machine(manifest: Manifest) -> None:
         raise BundleError("the bundle does not fit this machine:\n  " + "\n  ".join(problems))
 
 
+def refuse_unproven(manifest: Manifest, what: str) -> None:
+    """Refuse a bundle that is not proven as fast as the original frameworks, function by function.
+
+    Args:
+        manifest: of the bundle.
+        what: the bundle, as the message calls it.
+
+    Raises:
+        GateError: the gate said so, and the bundle was written with --allow-slower.
+    """
+    wrong = [one for one in manifest.gate if one.verdict != NOT_SLOWER]
+    if wrong:
+        reasons = "; ".join(f"{one.function} is {one.verdict}: {one.reason}" for one in wrong)
+        raise GateError(
+            f"{what} is for trying out only, since it was compiled with --allow-slower ({reasons}). Compile "
+            "the model again without --allow-slower and --no-fallback, on a machine with less other work or "
+            "with a longer --verify, and use that bundle"
+        )
+
+
+def read_signature(raw: dict) -> Signature:
+    """Return one function's signature from its entry in a manifest."""
+    return Signature(raw["function"], _tensors(raw["inputs"]), _tensors(raw["outputs"]))
+
+
 def _parse(raw: dict) -> Manifest:
     return Manifest(
         executable=raw["executable"],
-        functions=tuple(
-            Signature(one["function"], _tensors(one["inputs"]), _tensors(one["outputs"]))
-            for one in raw["functions"]
-        ),
+        functions=tuple(read_signature(one) for one in raw["functions"]),
         threads=int(raw["threads"]),
         cpu_model=raw["cpu"]["model"],
         cpu_features=tuple(raw["cpu"]["features"]),
@@ -181,6 +221,15 @@ def _parse(raw: dict) -> Manifest:
         quantised=bool(raw.get("quantised", False)),
         device=str(raw.get("device", "cpu")),
         compute_capability=str(raw.get("compute_capability", "")),
+        gate=tuple(
+            FunctionGate(
+                str(one["function"]),
+                str(one["verdict"]),
+                str(one["reason"]),
+                bool(one["deterministic"]),
+            )
+            for one in raw["gate"]
+        ),
     )
 
 

@@ -43,6 +43,7 @@ class ExecutableSession:
         machine = start_machine(path, threads, device)
         gpu = cuda() if device == "cuda" else None
         self.signatures = signatures
+        self.machine = machine
         self.functions = [_Function(signature, machine, gpu) for signature in signatures]
 
     def run(self, feeds: Mapping[str, object]) -> Outputs:

@@ -90,7 +90,9 @@ def _inflation(signs: Sequence[float]) -> float:
 
     def correlation(lag: int) -> float:
         products = sum(a * b for a, b in zip(signs, signs[lag:], strict=False))
-        return products / variance + lag / count  # an estimate around the sample's own median is low
+        return (
+            products / variance + lag / count
+        )  # an estimate around the sample's own median is low
 
     total = 0.0
     for lag in range(1, count - 1, 2):
