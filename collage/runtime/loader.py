@@ -1,8 +1,11 @@
 """Run a bundle: what serving needs, and nothing more.
 
 Needs numpy, tvm-ffi and the vendor libraries that the bundle's kernels call; no compiler, no ONNX, no
-vendor's Python package. What goes in and out, and when it is copied, is in `collage.runtime.exchange`. A
-`LoadedBundle` is for one thread at a time; load the bundle once a thread to run it in several.
+vendor's Python package. What goes in and out, and when it is copied, is in `collage.runtime.exchange`.
+
+Any thread may call a `LoadedBundle`, and several bundles may run in one process. A bundle computes one call
+at a time: calls from other threads wait (`collage.runtime.session`). To compute several at once, load the
+bundle as often.
 """
 
 import statistics
@@ -52,7 +55,7 @@ def load(folder: Path | str) -> "LoadedBundle":
 
 
 class LoadedBundle:
-    """A bundle that is ready to run; `load` makes it."""
+    """A bundle that is ready to run; `load` makes it. Methods may be called from any thread."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
@@ -95,34 +98,41 @@ class LoadedBundle:
         return self._session.run_tensors(inputs, stream or 0)
 
     def check(self) -> None:
-        """Compare every function with the golden data. Raises BundleError when numbers differ."""
-        for function in self._session.functions:
-            inputs, expected = self._golden(function.signature.function)
-            found = list(function.run(inputs).items())
+        """Compare every function with the golden data. Raises BundleError when numbers differ.
+
+        Of a function that draws random numbers the shapes and dtypes are compared, not the numbers.
+        """
+        for signature in self.signatures:
+            inputs, expected = self._golden(signature.function)
+            found = list(self.run(inputs).items())
             if self.manifest.device != "cpu":
-                tensors = function.run_tensors(inputs, 0)
+                tensors = self.run_tensors(inputs)
                 found += [(name, value.numpy()) for name, value in tensors.items()]
             for name, value in found:
-                what = function.signature.function, name
-                precision = self.manifest.precision
-                if precision is not None and precision.reduced:
-                    _compare_within(what, value, expected[name], precision)
-                else:
-                    quantised = self.manifest.quantised
-                    _compare(f"{what[0]}, output {name}", value, expected[name], quantised)
+                self._compare_output(signature.function, name, value, expected[name])
 
-    def benchmark(self, seconds: float = 3.0) -> float:
-        """Median seconds of one call of the first function on the golden inputs."""
-        function = self._session.functions[0]
-        arguments = function.arguments(self._golden(function.signature.function)[0])
-        function.call(arguments)
+    def benchmark(self, seconds: float = 3.0, function: str = "main") -> float:
+        """Median seconds of one `run` of a function on its golden inputs."""
+        inputs = self._golden(function)[0]
+        self.run(inputs)
         samples: list[float] = []
         end = time.perf_counter() + seconds
         while not samples or time.perf_counter() < end:
             start = time.perf_counter_ns()
-            function.call(arguments)
+            self.run(inputs)
             samples.append((time.perf_counter_ns() - start) * 1e-9)
         return statistics.median(samples)
+
+    def _compare_output(
+        self, function: str, name: str, value: np.ndarray, expected: np.ndarray
+    ) -> None:
+        precision = self.manifest.precision
+        if function in self.manifest.random_functions:
+            _compare_kind(f"{function}, output {name}", value, expected)
+        elif precision is not None and precision.reduced:
+            _compare_within((function, name), value, expected, precision)
+        else:
+            _compare(f"{function}, output {name}", value, expected, self.manifest.quantised)
 
     def _golden(self, function: str) -> tuple[Outputs, Outputs]:
         try:
@@ -140,12 +150,16 @@ class LoadedBundle:
         return found[0], found[1]
 
 
-def _compare(what: str, value: np.ndarray, expected: np.ndarray, quantised: bool) -> None:
+def _compare_kind(what: str, value: np.ndarray, expected: np.ndarray) -> None:
     if value.shape != expected.shape or value.dtype != expected.dtype:
         raise BundleError(
             f"self check: {what} is {value.dtype}{list(value.shape)}, "
             f"expected {expected.dtype}{list(expected.shape)}"
         )
+
+
+def _compare(what: str, value: np.ndarray, expected: np.ndarray, quantised: bool) -> None:
+    _compare_kind(what, value, expected)
     tolerance = TOLERANCE.get(expected.dtype.name, (0.0, 0.0))
     step = int(quantised and expected.dtype.itemsize == 1 and expected.dtype.kind in "iu")
     relative, absolute = QUANTISED_TOLERANCE if quantised and any(tolerance) else tolerance
