@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from collage.errors import BackendError, BundleError, GateError
+from collage.errors import BackendError, BundleError, UnprovenError
 from collage.runtime.cpu import cpu_flags
 from collage.runtime.gpu import gpu_problem
 from collage.runtime.plugin import (
@@ -115,21 +115,30 @@ def read_manifest(folder: Path) -> Manifest:
     """Read `folder/manifest.json`. Raises BundleError when there is none or it cannot be understood."""
     file = folder / "manifest.json"
     try:
-        raw = json.loads(file.read_text())
+        data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise BundleError(f"{folder} holds no bundle: manifest.json is missing") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise BundleError(f"{file} cannot be read: {error}. Publish the bundle again.") from error
+    return parse_manifest(data, str(file))
+
+
+def parse_manifest(data: bytes, what: str) -> Manifest:
+    """Read a manifest's bytes; `what` names it in errors. Raises BundleError for one that is none."""
+    try:
+        raw = json.loads(data)
+    except ValueError as error:
+        raise BundleError(f"{what} cannot be read: {error}. Publish the bundle again.") from error
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version != SCHEMA_VERSION:
         raise BundleError(
-            f"{file} has schema version {version}; this Collage reads {SCHEMA_VERSION}. Compile the "
+            f"{what} has schema version {version}; this Collage reads {SCHEMA_VERSION}. Compile the "
             "model again, or install the Collage that made the bundle."
         )
     try:
         return _parse(raw)
     except (KeyError, TypeError, ValueError) as error:
-        raise BundleError(f"{file} lacks or garbles {error}. Publish the bundle again.") from error
+        raise BundleError(f"{what} lacks or garbles {error}. Publish the bundle again.") from error
 
 
 def verify_files(folder: Path, manifest: Manifest) -> None:
@@ -188,12 +197,12 @@ def refuse_unproven(manifest: Manifest, what: str) -> None:
         what: the bundle, as the message calls it.
 
     Raises:
-        GateError: the gate said so, and the bundle was written with --allow-slower.
+        UnprovenError: the gate said so, and the bundle was written with --allow-slower.
     """
     wrong = [one for one in manifest.gate if one.verdict != NOT_SLOWER]
     if wrong:
         reasons = "; ".join(f"{one.function} is {one.verdict}: {one.reason}" for one in wrong)
-        raise GateError(
+        raise UnprovenError(
             f"{what} is for trying out only, since it was compiled with --allow-slower ({reasons}). Compile "
             "the model again without --allow-slower and --no-fallback, on a machine with less other work or "
             "with a longer --verify, and use that bundle"
