@@ -21,6 +21,7 @@ import numpy as np
 from collage.cli_base import command, duration, parse_dims, parse_shapes, say, size
 from collage.cli_candidates import add_candidates_command
 from collage.cli_registry import add_registry_commands
+from collage.cli_signing import add_verify_options
 from collage.cli_store import add_store_commands
 from collage.errors import CollageError, InputError, MeasureError, OptionError
 from collage.options import DEFAULT_TOLERANCE, DEVICES, EFFORTS, Options, Precision
@@ -151,9 +152,7 @@ def _run_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy")
     parser.add_argument("--save", type=Path, metavar="FILE.npz", help="write the outputs there")
-    parser.add_argument(
-        "--verify-key", type=Path, metavar="FILE", help="refuse what this public key did not sign"
-    )
+    add_verify_options(parser)
     parser.add_argument("--json", action="store_true")
 
 
@@ -206,11 +205,10 @@ def _compile(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from collage.runtime.loader import load
+    from collage.runtime.signature import configured_keys, verify_folder
 
-    if arguments.verify_key:
-        from collage.runtime.signature import verify_folder
-
-        verify_folder(arguments.bundle, arguments.verify_key)
+    if keys := configured_keys(arguments.verify_key):
+        verify_folder(arguments.bundle, keys)
     bundle = load(arguments.bundle)
     if not arguments.input:
         bundle.check()

@@ -5,6 +5,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from collage.cli_base import command, duration, say
+from collage.cli_signing import (
+    add_model_options,
+    add_sign_options,
+    add_verify_options,
+    alias_signing,
+    bundle_signing,
+    verification,
+)
 from collage.errors import OptionError
 
 STORE_HELP = "a folder, or s3://bucket/prefix?endpoint=...&addressing=path"
@@ -34,9 +42,8 @@ def _publish_commands(commands: Commands) -> tuple[argparse.ArgumentParser, ...]
         "--alias", action="append", default=[], metavar="NAME",
         help="let NAME (e.g. ocr/production) stand for it; may be repeated",
     )  # fmt: skip
-    publish.add_argument(
-        "--sign-key", type=Path, metavar="FILE", help="private Ed25519 key (PEM) to sign it with"
-    )
+    add_sign_options(publish)
+    add_model_options(publish)
     unpublish = command(
         commands,
         "unpublish",
@@ -67,9 +74,7 @@ def _fetch_command(commands: Commands) -> argparse.ArgumentParser:
     fetch.add_argument(
         "--no-cache", action="store_true", help="look for nothing there, keep nothing"
     )
-    fetch.add_argument(
-        "--verify-key", type=Path, metavar="FILE", help="refuse what this public key did not sign"
-    )
+    add_verify_options(fetch)
     return fetch
 
 
@@ -79,10 +84,12 @@ def _alias_commands(commands: Commands) -> tuple[argparse.ArgumentParser, ...]:
     alias.add_argument("name")
     alias.add_argument("bundle", help="its digest, or another alias")
     alias.add_argument("--expect", metavar="DIGEST", help="only if NAME stands for this one now")
+    add_sign_options(alias)
     unalias = command(commands, "unalias", _unalias, "let a name stand for nothing any more")
     unalias.add_argument("store", help=STORE_HELP)
     unalias.add_argument("name")
     unalias.add_argument("--expect", metavar="DIGEST", help="only if NAME stands for this one now")
+    add_sign_options(unalias)
     aliases = command(commands, "aliases", _aliases, "list the names and their bundles")
     aliases.add_argument("store", help=STORE_HELP)
     return alias, unalias, aliases
@@ -103,14 +110,9 @@ def _publish(arguments: argparse.Namespace) -> int:
     from collage.store import open_store
     from collage.store.bundles import publish_bundle
 
+    signing = bundle_signing(arguments)
     store = open_store(arguments.store)
-    if arguments.sign_key:
-        from collage.runtime.manifest import read_manifest
-        from collage.runtime.signature import sign_folder
-
-        read_manifest(arguments.bundle)
-        sign_folder(arguments.bundle, arguments.sign_key)
-    made = publish_bundle(store, arguments.bundle, arguments.alias)
+    made = publish_bundle(store, arguments.bundle, arguments.alias, signing)
     moves = [
         f"{name} {'now stands' if name in made.moved else 'stood already'} for it"
         for name in arguments.alias
@@ -139,12 +141,13 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
     name, output = _fetch_words(arguments)
     folder = arguments.cache_dir or Options().store_dir / "fetched"
+    checks = verification(arguments, folder / "seen-aliases")
     digest = fetch_bundle(
         open_store(arguments.store, writes=False),
         name,
         output,
         cache=None if arguments.no_cache else BundleCache(folder),
-        verify_key=arguments.verify_key,
+        verification=checks,
     )
     say(arguments.json, {"bundle": digest, "folder": str(output)}, str(output))
     return 0
@@ -163,13 +166,13 @@ def _fetch_words(arguments: argparse.Namespace) -> tuple[str, Path]:
 
 def _alias(arguments: argparse.Namespace) -> int:
     from collage.store import open_store
-    from collage.store.aliases import move_alias
-    from collage.store.bundles import find_bundle, require_proven
+    from collage.store.bundles import assign_alias, find_bundle, require_proven
 
+    signing = alias_signing(arguments)
     store = open_store(arguments.store)
     digest = find_bundle(store, arguments.bundle)
     require_proven(store, digest)
-    moved = move_alias(store, arguments.name, digest, arguments.expect)
+    moved = assign_alias(store, arguments.name, digest, arguments.expect, signing=signing)
     facts = {"alias": arguments.name, "bundle": digest, "moved": moved}
     say(arguments.json, facts, f"{arguments.name}  {digest}{'' if moved else '  (as before)'}")
     return 0
@@ -179,7 +182,8 @@ def _unalias(arguments: argparse.Namespace) -> int:
     from collage.store import open_store
     from collage.store.aliases import remove_alias
 
-    removed = remove_alias(open_store(arguments.store), arguments.name, arguments.expect)
+    signing, store = alias_signing(arguments), open_store(arguments.store)
+    removed = remove_alias(store, arguments.name, arguments.expect, signing=signing)
     text = "stands for nothing now" if removed else "stood for nothing before"
     say(arguments.json, {"alias": arguments.name, "removed": removed}, f"{arguments.name} {text}")
     return 0

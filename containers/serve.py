@@ -19,10 +19,13 @@ from pathlib import Path
 import uvicorn
 
 from collage.cli_base import duration, size
+from collage.cli_signing import add_verify_options, verification
 from collage.errors import CollageError
 from collage.logs import configure_logs
+from collage.options import Options
 from collage.runtime.loader import load
 from collage.runtime.manifest import refuse_unproven
+from collage.runtime.signature import verify_folder
 from containers.serving.app import Limits, Server
 from containers.serving.engine import Engine
 
@@ -70,25 +73,27 @@ def _parser() -> argparse.ArgumentParser:
         "--stop-timeout", type=duration, default=25.0, metavar="25s",
         help="for requests under way after SIGTERM",
     )  # fmt: skip
+    add_verify_options(parser)
     parser.add_argument(
-        "--verify-key", type=Path, help="refuse a bundle that this key did not sign"
-    )
+        "--cache-dir", type=Path,
+        help="remembers the newest record of each alias of a store, so that an older one is refused",
+    )  # fmt: skip
     return parser
 
 
 def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
-    if parsed.alias is None:
-        folder = Path(parsed.bundle)
-    else:
+    """The folder of the bundle, verified before anything of it is parsed where keys are configured."""
+    seen = (parsed.cache_dir or Options().store_dir) / "seen-aliases"
+    checks = verification(parsed, seen)
+    if parsed.alias is not None:
         from collage.store import open_store
         from collage.store.bundles import fetch_bundle
 
-        fetch_bundle(open_store(parsed.bundle, writes=False), parsed.alias, scratch)
-        folder = scratch
-    if parsed.verify_key is not None:
-        from collage.runtime.signature import verify_folder
-
-        verify_folder(folder, parsed.verify_key)
+        store = open_store(parsed.bundle, writes=False)
+        fetch_bundle(store, parsed.alias, scratch, verification=checks)
+    folder = Path(parsed.bundle) if parsed.alias is None else scratch
+    if checks:
+        verify_folder(folder, checks.keys)
     return folder
 
 

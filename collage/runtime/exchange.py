@@ -2,14 +2,18 @@
 
 An input stays where it is when kernels can read it there: it lies on their device, is contiguous, and begins
 at a multiple of `ALIGNMENT` bytes, as kernels were told when they were compiled. Any other is copied into a
-buffer that lives as long as the bundle, so kernels need not bind it again. Outputs are `DeviceTensor`s:
-memory of their own, on the kernels' device, for whoever understands DLPack.
+buffer that lives as long as the bundle, so kernels need not bind it again. Outputs are arrays of the
+caller's own, or `DeviceTensor`s: memory on the kernels' device, for whoever understands DLPack.
+
+Taking a small array's memory, or giving it, costs more than copying what is in it. Tensors of at most
+`SMALL_BYTES` are therefore copied between arrays and buffers that were bound once.
 
 On a GPU all is queued on one stream, and nothing waits for the host. A producer is told the stream when
 its tensor is taken, and queues what is needed that the data is there; a consumer tells its own when it takes
 an output, and that stream then waits for the kernels. PyTorch and CuPy do both by themselves.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +34,8 @@ from collage.runtime.manifest import Tensor
 
 HOST, GPU = 1, 2
 """DLPack's device types."""
+SMALL_BYTES = 8192
+"""Some 0.1 us of copying, where to bind a tensor takes 0.4."""
 DEFAULT_STREAM = 1
 """DLPack's number of CUDA's default stream, whose handle is 0."""
 
@@ -76,7 +82,7 @@ class Feed:
         self._from_dlpack = tvm_ffi.from_dlpack
         self._buffers: dict[str, Any] = {}
         self._staged: dict[str, np.ndarray] = {}
-        self._quick = [(one, _plain_dtype(one.dtype)) for one in inputs]
+        self._quick = [(one, _plain_dtype(one.dtype), *self._small(one)) for one in inputs]
 
     def arguments(self, values: Mapping[str, Received], stream: int) -> list[Any]:
         """Return the function's arguments for `values`.
@@ -98,15 +104,26 @@ class Feed:
                 for one, array in zip(self._inputs, arrays, strict=True)
             ]
         arguments = []
-        for (one, dtype), array in zip(self._quick, arrays, strict=True):
-            if array.dtype is dtype and array.flags.carray and array.size:
+        for (one, dtype, buffer, staged), array in zip(self._quick, arrays, strict=True):
+            if array.dtype is not dtype:
+                arguments.append(self._argument(one, array, 0))
+            elif staged is not None:
+                staged[...] = array
+                arguments.append(buffer)
+            elif array.flags.carray and array.size:
                 tensor = self._from_dlpack(array)
-                if tensor.data_ptr() % ALIGNMENT:
-                    tensor = self._copied_in(one, array)
+                fits = tensor.data_ptr() % ALIGNMENT == 0
+                arguments.append(tensor if fits else self._copied_in(one, array))
             else:
-                tensor = self._argument(one, array, 0)
-            arguments.append(tensor)
+                arguments.append(self._copied_in(one, array))
         return arguments
+
+    def _small(self, wanted: Tensor) -> tuple[Any, np.ndarray | None]:
+        """Return the buffer of an input that is always copied, as a tensor and as an array."""
+        if self._cuda is not None or not is_small(wanted):
+            return None, None
+        buffer = self._buffer(wanted)
+        return buffer, as_array(buffer)
 
     def _argument(self, wanted: Tensor, value: Received, stream: int) -> Any:
         if str(value.dtype) != wanted.dtype:
@@ -227,7 +244,47 @@ def given(
     return owned
 
 
-def array_of(dtype: str) -> Callable[[Any], np.ndarray]:
+def is_small(tensor: Tensor) -> bool:
+    """Tell whether numpy copies such a tensor in less time than it takes to hand it on."""
+    dtype = _plain_dtype(tensor.dtype)
+    if dtype is None or tensor.shape is None or min(tensor.shape, default=0) < 0:
+        return False
+    return math.prod(tensor.shape) * dtype.itemsize <= SMALL_BYTES
+
+
+class Results:
+    """Makes arrays of what a function returns on the host; they are the caller's own."""
+
+    def __init__(self, function: Callable[..., Any], outputs: Sequence[Tensor]) -> None:
+        import tvm_ffi
+
+        places = [(one, self._place(one)) for one in outputs]
+        self._outputs = [(one.name, place, _array_of(one.dtype)) for one, place in places]
+        self._places = {one.name: place for one, place in places if place is not None}
+        wrap = tvm_ffi.get_global_func("collage.copy_results")
+        self._function = wrap(
+            function, [None if place is None else as_tensor(place) for _, place in places]
+        )
+
+    def call(self, arguments: Sequence[Any]) -> dict[str, np.ndarray]:
+        """Run on tensors of the host."""
+        others = self._function(*arguments)
+        if others is None:
+            return {name: place.copy() for name, place in self._places.items()}
+        tensors = iter(others)
+        return {
+            name: array(next(tensors)) if place is None else place.copy()
+            for name, place, array in self._outputs
+        }
+
+    @staticmethod
+    def _place(output: Tensor) -> np.ndarray | None:
+        if output.shape is None or not is_small(output):
+            return None
+        return aligned_empty(output.shape, numpy_dtype(output.dtype))
+
+
+def _array_of(dtype: str) -> Callable[[Any], np.ndarray]:
     """Return the function that makes an array of a result of that dtype, in the result's memory."""
     return as_array if dtype == BFLOAT16 else np.from_dlpack
 

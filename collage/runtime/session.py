@@ -23,7 +23,7 @@ from collage.runtime.exchange import (
     DeviceTensor,
     Feed,
     Received,
-    array_of,
+    Results,
     given,
     is_on_gpu,
     receive,
@@ -131,26 +131,29 @@ class _Function:
         self.signature = signature
         self.names = tuple(tensor.name for tensor in signature.inputs)
         self._outputs = tuple(tensor.name for tensor in signature.outputs)
-        self._arrays = tuple((tensor.name, array_of(tensor.dtype)) for tensor in signature.outputs)
         self._gpu = gpu
         self._feed, self._function = Feed(signature.inputs), machine[name]
+        self._results = Results(self._function, signature.outputs)
         self._device_feed = Feed(signature.inputs, gpu) if gpu else self._feed
         self._device_function = machine[on_device(name)] if gpu else self._function
         self._stream = 0
 
     def run_arrays(self, arrays: Sequence[np.ndarray]) -> Outputs:
         """Run on arrays of the right shapes, in the function's order."""
-        return self._copied(self._call(self._feed.host_arguments(arrays)))
+        self._follow(0)
+        return self._results.call(self._feed.host_arguments(arrays))
 
     def run(self, values: Mapping[str, Received]) -> Outputs:
         """Run on values of the host."""
-        return self._copied(self._call(self._feed.arguments(values, 0)))
+        self._follow(0)
+        return self._results.call(self._feed.arguments(values, 0))
 
     def run_tensors(self, values: Mapping[str, Received], stream: int) -> dict[str, DeviceTensor]:
         """Run where the kernels are, on a stream."""
         if self._gpu is None:
             arguments = self._feed.arguments(values, 0)
-            return self._named(given(self._call(arguments), arguments, None, 0))
+            results = self._listed(self._function(*arguments))
+            return self._named(given(results, arguments, None, 0))
         import tvm_ffi
 
         self._follow(stream)
@@ -158,12 +161,6 @@ class _Function:
         with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), stream):
             results = self._listed(self._device_function(*arguments))
         return self._named(given(results, arguments, self._gpu, stream))
-
-    def _call(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Run on tensors of the host; return the outputs in order."""
-        if self._gpu is not None:
-            self._follow(0)
-        return self._listed(self._function(*arguments))
 
     def _follow(self, stream: int) -> None:
         """Kernels use the same memory in every call: another stream waits for the last one."""
@@ -173,12 +170,6 @@ class _Function:
 
     def _listed(self, result: Any) -> Sequence[Any]:
         return (result,) if len(self._outputs) == 1 else tuple(result)
-
-    def _copied(self, results: Sequence[Any]) -> Outputs:
-        return {
-            name: array(result).copy()
-            for (name, array), result in zip(self._arrays, results, strict=True)
-        }
 
     def _named(self, outputs: Sequence[One]) -> dict[str, One]:
         return dict(zip(self._outputs, outputs, strict=True))

@@ -1,127 +1,204 @@
-"""Detached Ed25519 signatures of a bundle's manifest, which names every file by its digest.
+"""Who made a bundle: its signed statement, which is checked before anything of the bundle is parsed.
 
-Digests prove that a bundle is what somebody published; a signature proves who. It lies beside the
-manifest as `manifest.json.<key>.sig`, where <key> is the beginning of the public key's digest, so that
-several keys can sign one bundle and keys can be changed without a gap. Ed25519 has one signature for a
-key and a text: signing again gives the same file.
+Digests prove that a bundle is what somebody published; the statement says who, and what it is: model
+(name, version, digest), environment, and the digest of manifest.json, which names every file's digest.
+It is an in-toto Statement v1 with SLSA's provenance, in a DSSE envelope, beside the manifest as
+`statement.<key>.<statement>.dsse.json` (the beginnings of two digests): several keys can sign one
+bundle, and one bundle can be signed for several models. `collage.store.statement` writes it.
 
-Keys are PEM files as `openssl genpkey -algorithm ed25519` makes them. Needs the extra `sign`
-(`cryptography` alone: OpenSSF's model-signing brings sigstore and its clients, for the same Ed25519).
+    keys = configured_keys()                     # of --verify-key or COLLAGE_VERIFY_KEYS
+    manifest = verify_statement(lambda name: (folder / name).read_bytes(), os.listdir(folder), keys)
+
+The bytes that are returned are those that were verified: parse these, not the file once more.
 """
 
+import functools
 import hashlib
-from base64 import b64decode, b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
 
-from collage.errors import BundleError, OptionError
+from collage.errors import BundleError
+from collage.runtime.envelope import STATEMENT, EnvelopeError, open_envelope
+from collage.runtime.trust import TrustedKeys, trusted_keys
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-        Ed25519PublicKey,
-    )
+__all__ = [
+    "Statement",
+    "TrustedKeys",
+    "configured_keys",
+    "is_statement",
+    "trusted_keys",
+    "verified_statement",
+    "verify_folder",
+    "verify_statement",
+]
 
 MANIFEST = "manifest.json"
-SUFFIX = ".sig"
+VARIABLE = "COLLAGE_VERIFY_KEYS"
+"""Environment variable: files and folders of public keys, separated by colons."""
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
+MAX_STATEMENTS = 64
+_NAME = re.compile(r"statement\.[0-9a-f]{16}\.[0-9a-f]{16}\.dsse\.json")
+
+log = logging.getLogger(__name__)
 
 
-def sign_folder(folder: Path, key_file: Path) -> Path:
-    """Sign the bundle's manifest with a private key; return the signature's file.
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a trusted key says of a bundle; the digests are SHA-256 in hex.
+
+    Attributes:
+        manifest: the bytes of manifest.json.
+        model: name of the model; aliases that begin with it may stand for the bundle.
+        version: of the model in its registry, or "".
+        environment: digest of the environment that the bundle was made for, or "".
+    """
+
+    manifest: bytes
+    model: str
+    version: str
+    environment: str
+
+
+def verify_statement(
+    read: Callable[[str], bytes], names: Sequence[str], keys: TrustedKeys
+) -> bytes:
+    """Return the bytes of manifest.json, which a trusted key signed; nothing is parsed before.
+
+    Args:
+        read: content of a file of the bundle, by its name; OSError where it cannot be read.
+        names: the files of the bundle's folder; those that are no statement do not matter.
 
     Raises:
-        OptionError: no such key, or `cryptography` is not installed.
-        BundleError: the folder cannot be read or written.
+        BundleError: no statement, or none that is by a trusted key and of this manifest.
     """
-    key = _private_key(key_file)
-    try:
-        signature = key.sign((folder / MANIFEST).read_bytes())
-        file = folder / signature_name(key.public_key())
-        file.write_bytes(b64encode(signature) + b"\n")
-    except OSError as error:
-        raise BundleError(f"{folder} cannot be signed: {error.strerror or error}") from error
-    return file
+    return verified_statement(read, names, keys).manifest
 
 
-def verify_folder(folder: Path, key_file: Path) -> None:
-    """Refuse a bundle whose manifest the key did not sign; the files are for `verify_files`.
+def verified_statement(
+    read: Callable[[str], bytes],
+    names: Sequence[str],
+    keys: TrustedKeys,
+    refusal: Callable[[Statement], str] = lambda _: "",
+) -> Statement:
+    """Return the statement that a trusted key signed.
+
+    Args:
+        read: as of `verify_statement`.
+        names: as of `verify_statement`.
+        refusal: why a statement is not the wanted one (a bundle may have several), or "".
 
     Raises:
-        OptionError: no such key, or `cryptography` is not installed.
-        BundleError: the signature is missing or wrong.
+        BundleError: no statement, or none that is by a trusted key, of this manifest and wanted.
     """
-    key = _public_key(key_file)
-    from cryptography.exceptions import InvalidSignature
-
-    name = signature_name(key)
-    try:
-        manifest = (folder / MANIFEST).read_bytes()
-        signature = b64decode((folder / name).read_bytes().strip(), validate=True)
-        key.verify(signature, manifest)
-    except FileNotFoundError as error:
-        missing = Path(str(error.filename)).name
+    manifest = _content(read, MANIFEST)
+    statements = sorted(filter(is_statement, names))[:MAX_STATEMENTS]
+    if not statements:
         raise BundleError(
-            f"{folder} is not signed by the key {key_file}: {missing} is missing. Publish it with "
-            "--sign-key, or verify it with the key of whoever did"
-        ) from None
-    except (InvalidSignature, ValueError):
-        raise BundleError(
-            f"{folder / name} is no signature of its manifest by the key {key_file}: one of them was "
-            "changed. Do not use the bundle; fetch it again and find out who changed it"
-        ) from None
+            "the bundle is not signed: no statement lies beside its manifest. Publish it with "
+            "--sign-key, or look for one that is signed"
+        )
+    reasons = []
+    for name in statements:
+        try:
+            return _verified(_content(read, name), manifest, keys, refusal)
+        except EnvelopeError as error:
+            reasons.append(f"{name}: {error}")
+    raise BundleError(
+        "no trusted key signed the bundle as it is. Do not use it; find out who changed it, or trust "
+        "the key of whoever signed it:\n  " + "\n  ".join(reasons)
+    )
 
 
-def signature_name(key: "Ed25519PublicKey") -> str:
-    """Name of the file with this key's signature."""
-    digest = hashlib.sha256(key.public_bytes_raw()).hexdigest()
-    return f"{MANIFEST}.{digest[:16]}{SUFFIX}"
+def verify_folder(folder: Path, keys: TrustedKeys) -> bytes:
+    """Return the verified bytes of the manifest of the bundle in `folder`.
 
-
-def signature_files(folder: Path) -> list[Path]:
-    """All signatures in a bundle's folder."""
-    return sorted(folder.glob(f"{MANIFEST}.*{SUFFIX}"))
-
-
-def _private_key(file: Path) -> "Ed25519PrivateKey":
-    serialization, ed25519 = _cryptography()
-    with _explained(file, "private"):
-        key = serialization.load_pem_private_key(file.read_bytes(), None)
-        if not isinstance(key, ed25519.Ed25519PrivateKey):
-            raise ValueError("another kind of key")
-        return key
-
-
-def _public_key(file: Path) -> "Ed25519PublicKey":
-    serialization, ed25519 = _cryptography()
-    with _explained(file, "public"):
-        key = serialization.load_pem_public_key(file.read_bytes())
-        if not isinstance(key, ed25519.Ed25519PublicKey):
-            raise ValueError("another kind of key")
-        return key
-
-
-def _cryptography() -> tuple[ModuleType, ModuleType]:
+    Raises:
+        BundleError: as `verify_statement`, or there is no such folder.
+    """
     try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError as error:
-        raise OptionError(
-            f"signatures need cryptography ({error}): pip install 'collage[sign]'"
-        ) from None
-    return serialization, ed25519
-
-
-@contextmanager
-def _explained(file: Path, kind: str) -> Iterator[None]:
-    try:
-        yield
+        names = os.listdir(folder)
     except OSError as error:
-        raise OptionError(f"the key {file} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError):
-        raise OptionError(
-            f"{file} is no {kind} Ed25519 key in PEM without a passphrase: make one with `openssl "
-            "genpkey -algorithm ed25519`, and its public half with `openssl pkey -pubout`"
-        ) from None
+        raise BundleError(f"{folder} holds no bundle: {error.strerror}") from None
+    try:
+        return verify_statement(lambda name: (folder / name).read_bytes(), names, keys)
+    except BundleError as error:
+        raise BundleError(f"{folder}: {error}") from None
+
+
+def configured_keys(paths: Sequence[Path] = ()) -> TrustedKeys | None:
+    """Return the keys in `paths`, else those of COLLAGE_VERIFY_KEYS; None, and say so once, without.
+
+    Raises:
+        OptionError: a source of keys that is named holds none.
+    """
+    sources = list(paths) or [
+        Path(one) for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one
+    ]
+    if sources:
+        return trusted_keys(sources)
+    _say_unverified()
+    return None
+
+
+def is_statement(name: str) -> bool:
+    """Tell whether a file of this name in a bundle's folder is a signed statement."""
+    return _NAME.fullmatch(name) is not None
+
+
+def is_alias_of(alias: str, model: str) -> bool:
+    """Tell whether the alias is the model's: its name, or its name, a slash, and more."""
+    return bool(model) and (alias == model or alias.startswith(f"{model}/"))
+
+
+@functools.cache
+def _say_unverified() -> None:
+    log.warning(
+        "signatures of bundles are not verified: no key is configured (--verify-key or %s)",
+        VARIABLE,
+    )
+
+
+def _content(read: Callable[[str], bytes], name: str) -> bytes:
+    try:
+        return read(name)
+    except OSError as error:
+        raise BundleError(f"{name} of the bundle cannot be read: {error.strerror}") from error
+
+
+def _verified(
+    data: bytes, manifest: bytes, keys: TrustedKeys, refusal: Callable[[Statement], str]
+) -> Statement:
+    payload, signers = open_envelope(data, STATEMENT, keys)
+    statement = _parsed(payload, manifest)
+    if not keys.may_sign(signers, statement.model):
+        raise EnvelopeError(f"its key may not sign for the model {statement.model!r}")
+    if reason := refusal(statement):
+        raise EnvelopeError(reason)
+    return statement
+
+
+def _parsed(payload: bytes, manifest: bytes) -> Statement:
+    digest = hashlib.sha256(manifest).hexdigest()
+    try:
+        raw = json.loads(payload)
+        if (raw["_type"], raw["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
+            raise EnvelopeError("it is a statement of another kind")
+        subjects = {one["name"]: one["digest"]["sha256"] for one in raw["subject"]}
+        given = raw["predicate"]["buildDefinition"]["externalParameters"]
+        model = given["model"]
+        found = Statement(manifest, model["name"], model["version"], given["environment"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise EnvelopeError("it is signed, and no statement of a bundle") from error
+    if subjects.get(MANIFEST) != digest:
+        raise EnvelopeError("it is of another manifest")
+    if not found.model or not all(
+        isinstance(text, str) for text in (found.model, found.version, found.environment)
+    ):
+        raise EnvelopeError("it is signed, and no statement of a bundle")
+    return found

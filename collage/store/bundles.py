@@ -11,25 +11,36 @@ Only the runtime's reader of manifests is used here: fetching needs no compiler 
 import functools
 import json
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from collage.errors import BundleError, StoreError
+from collage.runtime.envelope import MAX_BYTES
 from collage.runtime.manifest import (
     parse_manifest,
     read_manifest,
     refuse_unproven,
     verify_files,
 )
-from collage.runtime.signature import signature_files, verify_folder
-from collage.store.aliases import list_aliases, move_alias, read_alias
+from collage.runtime.signature import (
+    MAX_STATEMENTS,
+    Statement,
+    is_alias_of,
+    is_statement,
+    verified_statement,
+)
+from collage.runtime.trust import TrustedKeys
+from collage.store.aliases import AliasSigning, list_aliases, move_alias, read_record
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import blob_key, digest_of, fetch_blob, is_digest, put_blob, read_checked
 from collage.store.cache import BundleCache
 from collage.store.folder import check_output, replace_folder, write_durably
 from collage.store.scratch import scratch_folder
+from collage.store.seen import Verification, check_newest
+from collage.store.statement import SignedModel, sign_bundle
 
 MANIFEST = "manifest.json"
 AT_ONCE = 4
@@ -46,14 +57,31 @@ class PublishedBundle:
     moved: tuple[str, ...]
 
 
-def publish_bundle(store: Store, folder: Path, aliases: Sequence[str] = ()) -> PublishedBundle:
+@dataclass(frozen=True, slots=True)
+class BundleSigning:
+    """How a publisher signs: the moves of aliases, and the bundle's statement as this model's."""
+
+    aliases: AliasSigning
+    model: SignedModel
+
+
+def publish_bundle(
+    store: Store,
+    folder: Path,
+    aliases: Sequence[str] = (),
+    signing: BundleSigning | None = None,
+) -> PublishedBundle:
     """Copy the bundle in `folder` to the store, then let the aliases stand for it.
 
     Publishing again sends nothing and moves nothing. Interrupted anywhere, the store holds the whole
     bundle or none, and every alias stands for a whole one.
 
+    Args:
+        signing: sign the bundle, in the folder too, and the aliases' records; None signs nothing, and
+            sends the statements that are there.
+
     Raises:
-        BundleError: the folder holds no whole bundle.
+        BundleError: the folder holds no whole bundle, or an alias is not one of the signed model's.
         UnprovenError: the bundle is not proven as fast as the original frameworks.
         StoreError: the store fails.
     """
@@ -61,15 +89,56 @@ def publish_bundle(store: Store, folder: Path, aliases: Sequence[str] = ()) -> P
     verify_files(folder, manifest)
     refuse_unproven(manifest, f"the bundle {folder}")
     data = (folder / MANIFEST).read_bytes()
+    if signing:
+        sign_bundle(folder, signing.aliases.signer, signing.model)
     files = bundle_files(data)
     _each(lambda name, digest: _send(store, folder / name, digest), files)
     digest = digest_of(data)
-    for file in signature_files(folder):
+    for file in sorted(filter(lambda one: is_statement(one.name), folder.iterdir())):
         store.create(f"{_SIGNATURES}{digest}/{file.name}", file)
     store.create(bundle_key(digest), data)
     _send_swept(store, folder, files)
-    moved = [name for name in aliases if move_alias(store, name, digest)]
+    by = signing.aliases if signing else None
+    moved = [name for name in aliases if assign_alias(store, name, digest, signing=by)]
     return PublishedBundle(digest, tuple(moved))
+
+
+def assign_alias(
+    store: Store,
+    name: str,
+    bundle: BlobDigest,
+    expected: BlobDigest | None = None,
+    *,
+    signing: AliasSigning | None = None,
+) -> bool:
+    """Let an alias stand for a published bundle; return whether this call wrote it so.
+
+    Args:
+        expected: move only from this bundle; None moves from whatever it is now.
+        signing: sign the record, after the bundle's own statement was verified for this alias.
+
+    Raises:
+        BundleError: `signing`, and no trusted key signed the bundle for a model that the name is of.
+        StoreError: the alias stands for another bundle than `expected`, or the store fails.
+    """
+    if signing is None:
+        return move_alias(store, name, bundle, expected)
+    found = _published_statement(store, bundle, signing.keys, name)
+    return move_alias(store, name, bundle, expected, signing=signing, model=found.model)
+
+
+def _published_statement(
+    store: Store, bundle: BlobDigest, keys: TrustedKeys, alias: str
+) -> Statement:
+    def refusal(one: Statement) -> str:
+        known = is_alias_of(alias, one.model)
+        return "" if known else f"it is of the model {one.model!r}, and the alias is {alias!r}"
+
+    with tempfile.TemporaryDirectory(prefix="collage-statements-") as scratch:
+        folder = Path(scratch)
+        (folder / MANIFEST).write_bytes(read_bundle(store, bundle))
+        _fetch_statements(store, bundle, folder)
+        return _verified(folder, f"the bundle {bundle}", keys, refusal)
 
 
 def fetch_bundle(
@@ -78,20 +147,21 @@ def fetch_bundle(
     output: Path,
     *,
     cache: BundleCache | None = None,
-    verify_key: Path | None = None,
+    verification: Verification | None = None,
 ) -> BlobDigest:
     """Make `output` the bundle that `name`, an alias or a digest, stands for; return its digest.
 
     Args:
         cache: where files are looked for first, and kept.
-        verify_key: a public key; a bundle that it did not sign is refused and changes nothing.
+        verification: refuse, and change nothing, unless a trusted key signed the alias's newest record
+            and the bundle's statement, both for the same model.
 
     Raises:
-        BundleError: `output` holds something else, or the signature is missing or wrong.
+        BundleError: `output` holds something else, or a signature is missing, wrong or old.
         StoreError: there is no such bundle, or a file is missing or not what was published.
     """
     check_output(output)
-    digest = find_bundle(store, name)
+    digest, model = _found(store, name, verification)
     data = cache.manifest(digest) if cache else None
     if data is None:
         data = read_bundle(store, digest)
@@ -100,9 +170,9 @@ def fetch_bundle(
             partial = scratch / "new"
             partial.mkdir()
             write_durably(partial / MANIFEST, data)
-            _fetch_signatures(store, digest, partial)
-            if verify_key:
-                verify_folder(partial, verify_key)
+            _fetch_statements(store, digest, partial)
+            if verification:
+                data = _verified(partial, name, verification.keys, _other_than(model)).manifest
             fetch = cache.through(store) if cache else functools.partial(fetch_blob, store)
             _each(lambda name, one: fetch(one, partial / name), bundle_files(data))
             if cache:
@@ -135,16 +205,40 @@ def unpublish_bundle(store: Store, digest: BlobDigest) -> None:
         store.delete(entry.key)
 
 
-def find_bundle(store: Store, name: str) -> BlobDigest:
-    """Return the digest that `name`, an alias or a digest, stands for. StoreError where unknown."""
+def find_bundle(store: Store, name: str, verification: Verification | None = None) -> BlobDigest:
+    """Return the digest that `name`, an alias or a digest, stands for.
+
+    Args:
+        verification: refuse an alias whose record no trusted key signed, or that is older than one that
+            was seen before.
+
+    Raises:
+        BundleError: the alias's record is refused.
+        StoreError: there is no such alias.
+    """
+    return _found(store, name, verification)[0]
+
+
+def _found(store: Store, name: str, verification: Verification | None) -> tuple[BlobDigest, str]:
+    """The bundle's digest, and the model that a verified alias is of ("": whatever it is)."""
     if is_digest(name):
-        return BlobDigest(name)
-    found = read_alias(store, name)
-    if found is None:
+        return BlobDigest(name), ""
+    found = read_record(store, name, verification.keys if verification else None)
+    if found and verification:
+        check_newest(verification.seen, store.url, found)
+    if found is None or found.bundle is None:
         raise StoreError(
             f"the store {store.url} has no alias {name!r}; `collage aliases` lists what there is"
         )
-    return found.bundle
+    return found.bundle, found.model if verification else ""
+
+
+def _other_than(model: str) -> Callable[[Statement], str]:
+    def refusal(one: Statement) -> str:
+        known = model in ("", one.model)
+        return "" if known else f"it is of the model {one.model!r}, and the alias of {model!r}"
+
+    return refusal
 
 
 def read_bundle(store: Store, digest: BlobDigest) -> bytes:
@@ -206,11 +300,25 @@ def _refuse_alias(store: Store, digest: BlobDigest) -> None:
         )
 
 
-def _fetch_signatures(store: Store, digest: BlobDigest, folder: Path) -> None:
-    for entry in store.entries(f"{_SIGNATURES}{digest}/"):
-        name = entry.key.rpartition("/")[2]
-        if name.startswith(f"{MANIFEST}."):
-            store.download(entry.key, folder / name)
+def _fetch_statements(store: Store, digest: BlobDigest, folder: Path) -> None:
+    """Only names and sizes that a statement can have: anyone who writes to the store can add others."""
+    found = {
+        entry.key.rpartition("/")[2]: entry.key
+        for entry in store.entries(f"{_SIGNATURES}{digest}/")
+        if entry.size_bytes <= MAX_BYTES
+    }
+    for name in sorted(filter(is_statement, found))[:MAX_STATEMENTS]:
+        store.download(found[name], folder / name)
+
+
+def _verified(
+    folder: Path, what: str, keys: TrustedKeys, refusal: Callable[[Statement], str]
+) -> Statement:
+    names = [file.name for file in folder.iterdir()]
+    try:
+        return verified_statement(lambda name: (folder / name).read_bytes(), names, keys, refusal)
+    except BundleError as error:
+        raise BundleError(f"{what}: {error}") from None
 
 
 def _send_swept(store: Store, folder: Path, files: dict[str, BlobDigest]) -> None:

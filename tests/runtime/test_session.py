@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tvm import relax
 
 from collage.errors import InputError
+from collage.runtime.arrays import aligned_copy
 from collage.runtime.loader import load
 from collage.runtime.manifest import Signature, Tensor
 from collage.runtime.session import ExecutableSession
@@ -152,3 +154,67 @@ def test_a_call_that_failed_holds_up_no_other(session):
     with pytest.raises(InputError):
         session.run({"x": x.astype("float64")})
     np.testing.assert_array_equal(session.run({"x": x})["y"], x)
+
+
+BIG = (64, 1024)
+"""Of tensors that are handed on, not copied."""
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """A function that returns a result, an input, a view of that result, a constant and a small one."""
+    x, z = (relax.Var(name, relax.TensorType(BIG, "float32")) for name in "xz")
+    small = relax.Var("s", relax.TensorType((1, 8), "float32"))
+    builder = relax.BlockBuilder()
+    constant = np.arange(64 * 1024, dtype="float32").reshape(BIG)
+    with builder.function("main", [x, z, small]):
+        with builder.dataflow():
+            fresh = builder.emit(relax.op.add(x, z))
+            view = builder.emit(relax.op.reshape(fresh, (64 * 1024,)))
+            little = builder.emit(relax.op.negative(small))
+            results = relax.Tuple([fresh, x, view, relax.const(constant), little])
+            result = builder.emit_output(results)
+        builder.emit_func_output(result)
+    file = executables.export(builder.get(), tmp_path_factory.mktemp("mixed") / "model.so")
+    inputs = [
+        Tensor("x", BIG, "float32"),
+        Tensor("z", BIG, "float32"),
+        Tensor("s", (1, 8), "float32"),
+    ]
+    shapes = {"fresh": BIG, "x_": BIG, "view": (64 * 1024,), "constant": BIG, "little": (1, 8)}
+    outputs = [Tensor(name, shape, "float32") for name, shape in shapes.items()]
+    return ExecutableSession(file, (Signature("main", tuple(inputs), tuple(outputs)),), threads=1)
+
+
+def test_large_outputs_are_handed_on_and_owned(mixed):
+    """What the caller writes into an output, or the next call computes, is seen nowhere else."""
+    constant = np.arange(64 * 1024, dtype="float32").reshape(BIG)
+    earlier = []
+    for call in range(5):
+        feeds = {name: aligned_copy(np.full(BIG, call, "float32")) for name in "xz"}
+        feeds["s"] = np.full((1, 8), call, "float32")
+        found = mixed.run(feeds)
+        feeds["x"][...] = -1
+        expected = {
+            "fresh": np.full(BIG, 2 * call), "x_": np.full(BIG, call), "constant": constant,
+            "view": np.full(64 * 1024, 2 * call), "little": np.full((1, 8), -call),
+        }  # fmt: skip
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, expected[name], err_msg=f"{name}, call {call}")
+            array[...] = -2  # of this array alone
+            earlier.append(array)
+    assert all((array == -2).all() for array in earlier)
+
+
+def test_a_fresh_output_is_not_copied(mixed):
+    feeds = {name: aligned_copy(np.ones(BIG, "float32")) for name in "xz"}
+    feeds["s"] = np.ones((1, 8), "float32")
+    for _ in range(3):
+        found = mixed.run(feeds)
+    assert found["fresh"].base is not None
+    places = set()
+    for _ in range(10):
+        del found  # its memory is that of the next call
+        found = mixed.run(feeds)
+        places.add(found["fresh"].ctypes.data)
+    assert len(places) <= 3

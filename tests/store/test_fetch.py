@@ -1,4 +1,4 @@
-"""The cache of fetched files, signatures, removal of bundles and names, and what a fetch imports."""
+"""The cache of fetched files, removal of bundles and names, and what a fetch imports."""
 
 import json
 import os
@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from collage.cli import main
-from collage.errors import BundleError, OptionError, StoreError
-from collage.runtime.signature import sign_folder, signature_files, verify_folder
+from collage.errors import StoreError
 from collage.store import aliases as aliases_module
 from collage.store import folder as folder_module
 from collage.store.aliases import list_aliases, move_alias, read_alias, remove_alias
@@ -146,85 +145,6 @@ def test_an_alias_moved_during_unpublish_keeps_its_bundle(store, make_bundle, mo
         unpublish_bundle(store, digest)
     assert read_bundle(store, digest)
     assert aliases_module.read_alias(store, "late").bundle == digest
-
-
-@pytest.fixture
-def key(tmp_path):
-    pytest.importorskip("cryptography")
-    from cryptography.hazmat.primitives import serialization as s
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    def make(name):
-        made = Ed25519PrivateKey.generate()
-        private, public = tmp_path / f"{name}.pem", tmp_path / f"{name}.pub"
-        private.write_bytes(
-            made.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
-        )
-        public.write_bytes(
-            made.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
-        )
-        return private, public
-
-    return make
-
-
-def test_a_signed_bundle_is_fetched_and_another_refused(
-    address, store, make_bundle, key, tmp_path, capsys
-):
-    (private, public), (other, other_public) = key("ours"), key("theirs")
-    folder, out = make_bundle(), tmp_path / "out"
-    fetch = ["fetch", address, "--alias", "a", str(out), "--no-cache", "--verify-key"]
-    assert main(["publish", str(folder), address, "--alias", "a"]) == 0
-    assert main([*fetch, str(public)]) == 5
-    assert "is missing" in capsys.readouterr().err
-    assert not out.exists()
-    assert main(["publish", str(folder), address, "--sign-key", str(private)]) == 0
-    assert main([*fetch, str(public)]) == 0
-    assert main([*fetch, str(other_public)]) == 5
-    assert main(["publish", str(folder), address, "--sign-key", str(other)]) == 0
-    assert main([*fetch, str(other_public)]) == 0
-    assert main([*fetch, str(public)]) == 0
-    assert len(signature_files(out)) == 2
-    digest = read_alias(store, "a").bundle
-    remove_alias(store, "a")
-    unpublish_bundle(store, digest)
-    assert list(store.entries("signatures/")) == []
-
-
-def test_a_changed_manifest_or_signature_is_refused(make_bundle, key):
-    private, public = key("ours")
-    folder = make_bundle()
-    file = sign_folder(folder, private)
-    verify_folder(folder, public)
-    good, manifest = file.read_bytes(), (folder / "manifest.json").read_bytes()
-    for bad in (b"", b"!!", good[:20], b"A" + good[1:] if good[:1] != b"A" else b"B" + good[1:]):
-        file.write_bytes(bad)
-        with pytest.raises(BundleError, match="no signature of its manifest"):
-            verify_folder(folder, public)
-    file.write_bytes(good)
-    (folder / "manifest.json").write_bytes(manifest.replace(b'"threads": 1', b'"threads": 2'))
-    with pytest.raises(BundleError, match="no signature of its manifest"):
-        verify_folder(folder, public)
-    with pytest.raises(BundleError, match="no signature of its manifest"):
-        main_run(folder, public)
-
-
-def main_run(folder, public):
-    from collage.cli import _parser
-
-    parsed = _parser().parse_args(["run", str(folder), "--verify-key", str(public)])
-    return parsed.run(parsed)
-
-
-def test_bad_keys_say_how_to_make_one(make_bundle, key, tmp_path):
-    private, public = key("ours")
-    folder = make_bundle()
-    with pytest.raises(OptionError, match=r"no private Ed25519 key.*openssl"):
-        sign_folder(folder, public)
-    with pytest.raises(OptionError, match=r"no public Ed25519 key.*openssl"):
-        verify_folder(folder, private)
-    with pytest.raises(OptionError, match="cannot be read"):
-        verify_folder(folder, tmp_path / "absent")
 
 
 REPLACE = """

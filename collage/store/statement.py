@@ -1,0 +1,165 @@
+"""Sign a bundle: write the statement that `collage.runtime.signature` verifies.
+
+The statement is SLSA's provenance v1: which model (name, registered version, digest), for which
+environment, by which Collage (version and git revision, where it is known) and which toolchains, and
+the digests of the plan and the measurements that it rests on. It names no time: signing again with
+the same key gives the same file.
+"""
+
+import functools
+import hashlib
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from os import environ
+from pathlib import Path
+
+from collage.errors import BundleError
+from collage.runtime.envelope import STATEMENT, Signer
+from collage.runtime.signature import MANIFEST, PREDICATE_TYPE, STATEMENT_TYPE
+from collage.store.folder import flush_folder, write_durably
+
+BUILD_TYPE = "https://collage.dev/compile/v1"
+BUILDER = "https://collage.dev/collage"
+REVISION = "SOURCE_REVISION"
+"""Environment variable that images set to the git revision that they were built from."""
+MEASUREMENTS = ("plan.json", "summary.json", "report.json")
+"""Files of a bundle with the plan, its costs and the latencies that the gate compared."""
+
+Json = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedModel:
+    """The model that a bundle is signed as.
+
+    Attributes:
+        name: as aliases begin with it: `ocr` for `ocr/production`.
+        version: in its registry, or "".
+        registered: its name in the registry where that is another, or "".
+    """
+
+    name: str
+    version: str = ""
+    registered: str = ""
+
+
+def sign_bundle(folder: Path, signer: Signer, model: SignedModel) -> Path:
+    """Write a signed statement beside the bundle's manifest; return its file.
+
+    Raises:
+        BundleError: the folder holds no bundle, or cannot be written.
+    """
+    try:
+        payload = statement((folder / MANIFEST).read_bytes(), model)
+        digest = hashlib.sha256(payload).hexdigest()
+        file = folder / f"statement.{signer.key_id[:16]}.{digest[:16]}.dsse.json"
+        write_durably(file, signer.sign(STATEMENT, payload))
+        flush_folder(folder)
+    except OSError as error:
+        raise BundleError(f"{folder} cannot be signed: {error.strerror or error}") from error
+    return file
+
+
+def model_file(folder: Path) -> str:
+    """Name of the model that a bundle was made of, as its file is called, or "". BundleError as above."""
+    try:
+        return Path(_provenance((folder / MANIFEST).read_bytes()).get("model_path", "")).stem
+    except OSError as error:
+        raise BundleError(f"{folder} holds no bundle: {error.strerror}") from error
+
+
+def statement(manifest: bytes, model: SignedModel) -> bytes:
+    """Return the statement about a manifest. Raises BundleError for a manifest that is none."""
+    made = _provenance(manifest)
+    files = _fields(manifest)["files"]
+    named = {"name": model.name, "version": model.version}
+    if model.registered and model.registered != model.name:
+        named["registered"] = model.registered
+    predicate = {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": {
+                "model": named,
+                "environment": made.get("environment_digest", ""),
+            },
+            "internalParameters": {"seed": made.get("seed", 0)},
+            "resolvedDependencies": _dependencies(made),
+        },
+        "runDetails": {
+            "builder": {"id": BUILDER, "version": {"collage": made.get("collage_version", "")}},
+            "byproducts": [
+                {"name": name, "digest": {"sha256": files[name]}}
+                for name in MEASUREMENTS
+                if name in files
+            ],
+        },
+    }
+    document = {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": MANIFEST, "digest": {"sha256": hashlib.sha256(manifest).hexdigest()}}],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": predicate,
+    }
+    return json.dumps(document, sort_keys=True).encode()
+
+
+@functools.cache
+def revision() -> str:
+    """Git revision of this Collage, or "" where nothing tells it."""
+    if known := environ.get(REVISION, ""):
+        return "" if known == "unknown" else known
+    try:
+        origin = json.loads(distribution("collage").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    if commit := origin.get("vcs_info", {}).get("commit_id", ""):
+        return str(commit)
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return ""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "--verify", "HEAD"],
+            capture_output=True, text=True, timeout=10, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _dependencies(made: dict) -> list[Json]:
+    found: list[Json] = []
+    if digest := made.get("model_sha256"):
+        found.append({"name": made.get("model_path", ""), "digest": {"sha256": digest}})
+    version = made.get("collage_version", "")
+    source: dict[str, object] = {"name": "collage", "uri": f"pkg:pypi/collage@{version}"}
+    if commit := revision():
+        source["digest"] = {"gitCommit": commit}
+    toolchains: dict[str, str] = made.get("toolchains") or {}
+    return [
+        *found,
+        source,
+        *(
+            {"name": name, "annotations": {"identity": identity}}
+            for name, identity in sorted(toolchains.items())
+        ),
+    ]
+
+
+def _provenance(manifest: bytes) -> dict:
+    return dict(_fields(manifest).get("provenance") or {})
+
+
+def _fields(manifest: bytes) -> dict:
+    try:
+        fields = json.loads(manifest)
+        if not isinstance(fields["files"], dict):
+            raise ValueError("files")
+        return dict(fields)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BundleError(
+            f"a bundle's manifest lacks or garbles {error}; it is not signed. Compile the model again"
+        ) from error
