@@ -27,11 +27,15 @@ class Tensor(_Frozen):
 
 
 class Signature(_Frozen):
-    """One function of the executable (one shape set)."""
+    """One function of the executable (one shape set).
+
+    `kernel` is the symbol of the one kernel that is the whole function, where calls need no virtual machine.
+    """
 
     function: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    kernel: str = ""
 
 
 class Cpu(_Frozen):

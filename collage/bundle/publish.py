@@ -79,7 +79,7 @@ def publish(
 def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str]) -> Manifest:
     cpu_model, features = cpu_features()
     return Manifest(
-        functions=tuple(_signature(one.function) for one in functions),
+        functions=tuple(_signature(one.function, one.decision) for one in functions),
         threads=facts.threads,
         cpu=Cpu(model=cpu_model, features=features),
         libraries={
@@ -108,13 +108,13 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
     )
 
 
-def _signature(function: Function) -> Signature:
-    found = function_signature(function)
+def _signature(function: Function, decision: Decision) -> Signature:
+    found = function_signature(function, decision.chosen.kernel)
     inputs, outputs = (
         tuple(Tensor(name=one.name, shape=one.shape, dtype=one.dtype) for one in tensors)
         for tensors in (found.inputs, found.outputs)
     )
-    return Signature(function=found.function, inputs=inputs, outputs=outputs)
+    return Signature(function=found.function, inputs=inputs, outputs=outputs, kernel=found.kernel)
 
 
 def _gate(function: str, decision: Decision) -> FunctionGate:

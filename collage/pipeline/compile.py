@@ -295,7 +295,7 @@ def _kernel_seconds(
     They are told at the pace of the comparison that the executable has won.
     """
     executable = decision.chosen
-    signature = function_signature(plan.function)
+    signature = function_signature(plan.function, executable.kernel)
     contender = Contender(
         executable.name, "executable", executable.path, signature, executable.device
     )

@@ -86,7 +86,9 @@ class OriginalFile:
         self.kernels[name] = FunctionPlan(self.function, (planned,))
         file = self.session.work_dir / f"{self.function.name}-{name}.so"
         assemble([self.kernels[name]], self.session.threads, file)
-        return PlanExecutable(name, file, 0.0, backend.name, bool(precision), original=baseline)
+        return PlanExecutable(
+            name, file, 0.0, backend.name, bool(precision), original=baseline, kernel=symbol
+        )
 
     def _kernel(self, baseline: str) -> PluginKernel:
         try:

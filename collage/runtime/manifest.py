@@ -51,6 +51,8 @@ class Signature:
     function: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    kernel: str = ""
+    """Symbol of the one kernel that is the whole function, where calls need no virtual machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,12 @@ def refuse_unproven(manifest: Manifest, what: str) -> None:
 
 def read_signature(raw: dict) -> Signature:
     """Return one function's signature from its entry in a manifest."""
-    return Signature(raw["function"], _tensors(raw["inputs"]), _tensors(raw["outputs"]))
+    return Signature(
+        raw["function"],
+        _tensors(raw["inputs"]),
+        _tensors(raw["outputs"]),
+        str(raw.get("kernel", "")),
+    )
 
 
 def _parse(raw: dict) -> Manifest:

@@ -130,7 +130,7 @@ def proven(
     Returns:
         None where the plan has died.
     """
-    return _continued(comparison, plan, baselines, allowance, lambda one: one.ratio < hopeless)
+    return _continued(comparison, plan, baselines, allowance, lambda ratios: max(ratios) < hopeless)
 
 
 def _continued(
@@ -138,9 +138,9 @@ def _continued(
     plan: str,
     baselines: Sequence[str],
     allowance: float,
-    worthwhile: Callable[[RatioInterval], bool],
+    worthwhile: Callable[[Sequence[float]], bool],
 ) -> Judgement | None:
-    """Judge a plan, and run further rounds while one of its undecided ratios is worth them."""
+    """Judge a plan, and run further rounds while its undecided ratios are worth them."""
     found = judge(comparison, plan, baselines, allowance)
     for look in LOOKS:
         rest = look - comparison.times[plan]
@@ -148,7 +148,7 @@ def _continued(
             continue
         if found.verdict is not Verdict.UNPROVEN:
             break
-        if not all(worthwhile(found.ratios[name]) for name in found.undecided):
+        if not worthwhile([found.ratios[name].ratio for name in found.undecided]):
             break
         comparison.run([plan, *found.undecided], rest)
         if comparison.latencies[plan].reason:
@@ -213,7 +213,7 @@ def judged_original(
     Returns:
         None where the plan has died.
     """
-    found = _continued(comparison, plan, baselines, NOISE, lambda one: one.ratio > 1 + NOISE)
+    found = _continued(comparison, plan, baselines, NOISE, lambda ratios: max(ratios) > 1 + NOISE)
     if found is not None and found.verdict is Verdict.UNPROVEN:
         return Judgement(Verdict.NOT_SLOWER, found.ratios, found.allowance)
     return found

@@ -446,7 +446,7 @@ class Examiner:
 
     def target(self, plan: PlanExecutable) -> Contender:
         """Return the plan as a benchmark target."""
-        signature = function_signature(self.function)
+        signature = function_signature(self.function, plan.kernel)
         return Contender(plan.name, "executable", plan.path, signature, plan.device)
 
     def golden(self, plan: PlanExecutable) -> Golden:

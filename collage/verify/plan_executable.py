@@ -20,15 +20,17 @@ class PlanExecutable:
     """What it was assembled for."""
     original: str = ""
     """The baseline as which it runs the original file; "" for a plan of regions."""
+    kernel: str = ""
+    """Symbol of the one kernel that is all of it, where it is called without the virtual machine."""
 
 
-def function_signature(function: Function) -> Signature:
+def function_signature(function: Function, kernel: str = "") -> Signature:
     """Return the names, shapes and dtypes with which an executable's function is called."""
     graph = function.graph
     inputs, outputs = (
         tuple(_tensor(function, name) for name in names) for names in (graph.inputs, graph.outputs)
     )
-    return Signature(function.name, inputs, outputs)
+    return Signature(function.name, inputs, outputs, kernel)
 
 
 def _tensor(function: Function, name: str) -> Tensor:
