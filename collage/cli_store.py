@@ -33,7 +33,9 @@ def add_store_commands(commands: Commands) -> None:
 
 
 def _publish_commands(commands: Commands) -> tuple[argparse.ArgumentParser, ...]:
-    publish = command(commands, "publish", _publish, "copy a bundle to a store")
+    publish = command(
+        commands, "publish", _publish, "copy a bundle to a store; the gate must have passed"
+    )
     publish.add_argument("bundle", type=Path)
     publish.add_argument("store", help=STORE_HELP)
     publish.add_argument(
@@ -164,12 +166,12 @@ def _fetch_words(arguments: argparse.Namespace) -> tuple[str, Path]:
 
 def _alias(arguments: argparse.Namespace) -> int:
     from collage.store import open_store
-    from collage.store.bundles import assign_alias, find_bundle, read_bundle
+    from collage.store.bundles import assign_alias, find_bundle, require_proven
 
     signing = alias_signing(arguments)
     store = open_store(arguments.store)
     digest = find_bundle(store, arguments.bundle)
-    read_bundle(store, digest)
+    require_proven(store, digest)
     moved = assign_alias(store, arguments.name, digest, arguments.expect, signing=signing)
     facts = {"alias": arguments.name, "bundle": digest, "moved": moved}
     say(arguments.json, facts, f"{arguments.name}  {digest}{'' if moved else '  (as before)'}")

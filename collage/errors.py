@@ -10,6 +10,7 @@
     │   └── ClusterError      Kubernetes refuses, or a Job failed as a whole
     ├── SearchError           no partitioning covers the function            exit code 3
     ├── GateError             the executable is wrong: nothing is published  exit code 4
+    │   └── UnprovenError     right, but slower than a framework or not proven to be as fast
     ├── BundleError           a bundle cannot be written, is changed or unfit  exit code 5
     ├── StoreError            the store cannot be read or written            exit code 6
     │   └── DamagedError      what is stored is not what was stored
@@ -60,6 +61,10 @@ class SearchError(CollageError):
 
 class GateError(CollageError):
     exit_code = 4
+
+
+class UnprovenError(GateError):
+    pass
 
 
 class BundleError(CollageError):

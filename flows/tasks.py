@@ -29,6 +29,7 @@ from collage.registry import Registry, VersionStatus, open_registry
 from collage.store import open_store
 from collage.store.aliases import move_alias
 from collage.store.base import BlobDigest
+from collage.store.bundles import require_proven
 from flows import records
 from flows.names import limit_name, optimized_alias, version_alias
 from flows.outcome import (
@@ -129,13 +130,17 @@ def finish(
 def publish(
     model: str, version: str, request: CompileRequest, facts: NodeFacts, result: CompileResult
 ) -> Outcome:
-    """Let the version's alias stand for the bundle if the gate says better."""
+    """Let the version's alias stand for the bundle if the gate says better.
+
+    Raises:
+        UnprovenError: the bundle is not proven as fast as the original frameworks.
+    """
     store = open_store(flow_settings().store)
     alias = version_alias(model, version, request.environment)
     promotion = promote(store, alias, facts, result)
     return Outcome(
         environment=request.environment,
-        status="optimized" if result.passed else "not-faster",
+        status="optimized",
         reason=verdict_text(result, promotion.reason),
         node=node_digest(facts),
         bundle=promotion.bundle,
@@ -156,6 +161,7 @@ def conclude(submitted: Submitted, outcomes: Sequence[Outcome]) -> None:
         store = open_store(settings.store)
         for one in outcomes:
             alias = optimized_alias(submitted.model, one.environment)
+            require_proven(store, BlobDigest(one.bundle))
             move_alias(store, alias, BlobDigest(one.bundle))
         registry.accept(version)
     registry.mark(version, version_status(outcomes))

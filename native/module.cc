@@ -3,7 +3,8 @@
 // A module is (kind, symbol, blob). It is saved into the executable as these three and comes back
 // without Python. The kernel is built when its function is first looked up, which the Relax VM does
 // when it is initialised: by then threads and library paths are set. Every lookup builds a kernel
-// of its own, so virtual machines can run in several threads.
+// of its own, so virtual machines can run in several threads; one that says "alone" (it is a whole
+// model) is built once, for the virtual machine and for whoever calls it directly.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/module.h>
@@ -12,6 +13,7 @@
 
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -95,11 +97,15 @@ class KernelModule : public ffi::ModuleObj {
   }
 
  private:
-  std::shared_ptr<Kernel> Build() const {
+  std::shared_ptr<Kernel> Build() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (std::shared_ptr<Kernel> kernel = alone_.lock()) return kernel;
     std::string_view bytes(blob_.data(), blob_.size());
     KernelSpec spec{Blob::Parse(bytes), DefaultThreads()};
     spec.threads = static_cast<int>(spec.blob->GetInt("threads", spec.threads));
-    return FindKernelFactory(kind_)(spec);
+    std::shared_ptr<Kernel> kernel = FindKernelFactory(kind_)(spec);
+    if (spec.blob->GetInt("alone", 0) != 0) alone_ = kernel;
+    return kernel;
   }
 
   static std::string TakeString(std::string_view* rest) {
@@ -116,6 +122,8 @@ class KernelModule : public ffi::ModuleObj {
   std::string kind_;
   std::string symbol_;
   ffi::Bytes blob_;
+  std::mutex mutex_;
+  std::weak_ptr<Kernel> alone_;
 };
 
 TVM_FFI_STATIC_INIT_BLOCK() {

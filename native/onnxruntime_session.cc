@@ -133,8 +133,9 @@ SessionOptions::SessionOptions(const OnnxRuntime& runtime, const Blob& blob, int
                             ort::SessionOptions>()) {
   runtime_.Call<ort::SetGraphOptimizationLevel>(
       get(), OptimizationLevel(blob.GetString("graph_optimization_level", "all")));
-  Set("session.use_env_allocators", "1");
-  SetThreads(threads);
+  bool alone = blob.GetInt("alone", 0) != 0;
+  if (!alone) Set("session.use_env_allocators", "1");
+  SetThreads(threads, alone);
   std::vector<std::string> config = blob.GetStrings("config");
   for (std::size_t i = 0; i + 1 < config.size(); i += 2) {
     Set(config[i].c_str(), config[i + 1].c_str());
@@ -145,14 +146,14 @@ void SessionOptions::Set(const char* key, const char* value) {
   runtime_.Call<ort::AddSessionConfigEntry>(get(), key, value);
 }
 
-void SessionOptions::SetThreads(int threads) {
-  if (threads == runtime_.threads()) {
+void SessionOptions::SetThreads(int threads, bool alone) {
+  if (threads == runtime_.threads() && !alone) {
     runtime_.Call<ort::DisablePerSessionThreads>(get());
     return;
   }
   runtime_.Call<ort::SetIntraOpNumThreads>(get(), threads);
   runtime_.Call<ort::SetInterOpNumThreads>(get(), 1);
-  Set("session.intra_op.allow_spinning", "0");
+  if (!alone) Set("session.intra_op.allow_spinning", "0");
 }
 
 OnnxSession::OnnxSession(const OnnxRuntime& runtime, const Blob& blob,

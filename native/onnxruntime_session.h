@@ -96,6 +96,9 @@ class WrappedTensor {
 // What a session is made with. Header entries of the blob:
 //   graph_optimization_level  "all" (default), "extended", "basic" or "disable"
 //   config                    [key, value, key, value, ...]: session configuration entries
+//   alone                     1: no other session computes beside it, as where a process runs the
+//                             model with ONNX Runtime only: a pool and an arena of its own, and its
+//                             threads spin while they wait
 class SessionOptions {
  public:
   SessionOptions(const OnnxRuntime& runtime, const Blob& blob, int threads);
@@ -104,7 +107,7 @@ class SessionOptions {
   ort::SessionOptions* get() const { return options_.get(); }
 
  private:
-  void SetThreads(int threads);
+  void SetThreads(int threads, bool alone);
 
   const OnnxRuntime& runtime_;
   std::unique_ptr<ort::SessionOptions, ort::ReleaseSessionOptions::Type> options_;

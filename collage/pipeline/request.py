@@ -40,6 +40,7 @@ class RequestOptions(_Document):
     tune_s: float = 0.0
     """Of the machine that finishes: off unless asked for, since that one is to measure nothing twice."""
     verify_s: float = 2.0
+    fallback: bool = True
     precision: str = "fp32"
     tolerance: float = Options().tolerance
     workers: int = 2
@@ -121,24 +122,38 @@ class SearchFacts(_Document):
     seconds: float
 
 
+class FunctionFacts(_Document):
+    """What came of one function.
+
+    Attributes:
+        function: its name.
+        verdict: what the gate has proven of its speed; "not slower", else nothing was published.
+        predicted_s: what the plan was predicted to take.
+        latency_s: of the bundle ("collage") and of every baseline; None where it did not run.
+    """
+
+    function: str
+    verdict: str
+    predicted_s: float | None
+    latency_s: Mapping[str, float | None]
+
+
 class CompileResult(_Document):
     """What a finished compile says.
 
     Attributes:
         bundle: digest of the bundle in the store.
         report: digest of its HTML page there.
-        passed: the gate's verdict on speed; a bundle with wrong numbers is never published.
-        speedup: latency of the fastest original framework divided by the bundle's; None without one.
-        latency_s: of the bundle ("collage") and of every baseline; None where it did not run.
+        speedup: latency of the fastest original framework divided by the bundle's, the least of any
+            function; None without one.
+        functions: what came of each function.
     """
 
     bundle: str
     report: str
-    passed: bool
     reason: str
     speedup: float | None
-    predicted_s: float | None
-    latency_s: Mapping[str, float | None]
+    functions: tuple[FunctionFacts, ...]
     plan: tuple[str, ...]
     measured: int
     cached: int
