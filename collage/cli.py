@@ -285,10 +285,12 @@ def _compared(
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    summary, page = arguments.bundle / "summary.json", arguments.bundle / "report.html"
+    from collage.report.explanation import read_summary
+
+    page = arguments.bundle / "report.html"
     if not page.is_file():
         raise InputError(f"{arguments.bundle} holds no report; is it a bundle?")
-    print(summary.read_text() if arguments.json else page.resolve())
+    print(read_summary(arguments.bundle).to_json() if arguments.json else page.resolve())
     return 0
 
 
