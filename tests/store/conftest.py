@@ -99,7 +99,7 @@ def make_bundle(tmp_path):
         for file, data in contents.items():
             (folder / file).write_bytes(data)
         manifest = {
-            "schema_version": 1, "executable": "model.so", "functions": [], "threads": 1,
+            "schema_version": 2, "gate": [], "executable": "model.so", "functions": [], "threads": 1,
             "cpu": {"model": "cpu", "features": []}, "libraries": {},
             "files": {file: digest_of(data) for file, data in contents.items()},
         }  # fmt: skip
