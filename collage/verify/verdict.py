@@ -72,7 +72,7 @@ def ratio_interval(plan: Sequence[float], baseline: Sequence[float]) -> RatioInt
         return RatioInterval(math.nan, 0.0, math.inf)
     middle = median(ratios)
     count = len(ratios)
-    signs = [float((one > middle) - (one < middle)) for one in ratios]
+    signs = [0.0 if math.isclose(one, middle) else math.copysign(1, one - middle) for one in ratios]
     spread = _QUANTILE * math.sqrt(count * _inflation(signs)) / 2 + 0.5
     first = math.floor((count - 1) / 2 - spread)
     if count < LEAST_ROUNDS or first < 0:

@@ -7,12 +7,13 @@ import pytest
 
 from collage.bundle.manifest import Manifest
 from collage.cost import Environment
-from collage.pipeline.request import CompileRequest, CompileResult, NodeFacts
+from collage.pipeline.request import CompileRequest, CompileResult, FunctionFacts, NodeFacts
 from collage.pipeline.results import claim_result, is_better, node_digest, promote, read_result
 from collage.store import open_store
 from collage.store.aliases import read_alias
 from collage.store.blobs import digest_of
 from collage.store.bundles import publish_bundle
+from tests.flows.fake_site import gate_entry
 
 REQUEST = CompileRequest(name="m", model="0" * 64)
 
@@ -22,20 +23,27 @@ def facts(driver="", **backends):
     return NodeFacts(environment=environment, cache_bytes=1, backends=backends)
 
 
-def result(bundle="0" * 64, seconds=1e-3, passed=True):
+def result(bundle="0" * 64, seconds=1e-3, more_s=None):
+    times = {"main": seconds} | ({} if more_s is None else {"main_1": more_s})
+    functions = tuple(
+        FunctionFacts(
+            function=name, verdict="not slower", predicted_s=None, latency_s={"collage": one}
+        )
+        for name, one in times.items()
+    )
     return CompileResult(
-        bundle=bundle, report="", passed=passed, reason="" if passed else "slower", speedup=1.1,
-        predicted_s=None, latency_s={"collage": seconds}, plan=(), measured=0, cached=0, invalid=0,
-        seconds={},
+        bundle=bundle, report="", reason="", speedup=1.1, functions=functions, plan=(), measured=0,
+        cached=0, invalid=0, seconds={},
     )  # fmt: skip
 
 
-def manifest(seconds=1e-3, node=None, files=None, **toolchains):
+def manifest(seconds=1e-3, node=None, files=None, verdict="not slower", more_s=None, **toolchains):
+    times = {"main": seconds} | ({} if more_s is None else {"main_1": more_s})
     return {
-        "schema_version": 1, "executable": "model.so", "functions": [], "threads": 1,
+        "schema_version": 2, "executable": "model.so", "functions": [], "threads": 1,
         "cpu": {"model": "cpu", "features": []},
         "libraries": {},
-        "latency": {"collage": {"seconds": seconds}}, "gate_passed": True, "gate_reason": "",
+        "gate": [gate_entry(one, verdict, name) for name, one in times.items()],
         "provenance": {
             "model_path": "m", "model_sha256": "", "collage_version": "", "seed": 0,
             "environment_digest": (node or facts()).environment.digest, "toolchains": toolchains,
@@ -51,12 +59,14 @@ def store(tmp_path):
 
 @pytest.fixture
 def publish(store, tmp_path):
-    def make(seconds=1e-3):
+    def make(seconds=1e-3, verdict="not slower"):
         folder = tmp_path / f"bundle-{seconds}"
         folder.mkdir()
         (folder / "model.so").write_bytes(b"code")
         files = {"model.so": digest_of(b"code")}
-        (folder / "manifest.json").write_text(json.dumps(manifest(seconds, files=files)))
+        (folder / "manifest.json").write_text(
+            json.dumps(manifest(seconds, files=files, verdict=verdict))
+        )
         return publish_bundle(store, folder).digest
 
     return make
@@ -111,12 +121,13 @@ def test_node_digests_differ_where_a_plan_may():
     ("made", "standing", "node", "better", "why"),
     [
         (result(), None, facts(), True, "first"),
-        (result(passed=False), None, facts(), False, "slower"),
-        (result(passed=False), manifest(9.0), facts(), False, "slower"),
         (result(seconds=0.9e-3), manifest(1e-3), facts(), True, "1.11x"),
         (result(seconds=0.995e-3), manifest(1e-3), facts(), False, "as fast"),
         (result(seconds=2e-3), manifest(1e-3), facts(), False, "0.50x"),
         (result(seconds=2e-3), manifest(1e-3), facts("new driver"), True, "another environment"),
+        (result(seconds=2e-3, more_s=1e-3), manifest(1e-3), facts(), True, "other functions"),
+        (result(seconds=1e-3, more_s=1e-3), manifest(1e-3, more_s=2e-3), facts(), True, "1.41x"),
+        (result(seconds=1e-3, more_s=2e-3), manifest(2e-3, more_s=1e-3), facts(), False, "as fast"),
         (
             result(seconds=2e-3),
             manifest(a="a x=1"),
