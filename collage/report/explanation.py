@@ -142,13 +142,11 @@ def _first_fault(error: ValidationError) -> str:
 
 
 def _check_numbers(file: Path, function: FunctionReport) -> None:
-    """Refuse a report whose regions, candidates or neighbours are not nodes of the function."""
+    """Refuse a report whose regions or neighbours are not nodes of the function."""
     known = {node.index for node in function.nodes}
     named = {
         "nodes": [number for node in function.nodes for number in (*node.inputs, *node.outputs)],
         "regions": [number for one in function.regions for number in one.nodes],
-        "considered": [number for one in function.considered for number in one.nodes],
-        "rest": [one.node for one in function.rest],
     }
     wrong = next((field for field, numbers in named.items() if not known.issuperset(numbers)), "")
     if len(known) != len(function.nodes):

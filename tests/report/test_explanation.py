@@ -146,8 +146,6 @@ def _edited(bundle, change):
 DAMAGES = {
     "regions": lambda one: one["regions"][0].update(nodes=[]),
     "nodes": lambda one: one["nodes"][0].update(inputs=[10**6]),
-    "considered": lambda one: one["considered"][0].update(nodes=[-1]),
-    "rest": lambda one: one["rest"][0].update(node=10**6),
 }
 
 
