@@ -102,7 +102,7 @@ def read_report(path: Path) -> ReportData:
         InputError: there is no report at the path.
         BundleError: the report is damaged, or of another version of Collage.
     """
-    file = path / REPORT if path.is_dir() else path
+    file = path if path.is_file() else path / REPORT
     data = _document(file, ReportData)
     if data.schema_version != REPORT_SCHEMA_VERSION:
         raise BundleError(
