@@ -27,8 +27,9 @@ from collage.pipeline.results import claim_result, node_digest, promote, read_re
 from collage.pipeline.sources import fetch_source, is_address
 from collage.registry import Registry, VersionStatus, open_registry
 from collage.store import open_store
-from collage.store.aliases import move_alias
 from collage.store.base import BlobDigest
+from collage.store.bundles import BundleSigning, assign_alias
+from collage.store.statement import SignedModel
 from flows import records
 from flows.names import limit_name, optimized_alias, version_alias
 from flows.outcome import (
@@ -130,9 +131,12 @@ def publish(
     model: str, version: str, request: CompileRequest, facts: NodeFacts, result: CompileResult
 ) -> Outcome:
     """Let the version's alias stand for the bundle if the gate says better."""
-    store = open_store(flow_settings().store)
+    settings = flow_settings()
+    store, aliases = open_store(settings.store), settings.signing()
     alias = version_alias(model, version, request.environment)
-    promotion = promote(store, alias, facts, result)
+    signed = SignedModel.of_registry(model, version)
+    signing = BundleSigning(aliases, signed) if aliases else None
+    promotion = promote(store, alias, facts, result, signing)
     return Outcome(
         environment=request.environment,
         status="optimized" if result.passed else "not-faster",
@@ -153,10 +157,10 @@ def conclude(submitted: Submitted, outcomes: Sequence[Outcome]) -> None:
     version = registry.find(submitted.model, submitted.version)
     status = overall(outcomes)
     if status == "optimized":
-        store = open_store(settings.store)
+        store, signing = open_store(settings.store), settings.signing()
         for one in outcomes:
             alias = optimized_alias(submitted.model, one.environment)
-            move_alias(store, alias, BlobDigest(one.bundle))
+            assign_alias(store, alias, BlobDigest(one.bundle), signing=signing)
         registry.accept(version)
     registry.mark(version, version_status(outcomes))
 

@@ -137,13 +137,16 @@ def configured_keys(paths: Sequence[Path] = ()) -> TrustedKeys | None:
     Raises:
         OptionError: a source of keys that is named holds none.
     """
-    sources = list(paths) or [
-        Path(one) for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one
-    ]
+    sources = list(paths) or named_sources(os.environ.get(VARIABLE, ""))
     if sources:
         return trusted_keys(sources)
     _say_unverified()
     return None
+
+
+def named_sources(text: str) -> list[Path]:
+    """The files and folders of public keys in a setting, where colons separate them."""
+    return [Path(one) for one in text.split(os.pathsep) if one]
 
 
 def is_statement(name: str) -> bool:
