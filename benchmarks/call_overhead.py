@@ -1,14 +1,25 @@
-"""What one kernel call costs inside an executable, per backend: `python -m benchmarks.call_overhead`.
+"""What calls cost: one kernel inside an executable, and `collage.load(bundle).run(feeds)` around it.
 
-A chain of 50 kernels, each relu on a 1x8 tensor, runs in one Relax VM; the cost of a call is the
-chain's median time over its length, so it holds the VM's dispatch, the backend's own overhead and
+    python -m benchmarks.call_overhead [--output benchmarks]
+
+First the loader: a bundle whose function returns its inputs, against ONNX Runtime's
+`InferenceSession.run(None, feeds)` and OpenVINO's `compiled_model(feeds)` of Identity nodes, in turns in one
+process. Nothing is computed, so it is what a caller pays for the call. Inputs are as numpy allocates
+them, or begin at a multiple of 64 bytes. `--output` writes the table as a section of RESULTS.md.
+
+Then the kernels: a chain of 50, each relu on a 1x8 tensor, runs in one Relax VM; the cost of a call
+is the chain's median time over its length, so it holds the VM's dispatch, the backend's own overhead and
 eight comparisons. One thread.
 """
 
 import argparse
+import hashlib
+import json
+import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +29,22 @@ import tvm_ffi
 from onnx import TensorProto, helper
 from tvm import relax
 
+import collage
+from benchmarks.results import machine, write_section
 from collage.backends.base import Backend, PluginKernel
 from collage.backends.registry import all_backends
+from collage.backends.telemetry import import_openvino
 from collage.errors import BackendError
 from collage.frontend import Function, import_model
+from collage.runtime.arrays import aligned_copy
 from collage.runtime.plugin import load_plugin
 
 LENGTH = 50
 SHAPE = (1, 8)
+CASES = {"1 x 32 B": (1, (1, 8)), "4 x 32 B": (4, (1, 8)), "1 x 588 KiB": (1, (1, 3, 224, 224))}
+"""How many inputs, and outputs, of which shape."""
+ROUNDS, CALLS = 200, 20
+Call = Callable[[], object]
 
 
 def relu(folder: Path) -> Function:
@@ -84,11 +103,123 @@ def seconds_per_call(kernel: PluginKernel | None, folder: Path, calls: int) -> f
     return statistics.median(samples) / LENGTH
 
 
+def identity_bundle(count: int, shape: tuple[int, ...], folder: Path) -> Path:
+    """Write a bundle of a function that returns its inputs, without golden data."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{n}", relax.TensorType(shape, "float32")) for n in range(count)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(params[0] if count == 1 else relax.Tuple(params))
+        builder.emit_func_output(result)
+    tvm.compile(builder.get(), target="llvm").export_library(str(folder / "model.so"))
+
+    def tensors(letter: str) -> list[dict[str, object]]:
+        return [
+            {"name": f"{letter}{n}", "shape": list(shape), "dtype": "float32"} for n in range(count)
+        ]
+
+    manifest = {
+        "schema_version": 1,
+        "executable": "model.so",
+        "functions": [{"function": "main", "inputs": tensors("x"), "outputs": tensors("y")}],
+        "threads": 1,
+        "cpu": {"model": "any", "features": []},
+        "libraries": {},
+        "files": {"model.so": hashlib.sha256((folder / "model.so").read_bytes()).hexdigest()},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def identity_model(count: int, shape: tuple[int, ...], file: Path) -> Path:
+    """Write the same function as Identity nodes."""
+    inputs, outputs = (
+        [
+            helper.make_tensor_value_info(f"{letter}{n}", TensorProto.FLOAT, shape)
+            for n in range(count)
+        ]
+        for letter in "xy"
+    )
+    nodes = [helper.make_node("Identity", [f"x{n}"], [f"y{n}"]) for n in range(count)]
+    graph = helper.make_graph(nodes, "identity", inputs, outputs)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), file)
+    return file
+
+
+def callers(count: int, shape: tuple[int, ...], folder: Path) -> dict[str, Call]:
+    """Return a call of each, as its users write it."""
+    import onnxruntime
+
+    model = str(identity_model(count, shape, folder / "identity.onnx"))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    openvino = import_openvino()
+    settings = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
+    compiled_model = openvino.Core().compile_model(model, "CPU", settings)
+    bundle = collage.load(identity_bundle(count, shape, folder))
+    feeds = {f"x{n}": np.ones(shape, "float32") for n in range(count)}
+    aligned = {name: aligned_copy(array) for name, array in feeds.items()}
+    return {
+        "onnxruntime": lambda: session.run(None, feeds),
+        "openvino": lambda: compiled_model(feeds),
+        "collage": lambda: bundle.run(feeds),
+        "collage, aligned": lambda: bundle.run(aligned),
+    }
+
+
+def call_seconds(calls: Mapping[str, Call]) -> dict[str, float]:
+    """Median seconds of one call of each, in turns whose order is drawn: nobody follows one alone."""
+    order, random = list(calls), np.random.default_rng(0)
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        random.shuffle(order)
+        for name in order:
+            call = calls[name]
+            start = time.perf_counter_ns()
+            for _ in range(CALLS):
+                call()
+            samples[name].append((time.perf_counter_ns() - start) * 1e-9 / CALLS)
+    return {name: statistics.median(taken) for name, taken in samples.items()}
+
+
+def loader_table() -> str:
+    """Measure all cases; return the section."""
+    lines = [
+        "## A call",
+        "",
+        f"`python -m benchmarks.call_overhead --output benchmarks` on {machine()}. One call of a model "
+        "that only returns its inputs, us; in brackets the ratio to ONNX Runtime in the same run.",
+        "",
+        "| inputs | onnxruntime | openvino | collage | collage, aligned |",
+        "|---|---|---|---|---|",
+    ]
+    for name, (count, shape) in CASES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            found = call_seconds(callers(count, shape, Path(folder)))
+        first = found["onnxruntime"]
+        cells = [f"{taken * 1e6:.1f} ({taken / first:.2f})" for taken in found.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Cost of one kernel call inside an executable.")
+    parser = argparse.ArgumentParser(description="Cost of a call, of a bundle and of a kernel.")
     parser.add_argument("--calls", type=int, default=2000, help="calls of the chain")
+    parser.add_argument("--output", type=Path, help="folder of RESULTS.md, to write the section")
     arguments = parser.parse_args()
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     load_plugin()
+    table = loader_table()
+    print(table)
+    if arguments.output:
+        write_section(arguments.output, "calls", table)
+    print_kernels(arguments.calls)
+
+
+def print_kernels(calls: int) -> None:
+    """Print the cost of a kernel in each backend."""
     print(f"{'backend':<14}{'us per call':>12}")
     for backend in all_backends():
         with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +228,7 @@ def main() -> None:
             except BackendError as error:
                 print(f"{backend.name:<14}{'-':>12}  {error}")
                 continue
-            seconds = seconds_per_call(kernel, Path(folder), arguments.calls)
+            seconds = seconds_per_call(kernel, Path(folder), calls)
         print(f"{backend.name:<14}{seconds * 1e6:12.2f}")
 
 

@@ -19,6 +19,7 @@ Facts = dict[str, Any]
 """Of the row of one `model`, at one `revision`; what an older commit did not write is missing."""
 SECTIONS = (
     "models", "precision", "levers", "ablations", "roofline", "lazy", "family", "search", "workers",
+    "calls",
 )  # fmt: skip
 """In the order of RESULTS.md, those of one name in that of their settings."""
 HEAD = """# Results

@@ -2,27 +2,40 @@
 
 An input stays where it is when kernels can read it there: it lies on their device, is contiguous, and begins
 at a multiple of `ALIGNMENT` bytes, as kernels were told when they were compiled. Any other is copied into a
-buffer that lives as long as the bundle, so kernels need not bind it again. Outputs are `DeviceTensor`s:
-memory of their own, on the kernels' device, for whoever understands DLPack.
+buffer that lives as long as the bundle, so kernels need not bind it again. Outputs are arrays of the
+caller's own, or `DeviceTensor`s: memory on the kernels' device, for whoever understands DLPack.
+
+Taking a small array's memory, or giving it, costs more than copying what is in it. Tensors of at most
+`SMALL_BYTES` are therefore copied between arrays and buffers that were bound once.
 
 On a GPU all is queued on one stream, and nothing waits for the host. A producer is told the stream when
 its tensor is taken, and queues what is needed that the data is there; a consumer tells its own when it takes
 an output, and that stream then waits for the kernels. PyTorch and CuPy do both by themselves.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from collage.errors import InputError
-from collage.runtime.arrays import ALIGNMENT, aligned_empty, as_array, as_tensor, numpy_dtype
+from collage.runtime.arrays import (
+    ALIGNMENT,
+    BFLOAT16,
+    aligned_empty,
+    as_array,
+    as_tensor,
+    numpy_dtype,
+)
 from collage.runtime.cuda import ON_DEVICE, TO_DEVICE, TO_HOST, Cuda
 from collage.runtime.manifest import Tensor
 
 HOST, GPU = 1, 2
 """DLPack's device types."""
+SMALL_BYTES = 8192
+"""Some 0.1 us of copying, where to bind a tensor takes 0.4."""
 DEFAULT_STREAM = 1
 """DLPack's number of CUDA's default stream, whose handle is 0."""
 
@@ -63,8 +76,13 @@ class Feed:
 
     def __init__(self, inputs: Sequence[Tensor], cuda: Cuda | None = None) -> None:
         """Feed kernels on the host, or on the GPU where there is `cuda`."""
+        import tvm_ffi
+
         self._inputs, self._cuda = inputs, cuda
+        self._from_dlpack = tvm_ffi.from_dlpack
         self._buffers: dict[str, Any] = {}
+        self._staged: dict[str, np.ndarray] = {}
+        self._quick = [(one, _plain_dtype(one.dtype), *self._small(one)) for one in inputs]
 
     def arguments(self, values: Mapping[str, Received], stream: int) -> list[Any]:
         """Return the function's arguments for `values`.
@@ -73,6 +91,39 @@ class Feed:
             InputError: a dtype or a place that the function does not take.
         """
         return [self._argument(one, values[one.name], stream) for one in self._inputs]
+
+    def host_arguments(self, arrays: Sequence[np.ndarray]) -> list[Any]:
+        """Return the arguments for arrays in the function's order: what `arguments` does, and faster.
+
+        It runs in every call, so each array is asked for its dtype and its flags once, and for nothing
+        else; whatever does not fit at once goes the long way.
+        """
+        if self._cuda is not None:
+            return [
+                self._argument(one, array, 0)
+                for one, array in zip(self._inputs, arrays, strict=True)
+            ]
+        arguments = []
+        for (one, dtype, buffer, staged), array in zip(self._quick, arrays, strict=True):
+            if array.dtype is not dtype:
+                arguments.append(self._argument(one, array, 0))
+            elif staged is not None:
+                staged[...] = array
+                arguments.append(buffer)
+            elif array.flags.carray and array.size:
+                tensor = self._from_dlpack(array)
+                fits = tensor.data_ptr() % ALIGNMENT == 0
+                arguments.append(tensor if fits else self._copied_in(one, array))
+            else:
+                arguments.append(self._copied_in(one, array))
+        return arguments
+
+    def _small(self, wanted: Tensor) -> tuple[Any, np.ndarray | None]:
+        """Return the buffer of an input that is always copied, as a tensor and as an array."""
+        if self._cuda is not None or not is_small(wanted):
+            return None, None
+        buffer = self._buffer(wanted)
+        return buffer, as_array(buffer)
 
     def _argument(self, wanted: Tensor, value: Received, stream: int) -> Any:
         if str(value.dtype) != wanted.dtype:
@@ -89,8 +140,13 @@ class Feed:
             return buffer
         if (tensor := _in_place(value)) is not None:
             return tensor
+        return self._copied_in(wanted, _array(value))
+
+    def _copied_in(self, wanted: Tensor, array: np.ndarray) -> Any:
         buffer = self._buffer(wanted)
-        np.copyto(as_array(buffer), _array(value))
+        if wanted.name not in self._staged:
+            self._staged[wanted.name] = as_array(buffer)
+        np.copyto(self._staged[wanted.name], array)
         return buffer
 
     def _from_gpu(self, wanted: Tensor, value: Any, stream: int) -> Any:
@@ -188,9 +244,59 @@ def given(
     return owned
 
 
+def is_small(tensor: Tensor) -> bool:
+    """Tell whether numpy copies such a tensor in less time than it takes to hand it on."""
+    dtype = _plain_dtype(tensor.dtype)
+    if dtype is None or tensor.shape is None or min(tensor.shape, default=0) < 0:
+        return False
+    return math.prod(tensor.shape) * dtype.itemsize <= SMALL_BYTES
+
+
+class Results:
+    """Makes arrays of what a function returns on the host; they are the caller's own."""
+
+    def __init__(self, function: Callable[..., Any], outputs: Sequence[Tensor]) -> None:
+        import tvm_ffi
+
+        places = [(one, self._place(one)) for one in outputs]
+        self._outputs = [(one.name, place, _array_of(one.dtype)) for one, place in places]
+        self._places = {one.name: place for one, place in places if place is not None}
+        wrap = tvm_ffi.get_global_func("collage.copy_results")
+        self._function = wrap(
+            function, [None if place is None else as_tensor(place) for _, place in places]
+        )
+
+    def call(self, arguments: Sequence[Any]) -> dict[str, np.ndarray]:
+        """Run on tensors of the host."""
+        others = self._function(*arguments)
+        if others is None:
+            return {name: place.copy() for name, place in self._places.items()}
+        tensors = iter(others)
+        return {
+            name: array(next(tensors)) if place is None else place.copy()
+            for name, place, array in self._outputs
+        }
+
+    @staticmethod
+    def _place(output: Tensor) -> np.ndarray | None:
+        if output.shape is None or not is_small(output):
+            return None
+        return aligned_empty(output.shape, numpy_dtype(output.dtype))
+
+
+def _array_of(dtype: str) -> Callable[[Any], np.ndarray]:
+    """Return the function that makes an array of a result of that dtype, in the result's memory."""
+    return as_array if dtype == BFLOAT16 else np.from_dlpack
+
+
 def size_bytes(tensor: Any) -> int:
     """Return the bytes of a contiguous tensor."""
     return int(tensor.numel()) * int(tensor.dtype.itemsize)
+
+
+def _plain_dtype(name: str) -> np.dtype | None:
+    """Return numpy's dtype where its arrays go to DLPack as they are: None for bfloat16."""
+    return None if name == BFLOAT16 else np.dtype(name)
 
 
 def _in_place(value: Received) -> Any:

@@ -6,6 +6,8 @@ first device is the GPU, whose memory TVM's planner lays out as it does the host
 CPU. All its kernels run on the current stream of the calling thread (stream 0 unless one was set).
 """
 
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +17,25 @@ from collage.runtime.plugin import load_cuda_runtime, load_plugin
 
 CPU, CUDA, POOLED_ALLOCATOR = 1, 2, 2
 """DLPack's device types, and TVM's number of an allocator."""
+
+
+_starting = threading.Lock()
+_threads: int | None = None
+
+
+def use_threads(threads: int) -> None:
+    """Let the parallel loops of TVM's kernels have so many threads from now on, in the whole process.
+
+    Bundles that were made for different numbers of threads may live in one process, and each asks
+    before it runs. Where two run at the same time, the last word counts for both: their numbers are right
+    all the same, for a loop is divided when it begins.
+    """
+    global _threads
+    if threads != _threads:
+        import tvm_ffi
+
+        tvm_ffi.get_global_func("collage.set_threads")(threads)
+        _threads = threads
 
 
 def on_device(function: str) -> str:
@@ -39,10 +60,17 @@ def start_machine(executable: Path, threads: int, device: str = "cpu") -> Machin
     Raises:
         BundleError: it cannot be loaded here; says why.
     """
+    with _starting:
+        return _started(executable, threads, device)
+
+
+def _started(executable: Path, threads: int, device: str) -> Machine:
     load_plugin()
     import tvm_ffi
 
-    tvm_ffi.get_global_func("collage.set_threads")(threads)
+    if os.environ.get("TVM_NUM_THREADS") != str(threads):
+        os.environ["TVM_NUM_THREADS"] = str(threads)
+    use_threads(threads)
     try:
         if device == "cuda":
             load_cuda_runtime()

@@ -1,0 +1,191 @@
+"""The functions of one executable, called with named inputs: the path of every `LoadedBundle.run`.
+
+A session is what a caller's call costs: it takes the inputs, chooses the function by their shapes, runs
+it in the virtual machine and names the outputs. The gate times this class on an executable that is no
+bundle yet, so what is compared with other frameworks is what callers will call.
+
+Kernels write to memory that they know since they were made, and the virtual machine has one stack, so an
+executable computes one call at a time: a lock makes calls from several threads wait for each other. It is
+held from the first input that is placed to the last output that is copied; code of the caller (a
+mapping's `__getitem__`, a tensor's `__dlpack__`) runs before. More calls at once need more sessions.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from collage.errors import InputError
+from collage.runtime.cuda import Cuda, cuda
+from collage.runtime.exchange import (
+    DeviceTensor,
+    Feed,
+    Received,
+    Results,
+    given,
+    is_on_gpu,
+    receive,
+)
+from collage.runtime.machine import Machine, on_device, start_machine, use_threads
+from collage.runtime.manifest import Signature
+
+Outputs = dict[str, np.ndarray]
+Shapes = tuple[tuple[int, ...] | None, ...]
+One = TypeVar("One")
+
+
+class ExecutableSession:
+    """An executable that is ready to run, from any thread, one call at a time."""
+
+    def __init__(
+        self, path: Path, signatures: tuple[Signature, ...], threads: int, device: str = "cpu"
+    ) -> None:
+        """Load the executable and initialise its kernels.
+
+        Args:
+            path: the shared library.
+            signatures: of its functions; shapes of inputs tell them apart.
+            threads: of kernels that run on the CPU.
+            device: "cpu" or "cuda", where its kernels run.
+
+        Raises:
+            BundleError: it cannot be loaded here.
+        """
+        machine = start_machine(path, threads, device)
+        gpu = cuda() if device == "cuda" else None
+        self.signatures = signatures
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._functions = [_Function(signature, machine, gpu) for signature in signatures]
+        self._names = self._functions[0].names
+        self._by_shapes: dict[Shapes, _Function] = {
+            tuple(tensor.shape for tensor in function.signature.inputs): function
+            for function in reversed(self._functions)
+            if function.names == self._names
+        }
+
+    def run(self, feeds: Mapping[str, object]) -> Outputs:
+        """Compute the outputs for `feeds`, by name, as arrays that belong to the caller.
+
+        Raises:
+            InputError: a name, shape or dtype that no function has.
+        """
+        arrays = []
+        for name in self._names:
+            array = feeds.get(name)
+            if type(array) is not np.ndarray:
+                return self._run_any(feeds)
+            arrays.append(array)
+        function = self._by_shapes.get(tuple([array.shape for array in arrays]))
+        if function is None or len(feeds) != len(arrays):
+            return self._run_any(feeds)
+        with self._lock:
+            use_threads(self._threads)
+            return function.run_arrays(arrays)
+
+    def run_tensors(self, feeds: Mapping[str, object], stream: int = 0) -> dict[str, DeviceTensor]:
+        """Compute the outputs as tensors on the device of the kernels, for DLPack.
+
+        Raises:
+            InputError: a name, shape or dtype that no function has.
+        """
+        values = _received(feeds, stream)
+        function = self._select(values)
+        with self._lock:
+            use_threads(self._threads)
+            return function.run_tensors(values, stream)
+
+    def _run_any(self, feeds: Mapping[str, object]) -> Outputs:
+        """Run on whatever `receive` takes."""
+        values = _received(feeds, 0)
+        function = self._select(values)
+        with self._lock:
+            use_threads(self._threads)
+            if not any(map(is_on_gpu, values.values())):
+                return function.run(values)
+            outputs = function.run_tensors(values, 0)
+            return {name: output.numpy() for name, output in outputs.items()}
+
+    def _select(self, values: Mapping[str, Received]) -> "_Function":
+        shapes = {name: tuple(value.shape) for name, value in values.items()}
+        for function in self._functions:
+            if shapes == {tensor.name: tensor.shape for tensor in function.signature.inputs}:
+                return function
+        raise InputError(_mismatch(self.signatures, shapes))
+
+
+class _Function:
+    """A function of the executable, on the host's tensors and, on a GPU, on those of the device.
+
+    Whoever calls holds the session's lock.
+    """
+
+    def __init__(self, signature: Signature, machine: Machine, gpu: Cuda | None) -> None:
+        name = signature.function
+        self.signature = signature
+        self.names = tuple(tensor.name for tensor in signature.inputs)
+        self._outputs = tuple(tensor.name for tensor in signature.outputs)
+        self._gpu = gpu
+        self._feed, self._function = Feed(signature.inputs), machine[name]
+        self._results = Results(self._function, signature.outputs)
+        self._device_feed = Feed(signature.inputs, gpu) if gpu else self._feed
+        self._device_function = machine[on_device(name)] if gpu else self._function
+        self._stream = 0
+
+    def run_arrays(self, arrays: Sequence[np.ndarray]) -> Outputs:
+        """Run on arrays of the right shapes, in the function's order."""
+        self._follow(0)
+        return self._results.call(self._feed.host_arguments(arrays))
+
+    def run(self, values: Mapping[str, Received]) -> Outputs:
+        """Run on values of the host."""
+        self._follow(0)
+        return self._results.call(self._feed.arguments(values, 0))
+
+    def run_tensors(self, values: Mapping[str, Received], stream: int) -> dict[str, DeviceTensor]:
+        """Run where the kernels are, on a stream."""
+        if self._gpu is None:
+            arguments = self._feed.arguments(values, 0)
+            results = self._listed(self._function(*arguments))
+            return self._named(given(results, arguments, None, 0))
+        import tvm_ffi
+
+        self._follow(stream)
+        arguments = self._device_feed.arguments(values, stream)
+        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), stream):
+            results = self._listed(self._device_function(*arguments))
+        return self._named(given(results, arguments, self._gpu, stream))
+
+    def _follow(self, stream: int) -> None:
+        """Kernels use the same memory in every call: another stream waits for the last one."""
+        if self._gpu:
+            self._gpu.order(self._stream, stream)
+        self._stream = stream
+
+    def _listed(self, result: Any) -> Sequence[Any]:
+        return (result,) if len(self._outputs) == 1 else tuple(result)
+
+    def _named(self, outputs: Sequence[One]) -> dict[str, One]:
+        return dict(zip(self._outputs, outputs, strict=True))
+
+
+def _received(inputs: Mapping[str, object], stream: int) -> dict[str, Received]:
+    return {name: receive(name, value, stream) for name, value in inputs.items()}
+
+
+def _mismatch(signatures: tuple[Signature, ...], shapes: Mapping[str, tuple[int, ...]]) -> str:
+    expected = [tensor.name for tensor in signatures[0].inputs]
+    unknown, missing = sorted(set(shapes) - set(expected)), sorted(set(expected) - set(shapes))
+    if unknown or missing:
+        parts = [f"unknown input {name!r}" for name in unknown]
+        parts += [f"missing input {name!r}" for name in missing]
+        return f"{', '.join(parts)}; expected {_inputs_text(signatures[0])}"
+    given = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
+    options = " or ".join(f"({_inputs_text(signature)})" for signature in signatures)
+    return f"no function of the bundle takes the shapes ({given}); expected {options}"
+
+
+def _inputs_text(signature: Signature) -> str:
+    return ", ".join(str(tensor) for tensor in signature.inputs)
