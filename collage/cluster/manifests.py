@@ -193,11 +193,11 @@ def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSetting
 
 def _signing_volumes(task: Task, settings: ClusterSettings) -> list[V1Volume]:
     """The key that signs: for the pods that publish, and for no others."""
-    if task.kind is not Kind.FINISH or not settings.signing_secret:
+    if task.kind is not Kind.FINISH or settings.signing is None:
         return []
-    key = V1KeyToPath(key=settings.signing_key, path=SIGNING_KEY)
+    key = V1KeyToPath(key=settings.signing.key, path=SIGNING_KEY)
     secret = V1SecretVolumeSource(
-        secret_name=settings.signing_secret, items=[key], default_mode=0o440
+        secret_name=settings.signing.name, items=[key], default_mode=0o440
     )
     return [V1Volume(name="signing", secret=secret)]
 

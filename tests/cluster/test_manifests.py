@@ -9,7 +9,7 @@ from kubernetes.client import ApiClient
 
 from collage.cluster.environments import MeasuringEnvironment, parse_environments
 from collage.cluster.manifests import Kind, Task, job_manifest
-from collage.cluster.settings import ClusterSettings
+from collage.cluster.settings import ClusterSettings, SigningSecret
 from collage.errors import OptionError
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -176,7 +176,8 @@ def test_a_wrong_environment_is_named(content, message):
 
 
 def test_only_finishing_pods_mount_the_key_that_signs():
-    settings = SETTINGS.model_copy(update={"signing_secret": "signing", "signing_key": "private"})
+    signing = SigningSecret(name="signing", key="private")
+    settings = SETTINGS.model_copy(update={"signing": signing})
     for task in (MEASURE, BUILD, FINISH):
         with ApiClient() as api:
             made = api.sanitize_for_serialization(job_manifest(task, PLAIN, settings))
