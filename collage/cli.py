@@ -192,11 +192,8 @@ def _compile(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from collage.runtime.loader import load
-    from collage.runtime.signature import configured_keys, verify_folder
 
-    if keys := configured_keys(arguments.verify_key):
-        verify_folder(arguments.bundle, keys)
-    bundle = load(arguments.bundle)
+    bundle = load(arguments.bundle, arguments.verify_key)
     if not arguments.input:
         bundle.check()
         say(arguments.json, {"golden": "equal"}, "golden data: equal")

@@ -24,7 +24,6 @@ from collage.errors import CollageError
 from collage.logs import configure_logs
 from collage.options import Options
 from collage.runtime.loader import load
-from collage.runtime.signature import verify_folder
 from containers.serving.app import Limits, Server
 from containers.serving.engine import Engine
 
@@ -81,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
-    """The folder of the bundle, verified before anything of it is parsed where keys are configured."""
+    """The folder of the bundle."""
     seen = (parsed.cache_dir or Options().store_dir) / "seen-aliases"
     checks = verification(parsed, seen)
     if parsed.alias is not None:
@@ -90,14 +89,11 @@ def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
 
         store = open_store(parsed.bundle, writes=False)
         fetch_bundle(store, parsed.alias, scratch, verification=checks)
-    folder = Path(parsed.bundle) if parsed.alias is None else scratch
-    if checks:
-        verify_folder(folder, checks.keys)
-    return folder
+    return Path(parsed.bundle) if parsed.alias is None else scratch
 
 
 def _engine(folder: Path, parsed: argparse.Namespace) -> Engine:
-    copies = [load(folder) for _ in range(max(1, parsed.threads))]
+    copies = [load(folder, parsed.verify_key) for _ in range(max(1, parsed.threads))]
     for bundle in copies:
         bundle.check()
     return Engine(copies, max(0, parsed.queue))

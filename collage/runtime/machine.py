@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from collage.errors import BundleError
+from collage.runtime.folder import VerifiedFile
 from collage.runtime.plugin import load_cuda_runtime, load_plugin
 
 CPU, CUDA, POOLED_ALLOCATOR = 1, 2, 2
@@ -49,11 +50,12 @@ class Machine(Protocol):
     def __getitem__(self, name: str) -> Callable[..., Any]: ...
 
 
-def start_machine(executable: Path, threads: int, device: str = "cpu") -> Machine:
+def start_machine(executable: Path | VerifiedFile, threads: int, device: str = "cpu") -> Machine:
     """Load the executable and initialise its kernels.
 
     Args:
-        executable: the shared library.
+        executable: the shared library; that of a bundle is loaded from the descriptor through which
+            it was verified.
         threads: of kernels that run on the CPU.
         device: what it was assembled for.
 
@@ -64,9 +66,8 @@ def start_machine(executable: Path, threads: int, device: str = "cpu") -> Machin
         return _started(executable, threads, device)
 
 
-def _started(executable: Path, threads: int, device: str) -> Machine:
+def _started(executable: Path | VerifiedFile, threads: int, device: str) -> Machine:
     load_plugin()
-    import tvm_ffi
 
     if os.environ.get("TVM_NUM_THREADS") != str(threads):
         os.environ["TVM_NUM_THREADS"] = str(threads)
@@ -74,9 +75,23 @@ def _started(executable: Path, threads: int, device: str) -> Machine:
     try:
         if device == "cuda":
             load_cuda_runtime()
-        machine: Machine = tvm_ffi.load_module(str(executable.resolve()))["vm_load_executable"]()
+        machine: Machine = _module(executable)["vm_load_executable"]()
         first = (CUDA, 0, POOLED_ALLOCATOR) if device == "cuda" else ()
         machine["vm_initialization"](*first, CPU, 0, POOLED_ALLOCATOR)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-        raise BundleError(f"{executable} cannot be loaded: {error}") from error
+        file = executable if isinstance(executable, Path) else executable.path
+        raise BundleError(f"{file} cannot be loaded: {error}") from error
     return machine
+
+
+def _module(executable: Path | VerifiedFile) -> Any:
+    """Load the library; it stays for as long as the process, for results may need its code."""
+    import tvm_ffi
+
+    if isinstance(executable, Path):
+        return tvm_ffi.load_module(str(executable.resolve()))
+    load = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")
+    module = load(executable.library_path(), "so")
+    executable.check_unchanged()
+    tvm_ffi.get_global_func("ffi.ModuleGlobalsAdd")(module)
+    return module
