@@ -7,7 +7,7 @@ It is an in-toto Statement v1 with SLSA's provenance, in a DSSE envelope, beside
 bundle, and one bundle can be signed for several models. `collage.store.statement` writes it.
 
     keys = configured_keys()                     # of --verify-key or COLLAGE_VERIFY_KEYS
-    manifest = verify_statement(lambda name: (folder / name).read_bytes(), os.listdir(folder), keys)
+    manifest = verify_statement(folder.read, folder.names(), keys)     # a `BundleFolder`
 
 The bytes that are returned are those that were verified: parse these, not the file once more.
 """
@@ -33,7 +33,6 @@ __all__ = [
     "is_statement",
     "trusted_keys",
     "verified_statement",
-    "verify_folder",
     "verify_statement",
 ]
 
@@ -113,22 +112,6 @@ def verified_statement(
         "no trusted key signed the bundle as it is. Do not use it; find out who changed it, or trust "
         "the key of whoever signed it:\n  " + "\n  ".join(reasons)
     )
-
-
-def verify_folder(folder: Path, keys: TrustedKeys) -> bytes:
-    """Return the verified bytes of the manifest of the bundle in `folder`.
-
-    Raises:
-        BundleError: as `verify_statement`, or there is no such folder.
-    """
-    try:
-        names = os.listdir(folder)
-    except OSError as error:
-        raise BundleError(f"{folder} holds no bundle: {error.strerror}") from None
-    try:
-        return verify_statement(lambda name: (folder / name).read_bytes(), names, keys)
-    except BundleError as error:
-        raise BundleError(f"{folder}: {error}") from None
 
 
 def configured_keys(paths: Sequence[Path] = ()) -> TrustedKeys | None:
