@@ -6,6 +6,7 @@ import logging
 import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,7 @@ MANIFEST = {
         "collage_version": "0.1.0", "seed": 7, "toolchains": {"tvm": "tvm 0.27"},
     },
 }  # fmt: skip
+DOCS = Path(__file__).parents[2] / "docs"
 NOW = datetime.now(UTC)
 
 
@@ -283,6 +285,10 @@ def test_keys_of_openssl_sign_and_verify(bundle, tmp_path):
     subprocess.run(make, check=True)
     publish = ["openssl", "pkey", "-in", str(private), "-pubout", "-out", str(public)]
     subprocess.run(publish, check=True)
+    raw = "openssl pkey -pubin -in key.pub -outform DER | tail -c 32 | sha256sum"
+    assert raw in (DOCS / "security.md").read_text()
+    told = subprocess.check_output(raw.replace("key.pub", str(public)), shell=True, text=True)
+    assert told.split()[0] == Signer(private).key_id
     sign_bundle(bundle, Signer(private), SignedModel("ocr"))
     assert verify_folder(bundle, trusted_keys([public]))
 
