@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from collage.errors import OptionError
 
 if TYPE_CHECKING:
-    from collage.runtime.trust import TrustedKeys
     from collage.store.aliases import AliasSigning
     from collage.store.bundles import BundleSigning
     from collage.store.seen import Verification
@@ -47,12 +46,10 @@ def add_verify_options(parser: argparse.ArgumentParser) -> None:
 
 def alias_signing(arguments: argparse.Namespace) -> "AliasSigning | None":
     """How aliases are signed, or None without a key. Raises OptionError for a bad key."""
-    from collage.runtime.envelope import Signer
+    from collage.runtime.signature import VARIABLE, named_sources
     from collage.store.aliases import AliasSigning
 
-    if arguments.sign_key is None:
-        return None
-    return AliasSigning.by(Signer(arguments.sign_key), environment_keys())
+    return AliasSigning.configured(arguments.sign_key, named_sources(os.environ.get(VARIABLE, "")))
 
 
 def bundle_signing(arguments: argparse.Namespace) -> "BundleSigning | None":
@@ -88,13 +85,6 @@ def verification(arguments: argparse.Namespace, seen: Path) -> "Verification | N
 
     keys = configured_keys(arguments.verify_key)
     return None if keys is None else Verification(keys, seen)
-
-
-def environment_keys() -> "TrustedKeys | None":
-    """The keys of COLLAGE_VERIFY_KEYS, or None where it is not set. Raises OptionError for a bad key."""
-    from collage.runtime.signature import VARIABLE, configured_keys
-
-    return configured_keys() if os.environ.get(VARIABLE) else None
 
 
 def _from_environment() -> Path | None:

@@ -1,10 +1,11 @@
-"""Finishes a request on the node that serves: assembles, compares whole, passes the gate, publishes."""
+"""Finishes a request on the node that serves: assembles, compares, passes the gate, signs, publishes."""
 
 import argparse
 import sys
 import tempfile
 from pathlib import Path
 
+from collage.cli_signing import add_sign_options, alias_signing
 from collage.cluster.pod import answer_finish
 from containers.program import run
 
@@ -15,13 +16,17 @@ def main() -> int:
     parser.add_argument("--request", required=True, help="digest of the request")
     parser.add_argument("--environment", required=True, help="digest of the node's environment")
     parser.add_argument("--answer", required=True, help="key of the result in the store")
+    add_sign_options(parser)
     given = parser.parse_args()
     return run(lambda: _finish(given))
 
 
 def _finish(given: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory(prefix="collage-") as scratch:
-        answer_finish(given.store, given.request, given.environment, given.answer, Path(scratch))
+        answer_finish(
+            given.store, given.request, given.environment, given.answer, Path(scratch),
+            alias_signing(given),
+        )  # fmt: skip
     return "finished"
 
 

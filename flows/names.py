@@ -1,12 +1,12 @@
 """Names that the flows give to things: aliases in the store, limits, artifacts, resources."""
 
-import hashlib
 import re
+
+from collage.store.aliases import slug
 
 OPTIMIZED = "optimized"
 REJECTED = "Rejected"
 """State of a run whose model cannot be used, whatever the machines do."""
-_MAX_PART = 100
 
 
 def limit_name(environment: str) -> str:
@@ -22,18 +22,6 @@ def version_alias(model: str, version: str, environment: str) -> str:
 def optimized_alias(model: str, environment: str) -> str:
     """Name what stands for the model's newest version that passed everywhere."""
     return "/".join(map(slug, (model, OPTIMIZED, environment)))
-
-
-def slug(text: str) -> str:
-    """Write `text` as one part of a store's key; what had to change gets a digest of the original.
-
-    >>> slug("resnet18"), slug("my model")
-    ('resnet18', 'my-model-76eeb0')
-    """
-    safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).lstrip(".")[:_MAX_PART]
-    if safe == text:
-        return text
-    return f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 def artifact_key(*parts: str) -> str:

@@ -7,7 +7,9 @@ from pydantic import Field
 
 from collage.cluster.settings import ClusterSettings
 from collage.options import DeviceName, Options, physical_cores
+from collage.runtime.signature import named_sources
 from collage.settings import CollageSettings
+from collage.store.aliases import AliasSigning
 
 LOCAL = "local"
 """Name of the environment that is the flow's own machine."""
@@ -60,6 +62,17 @@ class FlowSettings(CollageSettings):
     reconcile_cron: str = Field(default="*/10 * * * *", description="for lost webhooks")
     environment_cron: str = Field(default="0 3 * * *", description="for changed environments")
     garbage_cron: str = Field(default="0 4 * * 0", description="lists what could be deleted")
+
+    sign_key: Path | None = Field(
+        default=None, description="private Ed25519 key (PEM) that signs bundles and aliases"
+    )
+    verify_keys: str = Field(
+        default="", description="files and folders of further public keys that aliases trust"
+    )
+
+    def signing(self) -> AliasSigning | None:
+        """How aliases and bundles are signed, None without a key. Raises OptionError for a bad one."""
+        return AliasSigning.configured(self.sign_key, named_sources(self.verify_keys))
 
     @property
     def local_dir(self) -> Path:

@@ -22,7 +22,7 @@ def open_site(environment: str, settings: FlowSettings) -> Site:
         OptionError: no environment of this name is configured.
     """
     if environment == LOCAL:
-        return LocalSite(settings.store, settings.local_dir)
+        return LocalSite(settings.store, settings.local_dir, settings.signing())
     _described(environment, settings)
     return _cluster_site(settings)
 

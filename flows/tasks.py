@@ -27,9 +27,9 @@ from collage.pipeline.results import claim_result, node_digest, promote, read_re
 from collage.pipeline.sources import fetch_source, is_address
 from collage.registry import Registry, VersionStatus, open_registry
 from collage.store import open_store
-from collage.store.aliases import move_alias
 from collage.store.base import BlobDigest
-from collage.store.bundles import require_proven
+from collage.store.bundles import BundleSigning, assign_alias, require_proven
+from collage.store.statement import SignedModel
 from flows import records
 from flows.names import limit_name, optimized_alias, version_alias
 from flows.outcome import (
@@ -135,9 +135,12 @@ def publish(
     Raises:
         UnprovenError: the bundle is not proven as fast as the original frameworks.
     """
-    store = open_store(flow_settings().store)
+    settings = flow_settings()
+    store, aliases = open_store(settings.store), settings.signing()
     alias = version_alias(model, version, request.environment)
-    promotion = promote(store, alias, facts, result)
+    signed = SignedModel.of_registry(model, version)
+    signing = BundleSigning(aliases, signed) if aliases else None
+    promotion = promote(store, alias, facts, result, signing)
     return Outcome(
         environment=request.environment,
         status="optimized",
@@ -158,11 +161,11 @@ def conclude(submitted: Submitted, outcomes: Sequence[Outcome]) -> None:
     version = registry.find(submitted.model, submitted.version)
     status = overall(outcomes)
     if status == "optimized":
-        store = open_store(settings.store)
+        store, signing = open_store(settings.store), settings.signing()
         for one in outcomes:
             alias = optimized_alias(submitted.model, one.environment)
             require_proven(store, BlobDigest(one.bundle))
-            move_alias(store, alias, BlobDigest(one.bundle))
+            assign_alias(store, alias, BlobDigest(one.bundle), signing=signing)
         registry.accept(version)
     registry.mark(version, version_status(outcomes))
 

@@ -21,6 +21,7 @@ from kubernetes.client import (
     V1EnvVarSource,
     V1Job,
     V1JobSpec,
+    V1KeyToPath,
     V1LabelSelector,
     V1NodeAffinity,
     V1NodeSelector,
@@ -40,6 +41,7 @@ from kubernetes.client import (
     V1ResourceRequirements,
     V1SeccompProfile,
     V1SecretEnvSource,
+    V1SecretVolumeSource,
     V1SecurityContext,
     V1Toleration,
     V1Volume,
@@ -55,6 +57,7 @@ RETRIES_PER_INDEX = 2
 GRACE_S = 30
 USER = 65532
 WRITABLE = "/tmp"
+SIGNING_FOLDER, SIGNING_KEY = "/etc/collage-signing", "key.pem"
 LABEL = "collage.dev"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
@@ -181,8 +184,22 @@ def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSetting
             seccomp_profile=V1SeccompProfile(type="RuntimeDefault"),
         ),
         containers=[_container(task, environment, settings)],
-        volumes=[V1Volume(name="scratch", empty_dir=V1EmptyDirVolumeSource())],
+        volumes=[
+            V1Volume(name="scratch", empty_dir=V1EmptyDirVolumeSource()),
+            *_signing_volumes(task, settings),
+        ],
     )
+
+
+def _signing_volumes(task: Task, settings: ClusterSettings) -> list[V1Volume]:
+    """The key that signs: for the pods that publish, and for no others."""
+    if task.kind is not Kind.FINISH or settings.signing is None:
+        return []
+    key = V1KeyToPath(key=settings.signing.key, path=SIGNING_KEY)
+    secret = V1SecretVolumeSource(
+        secret_name=settings.signing.name, items=[key], default_mode=0o440
+    )
+    return [V1Volume(name="signing", secret=secret)]
 
 
 def _container(
@@ -192,13 +209,20 @@ def _container(
         V1EnvFromSource(secret_ref=V1SecretEnvSource(name=name))
         for name in settings.env_from_secrets
     ]
+    signing = _signing_volumes(task, settings)
     return V1Container(
         name=CONTAINER,
         image=settings.controller_image if task.compiles else settings.measure_image,
         image_pull_policy=settings.image_pull_policy or None,
         command=list(task.command) or None,
         args=list(task.arguments),
-        env=_environment_variables(environment),
+        env=[
+            *_environment_variables(environment),
+            *(
+                V1EnvVar(name="COLLAGE_SIGN_KEY", value=f"{SIGNING_FOLDER}/{SIGNING_KEY}")
+                for _ in signing
+            ),
+        ],
         env_from=secrets or None,
         resources=_resources(environment),
         security_context=V1SecurityContext(
@@ -206,7 +230,13 @@ def _container(
             read_only_root_filesystem=True,
             capabilities=V1Capabilities(drop=["ALL"]),
         ),
-        volume_mounts=[V1VolumeMount(name="scratch", mount_path=WRITABLE)],
+        volume_mounts=[
+            V1VolumeMount(name="scratch", mount_path=WRITABLE),
+            *(
+                V1VolumeMount(name=one.name, mount_path=SIGNING_FOLDER, read_only=True)
+                for one in signing
+            ),
+        ],
         termination_message_policy="FallbackToLogsOnError",
     )
 

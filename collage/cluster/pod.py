@@ -28,6 +28,7 @@ from collage.pipeline.request import CompileRequest, read_request
 from collage.pipeline.site import LocalSite, node_facts
 from collage.report.terminal import Progress
 from collage.store import open_store
+from collage.store.aliases import AliasSigning
 
 FLUSH_S = 2.0
 
@@ -71,9 +72,17 @@ def answer_probe(address: str, request_digest: str, answer: str) -> None:
 
 
 def answer_finish(
-    address: str, request_digest: str, environment: str, answer: str, scratch: Path
+    address: str,
+    request_digest: str,
+    environment: str,
+    answer: str,
+    scratch: Path,
+    signing: AliasSigning | None = None,
 ) -> None:
     """Finish the request on this node and write the result into the store under `answer`.
+
+    Args:
+        signing: signs the bundle, if there is a key.
 
     Raises:
         NodeError: this is not the environment (a digest) that was searched for.
@@ -89,7 +98,7 @@ def answer_finish(
             f"{found.digest[:12]} ({found.cpu}, {found.cores} cores{device}): narrow the node "
             "selector so that all nodes are alike"
         )
-    result = LocalSite(address, scratch).finish(request, Progress())
+    result = LocalSite(address, scratch, signing).finish(request, Progress())
     store.create(answer, result.model_dump_json().encode())
 
 

@@ -8,6 +8,15 @@ from collage.cluster.environments import DEFAULT_FILE
 from collage.settings import CollageSettings
 
 
+class SigningSecret(BaseModel):
+    """A Secret's name, and the name in it of the private key (Ed25519, PEM)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    key: str = "key.pem"
+
+
 class ClusterSettings(BaseModel):
     """Where Jobs are made and what they run.
 
@@ -17,6 +26,7 @@ class ClusterSettings(BaseModel):
         controller_image: finishes (assembles, compares, publishes) on the node that serves.
         service_account: of the pods; they mount no token of it, but clouds give it access to the store.
         env_from_secrets: Secrets whose keys are the pods' environment: the store's credentials.
+        signing: what finishing pods alone mount to sign bundles with; None signs none.
         image_pull_policy: "" leaves it to Kubernetes.
         poll_s: seconds between two looks at a Job, on average.
     """
@@ -28,6 +38,7 @@ class ClusterSettings(BaseModel):
     controller_image: str
     service_account: str = "default"
     env_from_secrets: tuple[str, ...] = ()
+    signing: SigningSecret | None = None
     image_pull_policy: str = ""
     poll_s: float = Field(default=8.0, gt=0)
 

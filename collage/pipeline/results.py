@@ -23,12 +23,19 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from collage.bundle.manifest import Manifest
-from collage.errors import StoreError
+from collage.errors import BundleError, StoreError
 from collage.pipeline.request import CompileRequest, CompileResult, NodeFacts
-from collage.store.aliases import move_alias, read_alias
+from collage.store.aliases import read_record
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import is_digest, seal, unseal
-from collage.store.bundles import bundle_key, read_bundle, require_proven
+from collage.store.bundles import (
+    BundleSigning,
+    assign_alias,
+    bundle_key,
+    read_bundle,
+    require_proven,
+    sign_published,
+)
 
 ATTEMPTS = 10
 """Of recording a result; each that fails means that somebody else recorded one."""
@@ -83,25 +90,37 @@ def claim_result(
     )
 
 
-def promote(store: Store, alias: str, facts: NodeFacts, result: CompileResult) -> Promotion:
+def promote(
+    store: Store,
+    alias: str,
+    facts: NodeFacts,
+    result: CompileResult,
+    signing: BundleSigning | None = None,
+) -> Promotion:
     """Let `alias` stand for the result's bundle if that is better than what it stands for.
 
     Args:
         alias: of one version of a model on one environment, so that latencies compare.
+        signing: sign the bundle as this version, and the move; a record that no trusted key signed
+            then counts as none.
 
     Raises:
         UnprovenError: the bundle is not proven as fast as the original frameworks.
+        BundleError: `signing`, and no trusted key signed the bundle as this model.
         StoreError: the store fails, or somebody else moved the alias at this moment.
     """
     require_proven(store, BlobDigest(result.bundle))
-    now = read_alias(store, alias)
-    if now and now.bundle == result.bundle:
-        return Promotion(now.bundle, False, "it stands there already")
-    standing = _manifest(store, now.bundle) if now else None
+    now = _standing(store, alias, signing)
+    if now == result.bundle:
+        return Promotion(now, False, "it stands there already")
+    standing = _manifest(store, now) if now else None
     better, reason = is_better(facts, result, standing)
     if not better:
-        return Promotion(now.bundle if now else "", False, reason)
-    moved = move_alias(store, alias, BlobDigest(result.bundle), now.bundle if now else None)
+        return Promotion(now or "", False, reason)
+    bundle = BlobDigest(result.bundle)
+    if signing:
+        sign_published(store, bundle, signing)
+    moved = assign_alias(store, alias, bundle, now, signing=signing.aliases if signing else None)
     return Promotion(result.bundle, moved, reason)
 
 
@@ -138,6 +157,14 @@ def _changed_toolchain(standing: Manifest, facts: NodeFacts) -> str:
         if now != then:
             return f"{then}, and the node has {now or 'none'}"
     return ""
+
+
+def _standing(store: Store, alias: str, signing: BundleSigning | None) -> BlobDigest | None:
+    try:
+        record = read_record(store, alias, signing.aliases.keys if signing else None)
+    except BundleError:
+        return None
+    return record.bundle if record else None
 
 
 def _manifest(store: Store, bundle: BlobDigest) -> Manifest | None:

@@ -40,8 +40,10 @@ from collage.report.data import Summary
 from collage.report.terminal import Progress
 from collage.search.function import FunctionSearch
 from collage.store import open_store
+from collage.store.aliases import AliasSigning
 from collage.store.blobs import digest_of
-from collage.store.bundles import MANIFEST, bundle_files, publish_bundle
+from collage.store.bundles import MANIFEST, BundleSigning, bundle_files, publish_bundle
+from collage.store.statement import SignedModel
 
 OpenMeasurer = Callable[[Model, Function, Session], SearchMeasurer]
 """Makes the measurer of one function's search."""
@@ -70,10 +72,11 @@ class Site(Protocol):
 class LocalSite:
     """A site that is this machine."""
 
-    def __init__(self, store: str, cache_dir: Path) -> None:
-        """Name the shared store's address and the folder of the local one."""
+    def __init__(self, store: str, cache_dir: Path, signing: AliasSigning | None = None) -> None:
+        """Name the shared store's address, the folder of the local one, and what signs bundles."""
         self._store = store
         self._cache_dir = cache_dir
+        self._signing = signing
 
     def describe(self, request: CompileRequest) -> NodeFacts:
         return node_facts(request)
@@ -102,8 +105,13 @@ class LocalSite:
             made = _result(summary, digest_of(manifest), bundle_files(manifest)["report.html"])
             counts = claim_result(store, request, facts, made)
             if counts == made:
-                publish_bundle(store, output)
+                publish_bundle(store, output, signing=self._bundle_signing(request))
             return counts
+
+    def _bundle_signing(self, request: CompileRequest) -> BundleSigning | None:
+        if self._signing is None:
+            return None
+        return BundleSigning(self._signing, SignedModel.of_registry(request.name))
 
     def _options(self, request: CompileRequest) -> Options:
         return request.compile_options(self._store, self._cache_dir)

@@ -7,7 +7,7 @@ It is an in-toto Statement v1 with SLSA's provenance, in a DSSE envelope, beside
 bundle, and one bundle can be signed for several models. `collage.store.statement` writes it.
 
     keys = configured_keys()                     # of --verify-key or COLLAGE_VERIFY_KEYS
-    manifest = verify_statement(lambda name: (folder / name).read_bytes(), os.listdir(folder), keys)
+    manifest = verify_statement(folder.read, folder.names(), keys)     # a `BundleFolder`
 
 The bytes that are returned are those that were verified: parse these, not the file once more.
 """
@@ -33,7 +33,6 @@ __all__ = [
     "is_statement",
     "trusted_keys",
     "verified_statement",
-    "verify_folder",
     "verify_statement",
 ]
 
@@ -115,35 +114,22 @@ def verified_statement(
     )
 
 
-def verify_folder(folder: Path, keys: TrustedKeys) -> bytes:
-    """Return the verified bytes of the manifest of the bundle in `folder`.
-
-    Raises:
-        BundleError: as `verify_statement`, or there is no such folder.
-    """
-    try:
-        names = os.listdir(folder)
-    except OSError as error:
-        raise BundleError(f"{folder} holds no bundle: {error.strerror}") from None
-    try:
-        return verify_statement(lambda name: (folder / name).read_bytes(), names, keys)
-    except BundleError as error:
-        raise BundleError(f"{folder}: {error}") from None
-
-
 def configured_keys(paths: Sequence[Path] = ()) -> TrustedKeys | None:
     """Return the keys in `paths`, else those of COLLAGE_VERIFY_KEYS; None, and say so once, without.
 
     Raises:
         OptionError: a source of keys that is named holds none.
     """
-    sources = list(paths) or [
-        Path(one) for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one
-    ]
+    sources = list(paths) or named_sources(os.environ.get(VARIABLE, ""))
     if sources:
         return trusted_keys(sources)
     _say_unverified()
     return None
+
+
+def named_sources(text: str) -> list[Path]:
+    """The files and folders of public keys in a setting, where colons separate them."""
+    return [Path(one) for one in text.split(os.pathsep) if one]
 
 
 def is_statement(name: str) -> bool:

@@ -14,10 +14,13 @@ signed, the counter of the one before it counts only if that is signed by a trus
 who writes to the store could drive it to its end.
 """
 
+import hashlib
 import json
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import uuid4
 
 from collage.errors import BundleError, StoreError
@@ -29,7 +32,7 @@ from collage.runtime.envelope import (
     unverified_payload,
 )
 from collage.runtime.signature import is_alias_of
-from collage.runtime.trust import TrustedKeys, only_key
+from collage.runtime.trust import TrustedKeys, only_key, trusted_keys
 from collage.store.base import BlobDigest, Store, Version
 from collage.store.blobs import READS, is_digest, seal, unseal
 
@@ -39,6 +42,7 @@ MAX_COUNTER = 1 << 53
 """What JSON's numbers hold exactly: one move a second for 285 million years."""
 
 _FOLDER, _SUFFIX = "aliases/", ".json"
+_MAX_PART = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,13 @@ class AliasSigning:
 
     signer: Signer
     keys: TrustedKeys
+
+    @classmethod
+    def configured(cls, key: Path | None, trusted: Sequence[Path]) -> "AliasSigning | None":
+        """Sign with the key in this file; None without one. Raises OptionError for a bad key."""
+        if key is None:
+            return None
+        return cls.by(Signer(key), trusted_keys(trusted) if trusted else None)
 
     @classmethod
     def by(cls, signer: Signer, keys: TrustedKeys | None = None) -> "AliasSigning":
@@ -162,6 +173,18 @@ def remove_alias(
         StoreError: the alias stands for another bundle than `expected`, or the store fails.
     """
     return _swap(store, name, None, expected, signing, "")
+
+
+def slug(text: str) -> str:
+    """Write `text` as one part of a store's key; what had to change gets a digest of the original.
+
+    >>> slug("resnet18"), slug("my model")
+    ('resnet18', 'my-model-76eeb0')
+    """
+    safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).lstrip(".")[:_MAX_PART]
+    if safe == text:
+        return text
+    return f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 def _swap(

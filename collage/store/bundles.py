@@ -40,7 +40,7 @@ from collage.store.cache import BundleCache
 from collage.store.folder import check_output, replace_folder, write_durably
 from collage.store.scratch import scratch_folder
 from collage.store.seen import Verification, check_newest
-from collage.store.statement import SignedModel, sign_bundle
+from collage.store.statement import SignedModel, sign_bundle, signed_statement
 
 MANIFEST = "manifest.json"
 AT_ONCE = 4
@@ -125,6 +125,19 @@ def assign_alias(
         return move_alias(store, name, bundle, expected)
     found = _published_statement(store, bundle, signing.keys, name)
     return move_alias(store, name, bundle, expected, signing=signing, model=found.model)
+
+
+def sign_published(store: Store, bundle: BlobDigest, signing: BundleSigning) -> None:
+    """Add a statement to a bundle in a store, of which a trusted key has already said the same model.
+
+    Raises:
+        BundleError: no trusted key signed it as this model.
+        StoreError: there is no such bundle, or the store fails.
+    """
+    model, by = signing.model, signing.aliases
+    found = _published_statement(store, bundle, by.keys, model.name)
+    name, content = signed_statement(found.manifest, by.signer, model)
+    store.create(f"{_SIGNATURES}{bundle}/{name}", content)
 
 
 def _published_statement(

@@ -19,6 +19,7 @@ from pathlib import Path
 from collage.errors import BundleError
 from collage.runtime.envelope import STATEMENT, Signer
 from collage.runtime.signature import MANIFEST, PREDICATE_TYPE, STATEMENT_TYPE
+from collage.store.aliases import slug
 from collage.store.folder import flush_folder, write_durably
 
 BUILD_TYPE = "https://collage.dev/compile/v1"
@@ -45,6 +46,11 @@ class SignedModel:
     version: str = ""
     registered: str = ""
 
+    @classmethod
+    def of_registry(cls, name: str, version: str = "") -> "SignedModel":
+        """The model of this name in a registry, as aliases of the pipeline name it."""
+        return cls(slug(name), version, name)
+
 
 def sign_bundle(folder: Path, signer: Signer, model: SignedModel) -> Path:
     """Write a signed statement beside the bundle's manifest; return its file.
@@ -53,14 +59,21 @@ def sign_bundle(folder: Path, signer: Signer, model: SignedModel) -> Path:
         BundleError: the folder holds no bundle, or cannot be written.
     """
     try:
-        payload = statement((folder / MANIFEST).read_bytes(), model)
-        digest = hashlib.sha256(payload).hexdigest()
-        file = folder / f"statement.{signer.key_id[:16]}.{digest[:16]}.dsse.json"
-        write_durably(file, signer.sign(STATEMENT, payload))
+        name, content = signed_statement((folder / MANIFEST).read_bytes(), signer, model)
+        file = folder / name
+        write_durably(file, content)
         flush_folder(folder)
     except OSError as error:
         raise BundleError(f"{folder} cannot be signed: {error.strerror or error}") from error
     return file
+
+
+def signed_statement(manifest: bytes, signer: Signer, model: SignedModel) -> tuple[str, bytes]:
+    """Return the name and content of a signed statement's file. BundleError: that is no manifest."""
+    payload = statement(manifest, model)
+    digest = hashlib.sha256(payload).hexdigest()
+    name = f"statement.{signer.key_id[:16]}.{digest[:16]}.dsse.json"
+    return name, signer.sign(STATEMENT, payload)
 
 
 def model_file(folder: Path) -> str:

@@ -9,7 +9,7 @@ from kubernetes.client import ApiClient
 
 from collage.cluster.environments import MeasuringEnvironment, parse_environments
 from collage.cluster.manifests import Kind, Task, job_manifest
-from collage.cluster.settings import ClusterSettings
+from collage.cluster.settings import ClusterSettings, SigningSecret
 from collage.errors import OptionError
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -173,3 +173,24 @@ def test_pods_that_build_need_no_gpu_and_keep_off_nodes_where_something_is_timed
 def test_a_wrong_environment_is_named(content, message):
     with pytest.raises(OptionError, match=message):
         parse_environments(content, "here")
+
+
+def test_only_finishing_pods_mount_the_key_that_signs():
+    signing = SigningSecret(name="signing", key="private")
+    settings = SETTINGS.model_copy(update={"signing": signing})
+    for task in (MEASURE, BUILD, FINISH):
+        with ApiClient() as api:
+            made = api.sanitize_for_serialization(job_manifest(task, PLAIN, settings))
+        pod = made["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        secrets = [one["secret"] for one in pod["volumes"] if "secret" in one]
+        mounts = [one for one in container["volumeMounts"] if one["name"] == "signing"]
+        keys = [one for one in container["env"] if one["name"] == "COLLAGE_SIGN_KEY"]
+        if task is not FINISH:
+            assert not secrets + mounts + keys
+            continue
+        items = [{"key": "private", "path": "key.pem"}]
+        assert secrets == [{"secretName": "signing", "items": items, "defaultMode": 0o440}]
+        (mount,) = mounts
+        assert mount["readOnly"] is True
+        assert keys[0]["value"] == f"{mount['mountPath']}/key.pem"

@@ -33,6 +33,7 @@ from tests.registry.conftest import MlflowUser, mlflow_site  # noqa: F401
 from tests.servers.receiver import SECRET, wait_for
 from tests.store import versitygw
 from tests.store.conftest import bucket, credentials, s3_address, s3_server  # noqa: F401
+from tests.support.keys import make_key
 
 MODELS = os.environ.get("COLLAGE_E2E_MODELS", "small").split(",")
 WORK_S = 900.0
@@ -44,7 +45,12 @@ def secret(name, values):
 
 
 @pytest.fixture
-def namespace(plane, name, place):
+def signing(tmp_path):
+    return make_key(tmp_path)
+
+
+@pytest.fixture
+def namespace(plane, name, place, signing):
     place.prepare()
     made = f"e2e-{type(place).__name__.lower()}-{name.replace('_', '-')}"
     plane.make_namespace(made, {"pod-security.kubernetes.io/enforce": "restricted"})
@@ -56,6 +62,11 @@ def namespace(plane, name, place):
         core = client.CoreV1Api(api)
         core.create_namespaced_secret(made, secret("store", store))
         core.create_namespaced_secret(made, secret("webhook", {"secret": SECRET}))
+        core.create_namespaced_secret(
+            made, secret("signing", {"key.pem": signing.private.read_text()})
+        )
+        public = {"metadata": {"name": "trusted"}, "data": {"key.pub": signing.public.read_text()}}
+        core.create_namespaced_config_map(made, public)
         yield made
         core.delete_namespace(made)
 
@@ -72,6 +83,7 @@ def chart_values(place, server, mlflow_site, s3_address):  # noqa: F811
         "image": {"repository": place.repository, "tag": place.tag},
         "store": {"uri": place.reach(s3_address), "existingSecret": "store"},
         "prefect": {"apiUrl": place.reach(server.url), "workPool": "e2e"},
+        "signing": {"existingSecret": "signing"},
         "registry": {"uri": "mlflow://", "trackingUri": place.reach(mlflow_site.url)},
         "measuring": {"environments": {"cpu": environment}},
         "worker": worker,
@@ -164,7 +176,7 @@ def test_one_alias_makes_a_proven_bundle(
         bundle = f"{name}/optimized/cpu"
     else:  # microseconds, on a machine that runs other tests: the gate may find them slower
         assert (name, tags()["collage.status"]) == ("small", "not-faster"), tags()
-    folder = fetched(place.reach(s3_address), bundle, tmp_path / "bundle")
+    folder = fetched(place.reach(s3_address), bundle, tmp_path / "bundle", signing.public)
     loaded = collage.load(folder)
     loaded.check()
     serves(plane, place, namespace, loaded, place.reach(s3_address), bundle)
@@ -175,10 +187,11 @@ def test_one_alias_makes_a_proven_bundle(
         assert SECRET not in text
 
 
-def fetched(store, bundle, folder):
+def fetched(store, bundle, folder, key):
     """Fetch a bundle as a serving team does; returns its folder."""
     subprocess.run(
-        [sys.executable, "-m", "collage", "fetch", store, "--alias", bundle, str(folder), "--no-cache"],
+        [sys.executable, "-m", "collage", "fetch", store, "--alias", bundle, str(folder),
+         "--cache-dir", str(folder.parent / "cache"), "--verify-key", str(key)],
         check=True, timeout=120,
     )  # fmt: skip
     return folder
@@ -229,7 +242,11 @@ def serving_pod(place, store, bundle):
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
+        "env": [{"name": "COLLAGE_VERIFY_KEYS", "value": "/etc/collage-trusted"}],
+        "volumeMounts": [
+            {"name": "scratch", "mountPath": "/tmp"},
+            {"name": "trusted", "mountPath": "/etc/collage-trusted", "readOnly": True},
+        ],
     }  # fmt: skip
     return {
         "metadata": {"name": "serve", "labels": {"app.kubernetes.io/component": "serve"}},
@@ -241,7 +258,10 @@ def serving_pod(place, store, bundle):
                 "runAsNonRoot": True, "fsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"},
             },
             "containers": [container],
-            "volumes": [{"name": "scratch", "emptyDir": {}}],
+            "volumes": [
+                {"name": "scratch", "emptyDir": {}},
+                {"name": "trusted", "configMap": {"name": "trusted"}},
+            ],
         },
     }  # fmt: skip
 

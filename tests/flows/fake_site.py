@@ -7,7 +7,9 @@ from collage.cost import Environment
 from collage.pipeline.request import CompileResult, FunctionFacts, NodeFacts, PlanFacts, SearchFacts
 from collage.store import open_store
 from collage.store.blobs import digest_of
-from collage.store.bundles import MANIFEST, publish_bundle
+from collage.store.bundles import MANIFEST, BundleSigning, publish_bundle
+from collage.store.statement import SignedModel
+from flows.settings import flow_settings
 
 
 class FakeSite:
@@ -17,6 +19,7 @@ class FakeSite:
         self.store, self.folder, self.names = store, folder, functions
         self.errors = {}
         self.driver = {}
+        self.signs = True
         self.calls = []
         self.requests = []
         self._made = 0
@@ -49,7 +52,12 @@ class FakeSite:
             self._made += 1
             folder = self.folder / f"bundle-{self._made}"
         latency_s = 1e-3 / self._made
-        bundle = publish_bundle(open_store(self.store), _bundle(folder, latency_s)).digest
+        signing = flow_settings().signing()
+        by = BundleSigning(signing, SignedModel.of_registry(request.name)) if signing else None
+        made = _bundle(folder, latency_s)
+        bundle = publish_bundle(
+            open_store(self.store), made, signing=by if self.signs else None
+        ).digest
         times = {"collage": latency_s, "onnxruntime": 1.25 * latency_s, "openvino": None}
         function = FunctionFacts(
             function="main", verdict="not slower", predicted_s=1e-3, latency_s=times

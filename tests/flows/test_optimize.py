@@ -8,10 +8,14 @@ import pytest
 
 from collage.errors import GateError, MeasureError, ModelError, StoreError, UnprovenError
 from collage.registry import VersionStatus
+from collage.runtime.signature import trusted_keys
 from collage.store import open_store
 from collage.store.aliases import list_aliases, read_alias
+from collage.store.bundles import fetch_bundle
+from collage.store.seen import Verification
 from tests.flows.fake_site import FakeSite, registered
 from tests.pipeline.test_compile import small_model
+from tests.support.keys import make_key
 
 pytest.importorskip("prefect")
 
@@ -59,6 +63,28 @@ def test_every_environment_gets_a_bundle_and_the_version_its_alias(site, registr
     assert status.status == "optimized"
     assert status.speedup == 1.25
     assert {pair.partition("=")[0] for pair in status.environment.split(",")} == {"a", "b"}
+
+
+def test_with_a_key_bundles_and_aliases_are_signed(site, registry, settings, tmp_path, monkeypatch):
+    key = make_key(tmp_path)
+    monkeypatch.setenv("COLLAGE_SIGN_KEY", str(key.private))
+    state = optimize("small", "1")
+    assert state.is_completed(), state
+    store = open_store(settings.store)
+    checks = Verification(trusted_keys([key.public]), tmp_path / "seen")
+    for name in ("small/1/a", "small/optimized/b"):
+        fetch_bundle(store, name, tmp_path / "out", verification=checks)
+
+
+def test_a_bundle_that_its_site_did_not_sign_gets_no_alias(
+    site, registry, settings, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("COLLAGE_SIGN_KEY", str(make_key(tmp_path).private))
+    site.signs = False
+    state = optimize("small", "1")
+    assert state.is_failed()
+    assert "not signed" in state.message
+    assert list(list_aliases(open_store(settings.store))) == []
 
 
 def test_unchanged_it_asks_the_nodes_and_does_nothing_else(site, registry):

@@ -16,15 +16,16 @@ from tests.servers import binaries
 CHART = Path(__file__).parents[2] / "helm" / "collage"
 EXAMPLES = sorted(file.stem for file in (CHART / "examples").glob("*.yaml"))
 HELM3 = binaries.Recipe("helm.sh/helm/v3", "v3.22.0", "helm.sh/helm/v3/cmd/helm")
-THREE: Mapping[str, Any] = {
+ENOUGH: Mapping[str, Any] = {
     "image": {"repository": "registry.example.com/collage"},
     "store": {"uri": "s3://models/collage"},
     "prefect": {"apiUrl": "http://prefect-server.prefect:4200/api"},
+    "signing": {"existingSecret": "signing"},
 }
 """The values that are enough."""
 ALL: Mapping[str, Any] = {
-    **THREE,
-    "store": {**THREE["store"], "existingSecret": "store"},
+    **ENOUGH,
+    "store": {**ENOUGH["store"], "existingSecret": "store"},
     "receiver": {"existingSecret": "webhook"},
     "podDisruptionBudget": {"enabled": True},
 }

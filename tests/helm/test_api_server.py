@@ -360,7 +360,7 @@ def test_hooks_and_tests_run_on_a_node(plane, namespace, helm4, tmp_path):
     from tests.servers.node import Node
 
     before = objects(plane, namespace)
-    values = {**charts.THREE, "store": {"uri": str(tmp_path / "store")}, "worker": {"replicas": 0}}
+    values = {**charts.ENOUGH, "store": {"uri": str(tmp_path / "store")}, "worker": {"replicas": 0}}
     values["setup"] = {"enabled": False}
     repository = values["image"]["repository"]
     images = {f"{repository}/{one}:0.1.0": [sys.executable] for one in ("controller", "measure")}

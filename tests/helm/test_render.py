@@ -1,6 +1,7 @@
 """What the chart makes, offline: valid for every version of Kubernetes, restricted, without secrets."""
 
 import json
+from pathlib import Path
 
 import helm_python
 import kubernetes_validate
@@ -9,6 +10,7 @@ import yaml
 
 from collage.cluster.environments import MeasuringEnvironment, parse_environments
 from collage.cluster.manifests import Kind, Task, job_manifest
+from collage.cluster.settings import SigningSecret
 from collage.store.open import parse_s3
 from flows.settings import FlowSettings
 from tests.helm import charts
@@ -17,7 +19,7 @@ from tests.servers.fixtures import or_skip
 VERSIONS = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "LocalQueue", "ExternalSecret"}
 VALUES = {name: charts.example(name) for name in charts.EXAMPLES} | {
-    "three": charts.THREE,
+    "enough": charts.ENOUGH,
     "all": charts.ALL,
 }
 
@@ -44,7 +46,7 @@ def test_manifests_are_valid_strictly(name, version):
 
 
 def test_validation_refuses_what_it_must():
-    manifests = charts.render(charts.THREE)
+    manifests = charts.render(charts.ENOUGH)
     worker = next(one for one in manifests if one["kind"] == "Deployment")
     worker["spec"]["template"]["spec"]["containers"][0]["securtyContext"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -118,6 +120,7 @@ def test_no_secret_is_in_any_manifest(name):
             for one in container.get("env", ()):
                 secret = any(word in one["name"] for word in ("KEY", "PASSWORD", "TOKEN", "AUTH"))
                 secret = secret or one["name"].endswith("SECRET")
+                secret = secret and not one.get("value", "").startswith("/etc/collage-")
                 assert not (secret and "value" in one), one["name"]
 
 
@@ -164,9 +167,52 @@ def test_a_program_gets_the_secrets_that_it_uses_and_no_others():
     assert found["collage-test-store"] == {"store"}
 
 
+def mounted(values, volume):
+    """Names of the pods with the volume, all of whose mounts are read-only."""
+    found = set()
+    for name, pod in charts.pods(charts.render(values)):
+        if volume in {one["name"] for one in pod["volumes"]}:
+            found.add(name)
+        for container in pod["containers"]:
+            for one in container["volumeMounts"]:
+                assert one["name"] != volume or one["readOnly"] is True
+    return found
+
+
+def test_the_key_that_signs_is_mounted_in_the_worker_alone():
+    values = {**charts.ALL, "signing": {"existingSecret": "keys", "secretKey": "private"}}
+    assert mounted(values, "signing") == {"collage-worker"}
+    assert mounted(values, "trusted") == set()
+    pod = dict(charts.pods(charts.render(values)))["collage-worker"]
+    (secret,) = [one["secret"] for one in pod["volumes"] if one["name"] == "signing"]
+    items = [{"key": "private", "path": "key.pem"}]
+    assert secret == {"secretName": "keys", "defaultMode": 0o440, "items": items}
+    values["signing"]["trustedKeys"] = "public"
+    assert mounted(values, "trusted") == {"collage-worker"}
+    assert mounted({**charts.ALL, "signing": {"enabled": False}}, "signing") == set()
+
+
+@pytest.mark.parametrize(
+    ("signing", "expected", "file"),
+    [
+        ({"existingSecret": "keys", "secretKey": "private"},
+         SigningSecret(name="keys", key="private"), Path("/etc/collage-signing/key.pem")),
+        ({"enabled": False}, None, None),
+    ],
+)  # fmt: skip
+def test_the_worker_tells_finishing_pods_of_the_key(monkeypatch, signing, expected, file):
+    pod = dict(charts.pods(charts.render({**charts.ENOUGH, "signing": signing})))["collage-worker"]
+    for one in pod["containers"][0]["env"]:
+        if one["name"].startswith("COLLAGE_"):
+            monkeypatch.setenv(one["name"], one.get("value", "x"))
+    settings = FlowSettings.load()
+    assert settings.cluster.signing == expected
+    assert settings.sign_key == file
+
+
 def test_the_receiver_has_no_account_that_reaches_the_store():
     """A cloud gives a role to an account: the annotations of the chart's two are for the store."""
-    values = {**charts.ALL, "image": {**charts.THREE["image"], "pullSecrets": ["pull"]}}
+    values = {**charts.ALL, "image": {**charts.ENOUGH["image"], "pullSecrets": ["pull"]}}
     pod = dict(charts.pods(charts.render(values)))["collage-receiver"]
     assert "serviceAccountName" not in pod
     assert pod["imagePullSecrets"] == [{"name": "pull"}]
@@ -178,7 +224,7 @@ def test_the_receiver_runs_where_a_secret_is_given():
         for one in charts.render(values)
         if one["metadata"]["name"].endswith("-receiver")
     ]
-    assert kinds(charts.THREE) == []
+    assert kinds(charts.ENOUGH) == []
     assert sorted(kinds(charts.ALL)) == [
         "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service",
     ]  # fmt: skip
@@ -193,7 +239,7 @@ def test_the_receiver_runs_where_a_secret_is_given():
     ],
 )  # fmt: skip
 def test_networks_open_the_ports_of_the_addresses(store, prefect, ports):
-    values = {**charts.THREE, "store": {"uri": store}, "prefect": {"apiUrl": prefect}}
+    values = {**charts.ENOUGH, "store": {"uri": store}, "prefect": {"apiUrl": prefect}}
     policies = {
         one["metadata"]["name"]: one["spec"]
         for one in charts.render(values)
@@ -224,7 +270,9 @@ def test_the_environments_reach_the_worker_as_given():
 
 
 def test_notes_say_the_next_command_and_warn():
-    assert "helm test collage --namespace ns" in charts.notes(charts.THREE)
+    assert "helm test collage --namespace ns" in charts.notes(charts.ENOUGH)
+    assert "decides what servers run" not in charts.notes(charts.ENOUGH)
+    assert "decides what servers run" in charts.notes(charts.example("laptop"))
     assert "has no Kueue" in charts.notes(charts.example("kueue"))
     said = charts.notes(charts.example("nvidia-gpu"))
     assert "kubectl get nodes -l nvidia.com/gpu.product=" in said
@@ -248,7 +296,7 @@ def test_the_network_of_job_pods_is_theirs_by_the_labels_that_jobs_have():
 
     policies = {
         one["metadata"]["name"]: one["spec"]["podSelector"].get("matchExpressions", [])
-        for one in charts.render(charts.THREE)
+        for one in charts.render(charts.ENOUGH)
         if one["kind"] == "NetworkPolicy"
     }
     wanted = {one["key"]: one["values"] for one in policies["collage-measure"]}

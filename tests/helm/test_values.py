@@ -1,4 +1,4 @@
-"""Values: three are enough, typos are refused, and the page about them is current."""
+"""Values: four are enough, typos are refused, and the page about them is current."""
 
 import importlib.util
 import re
@@ -12,9 +12,9 @@ from tests.helm import charts
 
 
 def merged(*path_and_value):
-    """The three values, and one more at a path."""
+    """The four values, and one more at a path."""
     *path, value = path_and_value
-    values = {key: dict(content) for key, content in charts.THREE.items()}
+    values = {key: dict(content) for key, content in charts.ENOUGH.items()}
     inner = values
     for key in path[:-1]:
         inner = inner.setdefault(key, {})
@@ -22,11 +22,24 @@ def merged(*path_and_value):
     return values
 
 
-@pytest.mark.parametrize("missing", ["image", "store", "prefect"])
-def test_each_of_the_three_is_asked_for(missing):
-    values = {key: content for key, content in charts.THREE.items() if key != missing}
+@pytest.mark.parametrize("missing", ["image", "store", "prefect", "signing"])
+def test_each_of_the_four_is_asked_for(missing):
+    values = {key: content for key, content in charts.ENOUGH.items() if key != missing}
     with pytest.raises(helm_python.HelmError, match=rf"{missing}\.\w+ is required"):
         charts.render(values)
+
+
+def test_without_a_key_it_says_how_one_is_made():
+    values = {key: content for key, content in charts.ENOUGH.items() if key != "signing"}
+    with pytest.raises(helm_python.HelmError) as raised:
+        charts.render(values, namespace="team")
+    for command in (
+        "openssl genpkey -algorithm ed25519 -out key.pem",
+        "kubectl create secret generic collage-signing --namespace team --from-file=key.pem=key.pem",
+        "--set signing.existingSecret=collage-signing",
+        "--set signing.enabled=false",
+    ):
+        assert command in str(raised.value)
 
 
 def _objects(schema, path=()):

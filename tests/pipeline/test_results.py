@@ -1,5 +1,6 @@
 """Finished once, recorded before it is published, and used only when it is better."""
 
+import base64
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,13 +8,18 @@ import pytest
 
 from collage.bundle.manifest import Manifest
 from collage.cost import Environment
+from collage.errors import BundleError
 from collage.pipeline.request import CompileRequest, CompileResult, FunctionFacts, NodeFacts
 from collage.pipeline.results import claim_result, is_better, node_digest, promote, read_result
 from collage.store import open_store
-from collage.store.aliases import read_alias
+from collage.store.aliases import AliasSigning, move_alias, read_alias, read_record
+from collage.store.base import BlobDigest
 from collage.store.blobs import digest_of
-from collage.store.bundles import publish_bundle
+from collage.store.bundles import BundleSigning, fetch_bundle, publish_bundle
+from collage.store.seen import Verification
+from collage.store.statement import SignedModel
 from tests.flows.fake_site import gate_entry
+from tests.support.keys import make_key
 
 REQUEST = CompileRequest(name="m", model="0" * 64)
 
@@ -59,7 +65,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def publish(store, tmp_path):
-    def make(seconds=1e-3, verdict="not slower"):
+    def make(seconds=1e-3, verdict="not slower", signing=None):
         folder = tmp_path / f"bundle-{seconds}"
         folder.mkdir()
         (folder / "model.so").write_bytes(b"code")
@@ -67,7 +73,7 @@ def publish(store, tmp_path):
         (folder / "manifest.json").write_text(
             json.dumps(manifest(seconds, files=files, verdict=verdict))
         )
-        return publish_bundle(store, folder).digest
+        return publish_bundle(store, folder, signing=signing).digest
 
     return make
 
@@ -153,3 +159,35 @@ def test_an_alias_moves_to_what_is_better_and_no_further(store, publish):
     assert (kept.moved, kept.bundle) == (False, first.bundle)
     assert promote(store, "m/1/a", facts(), faster).moved
     assert read_alias(store, "m/1/a").previous == first.bundle
+
+
+def test_a_promoted_bundle_is_signed_as_its_version(store, publish, tmp_path):
+    by = AliasSigning.by(make_key(tmp_path).signer)
+    made = result(publish(signing=BundleSigning(by, SignedModel("m"))))
+    version = BundleSigning(by, SignedModel("m", "7"))
+    assert promote(store, "m/7/a", facts(), made, version).moved
+    assert not promote(store, "m/7/a", facts(), made, version).moved
+    checks = Verification(by.keys, tmp_path / "seen")
+    fetch_bundle(store, "m/7/a", tmp_path / "out", verification=checks)
+    texts = [
+        base64.b64decode(json.loads(file.read_bytes())["payload"])
+        for file in (tmp_path / "out").glob("statement.*")
+    ]
+    assert sorted(b'"version": "7"' in text for text in texts) == [False, True]
+
+
+def test_what_the_finish_did_not_sign_is_not_promoted(store, publish, tmp_path):
+    by = AliasSigning.by(make_key(tmp_path).signer)
+    forged = result(publish())
+    with pytest.raises(BundleError, match="not signed"):
+        promote(store, "m/1/a", facts(), forged, BundleSigning(by, SignedModel("m")))
+    assert read_alias(store, "m/1/a") is None
+
+
+def test_an_unsigned_standing_alias_counts_as_none(store, publish, tmp_path):
+    by = AliasSigning.by(make_key(tmp_path).signer)
+    signing = BundleSigning(by, SignedModel("m"))
+    faster, slower = publish(1e-3), publish(2e-3, signing)
+    move_alias(store, "m/1/a", BlobDigest(faster))
+    assert promote(store, "m/1/a", facts(), result(slower, 2e-3), signing).moved
+    assert read_record(store, "m/1/a", by.keys).bundle == slower

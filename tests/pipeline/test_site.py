@@ -11,8 +11,11 @@ from collage.pipeline.request import RequestOptions, fetch_model, read_request, 
 from collage.pipeline.site import LocalSite
 from collage.report.terminal import Progress
 from collage.store import open_store
+from collage.store.aliases import AliasSigning
 from collage.store.bundles import fetch_bundle
+from collage.store.seen import Verification
 from tests.pipeline.test_compile import small_model
+from tests.support.keys import make_key
 
 QUIET = Progress(quiet=True)
 OPTIONS = RequestOptions(measure_budget_s=20, refine_s=0, verify_s=0.3)
@@ -42,12 +45,15 @@ def test_what_is_searched_here_is_finished_elsewhere_without_measuring(
     again = here.search(request_, "main", QUIET)
     assert (again.measured, again.gap_s) == (0, found.gap_s)
 
-    elsewhere = LocalSite(store.url, tmp_path_factory.mktemp("elsewhere"))
+    key = make_key(tmp_path_factory.mktemp("key"))
+    signing = AliasSigning.by(key.signer)
+    elsewhere = LocalSite(store.url, tmp_path_factory.mktemp("elsewhere"), signing)
     result = elsewhere.finish(request_, QUIET)
     assert result.measured == 0
     assert result.latency_s["collage"] > 0
     bundle = tmp_path_factory.mktemp("bundles") / "fetched"
-    assert fetch_bundle(store, result.bundle, bundle) == result.bundle
+    checks = Verification(signing.keys, bundle.parent / "seen")
+    assert fetch_bundle(store, result.bundle, bundle, verification=checks) == result.bundle
     assert json.loads((bundle / "summary.json").read_text())["candidates"]["measured"] == 0
 
 

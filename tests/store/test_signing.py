@@ -1,6 +1,7 @@
 """Signed bundles and aliases in a store: what a reader with keys takes, and what it refuses."""
 
 import json
+import os
 import threading
 import time
 from contextlib import suppress
@@ -10,7 +11,7 @@ import pytest
 
 from collage.cli import main
 from collage.errors import BundleError, StoreError
-from collage.runtime.signature import is_statement, trusted_keys, verify_folder
+from collage.runtime.signature import is_statement, trusted_keys, verify_statement
 from collage.store import seen as seen_module
 from collage.store.aliases import (
     AliasSigning,
@@ -81,7 +82,7 @@ def test_a_signed_bundle_is_fetched_by_alias_and_digest(store, publish, checks, 
     out = tmp_path / "out"
     for name in ("ocr/production", digest, "ocr/production"):
         assert fetch_bundle(store, name, out, verification=checks) == digest
-    verify_folder(out, checks.keys)
+    verify_statement(lambda name: (out / name).read_bytes(), os.listdir(out), checks.keys)
     assert fetch_bundle(store, "ocr/production", out) == digest, "without keys too"
     found = read_record(store, "ocr/production", checks.keys)
     assert (found.model, found.bundle) == ("ocr", digest)

@@ -45,6 +45,19 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- required "store.uri is required: s3://bucket/prefix, with ?endpoint=... where it is not AWS" .Values.store.uri -}}
 {{- end -}}
 
+{{- /* The Secret with the private key; nothing where signing is off. */ -}}
+{{- define "collage.signingSecret" -}}
+{{- if .Values.signing.enabled -}}
+{{- $how := list "signing.existingSecret is required: bundles are signed. Make a key and its Secret,"
+      "  openssl genpkey -algorithm ed25519 -out key.pem"
+      "  openssl pkey -in key.pem -pubout -out key.pub"
+      (printf "  kubectl create secret generic collage-signing --namespace %s --from-file=%s=key.pem" .Release.Namespace .Values.signing.secretKey)
+      "and add --set signing.existingSecret=collage-signing; give key.pub to whoever serves the bundles (docs/security.md)."
+      "Without signatures, where anyone who can write to the store decides what servers run: --set signing.enabled=false" -}}
+{{- required (join "\n" $how) .Values.signing.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "collage.prefectUrl" -}}
 {{- required "prefect.apiUrl is required, e.g. http://prefect-server:4200/api" .Values.prefect.apiUrl -}}
 {{- end -}}
@@ -82,6 +95,9 @@ capabilities: {drop: [ALL]}
 - {name: COLLAGE_CLUSTER__SERVICE_ACCOUNT, value: {{ include "collage.fullname" . }}-measure}
 - {name: COLLAGE_CLUSTER__ENV_FROM_SECRETS, value: {{ list .Values.store.existingSecret | compact | toJson | quote }}}
 - {name: COLLAGE_CLUSTER__IMAGE_PULL_POLICY, value: {{ .Values.image.pullPolicy | quote }}}
+{{- with include "collage.signingSecret" . }}
+- {name: COLLAGE_CLUSTER__SIGNING, value: {{ dict "name" . "key" $.Values.signing.secretKey | toJson | quote }}}
+{{- end }}
 - {name: PREFECT_API_URL, value: {{ include "collage.prefectUrl" . | quote }}}
 - {name: PREFECT_SERVER_ANALYTICS_ENABLED, value: "false"}
 - {name: DO_NOT_TRACK, value: "1"}

@@ -1,4 +1,4 @@
-"""A Collage bundle in Triton's Python backend; needs `pip install 'collage[runtime]'` in its image."""
+"""A Collage bundle in Triton's Python backend; needs `pip install 'collage[runtime,sign]'` in its image."""
 
 import json
 
