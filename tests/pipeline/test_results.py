@@ -187,7 +187,7 @@ def test_what_the_finish_did_not_sign_is_not_promoted(store, publish, tmp_path):
 def test_an_unsigned_standing_alias_counts_as_none(store, publish, tmp_path):
     by = AliasSigning.by(make_key(tmp_path).signer)
     signing = BundleSigning(by, SignedModel("m"))
-    faster, slower = publish(1e-3), publish(2e-3, signing)
+    faster, slower = publish(1e-3), publish(2e-3, signing=signing)
     move_alias(store, "m/1/a", BlobDigest(faster))
     assert promote(store, "m/1/a", facts(), result(slower, 2e-3), signing).moved
     assert read_record(store, "m/1/a", by.keys).bundle == slower
