@@ -11,20 +11,44 @@ A blob that is old may be swept at any moment (`collage gc`, which takes the lin
 absent: its kernel is built again, which makes it young. Lines are sent like costs: in batches.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 from collage.cost import CostKey, Environment
 from collage.cost.batches import Batches
 from collage.cost.lines import decode_entries, encode_entry
+from collage.cost.table import MAX_KEY
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import blob_key, put_blob
 from collage.store.gc import OLDER_S
+from collage.store.records import Fields, Parse, check_records
 
 AT_ONCE = 16
 YOUNG_S = OLDER_S / 2
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLine:
+    """A line that says which blob is a candidate's kernel."""
+
+    key: CostKey
+    blob: BlobDigest
+
+
+def _kernel(fields: Fields) -> KernelLine:
+    return KernelLine(
+        CostKey(fields.text("kernel", most=MAX_KEY)), BlobDigest(fields.digest("blob"))
+    )
+
+
+def _shard(fields: Fields) -> str:
+    return fields.text("over", most=MAX_KEY)
+
+
+_KINDS: Mapping[str, Parse[KernelLine | str]] = {"kernel": _kernel, "over": _shard}
 
 
 def shard_name(token: str, index: int) -> str:
@@ -41,6 +65,12 @@ class KernelIndex:
         self._batches = Batches(store, f"kernels/{environment.digest}/", b"", monotonic)
         self._known: dict[CostKey, BlobDigest] = {}
         self._over: set[str] = set()
+        self._corrupt = 0
+
+    @property
+    def corrupt(self) -> int:
+        """Lines, and batches of them, that did not check."""
+        return self._corrupt + self._batches.corrupt
 
     def put(self, key: CostKey, file: Path) -> None:
         """Store a kernel's file; others find it after the next `flush`. Raises StoreError."""
@@ -60,11 +90,13 @@ class KernelIndex:
     def look(self) -> None:
         """See what others have put since the last look. Raises StoreError."""
         for data in self._batches.read_new(at_once=True):
-            for entry in decode_entries(data):
-                if entry is not None and "over" in entry:
-                    self._over.add(str(entry["over"]))
-                elif entry is not None:
-                    self._known[CostKey(entry["kernel"])] = BlobDigest(entry["blob"])
+            checked = check_records(decode_entries(data), _KINDS, f"{self._store.url}, kernels")
+            self._corrupt += checked.damaged
+            for line in checked.values:
+                if isinstance(line, str):
+                    self._over.add(line)
+                else:
+                    self._known[line.key] = line.blob
 
     def count(self, keys: Collection[CostKey]) -> int:
         """Count the kernels that were there at the last look; a blob may be old."""

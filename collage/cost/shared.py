@@ -1,8 +1,10 @@
 """Costs of many machines in one store, as batches of lines (see `collage.cost.batches`).
 
 Two costs of one key are two true measurements: the valid one holds, then the narrower interval, then
-the lower time, so the order of reading does not matter. One that turns out to be measured under wrong
-conditions is not removed, for others may have read it: a further line says that it does not hold.
+the lower time, so the order of reading does not matter. An interval without width is none, and below
+`NARROWEST` no interval is narrower than another: no machine repeats itself that well. A cost that turns
+out to be measured under wrong conditions is not removed, for others may have read it: a further line
+says that it does not hold.
 
 What this process measures is in a local table before the measurer goes on, and reaches the store a few
 seconds later, or at `flush`.
@@ -14,10 +16,10 @@ from collections.abc import Callable
 from collage.cost.batches import Batches
 from collage.cost.cost import Cost, CostKey, Environment
 from collage.cost.table import (
+    CostLine,
     CostTable,
     cost_mark,
     decode_lines,
-    decode_voids,
     encode_line,
     environment_line,
     void_line,
@@ -25,6 +27,9 @@ from collage.cost.table import (
 from collage.store.base import Store
 
 Ranked = tuple[tuple[bool, float, float, str], Cost]
+
+NARROWEST = 1e-3
+"""Width of an interval over its cost."""
 
 
 class SharedCostTable:
@@ -113,9 +118,13 @@ class SharedCostTable:
 
     def _look(self, at_once: bool = False) -> None:
         for data in self._batches.read_new(at_once):
-            self._corrupt += _merge(self._costs, data)
-            for key, mark in decode_voids(data):
-                self._void.setdefault(key, set()).add(mark)
+            checked = decode_lines(data, f"{self._store.url}, {costs_prefix(self.environment)}")
+            self._corrupt += checked.damaged
+            for line in checked.values:
+                if isinstance(line, CostLine):
+                    _merge(self._costs.setdefault(line.key, []), line.cost)
+                else:
+                    self._void.setdefault(line.key, set()).add(line.mark)
 
     def _best(self, key: CostKey) -> Cost | None:
         found = [one for _, one in self._costs.get(key, ())]
@@ -129,19 +138,16 @@ def costs_prefix(environment: Environment | None) -> str:
     return f"costs/{environment.digest if environment else 'any'}/"
 
 
-def _merge(costs: dict[CostKey, list[Ranked]], data: bytes) -> int:
-    """Put the costs of each key in order, the best first; return how many lines were corrupt."""
-    corrupt = 0
-    for entry in decode_lines(data):
-        if entry is None:
-            corrupt += 1
-            continue
-        key, cost = entry
-        spread = (cost.high - cost.low) / cost.seconds if cost.is_valid and cost.seconds else 0.0
-        width = math.inf if math.isnan(spread) else spread
-        rank = (cost.is_invalid, width, cost.seconds, cost.reason)
-        known = costs.setdefault(key, [])
-        if all(rank != other for other, _ in known):
-            known.append((rank, cost))
-            known.sort(key=lambda one: one[0])
-    return corrupt
+def _merge(known: list[Ranked], cost: Cost) -> None:
+    """Put a cost among those of its key, the best first."""
+    rank = (cost.is_invalid, _width(cost), cost.seconds, cost.reason)
+    if all(rank != other for other, _ in known):
+        known.append((rank, cost))
+        known.sort(key=lambda one: one[0])
+
+
+def _width(cost: Cost) -> float:
+    """Return the relative width of the interval, +inf where there is none."""
+    if cost.is_invalid or not cost.high > cost.low:
+        return math.inf
+    return max(NARROWEST, (cost.high - cost.low) / cost.seconds)

@@ -108,7 +108,7 @@ def _parse(store: Store, name: str, fields: dict[str, str | None]) -> Alias | No
     bundle, previous = fields.get("bundle", ""), fields.get("previous")
     if bundle is None:
         return None
-    if not bundle or not is_digest(bundle):
+    if not is_digest(bundle) or (previous is not None and not is_digest(previous)):
         raise StoreError(
             f"{_key(name)} in the store {store.url} names no bundle; install the Collage that wrote it"
         )

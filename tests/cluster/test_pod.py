@@ -17,7 +17,6 @@ from collage.cluster.records import Records
 from collage.cluster.shards import Batch, ShardWork
 from collage.cost import CostKey
 from collage.cost.shared import costs_prefix
-from collage.cost.table import decode_lines
 from collage.errors import DamagedError, MeasureError, ModelError, OptionError, StoreError
 from collage.measure.work_key import WorkKeys
 from collage.pipeline.request import RequestOptions, submit
@@ -27,6 +26,7 @@ from collage.pipeline.site import node_facts
 from collage.store import open_store
 from collage.store.blobs import put_blob
 from collage.store.gc import collect_garbage
+from tests.cost.batch_lines import cost_lines
 from tests.pipeline.test_compile import small_model
 from tests.servers.played_pod import ROOT
 
@@ -68,9 +68,7 @@ def written(store, batch):
 
 def costs(store, batch):
     entries = store.entries(costs_prefix(batch.environment))
-    return [
-        line[0] for entry in entries for line in decode_lines(store.read(entry.key).data) if line
-    ]
+    return [line.key for entry in entries for line in cost_lines(store.read(entry.key).data)]
 
 
 def test_a_shard_is_measured_once_whoever_asks_again(store, batch, tmp_path):
