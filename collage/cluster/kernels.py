@@ -3,6 +3,8 @@
     kernels/<environment's digest>/<batch's digest>.jsonl    lines {"kernel": cost key, "blob": digest}
                                                              or {"over": shard of a Job that builds}
 
+These lines lead to code, so each is signed (`collage.store.record_keys`): a line that is not is a miss.
+
 Whoever measures may begin before all is built: it takes kernels as they come, and a shard that is over
 brings no more. The pod that builds says so when it ends; where one came to no end, the controller does
 when the Job has ended. A Job that is made again builds under another name (`token`).
@@ -24,6 +26,7 @@ from collage.cost.table import MAX_KEY
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import blob_key, put_blob
 from collage.store.gc import OLDER_S
+from collage.store.record_keys import RecordKeys
 from collage.store.records import Fields, Parse, check_records
 
 AT_ONCE = 16
@@ -59,13 +62,18 @@ def shard_name(token: str, index: int) -> str:
 class KernelIndex:
     """The kernels of one environment."""
 
-    def __init__(self, store: Store, environment: Environment) -> None:
-        """Open the index; nothing is read or written before the first use."""
-        self._store = store
-        self._batches = Batches(store, f"kernels/{environment.digest}/", b"", monotonic)
+    def __init__(self, store: Store, environment: Environment, keys: RecordKeys) -> None:
+        """Open the index; nothing is read or written before the first use.
+
+        Args:
+            keys: of those whose kernels are opened here; what others wrote is a miss.
+        """
+        self._store, self._keys = store, keys
+        self._place = f"kernels/{environment.digest}/"
+        self._batches = Batches(store, self._place, b"", monotonic)
         self._known: dict[CostKey, BlobDigest] = {}
         self._over: set[str] = set()
-        self._corrupt = 0
+        self._corrupt = self.unsigned = 0
 
     @property
     def corrupt(self) -> int:
@@ -75,7 +83,7 @@ class KernelIndex:
     def put(self, key: CostKey, file: Path) -> None:
         """Store a kernel's file; others find it after the next `flush`. Raises StoreError."""
         digest = put_blob(self._store, file)
-        self._batches.add(encode_entry({"kernel": key, "blob": digest}))
+        self._add({"kernel": key, "blob": digest})
 
     def flush(self) -> None:
         """Let others find what was put. Raises StoreError."""
@@ -84,14 +92,22 @@ class KernelIndex:
     def end(self, shards: Iterable[str]) -> None:
         """Say that these shards (`shard_name`) are over, with all that was put before. Raises StoreError."""
         for shard in shards:
-            self._batches.add(encode_entry({"over": shard}))
+            self._add({"over": shard})
         self.flush()
+
+    def _add(self, entry: dict[str, str]) -> None:
+        self._batches.add(encode_entry(self._keys.signed(entry, self._place)))
+
+    def _is_signed(self, entry: Mapping[str, object]) -> bool:
+        return self._keys.accepts(entry, self._place)
 
     def look(self) -> None:
         """See what others have put since the last look. Raises StoreError."""
         for data in self._batches.read_new(at_once=True):
-            checked = check_records(decode_entries(data), _KINDS, f"{self._store.url}, kernels")
+            entries, where = decode_entries(data), f"{self._store.url}, kernels"
+            checked = check_records(entries, _KINDS, where, self._is_signed)
             self._corrupt += checked.damaged
+            self.unsigned += checked.unsigned
             for line in checked.values:
                 if isinstance(line, str):
                     self._over.add(line)

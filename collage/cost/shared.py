@@ -4,27 +4,30 @@ Two costs of one key are two true measurements: the valid one holds, then the na
 the lower time, so the order of reading does not matter. An interval without width is none, and below
 `NARROWEST` no interval is narrower than another: no machine repeats itself that well. A cost that turns
 out to be measured under wrong conditions is not removed, for others may have read it: a further line
-says that it does not hold.
+says that it does not hold. Where a key of records is configured, what it did not sign is a miss
+(`collage.store.record_keys`).
 
 What this process measures is in a local table before the measurer goes on, and reaches the store a few
 seconds later, or at `flush`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from collage.cost.batches import Batches
 from collage.cost.cost import Cost, CostKey, Environment
+from collage.cost.lines import encode_entry
 from collage.cost.table import (
     CostLine,
     CostTable,
+    cost_entry,
     cost_mark,
     decode_lines,
-    encode_line,
     environment_line,
-    void_line,
 )
 from collage.store.base import Store
+from collage.store.record_keys import configured_keys
 
 Ranked = tuple[tuple[bool, float, float, str], Cost]
 
@@ -45,7 +48,9 @@ class SharedCostTable:
             clock: monotonic seconds.
         """
         self.environment = local.environment
-        self._corrupt = 0
+        self._corrupt = self.unsigned = 0
+        self._keys = configured_keys()
+        self._place = costs_prefix(local.environment)
         self._store = store
         self._local = local
         self._clock = clock
@@ -83,11 +88,11 @@ class SharedCostTable:
             StoreError: the disk is full, or the store does not take the batch; what was put stays here.
         """
         self._local.put(key, cost)
-        self._batches.add(encode_line(key, cost))
+        self._batches.add(encode_entry(self._signed(cost_entry(key, cost))))
 
     def void(self, key: CostKey, mark: str) -> None:
         """Let the cost with this mark (`cost_mark`) not hold: with the next batch, and for all machines."""
-        self._batches.add(void_line(key, mark))
+        self._batches.add(encode_entry(self._signed({"void": key, "mark": mark})))
 
     def was_voided(self, key: CostKey) -> bool:
         """Tell whether some cost of the key was found not to hold, as of the last look."""
@@ -118,13 +123,21 @@ class SharedCostTable:
 
     def _look(self, at_once: bool = False) -> None:
         for data in self._batches.read_new(at_once):
-            checked = decode_lines(data, f"{self._store.url}, {costs_prefix(self.environment)}")
+            where = f"{self._store.url}, {self._place}"
+            checked = decode_lines(data, where, self._is_signed if self._keys else None)
             self._corrupt += checked.damaged
+            self.unsigned += checked.unsigned
             for line in checked.values:
                 if isinstance(line, CostLine):
                     _merge(self._costs.setdefault(line.key, []), line.cost)
                 else:
                     self._void.setdefault(line.key, set()).add(line.mark)
+
+    def _signed(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._keys.signed(entry, self._place) if self._keys else entry
+
+    def _is_signed(self, entry: Mapping[str, Any]) -> bool:
+        return self._keys is not None and self._keys.accepts(entry, self._place)
 
     def _best(self, key: CostKey) -> Cost | None:
         found = [one for _, one in self._costs.get(key, ())]

@@ -8,7 +8,7 @@ about the candidate must not be put here; the measurer knows which.
 
 import json
 import math
-from collections.abc import KeysView
+from collections.abc import Callable, KeysView, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -139,6 +139,11 @@ class CostTable:
 
 def encode_line(key: CostKey, cost: Cost) -> bytes:
     """Return the line of one cost, with its check and its end."""
+    return encode_entry(cost_entry(key, cost))
+
+
+def cost_entry(key: CostKey, cost: Cost) -> dict[str, Any]:
+    """Return the fields of one cost's line."""
     entry: dict[str, Any] = {"key": key, "build_s": cost.build_s}
     if cost.is_invalid:
         entry["reason"] = cost.reason
@@ -147,7 +152,7 @@ def encode_line(key: CostKey, cost: Cost) -> bytes:
         bounds = {"low": cost.low, "high": cost.high}
         entry |= {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
         entry |= {"error": cost.error} if cost.error else {}
-    return encode_entry(entry)
+    return entry
 
 
 def cost_mark(key: CostKey, cost: Cost) -> str:
@@ -155,19 +160,16 @@ def cost_mark(key: CostKey, cost: Cost) -> str:
     return encode_line(key, cost)[:8].decode()
 
 
-def void_line(key: CostKey, mark: str) -> bytes:
-    """Return the line that says that the key's cost with this mark does not hold."""
-    return encode_entry({"void": key, "mark": mark})
-
-
 def environment_line(environment: Environment) -> bytes:
     """Return the line that says, for people, what the costs below it are true for."""
     return encode_entry({"environment": json.dumps(asdict(environment))})
 
 
-def decode_lines(data: bytes, where: str) -> Checked[CostLine | VoidLine]:
+def decode_lines(
+    data: bytes, where: str, is_signed: Callable[[Mapping[str, Any]], bool] | None = None
+) -> Checked[CostLine | VoidLine]:
     """Return what whole lines say; damaged ones are counted, and logged as lying at `where`."""
-    return check_records(decode_entries(data), {"void": _void, "key": _keyed}, where)
+    return check_records(decode_entries(data), {"void": _void, "key": _keyed}, where, is_signed)
 
 
 def _void(fields: Fields) -> VoidLine:

@@ -10,6 +10,7 @@ A kind of line is known by one field that only it has (`{"kernel": ...}`, `{"ove
 fields are ignored, for the same reason. Reading is linear in the size of the text.
 """
 
+import functools
 import json
 import logging
 import math
@@ -148,14 +149,18 @@ Parse = Callable[[Fields], T]
 
 @dataclass(frozen=True, slots=True)
 class Checked(Generic[T]):
-    """The records of one batch that fit, in their order, and how many are damaged."""
+    """The records of one batch that fit, in their order; how many are damaged, and how many not signed."""
 
     values: tuple[T, ...]
     damaged: int
+    unsigned: int = 0
 
 
 def check_records(
-    entries: Iterable[dict[str, Any] | None], kinds: Mapping[str, Parse[T]], where: str
+    entries: Iterable[dict[str, Any] | None],
+    kinds: Mapping[str, Parse[T]],
+    where: str,
+    is_signed: Callable[[Mapping[str, Any]], bool] | None = None,
 ) -> Checked[T]:
     """Check one batch of records.
 
@@ -163,9 +168,11 @@ def check_records(
         entries: objects; None stands for a line that is none.
         kinds: how each kind is parsed, by the field that tells it.
         where: the records are, for the log: "costs of 1a2b".
+        is_signed: tells whether an entry may be believed (`collage.store.record_keys`); None believes all.
     """
     values: list[T] = []
     reasons: list[str] = []
+    unsigned = 0
     for entry in entries:
         if entry is None:
             reasons.append("a line that does not check")
@@ -173,12 +180,17 @@ def check_records(
         parse = next((parse for field, parse in kinds.items() if field in entry), None)
         if parse is None:
             continue  # of a newer version
+        if is_signed and not is_signed(entry):
+            unsigned += 1
+            continue
         try:
             values.append(parse(Fields(entry)))
         except (ValueError, RecursionError) as error:
             reasons.append(str(error) if isinstance(error, RecordError) else type(error).__name__)
     report_damage(where, reasons)
-    return Checked(tuple(values), len(reasons))
+    if unsigned:
+        _report_unsigned(where, unsigned)
+    return Checked(tuple(values), len(reasons), unsigned)
 
 
 def report_damage(where: str, reasons: list[str]) -> None:
@@ -187,3 +199,14 @@ def report_damage(where: str, reasons: list[str]) -> None:
         log.warning(
             "%s: %d damaged records count as absent; the first: %s", where, len(reasons), reasons[0]
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _report_unsigned(where: str, count: int) -> None:
+    """Log once a place and count: a store that others use as well has such records in every batch."""
+    log.warning(
+        "%s: %d records count as absent, for no key that is known here signed them; machines that may run "
+        "each other's code share one (COLLAGE_RECORD_KEY, see docs/store.md)",
+        where,
+        count,
+    )

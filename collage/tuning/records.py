@@ -9,16 +9,18 @@ records of other workloads.
     {"workload": ..., "trace": [...], "latency_s": ..., "trial_s": ..., "toolchain": ...}
 
 A trace that says more than a schedule may is refused where it is read, and again where it is applied
-(`collage.backends.tvm.trace_check`): it counts as a damaged record, which is a miss.
+(`collage.backends.tvm.trace_check`): it counts as a damaged record, which is a miss. In the shared store
+records are signed (`collage.store.record_keys`), and what is not signed is a miss too.
 
 `latency_s` is absent for a trial that failed, with the reason. A record without a trace says why no
 trial of its workload can follow: TVM crashed or hung, or there are no more schedules.
 """
 
+import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NewType
@@ -30,6 +32,7 @@ from collage.cost.cost import LONGEST_S, SHORTEST_S
 from collage.cost.lines import LineFile, decode_entries, encode_entry
 from collage.cost.table import environment_line
 from collage.store.base import Store
+from collage.store.record_keys import RecordKeys, record_keys
 from collage.store.records import Fields, check_records
 
 WorkloadDigest = NewType("WorkloadDigest", str)
@@ -79,6 +82,7 @@ class TuningRecords:
         environment: Environment,
         store: Store | None = None,
         clock: Callable[[], float] = lambda: 0.0,
+        keys: RecordKeys | None = None,
     ) -> None:
         """Open the records; nothing is created before the first one.
 
@@ -87,13 +91,15 @@ class TuningRecords:
             environment: of the machine that runs the trials.
             store: that other machines share.
             clock: monotonic seconds; needed with `store`.
+            keys: of those whose records of the shared store are used; None are `record_keys(root)`.
         """
-        self._corrupt = 0
+        self._corrupt = self.unsigned = 0
         self._store = store
         self._head = environment_line(environment)
         self._file = LineFile(root / "tuning" / f"{environment.digest}.jsonl", "tuning records")
-        prefix = f"tuning/{environment.digest}/"
-        self._batches = Batches(store, prefix, self._head, clock) if store else None
+        self._root, self._given_keys = root, keys
+        self._place = f"tuning/{environment.digest}/"
+        self._batches = Batches(store, self._place, self._head, clock) if store else None
         self._found: dict[WorkloadDigest, dict[str, TuningRecord]] = {}
 
     @property
@@ -107,11 +113,11 @@ class TuningRecords:
         Raises:
             StoreError: the disk is full, or the store does not take the records.
         """
-        line = encode_entry(_entry(record, toolchain))
-        self._file.append(line, self._head)
+        entry = _entry(record, toolchain)
+        self._file.append(encode_entry(entry), self._head)
         self._take(record)
         if self._batches:
-            self._batches.add(line)
+            self._batches.add(encode_entry(self._keys.signed(entry, self._place)))
 
     def of(self, workload: WorkloadDigest) -> tuple[TuningRecord, ...]:
         """Return the workload's trials, the best first, failed ones last."""
@@ -136,14 +142,24 @@ class TuningRecords:
             self._batches.flush()
 
     def _refresh(self) -> None:
-        self._read(self._file.read_new(), str(self._file.path))
+        self._read(self._file.read_new(), str(self._file.path), None)
         if self._batches and self._store:
             for data in self._batches.read_new():
-                self._read(data, f"{self._store.url}, tuning records")
+                self._read(data, f"{self._store.url}, tuning records", self._is_signed)
 
-    def _read(self, data: bytes, where: str) -> None:
-        checked = check_records(decode_entries(data), {"workload": _record}, where)
+    @functools.cached_property
+    def _keys(self) -> RecordKeys:
+        return self._given_keys or record_keys(self._root)
+
+    def _is_signed(self, entry: Mapping[str, object]) -> bool:
+        return self._keys.accepts(entry, self._place)
+
+    def _read(
+        self, data: bytes, where: str, is_signed: Callable[[Mapping[str, object]], bool] | None
+    ) -> None:
+        checked = check_records(decode_entries(data), {"workload": _record}, where, is_signed)
         self._corrupt += checked.damaged
+        self.unsigned += checked.unsigned
         for record in checked.values:
             self._take(record)
 

@@ -16,7 +16,7 @@ from collage.measure.sweep import Sweep
 from collage.measure.work_key import WorkKeys
 from collage.pipeline.request import RequestOptions, submit
 from collage.store import open_store
-from tests.cost.batch_lines import cost_lines
+from tests.cost.batch_lines import KEY, cost_lines
 from tests.pipeline.test_compile import small_model
 from tests.servers import fixtures
 from tests.servers.node import Node
@@ -30,6 +30,12 @@ IMAGES = {
 NO_SWEEP = Sweep(0)
 _namespaces = itertools.count(1)
 plane = fixtures.plane
+
+
+@pytest.fixture(autouse=True)
+def record_key(monkeypatch):
+    """The key that the controller and its pods share; those find it in their Secret."""
+    monkeypatch.setenv("COLLAGE_RECORD_KEY", KEY)
 
 
 @pytest.fixture(scope="package")
@@ -55,6 +61,7 @@ def namespace(plane):
             "AWS_ACCESS_KEY_ID": versitygw.ACCESS,
             "AWS_SECRET_ACCESS_KEY": versitygw.SECRET,
             "AWS_EC2_METADATA_DISABLED": "true",
+            "COLLAGE_RECORD_KEY": KEY,
         },
     }
     with plane.client() as api:

@@ -26,7 +26,7 @@ from collage.pipeline.site import node_facts
 from collage.store import open_store
 from collage.store.blobs import put_blob
 from collage.store.gc import collect_garbage
-from tests.cost.batch_lines import cost_lines
+from tests.cost.batch_lines import KEYS, cost_lines
 from tests.pipeline.test_compile import small_model
 from tests.servers.played_pod import ROOT
 
@@ -81,7 +81,7 @@ def test_a_shard_is_measured_once_whoever_asks_again(store, batch, tmp_path):
 def test_a_shard_that_is_built_elsewhere_is_measured_without_a_build(store, batch, tmp_path):
     shard = batch.shards[1][-12:]
     apart = batch.model_copy(update={"purpose": "build", "shards": (shard,)})
-    kernels = KernelIndex(store, batch.environment)
+    kernels = KernelIndex(store, batch.environment, KEYS)
     keys = [CostKey(one.key) for one in shard]
     assert kernels.find(keys) == {}
     digest = written(store, apart)
@@ -105,7 +105,7 @@ def test_a_shard_that_is_built_elsewhere_is_measured_without_a_build(store, batc
 
 def test_kernels_that_will_soon_be_swept_are_built_again(store, batch, monkeypatch):
     shard = batch.shards[1][-12:]
-    kernels = KernelIndex(store, batch.environment)
+    kernels = KernelIndex(store, batch.environment, KEYS)
     keys = [CostKey(one.key) for one in shard]
     assert len(kernels.find(keys)) == 12
     monkeypatch.setattr("collage.cluster.kernels.YOUNG_S", 0.0)

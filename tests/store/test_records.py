@@ -16,6 +16,7 @@ from collage.store.aliases import list_aliases, read_alias
 from collage.store.blobs import digest_of, put_blob, seal
 from collage.store.bundles import bundle_files
 from collage.store.records import MAX_BYTES, Fields, RecordError, check_records, parse_object
+from tests.cost.batch_lines import KEYS
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "", "cold-1")
 KEY = "a" * 64
@@ -80,6 +81,10 @@ def test_the_first_reason_of_a_batch_is_logged_with_the_count(caplog):
     )
 
 
+def signed(entry):
+    return encode_entry(KEYS.signed(entry, f"kernels/{ENVIRONMENT.digest}/"))
+
+
 KERNELS = [
     {"kernel": ["a"], "blob": KEY},
     {"kernel": KEY},
@@ -94,16 +99,16 @@ KERNELS = [
 @pytest.mark.parametrize("entry", KERNELS, ids=str)
 def test_a_damaged_kernel_line_is_a_miss(store, tmp_path, entry):
     digest = put_blob(store, b"code")
-    send(store, "kernels", encode_entry({"kernel": KEY, "blob": digest}), encode_entry(entry))
-    index = KernelIndex(store, ENVIRONMENT)
+    send(store, "kernels", signed({"kernel": KEY, "blob": digest}), signed(entry))
+    index = KernelIndex(store, ENVIRONMENT, KEYS)
     assert index.find([CostKey(KEY)]) == {CostKey(KEY): digest}
     assert index.corrupt == 1
 
 
 def test_a_kernel_line_of_a_newer_version_is_skipped(store):
     digest = put_blob(store, b"code")
-    send(store, "kernels", encode_entry({"foo": 1}), encode_entry({"kernel": KEY, "blob": digest}))
-    index = KernelIndex(store, ENVIRONMENT)
+    send(store, "kernels", encode_entry({"foo": 1}), signed({"kernel": KEY, "blob": digest}))
+    index = KernelIndex(store, ENVIRONMENT, KEYS)
     assert index.find([CostKey(KEY)]) == {CostKey(KEY): digest}
     assert index.corrupt == 0
 
@@ -187,6 +192,6 @@ def test_a_garbled_manifest_of_a_store_says_what_to_do(manifest):
 
 
 def test_text_of_a_record_is_never_in_the_log(store, caplog):
-    send(store, "kernels", encode_entry({"kernel": KEY, "blob": "hunter2"}))
-    KernelIndex(store, ENVIRONMENT).look()
+    send(store, "kernels", signed({"kernel": KEY, "blob": "hunter2"}))
+    KernelIndex(store, ENVIRONMENT, KEYS).look()
     assert "hunter2" not in json.dumps([one.message for one in caplog.records])

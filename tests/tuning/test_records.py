@@ -7,6 +7,7 @@ import pytest
 from collage.cost.batches import compact
 from collage.store import open_store
 from collage.tuning.records import TuningRecord, TuningRecords, workload_digest
+from tests.cost.batch_lines import KEYS
 from tests.tuning.regions import ENVIRONMENT, trace
 
 W, OTHER = workload_digest("region", "tvm 1"), workload_digest("region", "tvm 2")
@@ -110,8 +111,8 @@ def test_a_whole_line_that_is_no_record_is_a_miss(tmp_path, entry):
 
 def test_machines_share_records_through_a_store(tmp_path):
     store = open_store(str(tmp_path / "shared"))
-    one = TuningRecords(tmp_path / "one", ENVIRONMENT, store)
-    two = TuningRecords(tmp_path / "two", ENVIRONMENT, store)
+    one = TuningRecords(tmp_path / "one", ENVIRONMENT, store, keys=KEYS)
+    two = TuningRecords(tmp_path / "two", ENVIRONMENT, store, keys=KEYS)
     one.add(record(2e-6), "tvm 1")
     one.flush()
     assert two.best(W) == record(2e-6)
@@ -120,22 +121,22 @@ def test_machines_share_records_through_a_store(tmp_path):
 
 def test_batches_of_records_are_merged_and_nothing_is_lost(tmp_path):
     store = open_store(str(tmp_path / "shared"))
-    one = TuningRecords(tmp_path / "one", ENVIRONMENT, store)
+    one = TuningRecords(tmp_path / "one", ENVIRONMENT, store, keys=KEYS)
     for number in range(4):
         one.add(record((4 - number) * 1e-6, trace(number)), "tvm 1")
         one.flush()
     assert compact(store, 0.0, at_least=2) == 3
-    assert len(TuningRecords(tmp_path / "two", ENVIRONMENT, store).of(W)) == 4
+    assert len(TuningRecords(tmp_path / "two", ENVIRONMENT, store, keys=KEYS).of(W)) == 4
 
 
 def test_a_damaged_batch_is_a_miss(tmp_path):
     store = open_store(str(tmp_path / "shared"))
-    one = TuningRecords(tmp_path / "one", ENVIRONMENT, store)
+    one = TuningRecords(tmp_path / "one", ENVIRONMENT, store, keys=KEYS)
     for text in (trace(1), trace(2)):
         one.add(record(2e-6, text), "tvm 1")
         one.flush()
     file = sorted((tmp_path / "shared").rglob("tuning/**/*.jsonl"))[0]
     file.write_bytes(file.read_bytes()[:-20])
-    two = TuningRecords(tmp_path / "two", ENVIRONMENT, store)
+    two = TuningRecords(tmp_path / "two", ENVIRONMENT, store, keys=KEYS)
     assert len(two.of(W)) == 1
     assert two.corrupt == 1

@@ -20,6 +20,7 @@ from collage.tuning.records import TuningRecord, TuningRecords, workload_digest
 from collage.tuning.targets import target_on
 from collage.tuning.trace_search import TraceSearch, trace_text
 from tests.backends.regions import convolutions
+from tests.cost.batch_lines import KEYS
 from tests.tuning.regions import ENVIRONMENT, place
 
 W = workload_digest("region", "tvm 1")
@@ -143,11 +144,11 @@ def test_a_refused_record_of_a_store_is_a_miss_that_is_counted(drawn, tmp_path, 
     _, found = drawn
     store = open_store(tmp_path / "store")
     good = TuningRecord(W, found[0], 2e-6, 0.5)
-    theirs = TuningRecords(tmp_path / "theirs", ENVIRONMENT, store)
+    theirs = TuningRecords(tmp_path / "theirs", ENVIRONMENT, store, keys=KEYS)
     theirs.add(good, "tvm 1")
     theirs.add(replace(good, trace=attacked(found[0], attack), latency_s=1e-6), "tvm 1")
     theirs.flush()
-    mine = TuningRecords(tmp_path / "mine", ENVIRONMENT, store)
+    mine = TuningRecords(tmp_path / "mine", ENVIRONMENT, store, keys=KEYS)
     assert mine.best(W) == good
     assert mine.of(W) == (good,)
     assert mine.corrupt == 1
@@ -155,12 +156,13 @@ def test_a_refused_record_of_a_store_is_a_miss_that_is_counted(drawn, tmp_path, 
 
 def test_a_trace_nested_without_end_is_a_miss(tmp_path):
     store = open_store(tmp_path / "store")
-    entry = encode_entry({"workload": W, "trace": "x", "latency_s": 1e-6, "trial_s": 0.1})
+    fields = {"workload": W, "trace": "x", "latency_s": 1e-6, "trial_s": 0.1}
+    entry = encode_entry(KEYS.signed(fields, f"tuning/{ENVIRONMENT.digest}/"))
     deep = b"[" * 100_000 + b"]" * 100_000
     text = entry[9:].replace(b'"x"', deep).strip()
     line = b"%08x %s\n" % (zlib.crc32(text), text)
     store.create(f"tuning/{ENVIRONMENT.digest}/{digest_of(line)}.jsonl", line)
-    records = TuningRecords(tmp_path / "mine", ENVIRONMENT, store)
+    records = TuningRecords(tmp_path / "mine", ENVIRONMENT, store, keys=KEYS)
     assert records.best(W) is None
     assert records.corrupt == 1
 
