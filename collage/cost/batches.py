@@ -21,6 +21,7 @@ from threading import Lock
 from collage.errors import DamagedError
 from collage.store.base import Store
 from collage.store.blobs import read_checked
+from collage.store.records import report_damage
 
 SEND_EVERY_S = 5.0
 SEND_AT = 256
@@ -92,16 +93,18 @@ class Batches:
     def _listed(self) -> Generator[bytes, None, bool]:
         keys = {entry.key for entry in self._store.entries(self._prefix)}
         new = sorted(keys - self._seen)
-        gone = False
+        gone, damaged = False, []
         for key, data in zip(new, _read_all(self._store, new), strict=True):
             if data is None:
                 gone = True
                 continue
             self._seen.add(key)
             if isinstance(data, DamagedError):
-                self.corrupt += 1
+                damaged.append(str(data))
             else:
                 yield data
+        self.corrupt += len(damaged)
+        report_damage(f"{self._store.url}, batches of {self._prefix}", damaged)
         return gone
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.errors import StoreError
+from collage.store.records import parse_object
 
 
 def encode_entry(entry: dict[str, Any]) -> bytes:
@@ -39,10 +40,9 @@ def _decode(line: bytes) -> dict[str, Any] | None:
         crc, text = line[:8], line[9:]
         if line[8:9] != b" " or int(crc, 16) != zlib.crc32(text):
             return None
-        entry = json.loads(text)
+        return parse_object(text)
     except ValueError:
         return None
-    return entry if isinstance(entry, dict) else None
 
 
 class LineFile:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from collage.backends.registry import names_on
 from collage.cost import Environment
@@ -203,7 +203,13 @@ def read_request(store: Store, digest: str) -> CompileRequest:
     data = read_checked(store, _key(digest), digest)
     if data is None:
         raise StoreError(f"the store {store.url} has no request {digest}; submit the model again")
-    return CompileRequest.model_validate_json(data)
+    try:
+        return CompileRequest.model_validate_json(data)
+    except ValidationError as error:
+        raise StoreError(
+            f"the request {digest} in the store {store.url} is none of this version of Collage; "
+            "submit the model again"
+        ) from error
 
 
 def fetch_model(store: Store, request: CompileRequest, folder: Path) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 from collage.errors import DamagedError, StoreError
 from collage.store.base import BlobDigest, Source, Store
 from collage.store.folder import file_explained
+from collage.store.records import RecordError, parse_object
 
 READS = 3
 """How often content is read before a wrong digest is believed to be what is stored."""
@@ -99,8 +100,12 @@ def unseal(data: bytes) -> dict[str, str | None] | None:
     digest, _, text = data.removesuffix(b"\n").partition(b" ")
     if digest_of(text).encode() != digest:
         return None
-    fields = json.loads(text)
-    return fields if isinstance(fields, dict) else None
+    try:
+        fields = parse_object(text)
+    except RecordError:
+        return None
+    fits = all(value is None or isinstance(value, str) for value in fields.values())
+    return fields if fits else None
 
 
 def _put_file(store: Store, file: Path) -> BlobDigest:

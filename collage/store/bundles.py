@@ -9,7 +9,6 @@ Only the runtime's reader of manifests is used here: fetching needs no compiler 
 """
 
 import functools
-import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +37,7 @@ from collage.store.base import BlobDigest, Store
 from collage.store.blobs import blob_key, digest_of, fetch_blob, is_digest, put_blob, read_checked
 from collage.store.cache import BundleCache
 from collage.store.folder import check_output, replace_folder, write_durably
+from collage.store.records import parse_object
 from collage.store.scratch import scratch_folder
 from collage.store.seen import Verification, check_newest
 from collage.store.statement import SignedModel, sign_bundle, signed_statement
@@ -293,7 +293,7 @@ def list_bundles(store: Store) -> Iterator[BlobDigest]:
 def bundle_files(manifest: bytes) -> dict[str, BlobDigest]:
     """Return name and digest of every file. Raises BundleError for a manifest that is none."""
     try:
-        files = json.loads(manifest)["files"]
+        files = parse_object(manifest)["files"]
         for name, digest in files.items():
             if not _FILE.fullmatch(name) or name == MANIFEST or not is_digest(digest):
                 raise ValueError(f"the file {name!r}")
