@@ -23,7 +23,7 @@ class ModelServer:
     def __init__(self, bundle: Path, *options: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         begin = time.perf_counter()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "containers.serve", "--bundle", str(bundle), "--name", "relu",
