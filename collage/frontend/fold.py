@@ -40,7 +40,6 @@ def session(model: Path | bytes, level: str = "ORT_DISABLE_ALL") -> onnxruntime.
 
 def session_options(level: str) -> onnxruntime.SessionOptions:
     """Return options of a quiet single-threaded session."""
-    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     options.log_severity_level = 4

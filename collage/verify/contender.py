@@ -146,7 +146,6 @@ def session_options(threads: int) -> "onnxruntime.SessionOptions":
     """Return the options of a session as its users have them, with that many threads."""
     import onnxruntime
 
-    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
