@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     codes = "\n".join(f"  {code:<5}{meaning}" for code, meaning in EXIT_CODES.items())
-    parser = Parser(
+    parser: argparse.ArgumentParser = Parser(
         prog="collage",
         description="Compile an ONNX model with the toolchain that measures fastest, region by region.",
         epilog=f"exit codes:\n{codes}\n\nWith --json a command prints one JSON document on standard output;"
