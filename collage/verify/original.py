@@ -68,8 +68,9 @@ def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozense
     import onnx
 
     from collage.frontend.half import retyped
+    from collage.frontend.load import read_proto
 
-    bfloat16, loaded = onnx.TensorProto.BFLOAT16, onnx.load(model)
+    bfloat16, loaded = onnx.TensorProto.BFLOAT16, read_proto(Path(model))
     narrow = frozenset(
         one.name for one in loaded.graph.output if one.type.tensor_type.elem_type == bfloat16
     )
