@@ -21,6 +21,7 @@ _HARMFUL = ["MatMulAddFusion"]
 _LARGE_BYTES = 1 << 30
 """Above this a model is written with external data (a protobuf ends at 2 GiB)."""
 
+_NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "length_error")
 _DEFAULT_OPSET = 17
 _OPTIONAL_OUTPUTS = {
     "Dropout": 1, "MaxPool": 1, "LayerNormalization": 1, "BatchNormalization": 1,
@@ -72,6 +73,8 @@ def _optimise(source: Path, target: Path, large: bool) -> str:
             str(source), options, providers=["CPUExecutionProvider"], disabled_optimizers=_HARMFUL
         )
     except Exception as error:  # ONNX Runtime's share no base class
+        if is_out_of_memory(error):
+            raise MemoryError(first_line(error)) from error
         _require_loadable(source, error)
         return first_line(error)
     try:
@@ -89,6 +92,11 @@ def _require_loadable(source: Path, error: Exception) -> None:
         raise ModelError(
             f"ONNX Runtime does not load the model with these shapes: {said[2] or said[0]}"
         ) from error
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Tell whether ONNX Runtime, which has no class for it, found no memory."""
+    return any(words in str(error) for words in _NO_MEMORY)
 
 
 def first_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ Complexity: linear in the calls.
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from collage.errors import ModelError
 
@@ -24,32 +25,43 @@ def inlined_nodes(calls: Calls, functions: Mapping[FunctionId, Calls]) -> int:
     Raises:
         ModelError: a function calls itself, or functions are nested too deep.
     """
-    sizes: dict[FunctionId, int] = {}
+    known: dict[FunctionId, _Size] = {}
     for name in functions:
-        _measure(name, functions, sizes)
-    return sum(count * sizes.get(name, 1) for name, count in calls.items())
+        _measure(name, functions, known)
+    return _nodes(calls, known)
+
+
+class _Size(NamedTuple):
+    nodes: int
+    depth: int
 
 
 def _measure(
-    first: FunctionId, functions: Mapping[FunctionId, Calls], sizes: dict[FunctionId, int]
+    first: FunctionId, functions: Mapping[FunctionId, Calls], known: dict[FunctionId, _Size]
 ) -> None:
     """Add the sizes of a function and of all that it reaches."""
     path: dict[FunctionId, None] = {}
     pending = [first]
     while pending:
         name = pending[-1]
-        if name in sizes:
+        if name in known:
             pending.pop()
             continue
-        callees = [one for one in functions[name] if one in functions and one not in sizes]
-        if not callees:
-            sizes[name] = sum(n * sizes.get(one, 1) for one, n in functions[name].items())
+        callees = [one for one in functions[name] if one in functions]
+        unknown = [one for one in callees if one not in known]
+        if not unknown:
+            depth = 1 + max((known[one].depth for one in callees), default=0)
+            if depth > MAX_CALL_DEPTH:
+                raise ModelError(f"its functions call each other more than {MAX_CALL_DEPTH} deep")
+            known[name] = _Size(_nodes(functions[name], known), depth)
             path.pop(name, None)
             pending.pop()
             continue
         path[name] = None
-        if len(path) > MAX_CALL_DEPTH:
-            raise ModelError(f"its functions call each other more than {MAX_CALL_DEPTH} deep")
-        if looping := next((one for one in callees if one in path), None):
+        if looping := next((one for one in unknown if one in path), None):
             raise ModelError(f"its function {looping[1]!r} calls itself, which has no end")
-        pending.append(callees[0])
+        pending.append(unknown[0])
+
+
+def _nodes(calls: Calls, known: Mapping[FunctionId, _Size]) -> int:
+    return sum(count * (known[one].nodes if one in known else 1) for one, count in calls.items())

@@ -33,7 +33,10 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         files.fill(model)
     if model.functions:
         model = _inlined(model, path)
-    _normalise(model)
+    try:
+        _normalise(model)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
     return model, digest
 
 

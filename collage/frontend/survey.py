@@ -28,7 +28,7 @@ MAX_STRING_BYTES = 1 << 20
 MAX_DEPTH = 32
 """Of graphs in graphs; a parser gives up at about as many."""
 MAX_RANK = 64
-MAX_MESSAGES = 4_000_000
+MAX_MESSAGES = 2_000_000
 DENSE_SHARE = 8
 """Sparse tensors may take this part of the memory once they are dense."""
 

@@ -27,7 +27,6 @@ from collage.pipeline.mark import worth_remembering
 from collage.pipeline.plans import WholePlans
 from collage.pipeline.refinement import Refinement
 from collage.pipeline.searching import (
-    Samples,
     enumerated_function,
     imported,
     local_measurer,
@@ -51,6 +50,7 @@ from collage.store.folder import check_output
 from collage.verify import Contender, Latency, compare_latency, profile_kernels
 from collage.verify.frameworks import original_frameworks
 from collage.verify.gate import Budget, Decision, Gate, PlanExecutable
+from collage.verify.sampling import Samples
 from collage.verify.trials import MORE_SEEDS, write_trials
 
 

@@ -14,8 +14,6 @@ import numpy as np
 if TYPE_CHECKING:
     import onnxruntime
 
-    from collage.frontend import Function, Model
-
 
 class Original:
     """The original file, ready to run."""
@@ -42,15 +40,6 @@ class Original:
             retyped_array(value, wide, bfloat16) if name in self._narrow else value
             for name, value in zip(wanted, found, strict=True)
         ]
-
-
-def original_outputs(
-    model: "Model", function: "Function", inputs: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Run the original file once and return its outputs by name."""
-    names = list(function.graph.outputs)
-    original = Original(model.path, model.float_types)
-    return dict(zip(names, original.run(names, inputs), strict=True))
 
 
 def _session(model: Path | str) -> "onnxruntime.InferenceSession":
