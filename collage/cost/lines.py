@@ -13,7 +13,7 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from collage.errors import StoreError
 from collage.store.records import parse_object
 
 
-def encode_entry(entry: dict[str, Any]) -> bytes:
+def encode_entry(entry: Mapping[str, Any]) -> bytes:
     """Return the line of one entry, with its check and its end."""
     text = json.dumps(entry, sort_keys=True, allow_nan=False).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)

@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx
 
 from collage.errors import ModelError
-from collage.frontend.load import external_names
+from collage.frontend.model_files import open_model
 
 LARGEST_BYTES = (1 << 31) - 1
 """Of a message in protobuf's format."""
@@ -17,15 +17,13 @@ def original_bytes(path: Path) -> bytes:
     Raises:
         ModelError: it cannot be read, or would be larger than a protobuf message may be.
     """
-    if not external_names(path):
-        return path.read_bytes()
-    try:
-        model = onnx.load(path)
-        size_bytes = model.ByteSize()
-        if size_bytes > LARGEST_BYTES:
+    with open_model(path) as files:
+        if not files.external:
+            return files.data
+        if files.size_bytes > LARGEST_BYTES:
             raise ModelError(
-                f"{path}: {size_bytes} bytes with its weights are too many for one file"
+                f"{path}: {files.size_bytes} bytes with its weights are too many for one file"
             )
+        model = onnx.load_from_string(files.data)
+        files.fill(model)
         return bytes(model.SerializeToString())
-    except (ValueError, OSError, onnx.checker.ValidationError) as error:
-        raise ModelError(f"{path}: its external data cannot be read: {error}") from error

@@ -29,7 +29,6 @@ from collage.pipeline.original import OriginalFile, with_original, without_plans
 from collage.pipeline.plans import WholePlans, seconds_by_position
 from collage.pipeline.refinement import Refinement
 from collage.pipeline.searching import (
-    Samples,
     enumerated_function,
     imported,
     local_measurer,
@@ -54,6 +53,7 @@ from collage.verify import Contender, Latency, compare_latency, profile_kernels
 from collage.verify.frameworks import original_frameworks
 from collage.verify.gate import Budget, Decision, Gate
 from collage.verify.plan_executable import PlanExecutable, function_signature
+from collage.verify.sampling import Samples
 from collage.verify.trials import MORE_SEEDS, write_trials
 
 

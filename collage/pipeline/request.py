@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from collage.backends.registry import names_on
 from collage.cost import Environment
-from collage.errors import StoreError
-from collage.frontend.load import external_files
+from collage.errors import ModelError, StoreError
+from collage.frontend.model_files import checked_name, open_model
 from collage.options import EFFORTS, DeviceName, Options
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import fetch_blob, put_blob, read_checked
@@ -177,17 +177,16 @@ def submit(
 
     Raises:
         OptionError: an unknown backend, or none of them runs on the device.
-        ModelError: the file is no ONNX model, or its external data is missing.
+        ModelError: the file is no ONNX model, or its external data is missing or lies elsewhere.
         StoreError: the store fails.
     """
     options = options or RequestOptions()
-    external = {
-        file.relative_to(path.parent).as_posix(): put_blob(store, file)
-        for file in external_files(path)
-    }
+    with open_model(path) as files:
+        external = {name: put_blob(store, file.path) for name, file in files.external.items()}
+        model = put_blob(store, files.own.path)
     request = CompileRequest(
         name=name or path.stem,
-        model=put_blob(store, path),
+        model=model,
         external=external,
         environment=environment,
         threads=threads,
@@ -222,12 +221,19 @@ def fetch_model(store: Store, request: CompileRequest, folder: Path) -> Path:
     path = folder / "model.onnx"
     fetch_blob(store, BlobDigest(request.model), path)
     for name, digest in request.external.items():
-        file = folder / name
+        file = folder / _name_below(name)
         if not file.resolve().is_relative_to(folder.resolve()) or file == path:
             raise StoreError(f"the request's external data {name!r} lies outside of the model")
         file.parent.mkdir(parents=True, exist_ok=True)
         fetch_blob(store, BlobDigest(digest), file)
     return path
+
+
+def _name_below(name: str) -> str:
+    try:
+        return checked_name(name)
+    except ModelError as error:
+        raise StoreError(f"the request cannot be right: {error}") from error
 
 
 def _key(digest: str) -> str:
