@@ -69,7 +69,7 @@ class OnnxRuntime {
 // The DLPack type of an ONNXTensorElementDataType.
 DLDataType TensorType(int element);
 
-// An OrtValue around memory of the caller, made anew only when the memory or shape changes.
+// An OrtValue around memory of the caller, made anew only when the memory, dtype or shape changes.
 class WrappedTensor {
  public:
   // `memory`: where the tensors are.
@@ -90,6 +90,7 @@ class WrappedTensor {
   const ort::MemoryInfo* memory_;
   ort::Value* value_ = nullptr;
   void* data_ = nullptr;
+  DLDataType dtype_{};
   std::vector<std::int64_t> shape_;
 };
 

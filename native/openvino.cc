@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernel.h"
@@ -81,7 +82,7 @@ class OpenVino {
 };
 
 ov_element_type_e ElementType(DLDataType type) {
-  switch (type.code) {
+  switch (type.lanes == 1 ? static_cast<int>(type.code) : -1) {
     case kDLFloat:
       if (type.bits == 32) return F32;
       if (type.bits == 16) return F16;
@@ -113,11 +114,11 @@ ov_element_type_e ElementType(DLDataType type) {
   TVM_FFI_UNREACHABLE();
 }
 
-// What a parameter of the request is bound to; bound anew only when memory or shape changes.
+// What a parameter of the request is bound to; bound anew only when memory, dtype or shape changes.
 class Binding {
  public:
   bool Matches(const DLTensor* tensor) const {
-    return tensor_ != nullptr && DataOf(tensor) == data_ &&
+    return tensor_ != nullptr && DataOf(tensor) == data_ && IsSame(tensor->dtype, dtype_) &&
            static_cast<std::size_t>(tensor->ndim) == shape_.size() &&
            std::memcmp(shape_.data(), tensor->shape, shape_.size() * sizeof(std::int64_t)) == 0;
   }
@@ -125,6 +126,7 @@ class Binding {
   const ov_tensor_t* Wrap(const OpenVino& runtime, const DLTensor* tensor) {
     tensor_ = nullptr;
     data_ = DataOf(tensor);
+    dtype_ = tensor->dtype;
     shape_.assign(tensor->shape, tensor->shape + tensor->ndim);
     ov_shape_t shape{static_cast<std::int64_t>(shape_.size()), shape_.data()};
     ov_tensor_t* wrapped = nullptr;
@@ -139,6 +141,7 @@ class Binding {
  private:
   std::unique_ptr<ov_tensor_t, decltype(&ov_tensor_free)> tensor_{nullptr, nullptr};
   void* data_ = nullptr;
+  DLDataType dtype_{};
   std::vector<std::int64_t> shape_;
 };
 
@@ -181,13 +184,18 @@ class OpenVinoKernel : public Kernel {
     runtime_.Check(runtime_.ov_compiled_model_inputs_size(model_.get(), &inputs_));
     runtime_.Check(runtime_.ov_compiled_model_outputs_size(model_.get(), &outputs));
     bindings_.resize(inputs_ + outputs);
-    places_ = spec.blob->GetInts("inputs");
+    places_ = spec.blob->GetSizes("inputs");
     if (places_.empty()) {
       for (std::size_t i = 0; i < inputs_; ++i) places_.push_back(static_cast<int>(i));
     }
     if (places_.size() != inputs_) {
       TVM_FFI_THROW(ValueError) << "openvino kernel: the model has " << inputs_ << " inputs, not "
                                 << places_.size();
+    }
+    for (int place : places_) {
+      if (static_cast<std::size_t>(place) >= inputs_) {
+        TVM_FFI_THROW(ValueError) << "openvino kernel: the model has no input " << place;
+      }
     }
   }
 
@@ -212,15 +220,13 @@ class OpenVinoKernel : public Kernel {
     Reshape(*spec.blob, model);
     std::string threads = std::to_string(spec.threads);
     std::string precision = spec.blob->GetString("inference_precision", "f32");
-    std::vector<std::string> config = spec.blob->GetStrings("config");
+    std::vector<std::pair<std::string, std::string>> config = spec.blob->GetPairs("config");
     std::vector<ov_property_t> properties = {{"INFERENCE_NUM_THREADS", threads.c_str()},
                                              {"NUM_STREAMS", "1"},
                                              {"PERFORMANCE_HINT", "LATENCY"},
                                              {"INFERENCE_PRECISION_HINT", precision.c_str()}};
     if (spec.blob->GetInt("alone", 0) == 0) properties.push_back({"ENABLE_CPU_PINNING", "NO"});
-    for (std::size_t i = 0; i + 1 < config.size(); i += 2) {
-      properties.push_back({config[i].c_str(), config[i + 1].c_str()});
-    }
+    for (const auto& [key, value] : config) properties.push_back({key.c_str(), value.c_str()});
     ov_compiled_model_t* compiled = nullptr;
     runtime_.Check(runtime_.ov_core_compile_model_props(
         runtime_.core(), model, "CPU", properties.size(), properties.data(), &compiled));
@@ -229,12 +235,12 @@ class OpenVinoKernel : public Kernel {
 
   // Gives the inputs of the model the shapes that the blob names for them.
   void Reshape(const Blob& blob, ov_model_t* model) const {
-    std::vector<int> flat = blob.GetInts("shapes");
+    std::vector<int> flat = blob.GetSizes("shapes");
     if (flat.empty()) return;
     std::vector<std::size_t> ports;
     PartialShapes shapes(runtime_);
     for (std::size_t at = 0; at < flat.size();) {
-      std::size_t rank = static_cast<std::size_t>(std::max(0, flat[at++]));
+      std::size_t rank = static_cast<std::size_t>(flat[at++]);
       if (rank > flat.size() - at) TVM_FFI_THROW(ValueError) << "the blob's shapes are truncated";
       std::vector<std::int64_t> extents(flat.begin() + at, flat.begin() + at + rank);
       at += rank;
