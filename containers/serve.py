@@ -24,7 +24,7 @@ from collage.errors import CollageError
 from collage.logs import configure_logs
 from collage.options import Options
 from collage.runtime.loader import load
-from collage.runtime.manifest import refuse_unproven
+from collage.runtime.manifest import read_manifest, refuse_unproven
 from collage.runtime.signature import verify_folder
 from containers.serving.app import Limits, Server
 from containers.serving.engine import Engine
@@ -98,8 +98,8 @@ def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
 
 
 def _engine(folder: Path, parsed: argparse.Namespace) -> Engine:
+    refuse_unproven(read_manifest(folder), f"the bundle {folder}")
     copies = [load(folder) for _ in range(max(1, parsed.threads))]
-    refuse_unproven(copies[0].manifest, f"the bundle {folder}")
     for bundle in copies:
         bundle.check()
     return Engine(copies, max(0, parsed.queue))
