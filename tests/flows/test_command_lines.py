@@ -1,4 +1,4 @@
-"""Prefect's lines of docs/ on a real server, as the documents have them: a run is asked for, a limit is read."""
+"""Prefect's lines of docs/ on a real server: a run is asked for, a limit is read and changed."""
 
 import os
 import subprocess
