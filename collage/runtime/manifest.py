@@ -211,7 +211,7 @@ def refuse_unproven(manifest: Manifest, what: str) -> None:
             reasons.append(f"{name} is {found.verdict}: {found.reason}")
     if reasons:
         raise UnprovenError(
-            f"{what} is for trying out only, as --allow-slower has it: {'; '.join(reasons)}. Compile the "
+            f"{what} is for trying out only, as --allow-slower has it ({'; '.join(reasons)}); compile the "
             "model again without --allow-slower and --no-fallback, on a machine with less other work or with "
             "a longer --verify, and use that bundle"
         )
