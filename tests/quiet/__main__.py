@@ -46,7 +46,7 @@ def _tell(name: str, lived_s: float, found: Behaviour) -> bool:
     failed = found.trace.code not in (0, -15)
     counts = f"{len(found.sockets):>3} sockets {len(found.files):>3} files"
     print(f"{name:<20}{lived_s:6.0f} s  {counts}  {'FAILED' if failed else ''}", flush=True)
-    for what in (*found.sockets, *found.files):
+    for what in (*found.sockets, *sorted(found.trace.names), *found.files):
         print(f"    {what}")
     if failed:
         print(found.trace.output)

@@ -20,7 +20,7 @@ SECONDS = 0.5
 def require_quiet(watched, folder, code=0):
     found = watch(watched, folder)
     assert found.trace.code == code, found.trace.output
-    assert (found.sockets, found.files) == ((), ())
+    assert (found.sockets, found.trace.names, found.files) == ((), frozenset(), ())
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,7 @@ def test_onnxruntime_without_collage_reports(strace, tmp_path):
     assert found.trace.code == 0, found.trace.output
     assert any("Microsoft/DeveloperTools" in file for file in found.files)
     assert found.sockets, "nobody was spoken to, within 20 s"
+    assert any("microsoft" in name for name in found.trace.names)
 
 
 def test_a_compile_is_quiet(bundle):

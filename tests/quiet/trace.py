@@ -27,6 +27,9 @@ _INTERNET = re.compile(
     r"sa_family=AF_INET6?,.*?sin6?_port=htons\((\d+)\),.*?(?:inet_addr\(|AF_INET6, )\"([^\"]+)\""
 )
 _UNIX = re.compile(r'sa_family=AF_UNIX, sun_path=@?"([^"]*)"')
+_NAME = re.compile(r"((?:\\(?:[0-7]{1,3}|[abtnvfr])[a-z0-9-]+){2,})\\0")
+"""A name in a question to a name server, as strace writes it: `\\6mobile\\4data\\3com\\0`."""
+_LABEL = re.compile(r"\\(?:[0-7]{1,3}|[abtnvfr])([a-z0-9-]+)")
 _FOLDER = re.compile(r"<(/[^>]*)>")
 _WRITES = ("O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC")
 _MAKES = {"creat", "mkdir", "mkdirat", "mknod", "mknodat"}
@@ -41,12 +44,14 @@ class Trace:
         code: its exit code.
         output: what it printed, errors too.
         sockets: whom it spoke to, "address:port" or the path of a Unix socket.
+        names: what it asked name servers for.
         written: files and folders that it made or opened to write.
     """
 
     code: int
     output: str
     sockets: frozenset[str]
+    names: frozenset[str]
     written: frozenset[Path]
 
 
@@ -90,13 +95,14 @@ def traced(
                 _terminate_traced(process)
                 process.kill()
                 process.wait()
-    sockets, written = set(), set()
+    sockets, names, written = set(), set(), set()
     for file in sorted(folder.glob("calls.*")):
         for call, arguments in _calls(file):
             sockets.update(_peers(call, arguments))
+            names.update(_names(call, arguments))
             written.update(_written(call, arguments, folder))
     text = log.read_text(errors="replace")
-    return Trace(code, text, frozenset(sockets), frozenset(written))
+    return Trace(code, text, frozenset(sockets), frozenset(names), frozenset(written))
 
 
 def speaks(folder: Path) -> bool:
@@ -130,6 +136,12 @@ def _peers(call: str, arguments: str) -> Iterator[str]:
         for port, address in _INTERNET.findall(arguments):
             yield f"{address}:{port}"
         yield from _UNIX.findall(arguments)
+
+
+def _names(call: str, arguments: str) -> Iterator[str]:
+    if call.startswith("send"):
+        for name in _NAME.findall(arguments):
+            yield ".".join(_LABEL.findall(name))
 
 
 def _written(call: str, arguments: str, cwd: Path) -> Iterator[Path]:
