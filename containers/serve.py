@@ -143,8 +143,9 @@ def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
 
 
 def _engine(folder: Path, parsed: argparse.Namespace) -> Engine:
-    copies = [load(folder, parsed.verify_key) for _ in range(max(1, parsed.threads))]
-    refuse_unproven(copies[0].manifest, f"the bundle {folder}")
+    first = load(folder, parsed.verify_key)
+    refuse_unproven(first.manifest, f"the bundle {folder}")
+    copies = [first, *(first.copy() for _ in range(1, parsed.threads))]
     checks_s = []
     for bundle in copies:
         begin = time.perf_counter()

@@ -4,8 +4,8 @@ Needs numpy, tvm-ffi and the vendor libraries that the bundle's kernels call; no
 vendor's Python package. What goes in and out, and when it is copied, is in `collage.runtime.exchange`.
 
 Any thread may call a `LoadedBundle`, and several bundles may run in one process. A bundle computes one call
-at a time: calls from other threads wait (`collage.runtime.session`). To compute several at once, load the
-bundle as often.
+at a time: calls from other threads wait (`collage.runtime.session`). To compute several at once, make
+copies.
 """
 
 import statistics
@@ -104,7 +104,7 @@ class LoadedBundle:
         """
         self.path = path
         self.manifest = manifest
-        self._golden_file = files.get(GOLDEN)
+        self._files = files
         self._session = ExecutableSession(
             files[manifest.executable], manifest.functions, manifest.threads, manifest.device
         )
@@ -113,6 +113,14 @@ class LoadedBundle:
     def signatures(self) -> tuple[Signature, ...]:
         """The functions, one a shape set, with names, shapes and dtypes of inputs and outputs."""
         return self.manifest.functions
+
+    def copy(self) -> "LoadedBundle":
+        """Start another executable of the same verified files, for calls at the same time.
+
+        Raises:
+            BundleError: a file was changed in place meanwhile.
+        """
+        return LoadedBundle(self.path, self.manifest, self._files)
 
     def run(self, inputs: Mapping[str, object]) -> Outputs:
         """Compute the outputs for `inputs`, by name, as arrays; shapes choose the function.
@@ -194,10 +202,10 @@ class LoadedBundle:
             )
 
     def _golden(self, function: str) -> tuple[Outputs, Outputs]:
-        if self._golden_file is None:
+        if GOLDEN not in self._files:
             raise BundleError(f"{self.path} has no golden data: {GOLDEN} is not among its files")
         try:
-            with self._golden_file.content() as file:
+            with self._files[GOLDEN].content() as file:
                 data = load_arrays(file)
         except (OSError, ValueError, BadZipFile) as error:
             raise BundleError(f"{self.path} has no golden data: {error}") from error
