@@ -1,4 +1,7 @@
-"""The original file as one string of bytes, as a bundle keeps it."""
+"""The original file as one string of bytes, as a bundle keeps it.
+
+Nothing is changed but the stamps of versions that ONNX Runtime does not read (`frontend.versions`).
+"""
 
 from pathlib import Path
 
@@ -6,6 +9,7 @@ import onnx
 
 from collage.errors import ModelError
 from collage.frontend.load import external_names
+from collage.frontend.versions import make_readable, readable_bytes
 
 LARGEST_BYTES = (1 << 31) - 1
 """Of a message in protobuf's format."""
@@ -18,9 +22,10 @@ def original_bytes(path: Path) -> bytes:
         ModelError: it cannot be read, or would be larger than a protobuf message may be.
     """
     if not external_names(path):
-        return path.read_bytes()
+        return readable_bytes(path) or path.read_bytes()
     try:
         model = onnx.load(path)
+        make_readable(model)
         size_bytes = model.ByteSize()
         if size_bytes > LARGEST_BYTES:
             raise ModelError(

@@ -223,10 +223,10 @@ def _refusal(function: Function, decision: Decision, options: Options) -> str:
     """Say what the gate refuses, and how to go on."""
     advice = "run it again on a machine that does less beside, or with a longer --verify"
     if not options.fallback:
-        advice += "; without --no-fallback the original file itself can ship"
+        advice += ". Without --no-fallback the original file itself can ship"
     return (
-        f"{function.name} is {decision.reason}. Nothing was written: {advice}; --allow-slower writes the "
-        "bundle all the same, for trying out (it is refused where bundles are published or served)"
+        f"{function.name} is {decision.reason}; nothing was written. To go on, {advice}. --allow-slower "
+        "writes the bundle all the same, for trying out: it is refused where bundles are published or served"
     )
 
 

@@ -227,13 +227,19 @@ def refuse_unproven(manifest: Manifest, what: str) -> None:
     Raises:
         UnprovenError: the gate said so, and the bundle was written with --allow-slower.
     """
-    wrong = [one for one in manifest.gate if one.verdict != NOT_SLOWER]
-    if wrong:
-        reasons = "; ".join(f"{one.function} is {one.verdict}: {one.reason}" for one in wrong)
+    judged = {one.function: one for one in manifest.gate}
+    reasons = []
+    for name in (signature.function for signature in manifest.functions):
+        found = judged.get(name)
+        if found is None:
+            reasons.append(f"{name} was not judged")
+        elif found.verdict != NOT_SLOWER:
+            reasons.append(f"{name} is {found.verdict}: {found.reason}")
+    if reasons:
         raise UnprovenError(
-            f"{what} is for trying out only, since it was compiled with --allow-slower ({reasons}). Compile "
-            "the model again without --allow-slower and --no-fallback, on a machine with less other work or "
-            "with a longer --verify, and use that bundle"
+            f"{what} is for trying out only, as --allow-slower has it ({'; '.join(reasons)}); compile the "
+            "model again without --allow-slower and --no-fallback, on a machine with less other work or with "
+            "a longer --verify, and use that bundle"
         )
 
 

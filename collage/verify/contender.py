@@ -31,7 +31,7 @@ from collage.runtime.child import die_with_parent
 from collage.runtime.manifest import Signature, read_signature
 from collage.runtime.plugin import FULL_PRECISION, PROVIDER_LIBRARIES, open_libraries
 from collage.runtime.session import ExecutableSession
-from collage.verify.original import Original
+from collage.verify.original import Original, Provider, open_file
 from collage.verify.trials import answer_trials, check_trials
 
 if TYPE_CHECKING:
@@ -147,7 +147,6 @@ def session_options(threads: int) -> "onnxruntime.SessionOptions":
     """Return the options of a session as its users have them, with that many threads."""
     import onnxruntime
 
-    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -157,12 +156,8 @@ def session_options(threads: int) -> "onnxruntime.SessionOptions":
 
 class _OnnxRuntime(Runner):
     def __init__(self, path: str, inputs: dict[str, np.ndarray], threads: int) -> None:
-        import onnxruntime
-
         super().__init__(inputs)
-        self._session = onnxruntime.InferenceSession(
-            path, session_options(threads), providers=["CPUExecutionProvider"]
-        )
+        self._session = open_file(path, session_options(threads), ["CPUExecutionProvider"])
 
     def __call__(self) -> object:
         return self._session.run(None, self.inputs)
@@ -204,14 +199,11 @@ class _OnGpu(_OnnxRuntime):
         options: Mapping[str, str],
     ) -> None:
         os.environ.update(self.environment)
-        import onnxruntime
-
         Runner.__init__(self, inputs)
         open_libraries(PROVIDER_LIBRARIES[self.kind])
         first, *others = self.providers
-        self._session = onnxruntime.InferenceSession(
-            path, session_options(threads), providers=[(first, dict(options)), *others]
-        )
+        providers: list[Provider] = [(first, dict(options)), *others]
+        self._session = open_file(path, session_options(threads), providers)
         if first not in (running := self._session.get_providers()):
             raise RuntimeError(f"{first} does not start here: only {', '.join(running)} do")
 

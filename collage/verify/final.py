@@ -190,7 +190,7 @@ def reason_of(plan: PlanExecutable, found: Judgement, before: str = "") -> str:
         alone = f"no mix is faster than {plan.single} alone"
         what = alone if plan.single else "the mix is the fastest"
         words = f"outputs {how} the original model's; {what}"
-    return f"the mix is {before}; {plan.single} alone ships instead: {words}" if before else words
+    return f"the mix is {before}, so {plan.single} alone ships: {words}" if before else words
 
 
 def original_reason(plan: PlanExecutable, found: Judgement) -> str:

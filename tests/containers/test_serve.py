@@ -15,6 +15,7 @@ import pytest
 from collage.store import open_store
 from collage.store.bundles import publish_bundle
 from tests.ports import free_port
+from tests.runtime.conftest import gate_entry, write_manifest
 
 INFER = "/v2/models/relu/infer"
 
@@ -249,6 +250,19 @@ def test_an_unfit_bundle_ends_with_its_exit_code(tmp_path):
     )
     assert done.returncode == 5
     assert "manifest.json is missing" in json.loads(done.stderr.splitlines()[-1])["message"]
+
+
+def test_an_unproven_bundle_is_not_served(bundle, tmp_path):
+    for file in bundle.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    write_manifest(tmp_path, gate=[gate_entry("main"), gate_entry("main_1", "slower")])
+    done = subprocess.run(
+        [sys.executable, "-m", "containers.serve", "--bundle", str(tmp_path), "--name", "x"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 4
+    assert "main_1 is slower" in json.loads(done.stderr.splitlines()[-1])["message"]
 
 
 def test_a_bundle_from_a_store_by_its_alias(bundle, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from collage.bundle.manifest import Manifest
 from collage.cost import Environment
+from collage.errors import UnprovenError
 from collage.pipeline.request import CompileRequest, CompileResult, FunctionFacts, NodeFacts
 from collage.pipeline.results import claim_result, is_better, node_digest, promote, read_result
 from collage.store import open_store
@@ -40,7 +41,8 @@ def result(bundle="0" * 64, seconds=1e-3, more_s=None):
 def manifest(seconds=1e-3, node=None, files=None, verdict="not slower", more_s=None, **toolchains):
     times = {"main": seconds} | ({} if more_s is None else {"main_1": more_s})
     return {
-        "schema_version": 2, "executable": "model.so", "functions": [], "threads": 1,
+        "schema_version": 2, "executable": "model.so", "threads": 1,
+        "functions": [{"function": name, "inputs": [], "outputs": []} for name in times],
         "cpu": {"model": "cpu", "features": []},
         "libraries": {},
         "gate": [gate_entry(one, verdict, name) for name, one in times.items()],
@@ -143,6 +145,17 @@ def test_what_is_better(made, standing, node, better, why):
     found = is_better(node, made, Manifest.model_validate(standing) if standing else None)
     assert found[0] == better
     assert why in found[1]
+
+
+def test_nothing_stands_for_what_is_not_proven(store, publish, monkeypatch):
+    standing = result(publish(2e-3), 2e-3)
+    promote(store, "m/1/a", facts(), standing)
+    monkeypatch.setattr("collage.store.bundles.refuse_unproven", lambda *_: None)
+    faster = result(publish(1e-3, "slower"), 1e-3)
+    monkeypatch.undo()
+    with pytest.raises(UnprovenError, match="main is slower"):
+        promote(store, "m/1/a", facts(), faster)
+    assert read_alias(store, "m/1/a").bundle == standing.bundle
 
 
 def test_an_alias_moves_to_what_is_better_and_no_further(store, publish):

@@ -122,7 +122,7 @@ def test_what_ships_says_whether_it_is_equal_or_within_the_tolerance():
     assert "within the tolerance of" in reason_of(replace(MIX, reduced=True), found)
     slower = Judgement(SLOWER, {"onnxruntime": RatioInterval(1.03, 1.025, 1.04)}, NOISE)
     words = reason_of(ALONE, found, slower.text())
-    assert words.startswith("the mix is 3.0 % slower than onnxruntime on the original file; ")
+    assert words.startswith("the mix is 3.0 % slower than onnxruntime on the original file, so ")
     unproven = Judgement(Verdict.UNPROVEN, {"openvino": RatioInterval(1.01, 0.9, 1.2)}, NOISE)
     assert "not proven to be as fast as openvino" in unproven.text()
 
