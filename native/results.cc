@@ -31,7 +31,9 @@ struct AlignedMemory {
   void AllocData(DLTensor* tensor) {
     std::size_t size = (ffi::GetDataSize(*tensor) / 64 + 1) * 64;
     tensor->data = std::aligned_alloc(64, size);
-    if (tensor->data == nullptr) TVM_FFI_THROW(RuntimeError) << "no memory for " << size << " bytes";
+    if (tensor->data == nullptr) {
+      TVM_FFI_THROW(RuntimeError) << "no memory for " << size << " bytes";
+    }
   }
   void FreeData(DLTensor* tensor) { std::free(tensor->data); }
 };

@@ -84,10 +84,12 @@ Descriptor Folder::OpenVerified(const std::string& name, const std::string& dige
   }
   std::string found = hash.Hex();
   if (found != digest) {
-    throw std::runtime_error(path_ + "/" + name + " was changed after the bundle was made (sha256 " +
+    throw std::runtime_error(path_ + "/" + name +
+                             " was changed after the bundle was made (sha256 " +
                              found.substr(0, 12) + ", expected " + digest.substr(0, 12) + ")");
   }
-  if (fcntl(copy.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
+  constexpr int kSeals = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
+  if (fcntl(copy.get(), F_ADD_SEALS, kSeals) != 0) {
     Fail("cannot protect the copy of " + name);
   }
   return copy;

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -65,7 +66,8 @@ std::vector<TensorInfo> Tensors(const json::Object& function, const std::string&
     if (!raw.has_value()) throw std::runtime_error("the field '" + key + "' is of another type");
     TensorInfo tensor{GetText(*raw, "name"), GetText(*raw, "dtype"), {}};
     if (kDtypes.count(tensor.dtype) == 0) {
-      throw std::runtime_error("the dtype '" + tensor.dtype + "' of " + tensor.name + " is unknown");
+      throw std::runtime_error("the dtype '" + tensor.dtype + "' of " + tensor.name +
+                               " is unknown");
     }
     if (shapes) tensor.shape = Shape(*raw, tensor.name);
     tensors.push_back(std::move(tensor));
@@ -140,7 +142,9 @@ Manifest ParseManifest(const std::string& text) {
   }
   made.digest = GetText(Get<json::Object>(raw, "files"), made.executable);
   auto threads = Get<std::int64_t>(raw, "threads");
-  if (threads < 1 || threads > kMaxThreads) throw std::runtime_error("the field 'threads' is wrong");
+  if (threads < 1 || threads > kMaxThreads) {
+    throw std::runtime_error("the field 'threads' is wrong");
+  }
   made.threads = static_cast<int>(threads);
   if (raw.count(ffi::String("device")) != 0 && GetText(raw, "device") != "cpu") {
     throw std::runtime_error("the bundle is for a GPU; this program serves those for a CPU");
@@ -176,13 +180,16 @@ void CheckMachine(const Manifest& manifest) {
   }
   for (const auto& [name, version] : manifest.libraries) {
     std::string variable = "COLLAGE_LIB_" + name;
-    for (char& c : variable) c = std::isalnum(static_cast<unsigned char>(c)) ? std::toupper(c) : '_';
+    for (char& c : variable) {
+      auto letter = static_cast<unsigned char>(c);
+      c = std::isalnum(letter) ? static_cast<char>(std::toupper(letter)) : '_';
+    }
     const char* path = std::getenv(variable.c_str());
     if (path == nullptr) continue;  // whoever needs it says what to install
     std::string found = LibraryVersion(name, path);
     if (!found.empty() && found != version) {
-      throw std::runtime_error("the library " + name + " has version " + found + ", but " + version +
-                               " was measured: install that, or set " + variable);
+      throw std::runtime_error("the library " + name + " has version " + found + ", but " +
+                               version + " was measured: install that, or set " + variable);
     }
   }
 }

@@ -75,14 +75,16 @@ class Crypto {
     find(&verify_, "EVP_DigestVerify");
   }
 
-  bool Verifies(const std::string& key, const std::string& signature, const std::string& text) const {
+  bool Verifies(const std::string& key, const std::string& signature,
+                const std::string& text) const {
     if (key.size() != 32 || signature.size() != 64) return false;
     std::unique_ptr<void, void (*)(void*)> made(new_key_(kEd25519, nullptr, Bytes(key), key.size()),
                                                 free_key_);
     std::unique_ptr<void, void (*)(void*)> context(new_context_(), free_context_);
     if (!made || !context) return false;
     if (begin_(context.get(), nullptr, nullptr, nullptr, made.get()) != 1) return false;
-    return verify_(context.get(), Bytes(signature), signature.size(), Bytes(text), text.size()) == 1;
+    return verify_(context.get(), Bytes(signature), signature.size(), Bytes(text),
+                   text.size()) == 1;
   }
 
  private:
