@@ -15,7 +15,7 @@ framework, all that were eliminated come back once, and with them plans that nob
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,8 @@ from collage.verify.final import (
     reason_of,
 )
 from collage.verify.frameworks import REDUCED, original_frameworks
-from collage.verify.latency import Arena, KernelProfile, Latency, OnRound, fastest_first
+from collage.verify.heats import Heats, NextHeat
+from collage.verify.latency import Arena, Latency, OnRound, fastest_first
 from collage.verify.plan_executable import PlanExecutable
 from collage.verify.trials import Errors
 from collage.verify.verdict import NOISE, RatioInterval, Verdict
@@ -44,32 +45,6 @@ from collage.verify.verdict import NOISE, RatioInterval, Verdict
 TRIES = 2
 """Comparisons of the original-file plan, which must be slower in each to be refused: it is a framework by
 construction, and processes differ by where their memory happens to lie."""
-SCREEN_S = 0.6
-FINALISTS = 2
-AT_ONCE = (FINALISTS + 2, 6)
-"""Fewest and most executables that are loaded at the same time: each holds the model's weights."""
-LOADED_BYTES = 5 << 29
-COPIES = 4
-"""Times that a loaded executable holds its weights: the file, the blob, and what a library packs."""
-
-
-@dataclass(frozen=True)
-class Standings:
-    """How plans stand after a heat.
-
-    Attributes:
-        latencies: of those that are loaded, fastest first.
-        errors: of all that were tried so far, under a budget.
-        profile: times one that is loaded and its kernels; raises MeasureError.
-    """
-
-    latencies: Mapping[str, Latency]
-    errors: Mapping[str, Errors]
-    profile: Callable[[str], KernelProfile]
-
-
-NextHeat = Callable[[Standings], Sequence[PlanExecutable]]
-"""More plans; none ends the heats."""
 
 
 @dataclass(frozen=True)
@@ -108,35 +83,6 @@ class Decision:
     def passed(self) -> bool:
         """Tell whether it is proven as fast as every original framework."""
         return self.verdict is Verdict.NOT_SLOWER
-
-
-@dataclass
-class _Heats:
-    """What came of the heats so far: who entered, how fast they were, and who was rejected."""
-
-    met: "list[PlanExecutable]" = field(default_factory=list)
-    latencies: dict[str, Latency] = field(default_factory=dict)
-    rejected: dict[str, str] = field(default_factory=dict)
-
-    def survivors(self, found: Mapping[str, Latency]) -> dict[str, Latency]:
-        """Return the latencies of those that have not died.
-
-        The others are rejected with the reason, and how fast they were before does not count.
-        """
-        died = {name: one.reason for name, one in found.items() if one.reason}
-        self.rejected |= died
-        for name in died:
-            self.latencies.pop(name, None)
-        return {name: one for name, one in found.items() if name not in died}
-
-    def none_left(self) -> GateError:
-        """Say why no plan is left."""
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in self.rejected.items())
-        return GateError(f"no executable computes the original model's numbers: {reasons}")
-
-    def inside(self, arena: Arena) -> "list[PlanExecutable]":
-        """Return the plans that are in the arena now."""
-        return [plan for plan in self.met if plan.name in arena.names]
 
 
 @dataclass(frozen=True)
@@ -211,14 +157,14 @@ class Gate:
             examiner = Examiner(arena, function, expected, self.budget, errors)
             if self.budget:
                 arena.ask(Contender("original", "original", self.model), self.budget.trials)
-            heats = _Heats()
-            self._run_heats(arena, examiner, heats, plans, next_heat)
+            heats = Heats(arena, examiner, self.on_round)
+            heats.run(plans, next_heat)
             final = self._final(arena, examiner, heats, baselines, originals)
             retry = not final.passed and final.looks_slower
-            if retry and (back := _sent_home(arena, heats, reserves)):
+            if retry and (back := heats.eliminated(reserves)):
                 for name in {one.name for one in baselines} & set(arena.names):
                     arena.leave(name)
-                self._run_heats(arena, examiner, heats, back, lambda standings: ())
+                heats.run(back, lambda standings: ())
                 final = self._final(arena, examiner, heats, baselines, originals)
             found = None if final.passed else self._original(arena, examiner, final, originals)
             kept = found or self._decision(arena, final, heats)
@@ -233,47 +179,16 @@ class Gate:
             finalists=tuple(plan.name for plan in final.plans),
         )
 
-    def _run_heats(
-        self,
-        arena: Arena,
-        examiner: Examiner,
-        heats: _Heats,
-        plans: Sequence[PlanExecutable],
-        next_heat: NextHeat,
-    ) -> None:
-        """Race the plans, a few at a time with the leaders so far; the best `FINALISTS` stay.
-
-        So does the best single-toolchain plan, which ships when the gate refuses the mix.
-        """
-        waiting = list(plans)
-        while waiting:
-            room = _most_at_once(waiting) - len(arena.names)
-            heat, waiting = waiting[:room], waiting[room:]
-            heats.met += [plan for plan in heat if plan not in heats.met]
-            heats.rejected |= arena.enter([examiner.target(plan) for plan in heat])
-            for plan in heat:
-                if plan.name in arena.names and (why := examiner.wrong(plan)):
-                    heats.rejected[plan.name] = why
-                    arena.leave(plan.name)
-            if arena.names:
-                found = heats.survivors(arena.race(arena.names, SCREEN_S, self.on_round))
-                heats.latencies |= found
-                order = fastest_first(found)
-                if order and not waiting:
-                    ranked = {name: found[name] for name in order}
-                    waiting = [*next_heat(Standings(ranked, examiner.errors, arena.profile))]
-                _dismiss(arena, order, {plan.name for plan in heats.met if plan.single})
-
     def _final(
         self,
         arena: Arena,
         examiner: Examiner,
-        heats: _Heats,
+        heats: Heats,
         baselines: Sequence[Contender],
         originals: OriginalPlans,
     ) -> _Final:
         """Compare the plans in the arena with the original frameworks, which stay in it."""
-        best = heats.inside(arena)
+        best = heats.inside()
         if not best and not originals.baselines:
             raise heats.none_left()
         refused = arena.enter(baselines)
@@ -309,14 +224,14 @@ class Gate:
         return _Final(comparison, excused, tuple(best), judging, chosen, found, reason)
 
     def _alive(
-        self, heats: _Heats, plans: Sequence[PlanExecutable], comparison: Comparison
+        self, heats: Heats, plans: Sequence[PlanExecutable], comparison: Comparison
     ) -> list[PlanExecutable]:
         """Return the plans that have not died in the comparison; the others are rejected."""
         found = {plan.name: comparison.latencies[plan.name] for plan in plans}
         alive = heats.survivors(found)
         return [plan for plan in plans if plan.name in alive]
 
-    def _decision(self, arena: Arena, final: _Final, heats: _Heats) -> Decision:
+    def _decision(self, arena: Arena, final: _Final, heats: Heats) -> Decision:
         """Return what ships where that is a plan of regions; one that has to ship has an allowance."""
         if final.chosen is None or final.judgement is None:
             raise heats.none_left()
@@ -423,24 +338,3 @@ class Gate:
             device=self.device,
             engines=self.engines,
         )
-
-
-def _sent_home(
-    arena: Arena, heats: _Heats, reserves: Callable[[], Sequence[PlanExecutable]]
-) -> list[PlanExecutable]:
-    """Return the plans that may come back: those with the right numbers, and the reserves."""
-    gone = {*arena.names, *heats.rejected}
-    return [*(plan for plan in heats.met if plan.name not in gone), *reserves()]
-
-
-def _most_at_once(plans: Sequence[PlanExecutable]) -> int:
-    fewest, most = AT_ONCE
-    size_bytes = max(plan.path.stat().st_size for plan in plans)
-    return max(fewest, min(most, LOADED_BYTES // (COPIES * size_bytes + 1)))
-
-
-def _dismiss(arena: Arena, order: Sequence[str], singles: Set[str]) -> None:
-    spare = next((name for name in order if name in singles), "")
-    for name in order[FINALISTS:]:
-        if name != spare:
-            arena.leave(name)
