@@ -5,6 +5,7 @@ collage.load("bundle").run({"x": array})                            # needs the 
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,12 +39,20 @@ def compile(
     return compile_model(Path(model), options or Options(), Path(output))
 
 
-def load(bundle: str | os.PathLike[str]) -> "LoadedBundle":
+def load(
+    bundle: str | os.PathLike[str], verify_keys: Sequence[str | os.PathLike[str]] = ()
+) -> "LoadedBundle":
     """Load a bundle for serving; needs neither a compiler nor onnx nor a network.
 
+    Args:
+        bundle: its folder.
+        verify_keys: files or folders of public keys, one of which must have signed the bundle; without
+            any, those that COLLAGE_VERIFY_KEYS names.
+
     Raises:
-        BundleError: incomplete, changed, or made for another processor or library version.
+        BundleError: incomplete, changed, not signed by such a key, or made for another processor or
+            library version.
     """
     from collage.runtime.loader import load as load_bundle
 
-    return load_bundle(Path(bundle))
+    return load_bundle(Path(bundle), [Path(one) for one in verify_keys])

@@ -199,11 +199,8 @@ def _compile(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from collage.runtime.loader import load
-    from collage.runtime.signature import configured_keys, verify_folder
 
-    if keys := configured_keys(arguments.verify_key):
-        verify_folder(arguments.bundle, keys)
-    bundle = load(arguments.bundle)
+    bundle = load(arguments.bundle, arguments.verify_key)
     if not arguments.input:
         bundle.check()
         say(arguments.json, {"golden": "equal"}, "golden data: equal")
@@ -282,10 +279,12 @@ def _compared(
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    summary, page = arguments.bundle / "summary.json", arguments.bundle / "report.html"
+    from collage.report.explanation import read_summary
+
+    page = arguments.bundle / "report.html"
     if not page.is_file():
         raise InputError(f"{arguments.bundle} holds no report; is it a bundle?")
-    print(summary.read_text() if arguments.json else page.resolve())
+    print(read_summary(arguments.bundle).to_json() if arguments.json else page.resolve())
     return 0
 
 

@@ -24,8 +24,7 @@ from collage.errors import CollageError
 from collage.logs import configure_logs
 from collage.options import Options
 from collage.runtime.loader import load
-from collage.runtime.manifest import read_manifest, refuse_unproven
-from collage.runtime.signature import verify_folder
+from collage.runtime.manifest import refuse_unproven
 from containers.serving.app import Limits, Server
 from containers.serving.engine import Engine
 
@@ -82,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
-    """The folder of the bundle, verified before anything of it is parsed where keys are configured."""
+    """The folder of the bundle."""
     seen = (parsed.cache_dir or Options().store_dir) / "seen-aliases"
     checks = verification(parsed, seen)
     if parsed.alias is not None:
@@ -91,15 +90,13 @@ def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
 
         store = open_store(parsed.bundle, writes=False)
         fetch_bundle(store, parsed.alias, scratch, verification=checks)
-    folder = Path(parsed.bundle) if parsed.alias is None else scratch
-    if checks:
-        verify_folder(folder, checks.keys)
-    return folder
+    return Path(parsed.bundle) if parsed.alias is None else scratch
 
 
 def _engine(folder: Path, parsed: argparse.Namespace) -> Engine:
-    refuse_unproven(read_manifest(folder), f"the bundle {folder}")
-    copies = [load(folder) for _ in range(max(1, parsed.threads))]
+    first = load(folder, parsed.verify_key)
+    refuse_unproven(first.manifest, f"the bundle {folder}")
+    copies = [first, *(first.copy() for _ in range(1, parsed.threads))]
     for bundle in copies:
         bundle.check()
     return Engine(copies, max(0, parsed.queue))

@@ -8,7 +8,7 @@ integers whose type is then set right. Nothing is copied.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def restored(array: np.ndarray) -> np.ndarray:
     return array.view(numpy_dtype(BFLOAT16)) if array.dtype == UNKNOWN else array
 
 
-def load_arrays(file: Path) -> dict[str, np.ndarray]:
+def load_arrays(file: Path | BinaryIO) -> dict[str, np.ndarray]:
     """Read all arrays of an `.npz` file. Raises OSError or ValueError when it is none."""
     with np.load(file, allow_pickle=False) as stored:
         return {name: restored(stored[name]) for name in stored.files}

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from collage.runtime.arrays import as_array, as_tensor, numpy_dtype
+from collage.runtime.arrays import BFLOAT16, as_array, as_tensor, numpy_dtype
 from collage.runtime.exchange import DeviceTensor, Feed, Received
 from collage.runtime.manifest import Signature
 
@@ -45,7 +45,8 @@ class DirectFunction:
         self.signature = signature
         self.names = tuple(tensor.name for tensor in signature.inputs)
         self._kernel = kernel
-        self._from_dlpack = tvm_ffi.from_dlpack
+        names = [tensor.dtype for tensor in (*signature.inputs, *signature.outputs)]
+        self._tensor = as_tensor if BFLOAT16 in names else tvm_ffi.from_dlpack
         self._feed = Feed(signature.inputs)
         self._dtypes = [numpy_dtype(tensor.dtype) for tensor in signature.inputs]
         self._allocates = any(
@@ -60,7 +61,7 @@ class DirectFunction:
         for array, dtype in zip(arrays, self._dtypes, strict=True):
             if array.dtype is not dtype or not array.flags.carray or not array.size:
                 return self.run(dict(zip(self.names, arrays, strict=True)))
-        return self._called([self._from_dlpack(array) for array in arrays])
+        return self._called([self._tensor(array) for array in arrays])
 
     def run(self, values: Mapping[str, Received]) -> Outputs:
         """Run on values of the host."""
@@ -77,5 +78,5 @@ class DirectFunction:
             named = zip(self._outputs, tensors, strict=True)
             return {name: np.array(as_array(tensor)) for (name, _, _), tensor in named}
         made = {name: np.empty(shape, dtype) for name, shape, dtype in self._outputs}
-        self._kernel(*arguments, *map(self._from_dlpack, made.values()))
+        self._kernel(*arguments, *map(self._tensor, made.values()))
         return made

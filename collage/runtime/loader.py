@@ -4,32 +4,40 @@ Needs numpy, tvm-ffi and the vendor libraries that the bundle's kernels call; no
 vendor's Python package. What goes in and out, and when it is copied, is in `collage.runtime.exchange`.
 
 Any thread may call a `LoadedBundle`, and several bundles may run in one process. A bundle computes one call
-at a time: calls from other threads wait (`collage.runtime.session`). To compute several at once, load the
-bundle as often.
+at a time: calls from other threads wait (`collage.runtime.session`). To compute several at once, make
+copies.
 """
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+from zipfile import BadZipFile
 
 import numpy as np
 
 from collage.errors import BundleError
 from collage.runtime.arrays import load_arrays
 from collage.runtime.exchange import DeviceTensor
+from collage.runtime.folder import MANIFEST, BundleFolder, VerifiedFile
 from collage.runtime.manifest import (
     Manifest,
     Precision,
     Signature,
     declare_libraries,
-    read_manifest,
-    verify_files,
+    manifest_bytes,
+    open_files,
+    parse_manifest,
     verify_machine,
 )
 from collage.runtime.precision import output_error
 from collage.runtime.session import ExecutableSession, Outputs
 
+if TYPE_CHECKING:
+    from collage.runtime.signature import TrustedKeys
+
+GOLDEN = "golden.npz"
 TOLERANCE = {
     "bfloat16": (5e-2, 2e-2),
     "float16": (1e-2, 5e-3),
@@ -40,34 +48,79 @@ TOLERANCE = {
 QUANTISED_TOLERANCE = (1e-2, 2e-2)
 
 
-def load(folder: Path | str) -> "LoadedBundle":
+def load(folder: Path | str, verify_keys: "Sequence[Path] | TrustedKeys" = ()) -> "LoadedBundle":
     """Load the bundle in `folder` and initialise its kernels.
 
+    The folder and its files are opened once, and what was verified is what runs, whatever happens to
+    the folder meanwhile.
+
+    Args:
+        folder: where the bundle lies.
+        verify_keys: files or folders of public keys: the bundle's statement is verified before anything
+            of the bundle is parsed. Without any, those that COLLAGE_VERIFY_KEYS names; without these
+            nobody is asked who made the bundle, which is logged once.
+
     Raises:
-        BundleError: incomplete, changed, or made for another processor or library version.
+        BundleError: incomplete, changed, not signed by a trusted key, or made for another processor or
+            library version.
+        OptionError: the keys cannot be read.
     """
-    folder = Path(folder)
-    manifest = read_manifest(folder)
-    verify_files(folder, manifest)
+    from collage.runtime.signature import TrustedKeys, configured_keys
+
+    if isinstance(verify_keys, TrustedKeys):
+        return open_bundle(Path(folder), verify_keys)
+    return open_bundle(Path(folder), configured_keys(verify_keys))
+
+
+def open_bundle(path: Path, keys: "TrustedKeys | None") -> "LoadedBundle":
+    """Load the bundle at `path`; None for `keys` asks nobody who made it. Errors as of `load`."""
+    folder = BundleFolder(path)
+    if keys is None:
+        data = manifest_bytes(folder)
+    else:
+        from collage.runtime.signature import verify_statement
+
+        try:
+            data = verify_statement(folder.read, folder.names(), keys)
+        except BundleError as error:
+            raise BundleError(f"{path}: {error}") from None
+    manifest = parse_manifest(data, str(path / MANIFEST))
+    files = open_files(folder, manifest, keep=(manifest.executable, GOLDEN))
     declare_libraries(manifest)
     verify_machine(manifest)
-    return LoadedBundle(folder, manifest)
+    return LoadedBundle(path, manifest, files)
 
 
 class LoadedBundle:
     """A bundle that is ready to run; `load` makes it. Methods may be called from any thread."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.folder = folder
+    def __init__(self, path: Path, manifest: Manifest, files: Mapping[str, VerifiedFile]) -> None:
+        """Start the executable.
+
+        Args:
+            path: where the bundle was found, for messages.
+            manifest: what it says.
+            files: the executable, and the golden data where there are some, as they were verified.
+        """
+        self.path = path
         self.manifest = manifest
+        self._files = files
         self._session = ExecutableSession(
-            folder / manifest.executable, manifest.functions, manifest.threads, manifest.device
+            files[manifest.executable], manifest.functions, manifest.threads, manifest.device
         )
 
     @property
     def signatures(self) -> tuple[Signature, ...]:
         """The functions, one a shape set, with names, shapes and dtypes of inputs and outputs."""
         return self.manifest.functions
+
+    def copy(self) -> "LoadedBundle":
+        """Start another executable of the same verified files, for calls at the same time.
+
+        Raises:
+            BundleError: a file was changed in place meanwhile.
+        """
+        return LoadedBundle(self.path, self.manifest, self._files)
 
     def run(self, inputs: Mapping[str, object]) -> Outputs:
         """Compute the outputs for `inputs`, by name, as arrays; shapes choose the function.
@@ -149,10 +202,13 @@ class LoadedBundle:
             )
 
     def _golden(self, function: str) -> tuple[Outputs, Outputs]:
+        if GOLDEN not in self._files:
+            raise BundleError(f"{self.path} has no golden data: {GOLDEN} is not among its files")
         try:
-            data = load_arrays(self.folder / "golden.npz")
-        except (OSError, ValueError) as error:
-            raise BundleError(f"{self.folder} has no golden data: {error}") from error
+            with self._files[GOLDEN].content() as file:
+                data = load_arrays(file)
+        except (OSError, ValueError, BadZipFile) as error:
+            raise BundleError(f"{self.path} has no golden data: {error}") from error
         found = [
             {
                 name.removeprefix(prefix): value

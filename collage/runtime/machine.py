@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from collage.errors import BundleError
+from collage.runtime.folder import VerifiedFile
 from collage.runtime.plugin import load_cuda_runtime, load_plugin
 
 CPU, CUDA, POOLED_ALLOCATOR = 1, 2, 2
@@ -51,11 +52,12 @@ class Machine(Protocol):
     def __getitem__(self, name: str) -> Callable[..., Any]: ...
 
 
-def start_machine(executable: Path, threads: int, device: str = "cpu") -> Machine:
+def start_machine(executable: Path | VerifiedFile, threads: int, device: str = "cpu") -> Machine:
     """Load the executable and initialise its kernels.
 
     Args:
-        executable: the shared library.
+        executable: the shared library; that of a bundle is loaded from the descriptor through which
+            it was verified.
         threads: of kernels that run on the CPU.
         device: what it was assembled for.
 
@@ -68,19 +70,18 @@ def start_machine(executable: Path, threads: int, device: str = "cpu") -> Machin
 class ExecutableFile:
     """An executable that was opened: its kernels, and the virtual machine that calls them in order."""
 
-    def __init__(self, executable: Path, threads: int, device: str = "cpu") -> None:
+    def __init__(self, executable: Path | VerifiedFile, threads: int, device: str = "cpu") -> None:
         """Open it; arguments and errors are those of `start_machine`."""
-        self._executable, self._device = executable, device
+        self._path = executable if isinstance(executable, Path) else executable.path
+        self._device = device
         with _starting, self._explained():
             load_plugin()
-            import tvm_ffi
-
             if os.environ.get("TVM_NUM_THREADS") != str(threads):
                 os.environ["TVM_NUM_THREADS"] = str(threads)
             use_threads(threads)
             if device == "cuda":
                 load_cuda_runtime()
-            self._library = tvm_ffi.load_module(str(executable.resolve()))
+            self._library = _opened(executable)
 
     @cached_property
     def machine(self) -> Machine:
@@ -102,4 +103,17 @@ class ExecutableFile:
         try:
             yield
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-            raise BundleError(f"{self._executable} cannot be loaded: {error}") from error
+            raise BundleError(f"{self._path} cannot be loaded: {error}") from error
+
+
+def _opened(executable: Path | VerifiedFile) -> Any:
+    """Load the library; it stays for as long as the process, for results may need its code."""
+    import tvm_ffi
+
+    if isinstance(executable, Path):
+        return tvm_ffi.load_module(str(executable.resolve()))
+    load = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")
+    module = load(executable.library_path(), "so")
+    executable.check_unchanged()
+    tvm_ffi.get_global_func("ffi.ModuleGlobalsAdd")(module)
+    return module

@@ -1,16 +1,18 @@
 """Read a bundle's manifest with the standard library alone, and refuse what cannot run here.
 
-The schema is written by `collage.bundle.manifest`; this reader takes only what running needs.
+The schema is written by `collage.bundle.manifest`; this reader takes only what running needs, checks all of
+that, and does not look at other fields.
 """
 
-import hashlib
-import json
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from collage.errors import BackendError, BundleError, UnprovenError
 from collage.runtime.cpu import cpu_flags
+from collage.runtime.fields import Field, FieldError, parse_json
+from collage.runtime.folder import MANIFEST, MAX_READ_BYTES, BundleFolder, VerifiedFile
 from collage.runtime.gpu import gpu_problem
 from collage.runtime.plugin import (
     library_distribution,
@@ -21,8 +23,18 @@ from collage.runtime.plugin import (
 )
 
 SCHEMA_VERSION = 2
+DTYPES = {
+    "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4,
+    "uint64": 8, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+"""Bytes of an element, by numpy's name."""
+DEVICES = ("cpu", "cuda")
+MAX_THREADS = 4096
+MAX_DIMENSIONS = 64
+MAX_TENSOR_BYTES = 1 << 46
 NOT_SLOWER = "not slower"
 """Verdict of the gate on a function that is proven as fast as every original framework."""
+VERDICTS = (NOT_SLOWER, "slower", "unproven")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,52 +127,66 @@ class Manifest:
 
 def read_manifest(folder: Path) -> Manifest:
     """Read `folder/manifest.json`. Raises BundleError when there is none or it cannot be understood."""
-    file = folder / "manifest.json"
+    return parse_manifest(manifest_bytes(BundleFolder(folder)), str(folder / MANIFEST))
+
+
+def manifest_bytes(folder: BundleFolder) -> bytes:
+    """Return the manifest as it is. Raises BundleError when there is none."""
     try:
-        data = file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise BundleError(f"{folder} holds no bundle: manifest.json is missing") from None
+        return folder.read(MANIFEST)
+    except FileNotFoundError:
+        raise BundleError(f"{folder.path} holds no bundle: {MANIFEST} is missing") from None
     except OSError as error:
-        raise BundleError(f"{file} cannot be read: {error}. Publish the bundle again.") from error
-    return parse_manifest(data, str(file))
+        raise BundleError(
+            f"{folder.path / MANIFEST} cannot be read: {error.strerror}. Publish the bundle again."
+        ) from error
 
 
 def parse_manifest(data: bytes, what: str) -> Manifest:
-    """Read a manifest's bytes; `what` names it in errors. Raises BundleError for one that is none."""
+    """Understand a manifest.
+
+    Args:
+        data: its bytes.
+        what: how messages call it.
+
+    Raises:
+        BundleError: names the field that is missing or garbled.
+    """
     try:
-        raw = json.loads(data)
-    except ValueError as error:
-        raise BundleError(f"{what} cannot be read: {error}. Publish the bundle again.") from error
-    version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version != SCHEMA_VERSION:
+        root = parse_json(data, MAX_READ_BYTES)
+        version = root["schema_version"].value
+        if version == SCHEMA_VERSION and type(version) is int:
+            return _parse(root)
+    except FieldError as error:
         raise BundleError(
-            f"{what} has schema version {version}; this Collage reads {SCHEMA_VERSION}. Compile the "
-            "model again, or install the Collage that made the bundle."
-        )
-    try:
-        return _parse(raw)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BundleError(f"{what} lacks or garbles {error}. Publish the bundle again.") from error
+            f"{what} lacks or garbles a field: {error}. Publish the bundle again."
+        ) from None
+    shown = version if isinstance(version, int | float | str) else "of no known kind"
+    raise BundleError(
+        f"{what} has schema version {str(shown)[:20]}; this Collage reads {SCHEMA_VERSION}. Compile the "
+        "model again, or install the Collage that made the bundle."
+    )
 
 
 def verify_files(folder: Path, manifest: Manifest) -> None:
     """Raise BundleError unless every file has the content that the manifest says."""
-    if manifest.executable not in manifest.files:
-        raise BundleError(f"the manifest of {folder} has no digest of {manifest.executable}")
-    for name, expected in sorted(manifest.files.items()):
-        file = folder / name
-        if not file.resolve().is_relative_to(folder.resolve()):
-            raise BundleError(f"the manifest of {folder} names a file outside of it: {name}")
-        try:
-            with file.open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
-        except OSError as error:
-            raise BundleError(f"{file} of the bundle cannot be read: {error.strerror}") from error
-        if found != expected:
-            raise BundleError(
-                f"{file} was changed after the bundle was made (sha256 {found[:12]}, expected "
-                f"{expected[:12]}). Fetch or publish the bundle again."
-            )
+    open_files(BundleFolder(folder), manifest)
+
+
+def open_files(
+    folder: BundleFolder, manifest: Manifest, keep: Collection[str] = ()
+) -> dict[str, VerifiedFile]:
+    """Verify every file of the bundle; return those of the names in `keep`, open.
+
+    Raises:
+        BundleError: a file is missing or has other content than the manifest says.
+    """
+    opened = {}
+    for name, digest in sorted(manifest.files.items()):
+        file = folder.open_verified(name, digest)
+        if name in keep:
+            opened[name] = file
+    return opened
 
 
 def declare_libraries(manifest: Manifest) -> None:
@@ -217,57 +243,93 @@ def refuse_unproven(manifest: Manifest, what: str) -> None:
         )
 
 
-def read_signature(raw: dict) -> Signature:
-    """Return one function's signature from its entry in a manifest."""
-    return Signature(
-        raw["function"],
-        _tensors(raw["inputs"]),
-        _tensors(raw["outputs"]),
-        str(raw.get("kernel", "")),
+def read_signature(raw: object) -> Signature:
+    """Return one function's signature from its entry in a manifest.
+
+    Raises:
+        FieldError: it is none.
+    """
+    return _signature(Field(raw, "signature"))
+
+
+def _parse(root: Field) -> Manifest:
+    precision, quantised = root.get("precision"), root.get("quantised")
+    device, capability = root.get("device"), root.get("compute_capability")
+    found = Manifest(
+        executable=root["executable"].file_name(),
+        functions=tuple(map(_signature, root["functions"].items())),
+        threads=root["threads"].integer(1, MAX_THREADS),
+        cpu_model=root["cpu"]["model"].text(empty=True),
+        cpu_features=root["cpu"]["features"].texts(),
+        libraries={name.text(): _library(one) for name, one in root["libraries"].entries()},
+        files={name.file_name(): one.digest() for name, one in root["files"].entries()},
+        precision=_precision(precision) if precision and precision.value is not None else None,
+        quantised=quantised.flag() if quantised else False,
+        device=device.one_of(DEVICES) if device else "cpu",
+        compute_capability=capability.text(empty=True) if capability else "",
+        gate=tuple(map(_gate, root["gate"].items())),
+    )
+    _check_names(root["functions"], [one.function for one in found.functions])
+    if found.executable not in found.files:
+        raise FieldError(f"files has no digest of {found.executable}")
+    return found
+
+
+def _gate(raw: Field) -> FunctionGate:
+    return FunctionGate(
+        raw["function"].text(),
+        raw["verdict"].one_of(VERDICTS),
+        raw["reason"].text(empty=True),
+        raw["deterministic"].flag(),
     )
 
 
-def _parse(raw: dict) -> Manifest:
-    return Manifest(
-        executable=raw["executable"],
-        functions=tuple(read_signature(one) for one in raw["functions"]),
-        threads=int(raw["threads"]),
-        cpu_model=raw["cpu"]["model"],
-        cpu_features=tuple(raw["cpu"]["features"]),
-        libraries={
-            name: Library(library["distribution"], library["version"], library.get("file", ""))
-            for name, library in raw["libraries"].items()
-        },
-        files=dict(raw["files"]),
-        precision=_precision(raw.get("precision")),
-        quantised=bool(raw.get("quantised", False)),
-        device=str(raw.get("device", "cpu")),
-        compute_capability=str(raw.get("compute_capability", "")),
-        gate=tuple(
-            FunctionGate(
-                str(one["function"]),
-                str(one["verdict"]),
-                str(one["reason"]),
-                bool(one["deterministic"]),
-            )
-            for one in raw["gate"]
-        ),
+def _signature(raw: Field) -> Signature:
+    kernel = raw.get("kernel")
+    found = Signature(
+        raw["function"].text(),
+        tuple(_tensor(one, known=True) for one in raw["inputs"].items()),
+        tuple(_tensor(one, known=False) for one in raw["outputs"].items()),
+        kernel.text(empty=True) if kernel else "",
+    )
+    if not found.outputs:
+        raise raw["outputs"].fault("at least one output")
+    for name, tensors in (("inputs", found.inputs), ("outputs", found.outputs)):
+        _check_names(raw[name], [tensor.name for tensor in tensors])
+    return found
+
+
+def _tensor(raw: Field, *, known: bool) -> Tensor:
+    """Read a tensor; `known` asks for every extent."""
+    name, dtype, shape = raw["name"].text(), raw["dtype"].one_of(DTYPES), raw["shape"]
+    if shape.value is None and not known:
+        return Tensor(name, None, dtype)
+    extents = tuple(one.integer(0 if known else -1, MAX_TENSOR_BYTES) for one in shape.items())
+    size_bytes = math.prod(max(1, extent) for extent in extents) * DTYPES[dtype]
+    if len(extents) > MAX_DIMENSIONS or size_bytes > MAX_TENSOR_BYTES:
+        raise shape.fault(
+            f"a shape of at most {MAX_DIMENSIONS} dimensions and {MAX_TENSOR_BYTES} bytes"
+        )
+    return Tensor(name, extents, dtype)
+
+
+def _check_names(raw: Field, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise FieldError(f"{raw.path} has the name {name!r} twice")
+
+
+def _library(raw: Field) -> Library:
+    file = raw.get("file")
+    return Library(
+        raw["distribution"].text(), raw["version"].text(), file.text(empty=True) if file else ""
     )
 
 
-def _precision(raw: dict | None) -> Precision | None:
-    if raw is None:
-        return None
-    certain = frozenset(map(str, raw["probabilities"]))
-    return Precision(bool(raw["reduced"]), float(raw["tolerance"]), certain)
-
-
-def _tensors(raw: list[dict]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(one["name"], _shape(one["shape"]), one["dtype"]) for one in raw)
-
-
-def _shape(raw: list[int] | None) -> tuple[int, ...] | None:
-    return None if raw is None else tuple(raw)
+def _precision(raw: Field) -> Precision:
+    return Precision(
+        raw["reduced"].flag(), raw["tolerance"].number(), frozenset(raw["probabilities"].texts())
+    )
 
 
 def _library_problem(name: str, library: Library) -> str:

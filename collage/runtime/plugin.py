@@ -184,8 +184,7 @@ def library_reason(name: str) -> str:
 def thread_environment(threads: int) -> dict[str, str]:
     """Return what a process that runs kernels with so many threads finds in its environment."""
     count = str(threads)
-    counts = {"OMP_NUM_THREADS": count, "TVM_NUM_THREADS": count}
-    return {**WAITING, **TELEMETRY_OFF, **counts}
+    return {**WAITING, **TELEMETRY_OFF, "OMP_NUM_THREADS": count, "TVM_NUM_THREADS": count}
 
 
 def load_plugin() -> None:

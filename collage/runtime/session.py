@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from collage.errors import InputError
+from collage.errors import BundleError, InputError
 from collage.runtime.cuda import Cuda, cuda
 from collage.runtime.direct import CallableFunction, DirectFunction
 from collage.runtime.exchange import (
@@ -29,6 +29,7 @@ from collage.runtime.exchange import (
     is_on_gpu,
     receive,
 )
+from collage.runtime.folder import VerifiedFile
 from collage.runtime.machine import ExecutableFile, Machine, on_device, use_threads
 from collage.runtime.manifest import Signature
 
@@ -41,19 +42,25 @@ class ExecutableSession:
     """An executable that is ready to run, from any thread, one call at a time."""
 
     def __init__(
-        self, path: Path, signatures: tuple[Signature, ...], threads: int, device: str = "cpu"
+        self,
+        path: Path | VerifiedFile,
+        signatures: tuple[Signature, ...],
+        threads: int,
+        device: str = "cpu",
     ) -> None:
         """Load the executable and initialise its kernels.
 
         Args:
-            path: the shared library.
+            path: the shared library, or that of a bundle as it was verified.
             signatures: of its functions; shapes of inputs tell them apart.
             threads: of kernels that run on the CPU.
             device: "cpu" or "cuda", where its kernels run.
 
         Raises:
-            BundleError: it cannot be loaded here.
+            BundleError: it cannot be loaded here, or has no functions.
         """
+        if not signatures:
+            raise BundleError("the bundle has no functions. Compile the model again")
         self._file = ExecutableFile(path, threads, device)
         gpu = cuda() if device == "cuda" else None
         self.signatures = signatures

@@ -249,7 +249,7 @@ def test_an_unfit_bundle_ends_with_its_exit_code(tmp_path):
         text=True,
     )
     assert done.returncode == 5
-    assert "manifest.json is missing" in json.loads(done.stderr)["message"]
+    assert "manifest.json is missing" in json.loads(done.stderr.splitlines()[-1])["message"]
 
 
 def test_an_unproven_bundle_is_not_served(bundle, tmp_path):

@@ -85,11 +85,11 @@ REFUSED = [
         "is that of onnxruntime here, not of onnxruntime-gpu",
     ),
     ({"schema_version": 99}, "schema version 99"),
-    ({"threads": None}, "lacks or garbles"),
+    ({"threads": None}, "threads is None, where a whole number"),
     ({"files": {}}, "no digest of model.so"),
-    ({"files": {"model.so": "0", "../outside": "0"}}, "outside of it"),
-    ({"files": {"model.so": "0"}}, "was changed"),
-    ({"files": {"absent.bin": "0", "model.so": "0"}}, "cannot be read"),
+    ({"functions": []}, "has no functions"),
+    ({"files": {"model.so": "0" * 64}}, "was changed"),
+    ({"files": {"absent.bin": "0" * 64, "model.so": "0" * 64}}, "cannot be read: No such file"),
 ]
 
 

@@ -1,0 +1,160 @@
+"""Read JSON that somebody else wrote: bounded, and every field checked when it is taken.
+
+A `Field` is a value with the way to it, so a fault names the field: "functions[0].inputs[1].shape is ...,
+where ... is needed". Fields that nobody takes are not looked at.
+"""
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+MAX_DEPTH = 64
+"""Of nested lists and objects; what Collage writes has less than ten."""
+MAX_TEXT = 4096
+"""Characters of a text field."""
+_SHOWN = 60
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,254}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class FieldError(ValueError):
+    """The text names the field, what it holds and what is needed."""
+
+
+def parse_json(data: bytes, limit_bytes: int) -> "Field":
+    """Parse a document.
+
+    Raises:
+        FieldError: too large, too deep, or no JSON.
+    """
+    if len(data) > limit_bytes:
+        raise FieldError(f"it has {len(data)} bytes, and at most {limit_bytes} are read")
+    try:
+        value = json.loads(data.decode(), parse_constant=_no_constant)
+    except RecursionError:
+        raise FieldError("it is nested too deeply") from None
+    except ValueError as error:  # of UTF-8, of JSON, or a number of too many digits
+        raise FieldError(f"it is no JSON: {str(error)[:200]}") from None
+    _check_depth(value)
+    return Field(value, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A value of a JSON document, and the way to it."""
+
+    value: Any
+    path: str
+
+    def __getitem__(self, name: str) -> "Field":
+        """A field of an object. FieldError where it is missing."""
+        found = self.get(name)
+        if found is None:
+            raise FieldError(f"{_joined(self.path, name)} is missing")
+        return found
+
+    def get(self, name: str) -> "Field | None":
+        """A field of an object, or None."""
+        value = self._of(dict, "an object")
+        return Field(value[name], _joined(self.path, name)) if name in value else None
+
+    def items(self) -> "Iterator[Field]":
+        """The elements of a list."""
+        for number, value in enumerate(self._of(list, "a list")):
+            yield Field(value, f"{self.path}[{number}]")
+
+    def entries(self) -> "Iterator[tuple[Field, Field]]":
+        """Names and values of an object."""
+        for name, value in self._of(dict, "an object").items():
+            yield Field(name, f"a name in {self.path}"), Field(value, _joined(self.path, name))
+
+    def text(self, *, empty: bool = False) -> str:
+        """A text of at most MAX_TEXT characters."""
+        value: str = self._of(str, "a text")
+        if len(value) > MAX_TEXT or not (value or empty) or "\0" in value:
+            raise self.fault(f"a text of {int(not empty)} to {MAX_TEXT} characters")
+        return value
+
+    def texts(self) -> tuple[str, ...]:
+        """A list of texts."""
+        return tuple(one.text() for one in self.items())
+
+    def one_of(self, known: Collection[str]) -> str:
+        """One of the texts that are known."""
+        value = self.text(empty=True)
+        if value not in known:
+            raise self.fault(f"one of {', '.join(sorted(known))}")
+        return value
+
+    def integer(self, low: int, high: int) -> int:
+        """A whole number from `low` to `high`."""
+        if type(self.value) is not int or not low <= self.value <= high:
+            raise self.fault(f"a whole number from {low} to {high}")
+        return self.value
+
+    def number(self) -> float:
+        """A finite number that is not negative."""
+        if type(self.value) not in (int, float) or not 0 <= self.value < math.inf:
+            raise self.fault("a number that is not negative")
+        return float(self.value)
+
+    def flag(self) -> bool:
+        """True or false."""
+        value: bool = self._of(bool, "true or false")
+        return value
+
+    def file_name(self) -> str:
+        """The name of a file in the same folder."""
+        value = self.text()
+        if not _FILE_NAME.fullmatch(value):
+            raise self.fault("the name of a file without a folder")
+        return value
+
+    def digest(self) -> str:
+        """A SHA-256 in hex."""
+        value = self.text(empty=True)
+        if not _DIGEST.fullmatch(value):
+            raise self.fault("a SHA-256 of 64 hexadecimal digits")
+        return value
+
+    def fault(self, needed: str) -> FieldError:
+        """An error that names the field, what it holds and what it needs."""
+        shown = repr(self.value) if isinstance(self.value, str | int | float | None) else ""
+        if len(shown) > _SHOWN or not shown:
+            shown = _KINDS.get(type(self.value), "a value")
+        return FieldError(f"{self.path or 'the document'} is {shown}, where {needed} is needed")
+
+    def _of(self, kind: type, needed: str) -> Any:
+        if type(self.value) is not kind:
+            raise self.fault(needed)
+        return self.value
+
+
+_KINDS = {dict: "an object", list: "a list", str: "a long text", int: "a long number"}
+
+
+def _joined(path: str, name: str) -> str:
+    shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
+    return f"{path}.{shown}" if path else shown
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _check_depth(value: object) -> None:
+    """In turns and not by recursion: every level is the elements of the one before."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return
+    raise FieldError(f"it is nested more than {MAX_DEPTH} deep")

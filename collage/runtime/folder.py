@@ -1,0 +1,173 @@
+"""The folder of a bundle, held open: what is verified is what is opened.
+
+A path may lead to another folder a moment later (`collage fetch` exchanges folders), and a name in it to
+another file. So the folder is opened once, each file once relative to it, and content is read, hashed
+and loaded through those descriptors; names are not looked up again. Files are regular ones and never
+links, and a name has no folder in it.
+
+A file can also be changed in place while it is open. Whoever is this user or root could change this
+process as well; against accidents the file's times and size are compared before and after. Where others
+may write to it, a private copy in memory that cannot be written is hashed and loaded instead: it costs the
+file's size in memory, so bundles belong to their user or root and are not writable for others.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import itertools
+import os
+import shutil
+import stat
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from collage.errors import BundleError
+
+MANIFEST = "manifest.json"
+MAX_READ_BYTES = 8 << 20
+"""Of a file that is read before anything is verified."""
+_CHUNK = 1 << 20
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_paths = itertools.count()
+
+
+class BundleFolder:
+    """An open folder; its files are found in it even when it has lost its name."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it. Raises BundleError when there is none."""
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            raise BundleError(f"{path} holds no bundle: {MANIFEST} is missing") from None
+        except (OSError, ValueError) as error:
+            raise BundleError(f"{path} cannot be read: {_reason(error)}") from error
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def names(self) -> list[str]:
+        """Names of what is in it."""
+        try:
+            return sorted(os.listdir(self._descriptor))
+        except OSError as error:
+            raise BundleError(f"{self.path} cannot be read: {_reason(error)}") from error
+
+    def read(self, name: str, limit_bytes: int = MAX_READ_BYTES) -> bytes:
+        """Content of a file of at most `limit_bytes`.
+
+        Raises:
+            FileNotFoundError: there is none.
+            OSError: it cannot be read, is no regular file, or too large.
+        """
+        with self._open(name) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            data = file.read() if size_bytes <= limit_bytes else b""
+        if max(size_bytes, len(data)) > limit_bytes:
+            raise OSError(errno.EFBIG, f"it has more than {limit_bytes} bytes", name)
+        return data
+
+    def open_verified(self, name: str, digest: str) -> "VerifiedFile":
+        """Open a file whose content has this SHA-256.
+
+        Raises:
+            BundleError: it cannot be read, or has other content.
+        """
+        try:
+            with self._open(name) as file:
+                return VerifiedFile(self.path / name, file, digest)
+        except OSError as error:
+            raise BundleError(
+                f"{self.path / name} of the bundle cannot be read: {_reason(error)}"
+            ) from error
+
+    def _open(self, name: str) -> BinaryIO:
+        if not name or name in (".", "..") or "/" in name or "\0" in name:
+            raise OSError(errno.EINVAL, "no name of a file without a folder", name)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would wait
+        try:
+            descriptor = os.open(name, flags, dir_fd=self._descriptor)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise OSError(errno.ELOOP, "it is a link, not a file", name) from None
+            raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "it is no regular file", name)
+        return open(descriptor, "rb", buffering=0)
+
+
+class VerifiedFile:
+    """An open file whose content was verified."""
+
+    def __init__(self, path: Path, file: BinaryIO, digest: str) -> None:
+        """Hash an open file, or a private copy of it, and keep it open. Raises BundleError."""
+        self.path, self.digest = path, digest
+        shared = _others_may_write(os.fstat(file.fileno()))
+        self._descriptor = _private_copy(path.name, file) if shared else os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
+        self._before = self._state()
+        self._check_digest()
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """Raise BundleError when the file was changed in place since it was hashed."""
+        if self._state() != self._before:
+            raise BundleError(
+                f"{self.path} was changed while it was read. Fetch the bundle into another folder, or "
+                "move it there whole"
+            )
+
+    @contextlib.contextmanager
+    def content(self) -> Iterator[BinaryIO]:
+        """The file from its beginning; what is read counts only when no error is raised at the end."""
+        with open(f"/proc/self/fd/{self._descriptor}", "rb") as file:  # at an offset of its own
+            yield file
+        self.check_unchanged()
+
+    def library_path(self) -> str:
+        """A path of the open file for the dynamic loader, another one in every call.
+
+        The loader takes a path that it knows for the library that it loaded from there, and numbers of
+        descriptors are used again; so slashes and dots, which mean nothing, number the paths.
+        """
+        number = f"{next(_paths):b}".replace("0", "//").replace("1", "/.")
+        return f"/proc/self/fd{number}/{self._descriptor}"
+
+    def _check_digest(self) -> None:
+        with open(f"/proc/self/fd/{self._descriptor}", "rb", buffering=0) as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != self.digest:
+            raise BundleError(
+                f"{self.path} was changed after the bundle was made (sha256 {found[:12]}, expected "
+                f"{self.digest[:12]}). Fetch or publish the bundle again."
+            )
+
+    def _state(self) -> tuple[int, ...]:
+        found = os.fstat(self._descriptor)
+        return found.st_size, found.st_mtime_ns  # not ctime, which a lost name changes too
+
+
+def _others_may_write(found: os.stat_result) -> bool:
+    """Tell whether somebody may who is neither this user nor root."""
+    foreign = found.st_uid not in (0, os.geteuid())
+    return foreign or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _private_copy(name: str, file: BinaryIO) -> int:
+    """Return the descriptor of a copy in memory that nobody can write any more."""
+    descriptor = os.memfd_create(name[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with open(descriptor, "wb", closefd=False) as copy:
+            shutil.copyfileobj(file, copy, _CHUNK)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
