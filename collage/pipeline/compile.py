@@ -210,6 +210,7 @@ def _compiled(
     else:
         kernels = plans.kernels[name]
         chosen = next(one for one in search.plans if one.name == name)
+    session.chosen.update(one.backend for one in kernels.kernels)
     with session.seconds.of("verify"):
         measured_s = _kernel_seconds(kernels, decision, samples.inputs, session)
     published = Published(function, decision, samples.inputs, expected)

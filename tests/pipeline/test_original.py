@@ -79,6 +79,7 @@ def original(path, folder, names=BOTH, shapes=(), threads=1, **options):
     session = SimpleNamespace(
         options=Options(**options),
         backends=available_backends(names),
+        compatible_backends=available_backends(names),
         threads=threads,
         work_dir=folder / "work",
     )
