@@ -25,7 +25,7 @@ from benchmarks.models import SET_S, SETS
 from benchmarks.results import Facts, machine, revisions, write_rows
 from collage.frontend import import_model
 from collage.graph.cuts import cut_points
-from collage.pipeline.compile import saved_contenders
+from collage.pipeline.comparing import saved_contenders
 from collage.verify import compare_latency, ratio
 
 NAMES = ("bert_base_2l", "gpt2_2l", "resnet18")

@@ -6,7 +6,6 @@ compile, the next one repeats no measurement.
 """
 
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from collage.backends.base import Backend, PluginKernel
 from collage.backends.nvidia.architecture import architecture
 from collage.backends.tensorrt.engine import ENGINES
 from collage.bundle.publish import Facts, Published, publish
-from collage.errors import GateError, InputError, MeasureError, SearchError, UnprovenError
+from collage.errors import GateError, MeasureError, SearchError, UnprovenError
 from collage.frontend import Function, Model
 from collage.frontend.inputs import random_inputs
 from collage.measure.peaks import machine_peaks
@@ -42,16 +41,14 @@ from collage.report.data import CandidateCounts, Summary, TuningFacts
 from collage.report.html import render_html
 from collage.report.precision import Allowed, FunctionResult, manifest_precision
 from collage.report.terminal import Progress
-from collage.runtime.arrays import load_arrays
 from collage.runtime.blob import unpack
-from collage.runtime.manifest import Manifest
 from collage.runtime.plugin import library_names
 from collage.search.function import Enumerated, FunctionSearch
 from collage.search.worth import NamedPlan
 from collage.store.folder import check_output
-from collage.verify import Contender, Latency, compare_latency, profile_kernels
-from collage.verify.frameworks import original_frameworks
-from collage.verify.gate import Budget, Decision, Gate
+from collage.verify import Contender, profile_kernels
+from collage.verify.examiner import Budget
+from collage.verify.gate import Decision, Gate
 from collage.verify.plan_executable import PlanExecutable, function_signature
 from collage.verify.sampling import Samples
 from collage.verify.trials import MORE_SEEDS, write_trials
@@ -213,6 +210,7 @@ def _compiled(
     else:
         kernels = plans.kernels[name]
         chosen = next(one for one in search.plans if one.name == name)
+    session.chosen.update(one.backend for one in kernels.kernels)
     with session.seconds.of("verify"):
         measured_s = _kernel_seconds(kernels, decision, samples.inputs, session)
     published = Published(function, decision, samples.inputs, expected)
@@ -340,71 +338,3 @@ def _libraries(plans: Iterator[FunctionPlan], device: str) -> frozenset[str]:
 def _toolchains(plans: Iterator[FunctionPlan], backends: Sequence[Backend]) -> dict[str, str]:
     used = {planned.backend for plan in plans for planned in plan.kernels}
     return {backend.name: backend.identity for backend in backends if backend.name in used}
-
-
-def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, dict[str, Latency]]:
-    """Compare a saved bundle with the original frameworks, interleaved, in fresh processes.
-
-    Where less than float32 was allowed to the bundle, it is to the frameworks too.
-
-    Returns:
-        Latencies by name, of every function of the bundle.
-
-    Raises:
-        InputError: no bundle, or no model, at the path.
-    """
-    if not model.is_file():
-        raise InputError(f"{model}: no such file; give the original ONNX model")
-    found = {}
-    for saved in saved_contenders("collage", bundle):
-        manifest = saved.manifest
-        frameworks = original_frameworks(
-            model,
-            may_reduce=manifest.precision is not None,
-            device=manifest.device,
-            engines=Options().store_dir / ENGINES,
-        )
-        with tempfile.TemporaryDirectory() as work_dir:
-            found[saved.function] = compare_latency(
-                [saved.target, *frameworks],
-                saved.inputs,
-                manifest.threads,
-                seconds,
-                Path(work_dir),
-            )
-    return found
-
-
-@dataclass(frozen=True)
-class SavedFunction:
-    """One function of a saved bundle, as a benchmark target with its golden inputs."""
-
-    function: str
-    manifest: Manifest
-    target: Contender
-    inputs: dict[str, np.ndarray]
-
-
-def saved_contenders(name: str, bundle: Path) -> list[SavedFunction]:
-    """Return the functions of a bundle as benchmark targets, all called `name`.
-
-    Raises:
-        InputError: no bundle at the path.
-    """
-    from collage.runtime.loader import load
-
-    manifest = load(bundle).manifest
-    golden = load_arrays(bundle / "golden.npz")
-    executable = bundle / manifest.executable
-    return [
-        SavedFunction(
-            signature.function,
-            manifest,
-            Contender(name, "executable", executable, signature, manifest.device),
-            {
-                one.name: golden[f"{signature.function}/input/{one.name}"]
-                for one in signature.inputs
-            },
-        )
-        for signature in manifest.functions
-    ]

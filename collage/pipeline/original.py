@@ -53,7 +53,7 @@ class OriginalFile:
         options = self.session.options
         if not options.fallback or options.device != "cpu" or not self.function.graph.nodes:
             return OriginalPlans()
-        allowed = {backend.name for backend in self.session.backends}
+        allowed = {backend.name for backend in self.session.compatible_backends}
         open_outputs = any(
             not isinstance(self.function.type_of(name), TensorType)
             for name in self.function.graph.outputs
@@ -140,7 +140,6 @@ def without_plans(enumerated: Enumerated) -> FunctionSearch:
         measured=0,
         unmeasured=len(enumerated.work),
         gap_s=0.0,
-        proven=False,
     )
     return FunctionSearch(enumerated, costs, (), nothing)
 

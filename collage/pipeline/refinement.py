@@ -27,8 +27,10 @@ from collage.search.reduced import Calibration, PricedPlans, expected_error, wei
 from collage.search.shortest_path import valid_space
 from collage.search.worth import NamedPlan, worth_assembling
 from collage.verify import KernelProfile
-from collage.verify.gate import Decision, PlanExecutable, Standings
+from collage.verify.gate import Decision
+from collage.verify.heats import Standings
 from collage.verify.latency import at_one_pace
+from collage.verify.plan_executable import PlanExecutable
 from collage.verify.trials import Errors
 
 HEAT = 4

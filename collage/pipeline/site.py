@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Protocol
 
 from collage.backends.registry import available_backends
-from collage.errors import OptionError
+from collage.errors import OptionError, SearchError
 from collage.frontend import Function, Model
 from collage.measure.environment import last_level_cache_bytes, this_environment
 from collage.measure.work import SearchMeasurer
 from collage.options import DeviceName, Options
 from collage.pipeline.compile import compile_model
+from collage.pipeline.original import OriginalFile, without_plans
 from collage.pipeline.request import (
     CompileRequest,
     CompileResult,
@@ -162,6 +163,8 @@ def search_part(
 ) -> SearchFacts:
     """Search one function of the model at `path`.
 
+    Where no plan of regions computes its numbers and the original file can ship, no plan is found.
+
     Raises:
         OptionError: the model has no such function.
         CollageError: what the stages raise.
@@ -173,7 +176,12 @@ def search_part(
         known = ", ".join(one.name for one in model.functions)
         raise OptionError(f"{path.name} has no function {function!r}, only {known}")
     enumerated = enumerated_function(found, session)
-    search, _ = measured_search(enumerated, open_measurer(model, found, session), session)
+    try:
+        search, _ = measured_search(enumerated, open_measurer(model, found, session), session)
+    except SearchError:
+        if not OriginalFile(model, found, session).plans.baselines:
+            raise
+        search = without_plans(enumerated)
     return _search_facts(search, session, time.monotonic() - start)
 
 

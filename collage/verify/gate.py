@@ -15,7 +15,7 @@ framework, all that were eliminated come back once, and with them plans that nob
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,8 +24,8 @@ import numpy as np
 
 from collage.errors import BackendError, GateError, MeasureError
 from collage.frontend import Function
-from collage.frontend.region import function_outputs_of
 from collage.verify.contender_process import Contender
+from collage.verify.examiner import Budget, Examiner, Golden
 from collage.verify.final import (
     Comparison,
     Judgement,
@@ -36,49 +36,15 @@ from collage.verify.final import (
     reason_of,
 )
 from collage.verify.frameworks import REDUCED, original_frameworks
-from collage.verify.latency import Arena, KernelProfile, Latency, OnRound, fastest_first
-from collage.verify.numerics import compare_outputs
-from collage.verify.plan_executable import PlanExecutable, function_signature
-from collage.verify.trials import Errors, beyond
+from collage.verify.heats import Heats, NextHeat
+from collage.verify.latency import Arena, Latency, OnRound, fastest_first
+from collage.verify.plan_executable import PlanExecutable
+from collage.verify.trials import Errors
 from collage.verify.verdict import NOISE, RatioInterval, Verdict
 
 TRIES = 2
 """Comparisons of the original-file plan, which must be slower in each to be refused: it is a framework by
 construction, and processes differ by where their memory happens to lie."""
-SCREEN_S = 0.6
-FINALISTS = 2
-AT_ONCE = (FINALISTS + 2, 6)
-"""Fewest and most executables that are loaded at the same time: each holds the model's weights."""
-LOADED_BYTES = 5 << 29
-COPIES = 4
-"""Times that a loaded executable holds its weights: the file, the blob, and what a library packs."""
-
-
-@dataclass(frozen=True)
-class Standings:
-    """How plans stand after a heat.
-
-    Attributes:
-        latencies: of those that are loaded, fastest first.
-        errors: of all that were tried so far, under a budget.
-        profile: times one that is loaded and its kernels; raises MeasureError.
-    """
-
-    latencies: Mapping[str, Latency]
-    errors: Mapping[str, Errors]
-    profile: Callable[[str], KernelProfile]
-
-
-NextHeat = Callable[[Standings], Sequence[PlanExecutable]]
-"""More plans; none ends the heats."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What plans in less than float32 may be off by, and the trials (`verify.trials`) that show it."""
-
-    tolerance: float
-    trials: Path
 
 
 @dataclass(frozen=True)
@@ -88,15 +54,6 @@ class OriginalPlans:
     baselines: frozenset[str] = frozenset()
     assemble: Callable[[str], PlanExecutable] | None = None
     """Given a baseline's name; raises BackendError where it cannot be assembled."""
-
-
-@dataclass(frozen=True)
-class Golden:
-    """What the original-file plan computes of the gate's inputs: the numbers that are right for it."""
-
-    outputs: Mapping[str, np.ndarray]
-    deterministic: bool
-    """Two calls gave the same numbers."""
 
 
 @dataclass(frozen=True)
@@ -126,35 +83,6 @@ class Decision:
     def passed(self) -> bool:
         """Tell whether it is proven as fast as every original framework."""
         return self.verdict is Verdict.NOT_SLOWER
-
-
-@dataclass
-class _Heats:
-    """What came of the heats so far: who entered, how fast they were, and who was rejected."""
-
-    met: "list[PlanExecutable]" = field(default_factory=list)
-    latencies: dict[str, Latency] = field(default_factory=dict)
-    rejected: dict[str, str] = field(default_factory=dict)
-
-    def survivors(self, found: Mapping[str, Latency]) -> dict[str, Latency]:
-        """Return the latencies of those that have not died.
-
-        The others are rejected with the reason, and how fast they were before does not count.
-        """
-        died = {name: one.reason for name, one in found.items() if one.reason}
-        self.rejected |= died
-        for name in died:
-            self.latencies.pop(name, None)
-        return {name: one for name, one in found.items() if name not in died}
-
-    def none_left(self) -> GateError:
-        """Say why no plan is left."""
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in self.rejected.items())
-        return GateError(f"no executable computes the original model's numbers: {reasons}")
-
-    def inside(self, arena: Arena) -> "list[PlanExecutable]":
-        """Return the plans that are in the arena now."""
-        return [plan for plan in self.met if plan.name in arena.names]
 
 
 @dataclass(frozen=True)
@@ -229,14 +157,14 @@ class Gate:
             examiner = Examiner(arena, function, expected, self.budget, errors)
             if self.budget:
                 arena.ask(Contender("original", "original", self.model), self.budget.trials)
-            heats = _Heats()
-            self._run_heats(arena, examiner, heats, plans, next_heat)
+            heats = Heats(arena, examiner, self.on_round)
+            heats.run(plans, next_heat)
             final = self._final(arena, examiner, heats, baselines, originals)
             retry = not final.passed and final.looks_slower
-            if retry and (back := _sent_home(arena, heats, reserves)):
+            if retry and (back := heats.eliminated(reserves)):
                 for name in {one.name for one in baselines} & set(arena.names):
                     arena.leave(name)
-                self._run_heats(arena, examiner, heats, back, lambda standings: ())
+                heats.run(back, lambda standings: ())
                 final = self._final(arena, examiner, heats, baselines, originals)
             found = None if final.passed else self._original(arena, examiner, final, originals)
             kept = found or self._decision(arena, final, heats)
@@ -251,47 +179,16 @@ class Gate:
             finalists=tuple(plan.name for plan in final.plans),
         )
 
-    def _run_heats(
-        self,
-        arena: Arena,
-        examiner: "Examiner",
-        heats: _Heats,
-        plans: Sequence[PlanExecutable],
-        next_heat: NextHeat,
-    ) -> None:
-        """Race the plans, a few at a time with the leaders so far; the best `FINALISTS` stay.
-
-        So does the best single-toolchain plan, which ships when the gate refuses the mix.
-        """
-        waiting = list(plans)
-        while waiting:
-            room = _most_at_once(waiting) - len(arena.names)
-            heat, waiting = waiting[:room], waiting[room:]
-            heats.met += [plan for plan in heat if plan not in heats.met]
-            heats.rejected |= arena.enter([examiner.target(plan) for plan in heat])
-            for plan in heat:
-                if plan.name in arena.names and (why := examiner.wrong(plan)):
-                    heats.rejected[plan.name] = why
-                    arena.leave(plan.name)
-            if arena.names:
-                found = heats.survivors(arena.race(arena.names, SCREEN_S, self.on_round))
-                heats.latencies |= found
-                order = fastest_first(found)
-                if order and not waiting:
-                    ranked = {name: found[name] for name in order}
-                    waiting = [*next_heat(Standings(ranked, examiner.errors, arena.profile))]
-                _dismiss(arena, order, {plan.name for plan in heats.met if plan.single})
-
     def _final(
         self,
         arena: Arena,
-        examiner: "Examiner",
-        heats: _Heats,
+        examiner: Examiner,
+        heats: Heats,
         baselines: Sequence[Contender],
         originals: OriginalPlans,
     ) -> _Final:
         """Compare the plans in the arena with the original frameworks, which stay in it."""
-        best = heats.inside(arena)
+        best = heats.inside()
         if not best and not originals.baselines:
             raise heats.none_left()
         refused = arena.enter(baselines)
@@ -327,14 +224,14 @@ class Gate:
         return _Final(comparison, excused, tuple(best), judging, chosen, found, reason)
 
     def _alive(
-        self, heats: _Heats, plans: Sequence[PlanExecutable], comparison: Comparison
+        self, heats: Heats, plans: Sequence[PlanExecutable], comparison: Comparison
     ) -> list[PlanExecutable]:
         """Return the plans that have not died in the comparison; the others are rejected."""
         found = {plan.name: comparison.latencies[plan.name] for plan in plans}
         alive = heats.survivors(found)
         return [plan for plan in plans if plan.name in alive]
 
-    def _decision(self, arena: Arena, final: _Final, heats: _Heats) -> Decision:
+    def _decision(self, arena: Arena, final: _Final, heats: Heats) -> Decision:
         """Return what ships where that is a plan of regions; one that has to ship has an allowance."""
         if final.chosen is None or final.judgement is None:
             raise heats.none_left()
@@ -358,7 +255,7 @@ class Gate:
         )
 
     def _original(
-        self, arena: Arena, examiner: "Examiner", final: _Final, originals: OriginalPlans
+        self, arena: Arena, examiner: Examiner, final: _Final, originals: OriginalPlans
     ) -> Decision | None:
         """Let the original file ship, as the fastest framework that can run it; None where none can."""
         for own in [name for name in final.judging if name in originals.baselines]:
@@ -370,7 +267,7 @@ class Gate:
     def _as_baseline(
         self,
         arena: Arena,
-        examiner: "Examiner",
+        examiner: Examiner,
         final: _Final,
         originals: OriginalPlans,
         own: str,
@@ -394,7 +291,7 @@ class Gate:
         return replace(compared, baselines={**final.latencies, **compared.baselines})
 
     def _compared_original(
-        self, arena: Arena, examiner: "Examiner", plan: PlanExecutable, judging: Sequence[str]
+        self, arena: Arena, examiner: Examiner, plan: PlanExecutable, judging: Sequence[str]
     ) -> Decision | None:
         """Compare the original-file plan with the frameworks, all in fresh processes.
 
@@ -441,87 +338,3 @@ class Gate:
             device=self.device,
             engines=self.engines,
         )
-
-
-def _sent_home(
-    arena: Arena, heats: _Heats, reserves: Callable[[], Sequence[PlanExecutable]]
-) -> list[PlanExecutable]:
-    """Return the plans that may come back: those with the right numbers, and the reserves."""
-    gone = {*arena.names, *heats.rejected}
-    return [*(plan for plan in heats.met if plan.name not in gone), *reserves()]
-
-
-def _most_at_once(plans: Sequence[PlanExecutable]) -> int:
-    fewest, most = AT_ONCE
-    size_bytes = max(plan.path.stat().st_size for plan in plans)
-    return max(fewest, min(most, LOADED_BYTES // (COPIES * size_bytes + 1)))
-
-
-def _dismiss(arena: Arena, order: Sequence[str], singles: Set[str]) -> None:
-    spare = next((name for name in order if name in singles), "")
-    for name in order[FINALISTS:]:
-        if name != spare:
-            arena.leave(name)
-
-
-@dataclass(frozen=True)
-class Examiner:
-    """Holds the numbers of contenders in the arena against the original's; keeps their `errors`."""
-
-    arena: Arena
-    function: Function
-    expected: Mapping[str, np.ndarray]
-    budget: Budget | None
-    errors: dict[str, Errors]
-
-    def target(self, plan: PlanExecutable) -> Contender:
-        """Return the plan as a benchmark target."""
-        signature = function_signature(self.function, plan.kernel)
-        return Contender(plan.name, "executable", plan.path, signature, plan.device)
-
-    def golden(self, plan: PlanExecutable) -> Golden:
-        """Run the original-file plan twice. Raises MeasureError when it dies."""
-        if self.budget:
-            self.errors[plan.name] = self.arena.check(plan.name, self.budget.trials)
-        names = self.function.graph.outputs
-        first, second = (
-            dict(zip(names, self.arena.outputs(plan.name), strict=True)) for _ in range(2)
-        )
-        checks = compare_outputs(first, second, quantised=is_quantised(self.function))
-        return Golden(first, all(check.passed for check in checks))
-
-    def wrong(self, plan: PlanExecutable) -> str:
-        """Say how the plan's outputs differ from the original's, "" when they do not."""
-        try:
-            if self.budget:
-                self.errors[plan.name] = self.arena.check(plan.name, self.budget.trials)
-                if plan.reduced:
-                    return beyond(self.errors[plan.name], self.budget.tolerance)
-            results = self.arena.outputs(plan.name)
-        except MeasureError as error:
-            return str(error)
-        actual = dict(zip(self.function.graph.outputs, results, strict=True))
-        softmax = function_outputs_of(self.function, frozenset({"Softmax"}))
-        quantised = is_quantised(self.function)
-        checks = compare_outputs(self.expected, actual, softmax, quantised=quantised)
-        return ", ".join(f"{check.name}: {check.reason}" for check in checks if not check.passed)
-
-    def excuse(self, names: Set[str]) -> dict[str, str]:
-        """Say of baselines in less than float32 why they do not count; those that do are left out."""
-        found: dict[str, str] = {}
-        if self.budget is None:
-            return found
-        for name in sorted(names):
-            try:
-                self.errors[name] = self.arena.check(name, self.budget.trials)
-            except MeasureError as error:
-                found[name] = str(error)
-                continue
-            if why := beyond(self.errors[name], self.budget.tolerance):
-                found[name] = why
-        return found
-
-
-def is_quantised(function: Function) -> bool:
-    """Tell whether the function converts between floats and small integers."""
-    return any("Quantize" in node.op or "Integer" in node.op for node in function.graph.nodes)

@@ -45,7 +45,7 @@ def test_a_search_measures_in_jobs_a_finish_publishes_and_a_rerun_measures_nothi
 
     result = again.finish(request_, QUIET)
     assert result.measured == 0
-    assert result.latency_s["collage"] > 0
+    assert result.functions[0].latency_s["collage"] > 0
     assert fetch_bundle(store, result.bundle, tmp_path / "bundle") == result.bundle
 
 

@@ -88,7 +88,9 @@ def undisturbed(make_runs):
     start = time.monotonic()
     told = runs.end(runs.start())
     assert told["state"] == "Completed", told
-    return time.monotonic() - start, told["outcomes"][0]["result"]["latency_s"]["collage"]
+    return time.monotonic() - start, told["outcomes"][0]["result"]["functions"][0]["latency_s"][
+        "collage"
+    ]
 
 
 def killed_flow(runs, moment_s, s3, chance):
@@ -166,8 +168,8 @@ def one_round(kill, make_runs, s3, number, run_s, chance):
     runs.check_one_bundle(outcome)
     result = outcome["result"]
     return Round(
-        moment_s, first, len(known), len(again), len(total), result["predicted_s"],
-        result["latency_s"]["collage"],
+        moment_s, first, len(known), len(again), len(total), result["functions"][0]["predicted_s"],
+        result["functions"][0]["latency_s"]["collage"],
     )  # fmt: skip
 
 

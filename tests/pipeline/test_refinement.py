@@ -15,7 +15,9 @@ from collage.search.reduced import ErrorBudget, PricedPlans, expected_error, gen
 from collage.search.shortest_path import find_plan, valid_space
 from collage.search.worth import NamedPlan
 from collage.verify import KernelProfile, Latency
-from collage.verify.gate import Decision, PlanExecutable, Standings
+from collage.verify.gate import Decision
+from collage.verify.heats import Standings
+from collage.verify.plan_executable import PlanExecutable
 from collage.verify.verdict import Verdict
 from tests.search.oracle import chain
 from tests.search.test_reduced import ERRORS, problem_and_costs

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from collage.errors import ModelError, OptionError, StoreError
+from collage.errors import ModelError, OptionError, SearchError, StoreError
 from collage.pipeline.request import RequestOptions, fetch_model, read_request, submit
 from collage.pipeline.site import LocalSite
 from collage.report.terminal import Progress
@@ -50,11 +50,34 @@ def test_what_is_searched_here_is_finished_elsewhere_without_measuring(
     elsewhere = LocalSite(store.url, tmp_path_factory.mktemp("elsewhere"), signing)
     result = elsewhere.finish(request_, QUIET)
     assert result.measured == 0
-    assert result.latency_s["collage"] > 0
+    assert result.functions[0].latency_s["collage"] > 0
     bundle = tmp_path_factory.mktemp("bundles") / "fetched"
     checks = Verification(signing.keys, bundle.parent / "seen")
     assert fetch_bundle(store, result.bundle, bundle, verification=checks) == result.bundle
     assert json.loads((bundle / "summary.json").read_text())["candidates"]["measured"] == 0
+
+
+def test_a_model_that_draws_random_numbers_has_no_plan_and_a_bundle(store, tmp_path):
+    model = small_model(tmp_path / "small.onnx")
+    proto = onnx.load(model)
+    noise = onnx.helper.make_node("RandomNormalLike", ["m"], ["noise"])
+    added = onnx.helper.make_node("Add", ["m", "noise"], ["n"])
+    proto.graph.node.extend([noise, added])
+    proto.graph.output[1].name = "n"
+    onnx.save(proto, model)
+    options = RequestOptions(
+        backends=("onnxruntime",), measure_budget_s=1, refine_s=0, verify_s=0.1
+    )
+    request = submit(store, model, options=options)
+    site = LocalSite(store.url, tmp_path / "here")
+    assert site.search(request, "main", QUIET).plans == ()
+    result = site.finish(request, QUIET)
+    (function,) = result.functions
+    assert function.verdict == "not slower"
+    assert result.plan == ("12 nodes on onnxruntime",)
+    strict = options.model_copy(update={"fallback": False})
+    with pytest.raises(SearchError, match="RandomNormalLike"):
+        site.search(submit(store, model, options=strict), "main", QUIET)
 
 
 def test_an_unknown_function_is_refused(request_, store, tmp_path):

@@ -9,8 +9,9 @@ import pytest
 from onnx import helper
 
 from collage.errors import GateError, MeasureError
+from collage.verify.examiner import Budget, Examiner
 from collage.verify.final import Judgement, finalists, proven, reason_of
-from collage.verify.gate import Budget, Examiner, Gate, OriginalPlans
+from collage.verify.gate import Gate, OriginalPlans
 from collage.verify.latency import Latency, latency_of
 from collage.verify.plan_executable import PlanExecutable
 from collage.verify.verdict import NOISE, RatioInterval, Verdict
