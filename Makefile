@@ -47,7 +47,7 @@ demo: setup
 
 # The servers of the tests are built once, from their Go modules, into the user's cache. Tests that wait for servers
 # run beside those that compute; what they say comes last.
-SERVED := $(addprefix tests/,cluster containers e2e flows helm registry servers store)
+SERVED := $(addprefix tests/,cluster containers e2e flows helm quiet registry servers store)
 test: setup $(SERVICES) $(NVCC)
 	$(BIN)/python -m tests.servers.binaries
 	mkdir -p build

@@ -131,6 +131,7 @@ ELSEWHERE: Mapping[str, str] = {
     "prefect deployment run optimize-model/optimize --param model=/path/model.onnx": PREFECT,
     "prefect gcl inspect": PREFECT,
     "prefect gcl update --active-slots": PREFECT,
+    "python -m tests.quiet --seconds 60": "tests/quiet/test_quiet.py::test_a_compile_is_quiet",
     "python -m containers.serve --bundle DIR": "tests/containers/test_serve.py::test_health_and_metadata",
     "python -m containers.receiver": "tests/containers/test_receiver.py::test_the_alias_starts_one_run",
     "collage compile mlp.onnx --backends openblas_backend:OpenBlasBackend,onnxruntime":

@@ -95,7 +95,9 @@ def make_measurer(folder: Path) -> LocalMeasurer:
     return LocalMeasurer(
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
         [
-            SimpleNamespace(recipes=None, cache=None, name=name, identity=name)
+            SimpleNamespace(
+                recipes=None, cache=None, name=name, identity=name, conflicts=frozenset()
+            )
             for name in ("good", "sticky")
         ],
         CostTable(folder),

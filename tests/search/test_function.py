@@ -3,19 +3,24 @@
 import random
 
 import pytest
+from onnx.helper import make_node
 
+from collage.backends.registry import known_backends
 from collage.cost.cost import Cost
+from collage.errors import SearchError
 from collage.measure.work import Work
 from collage.rules.rule import HOST
 from collage.search import Problem, function
 from collage.search.function import (
     Enumerated,
+    enumerate_function,
     has_family,
     search_function,
     seed_chunks,
     tiling,
 )
 from collage.search.worth import worth_assembling
+from tests.frontend.build import imported, model
 from tests.search.oracle import chain, option
 
 
@@ -206,3 +211,29 @@ def test_after_its_family_a_search_ends_when_it_measures_in_vain(monkeypatch):
     best_s, more = searched()
     assert plan_s <= 1.01 * best_s
     assert measured < 0.5 * more
+
+
+@pytest.mark.parametrize(
+    ("nodes", "backend", "device", "advised"),
+    [
+        (["Softmax"], "cublas", "cuda", True),
+        (["Softmax"], "winograd", "cpu", True),
+        (["NonZero"], "cublas", "cuda", False),
+    ],
+)
+def test_the_advice_names_backends_of_the_device_that_take_the_node(
+    tmp_path, nodes, backend, device, advised
+):
+    made = model([make_node(nodes[0], ["x"], ["y"])], {"x": ("float32", (4, 8))}, ["y"])
+    imported_function = imported(made, tmp_path)
+    chosen = known_backends([backend], device)
+    with pytest.raises(SearchError) as refused:
+        enumerate_function(imported_function, chosen)
+    first = str(refused.value).splitlines()[0]
+    if not advised:
+        assert "no other backend for cuda does: replace this operator" in first
+        return
+    names = first.partition("; add ")[2].partition(" to --backends")[0].split(" or ")
+    there = {one.name: one for one in known_backends(None, device)}
+    assert set(names) <= there.keys()
+    assert all(there[name].unsupported(imported_function, 0) is None for name in names)

@@ -27,6 +27,10 @@ class Unavailable(Exception):
     """Why there is no such server on this machine."""
 
 
+class NotAsked(Unavailable):
+    """What a person has to ask for: it is left out in CI too."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What a binary is built from."""

@@ -26,7 +26,7 @@ import yaml
 from kubernetes import client
 
 from tests.ports import free_port
-from tests.servers.binaries import KUBELET, Unavailable, find
+from tests.servers.binaries import KUBELET, NotAsked, Unavailable, find
 from tests.servers.bridge import GATEWAY, Address, Bridge
 from tests.servers.containerd import Containerd
 from tests.servers.control_plane import API_SERVER_USER, NODE, SERVICE_IP, ControlPlane
@@ -198,7 +198,7 @@ class RealNode:
 def check_wanted() -> None:
     """Raise Unavailable unless `make e2e` runs: nodes change the machine, images take gigabytes."""
     if os.environ.get("COLLAGE_REAL_NODE") != "1":
-        raise Unavailable("no real node and no images: `make e2e` has them")
+        raise NotAsked("no real node and no images: `make e2e` has them")
 
 
 class _Host:
