@@ -136,7 +136,9 @@ SessionOptions::SessionOptions(const OnnxRuntime& runtime, const Blob& blob, int
       get(), OptimizationLevel(blob.GetString("graph_optimization_level", "all")));
   Set("session.use_env_allocators", "1");
   SetThreads(threads);
-  for (const auto& [key, value] : blob.GetPairs("config")) Set(key.c_str(), value.c_str());
+  std::vector<std::pair<std::string, std::string>> config = blob.GetPairs("config");
+  RefusePaths(config, "config");
+  for (const auto& [key, value] : config) Set(key.c_str(), value.c_str());
 }
 
 void SessionOptions::Set(const char* key, const char* value) {
