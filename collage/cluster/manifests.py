@@ -6,6 +6,7 @@ its index at once; exit 43 (this image or node cannot do it at all) fails the Jo
 Failed keeps two pods off one index. Pods are alone on their node, Guaranteed, and restricted.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -49,6 +50,7 @@ from kubernetes.client import (
 from collage.cluster.environments import MeasuringEnvironment
 from collage.cluster.exits import BAD_INPUT, BAD_NODE
 from collage.cluster.settings import ClusterSettings
+from collage.import_limits import VARIABLES
 
 CONTAINER = "measure"
 RETRIES_PER_INDEX = 2
@@ -214,11 +216,13 @@ def _container(
 def _environment_variables(environment: MeasuringEnvironment) -> list[V1EnvVar]:
     """The root is read-only: whatever a toolchain writes beside its results goes to the volume.
 
+    The limits of importing are those of the controller.
     NVIDIA's container runtime brings those libraries of the driver that are asked for: here CUDA and NVML.
     """
     places = {"HOME": WRITABLE, "TMPDIR": WRITABLE, "XDG_CACHE_HOME": f"{WRITABLE}/.cache"}
     if environment.gpu_resource:
         places |= {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    places |= {name: os.environ[name] for name in sorted(VARIABLES) if name in os.environ}
     fields = {"COLLAGE_POD": "metadata.name", "COLLAGE_NODE": "spec.nodeName"}
     return [
         *(V1EnvVar(name=name, value=value) for name, value in places.items()),

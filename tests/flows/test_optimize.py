@@ -61,6 +61,13 @@ def test_every_environment_gets_a_bundle_and_the_version_its_alias(site, registr
     assert {pair.partition("=")[0] for pair in status.environment.split(",")} == {"a", "b"}
 
 
+def test_a_registered_model_may_be_called_as_a_file_is(site, settings, tmp_path):
+    found = registered(settings, small_model(tmp_path / "small.onnx"), name="rec.onnx")
+    state = optimize("rec.onnx", "1")
+    assert state.is_completed(), state
+    assert found.status(found.find("rec.onnx", "1")).status == "optimized"
+
+
 def test_unchanged_it_asks_the_nodes_and_does_nothing_else(site, registry):
     optimize("small", "1")
     site.calls.clear()

@@ -32,13 +32,24 @@ FAULTS = {
     "hang": "timed out after 4 s",
     "hungry": "needs more than 0.25 GiB of memory",
 }
+HOSTILE = {
+    "sharing": "needs more than 0.25 GiB of memory",
+    "filing": "needs more than 0.25 GiB of memory",
+    "littering": "writes more than 0.25 GiB of temporary files",
+    "large_file": "File too large",
+    "talkative": "prints more than 64 MiB",
+    "compiling": "timed out",
+    "compiling_and_crashing": "crashed: exit code 3",
+    "telling": "",
+    "lying": "crashed: it sent",
+}
 UNSTORED = {"killed": "worker died twice: SIGKILL", "full_disk": "No space left on device"}
 
 
 def make_measurer(folder: Path, table: Costs | None = None, **options) -> LocalMeasurer:
     reference = folder / "reference"
     reference.mkdir(exist_ok=True)
-    names = ["good", "alone", "noisy", "killed_once", *FAULTS, *UNSTORED]
+    names = ["good", "alone", "noisy", "killed_once", *FAULTS, *UNSTORED, *HOSTILE]
     settings = {"timeout_s": 4.0, "memory_bytes": 256 << 20, "sweep": Sweep(4 << 20)} | options
     return LocalMeasurer(
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
