@@ -76,7 +76,7 @@ def optimize_model(
     """Split, measure, assemble, prove and publish one version of a model.
 
     Args:
-        model: name in the registry, or the address of an ONNX file (a path, or s3://bucket/x.onnx).
+        model: name in the registry, or the address of an ONNX file (/path/x.onnx, or s3://bucket/x.onnx).
         version: of a registered model; the one that carries the alias when it is not given.
         environments: names of measuring environments; all that are configured when not given.
         options: of the compile.

@@ -188,7 +188,8 @@ def configured_registry(settings: FlowSettings) -> Registry:
     """
     if not settings.registry:
         raise OptionError(
-            "no model registry is configured: set COLLAGE_REGISTRY, or give the address of an ONNX file"
+            "no model registry is configured: set COLLAGE_REGISTRY, or give the address of an ONNX file:"
+            " s3://..., or a path with its folder (/path/model.onnx)"
         )
     return open_registry(settings.registry, alias=settings.alias, accepted=settings.accepted)
 

@@ -43,6 +43,7 @@ from collage.rules.pattern import Match, Pattern, matches_at
 from collage.rules.rule import PartitionRule
 from collage.rules.wrap import OnlyValid, Union
 from collage.runtime.blob import Header, pack
+from collage.runtime.child_environment import child_environment
 from collage.runtime.plugin import (
     Library,
     library_override,
@@ -50,6 +51,7 @@ from collage.runtime.plugin import (
     library_version,
     register_library,
 )
+from collage.runtime.process_group import run_compiler
 
 __all__ = ["CSourceBackend", "Library", "Region", "Value"]
 
@@ -326,12 +328,9 @@ def build(
 
 
 def _run(command: Sequence[str], code: str = "") -> None:
-    environment = os.environ | {"LC_ALL": "C"}
+    environment = child_environment() | {"LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            command, input=code, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-            env=environment,
-        )  # fmt: skip
+        done = run_compiler(command, timeout_s=TIMEOUT_S, environment=environment, text=code)
     except subprocess.TimeoutExpired:
         raise BackendError(f"the C compiler took more than {TIMEOUT_S:g} s") from None
     if done.returncode:

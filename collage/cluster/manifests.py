@@ -6,6 +6,7 @@ its index at once; exit 43 (this image or node cannot do it at all) fails the Jo
 Failed keeps two pods off one index. Pods are alone on their node, Guaranteed, and restricted.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -51,6 +52,7 @@ from kubernetes.client import (
 from collage.cluster.environments import MeasuringEnvironment
 from collage.cluster.exits import BAD_INPUT, BAD_NODE
 from collage.cluster.settings import ClusterSettings
+from collage.import_limits import VARIABLES
 from collage.telemetry import TELEMETRY_OFF
 
 CONTAINER = "measure"
@@ -245,12 +247,14 @@ def _container(
 def _environment_variables(environment: MeasuringEnvironment) -> list[V1EnvVar]:
     """The root is read-only: whatever a toolchain writes beside its results goes to the volume.
 
+    The limits of importing are those of the controller.
     NVIDIA's container runtime brings those libraries of the driver that are asked for: here CUDA and NVML.
     """
     plain = {"HOME": WRITABLE, "TMPDIR": WRITABLE, "XDG_CACHE_HOME": f"{WRITABLE}/.cache"}
     plain |= TELEMETRY_OFF
     if environment.gpu_resource:
         plain |= {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    plain |= {name: os.environ[name] for name in sorted(VARIABLES) if name in os.environ}
     fields = {"COLLAGE_POD": "metadata.name", "COLLAGE_NODE": "spec.nodeName"}
     return [
         *(V1EnvVar(name=name, value=value) for name, value in plain.items()),

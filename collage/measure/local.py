@@ -227,24 +227,32 @@ class LocalMeasurer:
         if answers is None:
             self._bury(run, slot)
             return
+        worker = slot.worker
         for answer in answers:
-            self._take(run, slot, answer)
+            if slot.worker is not worker:
+                return  # it was replaced
+            if not self._take(run, slot, answer):
+                worker.distrust(f"{type(answer).__name__} when it was {slot.state.value}")
+                self._bury(run, slot)
 
-    def _take(self, run: "_Batch", slot: Slot, answer: Answer) -> None:
+    def _take(self, run: "_Batch", slot: Slot, answer: Answer) -> bool:
+        """Act on an answer; return False for one that nobody waits for."""
         match answer:
-            case Ready(boundary):
+            case Ready(boundary) if slot.state is State.STARTING:
                 self._failed_starts = 0
                 self._learn_boundary(boundary)
                 slot.rest()
-            case Refused(reason):
+            case Refused(reason) if slot.state is State.STARTING:
                 raise MeasureError(f"a measuring process cannot work: {reason}")
-            case Built():
+            case Built() if slot.state is State.BUILDING:
                 slot.wait()
-            case Outcome():
+            case Outcome() if slot.state in (State.BUILDING, State.TIMING) and slot.job:
                 job = slot.job
-                assert job is not None
                 slot.rest()
                 self._finish(run, job, answer)
+            case _:
+                return False
+        return True
 
     def _bury(self, run: "_Batch", slot: Slot) -> None:
         """The worker died by itself, or by somebody else's hand."""

@@ -1,7 +1,7 @@
 """What the measurer and its worker processes say to each other.
 
-A frame is the length of its pickle (8 bytes, little endian) and the pickle. Both ends are this
-program and the pipes are private to them, so unpickling is as safe as importing. The order is:
+A request's frame is the length of its pickle (8 bytes, little endian) and the pickle: the worker is what
+its parent started, and believes it. The other way nothing is believed (`measure.answers`). The order is:
 `Setup`; `Ready` or `Refused`; then for each `Task`: `Built`, answered by `Go`, then `Outcome`, or an
 `Outcome` at once for a candidate that is invalid before it is timed. End of file ends a worker.
 
@@ -143,7 +143,8 @@ Request = Setup | Task | Go | TuneTask
 Answer = Ready | Refused | Built | Outcome | Trial | TuningEnded
 
 
-def pack_frame(message: Request | Answer) -> bytes:
+def pack_request(message: Request) -> bytes:
+    """Return the frame that carries a request."""
     data = pickle.dumps(message)
     return LENGTH.pack(len(data)) + data
 
@@ -159,22 +160,3 @@ def read_request(stream: BinaryIO) -> Request | None:
         return None
     message: Request = pickle.loads(data)
     return message
-
-
-class AnswerReader:
-    """Collects bytes as they arrive and yields whole answers."""
-
-    def __init__(self) -> None:
-        self._data = b""
-
-    def feed(self, data: bytes) -> list[Answer]:
-        self._data += data
-        answers: list[Answer] = []
-        while len(self._data) >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(self._data)
-            end = LENGTH.size + length
-            if len(self._data) < end:
-                break
-            answers.append(pickle.loads(self._data[LENGTH.size : end]))
-            self._data = self._data[end:]
-        return answers

@@ -30,6 +30,7 @@ from pathlib import Path
 from collage.cost import Environment
 from collage.errors import MeasureError, StoreError
 from collage.measure.device import capability_of
+from collage.runtime.child_environment import child_environment
 
 PRODUCT_SIZES = (256, 384, 512, 1024)
 COPY_BYTES = (1 << 14, 1 << 16, 1 << 18, 1 << 20)
@@ -110,7 +111,7 @@ def _measure_apart(environment: Environment) -> Peaks:
     command = [sys.executable, "-m", "collage.measure.peaks", *(["--gpu"] if on_gpu else [])]
     try:
         done = subprocess.run(
-            command, env=os.environ | single, capture_output=True, text=True, check=True,
+            command, env=child_environment() | single, capture_output=True, text=True, check=True,
             timeout=TIMEOUT_S,
         )  # fmt: skip
     except (subprocess.SubprocessError, OSError) as error:

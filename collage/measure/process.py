@@ -3,6 +3,10 @@
 Nothing here blocks: the measurer waits for all workers at once and calls `read` when bytes are there.
 The worker asks the kernel to kill it when the thread that started it ends, so one thread must start
 all workers and outlive them, or accept that they are replaced.
+
+A worker runs what models bring. It leads a process group, and compilers that it started end with it; its
+environment has no secrets; it has a folder of its own for temporary files, which is removed after it; what
+it says is data (`measure.answers`), and what it prints has a limit.
 """
 
 import os
@@ -10,13 +14,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
-from collage.measure.messages import Answer, AnswerReader, Request, Setup, pack_frame
+from collage.measure.answers import AnswerReader, BadAnswerError
+from collage.measure.messages import Answer, Request, Setup, pack_request
+from collage.measure.usage import Usage
+from collage.runtime.child_environment import child_environment
 from collage.runtime.plugin import thread_environment
+from collage.runtime.process_group import end_code, end_group
 
 WORKER = "collage.measure.worker"
 LAST_WORDS_BYTES = 4096
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+MAX_OUTPUT_BYTES = 64 << 20
 
 
 class WorkerProcess:
@@ -24,7 +33,11 @@ class WorkerProcess:
 
     def __init__(self, setup: Setup, module: str = WORKER) -> None:
         self._reader = AnswerReader()
+        self._fault = ""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        self._scratch = tempfile.TemporaryDirectory(
+            prefix="collage-worker-", ignore_cleanup_errors=True
+        )
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         command = [sys.executable, "-m", module, "--parent", str(os.getpid())]
@@ -34,12 +47,14 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                env=_environment(setup.threads),
+                env=_environment(setup.threads, self._scratch.name),
                 pass_fds=(requests, answers),
+                start_new_session=True,
             )
         finally:
             os.close(requests)
             os.close(answers)
+        self._usage = Usage(self._process.pid, Path(self._scratch.name))
         self.send(setup)
 
     def fileno(self) -> int:
@@ -52,7 +67,7 @@ class WorkerProcess:
 
     def send(self, request: Request) -> None:
         """Send a small message to a worker that waits; one that died is noticed by `read`."""
-        data = pack_frame(request)
+        data = pack_request(request)
         try:
             while data:
                 data = data[os.write(self._requests, data) :]
@@ -60,30 +75,46 @@ class WorkerProcess:
             return
 
     def read(self) -> list[Answer] | None:
-        """Return the answers that have arrived; None at the worker's end."""
+        """Return the answers that have arrived; None at the worker's end, and of one that lies."""
         data = os.read(self._answers, 1 << 20)
-        return self._reader.feed(data) if data else None
+        try:
+            return self._reader.feed(data) if data else None
+        except BadAnswerError as error:
+            self.distrust(str(error))
+            return None
+
+    def distrust(self, what: str) -> None:
+        """End a worker that sent what it may not."""
+        self._fault = f"it sent {what}"
+        end_group(self._process)
 
     def own_bytes(self) -> int:
-        """Resident memory that is the worker's own: files that it maps (the reference) are not."""
-        try:
-            with open(f"/proc/{self.pid}/statm") as file:
-                fields = file.read().split()
-        except (FileNotFoundError, ProcessLookupError):
-            return 0
-        resident, from_files = int(fields[1]), int(fields[2])
-        return (resident - from_files) * PAGE_BYTES
+        """Memory that is the worker's own: shared memory counts, files that it maps do not."""
+        return self._usage.memory_bytes()
+
+    def excess(self, memory_bytes: int) -> str:
+        """Return which limit the worker exceeds, "" if none: memory, temporary files, or output."""
+        if self.own_bytes() > memory_bytes:
+            return f"needs more than {memory_bytes / (1 << 30):.2g} GiB of memory"
+        if self._usage.file_bytes() > memory_bytes:
+            return f"writes more than {memory_bytes / (1 << 30):.2g} GiB of temporary files"
+        if os.fstat(self._errors.fileno()).st_size > MAX_OUTPUT_BYTES:
+            return f"prints more than {MAX_OUTPUT_BYTES >> 20} MiB"
+        return ""
 
     def kill(self) -> None:
-        """End the process, if it still runs, and release everything. Call once."""
-        self._process.kill()
-        self._process.wait()
+        """End the process and all that it started, and release everything. Call once."""
+        end_group(self._process)
         os.close(self._requests)
         os.close(self._answers)
+        self._errors.close()
+        self._scratch.cleanup()
 
     def epitaph(self) -> str:
         """Say how the process ended: its signal or exit code, and its last words if it chose to."""
-        code = self._process.wait()
+        code = end_code(self._process)
+        if self._fault:
+            return self._fault
         if code < 0 and -code != signal.SIGABRT:
             return signal.Signals(-code).name
         how = "SIGABRT" if code < 0 else f"exit code {code}"
@@ -93,7 +124,7 @@ class WorkerProcess:
     @property
     def was_killed(self) -> bool:
         """SIGKILL comes from outside: the candidate may not be to blame."""
-        return self._process.wait() == -signal.SIGKILL
+        return end_code(self._process) == -signal.SIGKILL and not self._fault
 
     def _last_words(self) -> str:
         end = self._errors.seek(0, os.SEEK_END)
@@ -103,11 +134,12 @@ class WorkerProcess:
         return said[-1][:300] if said else ""
 
 
-def _environment(threads: int) -> dict[str, str]:
-    """The parent's, with the deployment's threads; the worker finds the modules that we found."""
+def _environment(threads: int, scratch: str) -> dict[str, str]:
+    """What a worker needs, with the deployment's threads; it finds the modules that we found."""
     return {
-        **os.environ,
+        **child_environment(),
         **thread_environment(threads),
         "OPENBLAS_NUM_THREADS": "1",
+        "TMPDIR": scratch,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }

@@ -94,9 +94,7 @@ class Slot:
         if time.monotonic() > self._deadline:
             limit_s = START_TIMEOUT_S if self.state is State.STARTING else self._timeout_s
             return f"timed out after {limit_s:g} s"
-        if self.worker.own_bytes() > self.setup.memory_bytes:
-            return f"needs more than {self.setup.memory_bytes / (1 << 30):.2g} GiB of memory"
-        return ""
+        return self.worker.excess(self.setup.memory_bytes)
 
     def clear(self) -> None:
         """Kill the worker, if there is one."""

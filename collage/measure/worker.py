@@ -18,6 +18,7 @@ from typing import BinaryIO
 import numpy as np
 
 from collage.cost.cost import Cost
+from collage.measure.answers import pack_answer
 from collage.measure.device import DeviceTimer, StickyError
 from collage.measure.messages import (
     Answer,
@@ -27,12 +28,11 @@ from collage.measure.messages import (
     Refused,
     Setup,
     Task,
-    pack_frame,
     read_request,
 )
 from collage.measure.timing import Limits, Timer
 from collage.measure.workshop import Prepared, Workshop, open_workshop
-from collage.runtime.child import die_with_parent
+from collage.runtime.child import die_with_parent, end_group_with_me
 
 ADDRESS_SPACE_FACTOR = 2
 ADDRESS_SPACE_SPARE = 32 << 30
@@ -52,6 +52,7 @@ class Worker:
         setup = read_request(self._requests)
         if not isinstance(setup, Setup):
             return
+        limit_files(setup)
         if setup.device == "cpu":  # CUDA reserves addresses for all memory of host and device
             limit_address_space(setup)
         try:
@@ -108,8 +109,16 @@ class Worker:
         return Outcome(with_build_time(cost, build_s), drifted=timing.drifted, built=built)
 
     def _send(self, answer: Answer) -> None:
-        self._answers.write(pack_frame(answer))
+        self._answers.write(pack_answer(answer))
         self._answers.flush()
+
+
+def limit_files(setup: Setup) -> None:
+    """Let no file of this process and of its compilers grow beyond the limit of memory; no core dumps."""
+    for kind, limit in ((resource.RLIMIT_FSIZE, setup.memory_bytes), (resource.RLIMIT_CORE, 0)):
+        _, hard = resource.getrlimit(kind)
+        most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (most, hard))
 
 
 def limit_address_space(setup: Setup) -> None:
@@ -165,6 +174,8 @@ def serve(run: Callable[[BinaryIO, BinaryIO], None], description: str | None) ->
     parser.add_argument("--answers", type=int, required=True, help="file descriptor to write")
     arguments = parser.parse_args()
     die_with_parent(arguments.parent)
+    if os.getpgrp() == os.getpid():
+        end_group_with_me()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with os.fdopen(arguments.requests, "rb") as requests, os.fdopen(arguments.answers, "wb") as out:
         run(requests, out)

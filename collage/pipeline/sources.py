@@ -11,10 +11,15 @@ from collage.store import Store, open_store
 def is_address(text: str) -> bool:
     """Tell the address of an ONNX file from the name of a registered model.
 
-    >>> is_address("s3://models/ocr/rec.onnx?region=eu-west-1"), is_address("ocr/rec")
-    (True, False)
+    An address has a scheme, or is a path with a folder in it. A name alone is that of a registered model,
+    also one that ends as a file's does; the file of that name in the current folder is `./NAME`.
+
+    >>> is_address("s3://models/ocr/rec.onnx?region=eu-west-1"), is_address("/models/rec.onnx")
+    (True, True)
+    >>> is_address("ocr/rec"), is_address("rec.onnx"), is_address("./rec.onnx")
+    (False, False, True)
     """
-    return "://" in text or text.endswith(".onnx")
+    return "://" in text or ("/" in text and text.endswith(".onnx"))
 
 
 def fetch_source(address: str, folder: Path) -> Path:

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, BinaryIO
 
 from collage.backends.base import TirKernel
+from collage.measure.answers import pack_answer
 from collage.measure.device import StickyError
 from collage.measure.messages import (
     Answer,
@@ -20,7 +21,6 @@ from collage.measure.messages import (
     Trial,
     TuneTask,
     TuningEnded,
-    pack_frame,
     read_request,
 )
 from collage.measure.timing import Limits
@@ -29,6 +29,7 @@ from collage.measure.worker import (
     KernelTimer,
     first_run,
     limit_address_space,
+    limit_files,
     reason_of,
     serve,
     timer_of,
@@ -61,6 +62,7 @@ class Child:
         setup = read_request(self._requests)
         if not isinstance(setup, Setup):
             return
+        limit_files(setup)
         if setup.device == "cpu":
             limit_address_space(setup)
         try:
@@ -99,7 +101,7 @@ class Child:
         return TuningEnded()
 
     def _send(self, answer: Answer) -> None:
-        self._answers.write(pack_frame(answer))
+        self._answers.write(pack_answer(answer))
         self._answers.flush()
 
 

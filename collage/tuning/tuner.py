@@ -221,9 +221,7 @@ class Tuner:
     def _excess(self, process: WorkerProcess, silent_s: float) -> str:
         if silent_s > self._limits.silence_s:
             return f"timed out after {self._limits.silence_s:g} s"
-        if process.own_bytes() > self._limits.memory_bytes:
-            return f"needs more than {self._limits.memory_bytes / (1 << 30):.2g} GiB of memory"
-        return ""
+        return process.excess(self._limits.memory_bytes)
 
     def _known(self, workload: WorkloadDigest) -> tuple[tuple[str, float], ...]:
         best = [one for one in self.records.of(workload) if one.worked][:GO_ON_FROM]

@@ -99,6 +99,12 @@ def test_no_pod_mounts_a_token_or_may_become_root():
     assert "AWS" not in json.dumps(pod)
 
 
+def test_pods_have_the_limits_of_import_that_the_controller_has(monkeypatch):
+    monkeypatch.setenv("COLLAGE_IMPORT_MEMORY", "4GiB")
+    container = rendered(MEASURE, PLAIN)["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": "COLLAGE_IMPORT_MEMORY", "value": "4GiB"} in container["env"]
+
+
 def test_pods_are_guaranteed_with_whole_cpus():
     found = rendered(MEASURE, GPU)["spec"]["template"]["spec"]["containers"][0]["resources"]
     limits = dict(found["limits"])

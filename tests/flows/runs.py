@@ -47,7 +47,7 @@ class Runs:
         return json.loads(text.splitlines()[-1])
 
     def kill(self, process):
-        """kill -9 of the run and of its workers: they share a session of their own."""
+        """kill -9 of the run, with which its workers end."""
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 

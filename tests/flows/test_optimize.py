@@ -87,6 +87,13 @@ def test_a_bundle_that_its_site_did_not_sign_gets_no_alias(
     assert list(list_aliases(open_store(settings.store))) == []
 
 
+def test_a_registered_model_may_be_called_as_a_file_is(site, settings, tmp_path):
+    found = registered(settings, small_model(tmp_path / "small.onnx"), name="rec.onnx")
+    state = optimize("rec.onnx", "1")
+    assert state.is_completed(), state
+    assert found.status(found.find("rec.onnx", "1")).status == "optimized"
+
+
 def test_unchanged_it_asks_the_nodes_and_does_nothing_else(site, registry):
     optimize("small", "1")
     site.calls.clear()

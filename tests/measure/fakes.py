@@ -1,20 +1,71 @@
 """A workshop whose "backends" are faults; it runs inside real worker processes."""
 
 import fcntl
+import json
+import math
+import mmap
 import os
+import pickle
 import signal
+import subprocess
+import sys
+import tempfile
+import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
+from collage.cost import Cost
 from collage.errors import BackendError
+from collage.measure.answers import pack_answer
 from collage.measure.boundary import Boundary
 from collage.measure.device import Clocks, DeviceIdentity, StickyError
 from collage.measure.kernel_file import kernel_name
-from collage.measure.messages import Setup
+from collage.measure.messages import LENGTH, Ready, Setup
 from collage.measure.work import Work
 from collage.measure.workshop import Prepared
+
+
+class Trap:
+    """What unpickling runs."""
+
+    def __reduce__(self):
+        return Path("/tmp/collage-trap-of-a-worker").touch, ()
+
+
+def frame(data: bytes) -> bytes:
+    return LENGTH.pack(len(data)) + data
+
+
+COST = asdict(Cost(1e-3, 1e-3, 1e-3))
+
+
+def outcome(**changes) -> bytes:
+    document = {"answer": "Outcome", "durable": True, "drifted": False, "built": False}
+    return frame(json.dumps(document | {"cost": COST | changes}).encode())
+
+
+LIES = {
+    "pickle": frame(pickle.dumps(Trap())),
+    "endless": LENGTH.pack(1 << 40),
+    "deep": frame(b"[" * 100_000),
+    "list": frame(b"[1, 2]"),
+    "unknown": frame(b'{"answer": "Setup"}'),
+    "other fields": frame(b'{"answer": "Built", "seconds": 1}'),
+    "negative": outcome(seconds=-1.0),
+    "no number": outcome(seconds="fast"),
+    "NaN": outcome(seconds=math.nan),
+    "no reason": outcome(seconds=math.inf),
+    "digits": frame(b'{"answer": "Ready", "boundary": ' + b"9" * 5000 + b"}"),
+    "not asked": pack_answer(Ready()),
+}
+
+
+def answer_pipe() -> int:
+    """The descriptor on which the parent hears this process."""
+    return int(sys.argv[sys.argv.index("--answers") + 1])
 
 
 class FakeWorkshop:
@@ -92,6 +143,65 @@ class FakeWorkshop:
         while True:
             eaten.append(np.ones(1 << 22, np.uint8))
             time.sleep(0.002)
+
+    def _sharing(self, x, y, work):
+        """Fill shared memory that is mapped."""
+        shared = mmap.mmap(-1, 1 << 30)
+        for start in range(0, len(shared), 1 << 22):
+            shared[start : start + (1 << 22)] = bytes(1 << 22)
+            time.sleep(0.002)
+        time.sleep(1000)
+
+    def _filing(self, x, y, work):
+        """Fill a file in memory that is never mapped."""
+        file = os.memfd_create("segment")
+        for _ in range(120):  # within the limit of one file
+            os.write(file, bytes(1 << 21))
+        self._hungry_file = os.memfd_create("another")
+        for _ in range(120):
+            os.write(self._hungry_file, bytes(1 << 21))
+        time.sleep(1000)
+
+    def _littering(self, x, y, work):
+        """Fill the folder for temporary files."""
+        for number in range(40):
+            Path(tempfile.mkstemp(prefix=str(number))[1]).write_bytes(bytes(1 << 23))
+        time.sleep(1000)
+
+    def _large_file(self, x, y, work):
+        with tempfile.TemporaryFile() as file:
+            for _ in range(300):
+                file.write(bytes(1 << 20))
+
+    def _talkative(self, x, y, work):
+        for _ in range(66):
+            os.write(2, bytes(1 << 20))
+        time.sleep(1000)
+
+    def _compiling(self, x, y, work):
+        """Start a compiler that starts another process, and wait for them."""
+        file = self._folder / "compilers"
+        code = "import os, time; os.fork(); print(os.getpid(), flush=True); time.sleep(1000)"
+        with file.open("w") as output:
+            subprocess.run([sys.executable, "-c", code], stdout=output, check=False)
+
+    def _compiling_and_crashing(self, x, y, work):
+        threading.Thread(target=self._compiling, args=(x, y, work), daemon=True).start()
+        while not (self._folder / "compilers").exists():
+            time.sleep(0.01)
+        while len((self._folder / "compilers").read_text().split()) < 2:
+            time.sleep(0.01)
+        os._exit(3)
+
+    def _telling(self, x, y, work):
+        """Tell what is in the environment."""
+        (self._folder / "environment").write_text("\n".join(os.environ))
+        y[:] = 2 * x
+
+    def _lying(self, x, y, work):
+        """Write to the parent what the variant says."""
+        os.write(answer_pipe(), LIES[work.variant])
+        time.sleep(1000)
 
     def _killed(self, x, y, work):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -32,6 +32,17 @@ FAULTS = {
     "hang": "timed out after 4 s",
     "hungry": "needs more than 0.25 GiB of memory",
 }
+HOSTILE = {
+    "sharing": "needs more than 0.25 GiB of memory",
+    "filing": "needs more than 0.25 GiB of memory",
+    "littering": "writes more than 0.25 GiB of temporary files",
+    "large_file": "File too large",
+    "talkative": "prints more than 64 MiB",
+    "compiling": "timed out",
+    "compiling_and_crashing": "crashed: exit code 3",
+    "telling": "",
+    "lying": "crashed: it sent",
+}
 UNSTORED = {"killed": "worker died twice: SIGKILL", "full_disk": "No space left on device"}
 
 
@@ -41,7 +52,7 @@ def make_measurer(
     """Make one of fakes; with `conflicts`, "good" and "noisy" cannot share a process."""
     reference = folder / "reference"
     reference.mkdir(exist_ok=True)
-    names = ["good", "alone", "noisy", "killed_once", *FAULTS, *UNSTORED]
+    names = ["good", "alone", "noisy", "killed_once", *FAULTS, *UNSTORED, *HOSTILE]
     apart = {name: frozenset({"noisy"}) for name in ("good",)} if conflicts else {}
     settings = {"timeout_s": 4.0, "memory_bytes": 256 << 20, "sweep": Sweep(4 << 20)} | options
     return LocalMeasurer(

@@ -33,6 +33,11 @@ OPENED = {
 """Those that Collage opens by a name of its own: wheels of the real ones may be installed. Nothing here
 calls cuBLAS, and the real one does not load beside the double of cuBLASLt."""
 PROVIDERS = ("cuda", "tensorrt")
+READ_BY_WORKERS = tuple(
+    f"SIMULATED_{name}"
+    for name in ("GPU_LOG", "GPU_CAPABILITY", "NVML", "ONNXRUNTIME", "ONNXRUNTIME_BROKEN",
+                 "ONNXRUNTIME_FAILS", "ONNXRUNTIME_LOSES", "ONNXRUNTIME_REFUSES")
+)  # fmt: skip
 HEADERS = ("gpu.h", "half.h", "kernel.h", "numbers.h")
 CUTLASS = (
     "cutlass.h", "epilogue/thread/activation.h", "epilogue/thread/linear_combination_generic.h",
@@ -82,6 +87,7 @@ def environment(toolkit: Path, log: Path) -> dict[str, str]:
         "CUDA_HOME": str(toolkit),
         "CUTLASS_HOME": str(toolkit),  # has none
         "LD_LIBRARY_PATH": str(lib),
+        "COLLAGE_WORKER_ENV": ",".join(READ_BY_WORKERS),
         "SIMULATED_GPU_LOG": str(log),
         "SIMULATED_ONNXRUNTIME": str(library_path("onnxruntime")),
         "PYTHONPATH": str(HERE / "python"),

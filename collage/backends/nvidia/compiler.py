@@ -20,6 +20,8 @@ from pathlib import Path
 from collage.backends.base import Availability
 from collage.backends.nvidia.libraries import wheel_folders
 from collage.errors import BackendError
+from collage.runtime.child_environment import child_environment
+from collage.runtime.process_group import run_compiler
 
 TIMEOUT_S = 600.0
 PIP = "pip install nvidia-cuda-nvcc nvidia-cuda-cccl nvidia-cuda-runtime"
@@ -130,10 +132,8 @@ def _run_nvcc(nvcc: Nvcc, arguments: Sequence[str]) -> None:
         *(f"-L{one}" for one in libraries if one.is_dir()), *arguments,
     ]  # fmt: skip
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-            env=os.environ | nvcc_environment(nvcc),
-        )  # fmt: skip
+        environment = child_environment() | nvcc_environment(nvcc)
+        done = run_compiler(command, timeout_s=TIMEOUT_S, environment=environment)
     except subprocess.TimeoutExpired:
         raise BackendError(f"nvcc took longer than {TIMEOUT_S:g} s") from None
     if done.returncode:

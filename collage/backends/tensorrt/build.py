@@ -13,6 +13,7 @@ from collage.backends.nvidia.libraries import CUDART, TENSORRT
 from collage.backends.nvidia.toolchain import tell_plugin
 from collage.errors import BackendError
 from collage.runtime.child import die_with_parent
+from collage.runtime.child_environment import child_environment
 from collage.runtime.plugin import FULL_PRECISION, library_environment
 
 KIND = "tensorrt"
@@ -35,7 +36,7 @@ def build(blob: bytes, *, rounds: bool) -> None:
         stderr=subprocess.PIPE,
         check=False,
         env={
-            **os.environ,
+            **child_environment(),
             **library_environment(),
             **({} if rounds else FULL_PRECISION),
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),

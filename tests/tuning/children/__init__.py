@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import BinaryIO
 
-from collage.measure.messages import Ready, Trial, TuneTask, TuningEnded, pack_frame, read_request
+from collage.measure.answers import pack_answer
+from collage.measure.messages import Ready, Trial, TuneTask, TuningEnded, read_request
 from collage.measure.worker import serve
 
 
@@ -24,10 +25,10 @@ def go_wrong(how: Callable[[], object]) -> None:
 
     def run(requests: BinaryIO, answers: BinaryIO) -> None:
         read_request(requests)
-        answers.write(pack_frame(Ready()))
+        answers.write(pack_answer(Ready()))
         answers.flush()
         read_request(requests)
-        answers.write(b"".join(map(pack_frame, TRIALS)))
+        answers.write(b"".join(map(pack_answer, TRIALS)))
         answers.flush()
         how()
 
@@ -41,13 +42,13 @@ def lose() -> None:
 
     def run(requests: BinaryIO, answers: BinaryIO) -> None:
         read_request(requests)
-        answers.write(pack_frame(Ready()))
+        answers.write(pack_answer(Ready()))
         answers.flush()
         task = read_request(requests)
         assert isinstance(task, TuneTask)
         trials = (Trial(of_mine, 1e-6, 0.1), lost)[: task.trials]
         end = (TuningEnded(),) if task.trials < 2 else ()
-        answers.write(b"".join(map(pack_frame, (*trials, *end))))
+        answers.write(b"".join(map(pack_answer, (*trials, *end))))
         answers.flush()
         read_request(requests)
 

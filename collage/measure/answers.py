@@ -1,0 +1,164 @@
+"""What a worker process tells its parent: data, and not much of it.
+
+A worker runs kernels and compilers that models bring along. What it writes may be anything, so its parent
+unpickles nothing: a frame is a length (8 bytes, little endian) and a JSON document with the answer's name
+and its fields, each of which is checked. A worker that breaks a rule has no more answers.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from collage.cost.cost import Cost
+from collage.measure.boundary import Boundary
+from collage.measure.messages import (
+    LENGTH,
+    Answer,
+    Built,
+    Outcome,
+    Ready,
+    Refused,
+    Trial,
+    TuningEnded,
+)
+
+MAX_ANSWER_BYTES = 8 << 20
+MAX_REASON = 4000
+MAX_SAMPLES = 100_000
+
+Fields = Mapping[str, Any]
+
+
+class BadAnswerError(ValueError):
+    """A worker sent what no worker sends."""
+
+
+def pack_answer(answer: Answer) -> bytes:
+    """Return the frame that carries an answer."""
+    document = {"answer": type(answer).__name__, **asdict(answer)}
+    data = json.dumps(document, default=float).encode()
+    return LENGTH.pack(len(data)) + data
+
+
+class AnswerReader:
+    """Collects bytes as they arrive and yields whole answers."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> list[Answer]:
+        """Return the answers that are whole by now. Raises BadAnswerError; feed it no more then."""
+        self._data += data
+        answers: list[Answer] = []
+        while len(self._data) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._data)
+            if length > MAX_ANSWER_BYTES:
+                raise BadAnswerError(f"an answer of {length} bytes")
+            end = LENGTH.size + length
+            if len(self._data) < end:
+                break
+            answers.append(unpack_answer(bytes(self._data[LENGTH.size : end])))
+            del self._data[:end]
+        return answers
+
+
+def unpack_answer(data: bytes) -> Answer:
+    """Return the answer in a frame's document. Raises BadAnswerError where it is none."""
+    try:
+        document = json.loads(data)
+        read = _READERS[document.pop("answer")]
+        return read(document)
+    except BadAnswerError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BadAnswerError(f"an answer that is none: {type(error).__name__}") from None
+
+
+def _ready(fields: Fields) -> Ready:
+    found = _only(fields, "boundary")["boundary"]
+    if found is None:
+        return Ready()
+    _only(found, "call_s", "launch_s")
+    return Ready(Boundary(_seconds(found["call_s"]), _seconds(found["launch_s"])))
+
+
+def _outcome(fields: Fields) -> Outcome:
+    _only(fields, "cost", "durable", "drifted", "built")
+    flags = {name: _flag(fields[name]) for name in ("durable", "drifted", "built")}
+    return Outcome(_cost(fields["cost"]), **flags)
+
+
+def _cost(fields: Fields) -> Cost:
+    _only(fields, "seconds", "low", "high", "samples", "reason", "build_s", "error")
+    samples = fields["samples"]
+    if not isinstance(samples, list) or len(samples) > MAX_SAMPLES:
+        raise BadAnswerError("samples that are none")
+    reason, seconds = _text(fields["reason"], MAX_REASON), _number(fields["seconds"])
+    if math.isnan(seconds) or seconds < 0 or math.isinf(seconds) != bool(reason):
+        raise BadAnswerError(f"a cost of {seconds} s, {reason[:100] or 'without a reason'}")
+    return Cost(
+        seconds,
+        _number(fields["low"]),
+        _number(fields["high"]),
+        tuple(_seconds(one) for one in samples),
+        reason,
+        _seconds(fields["build_s"]),
+        _number(fields["error"]),
+    )
+
+
+def _trial(fields: Fields) -> Trial:
+    _only(fields, "trace", "latency_s", "trial_s", "reason", "lost")
+    latency_s = _number(fields["latency_s"])
+    if math.isnan(latency_s) or latency_s < 0:
+        raise BadAnswerError(f"a trial of {latency_s} s")
+    return Trial(
+        _text(fields["trace"], MAX_ANSWER_BYTES),
+        latency_s,
+        _seconds(fields["trial_s"]),
+        _text(fields["reason"], MAX_REASON),
+        _flag(fields["lost"]),
+    )
+
+
+_READERS: Mapping[str, Callable[[Fields], Answer]] = {
+    "Ready": _ready,
+    "Refused": lambda fields: Refused(_text(_only(fields, "reason")["reason"], MAX_REASON)),
+    "Built": lambda fields: Built(**_only(fields)),
+    "Outcome": _outcome,
+    "Trial": _trial,
+    "TuningEnded": lambda fields: TuningEnded(_text(_only(fields, "reason")["reason"], MAX_REASON)),
+}
+
+
+def _only(fields: Fields, *names: str) -> Fields:
+    if not isinstance(fields, dict) or set(fields) != set(names):
+        raise BadAnswerError("an answer with other fields")
+    return fields
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadAnswerError("a number that is none")
+    return float(value)
+
+
+def _seconds(value: object) -> float:
+    found = _number(value)
+    if not 0 <= found < math.inf:
+        raise BadAnswerError(f"a time of {found} s")
+    return found
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise BadAnswerError("a flag that is none")
+    return value
+
+
+def _text(value: object, most: int) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        raise BadAnswerError("a text that is none, or too long")
+    return value

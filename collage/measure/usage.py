@@ -1,0 +1,89 @@
+"""What a process uses of the machine, read from `/proc`: memory and temporary files.
+
+Resident memory alone misses shared memory, which is a file to the kernel: what is mapped counts as
+RssShmem, what is only open (a memfd that was written to) is found among the descriptors. Of one segment
+that is both, the larger figure counts. Looking at descriptors and folders takes longer than reading one
+number, so that is done a few times a second.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+LOOK_EVERY_S = 0.25
+MAX_FILES = 10_000
+"""Temporary files that are looked at; more are as bad as too large ones."""
+_IN_MEMORY = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
+
+
+class Usage:
+    """Of one process, whose temporary files are in `folder`."""
+
+    def __init__(self, pid: int, folder: Path) -> None:
+        self._pid, self._folder = pid, folder
+        self._looked = -1.0
+        self._open_bytes = self._file_bytes = 0
+
+    def memory_bytes(self) -> int:
+        """Memory that is its own; 0 for one that has ended."""
+        private, shared = self._resident()
+        self._look()
+        return private + max(shared, self._open_bytes)
+
+    def file_bytes(self) -> int:
+        """Bytes in its folder, as of a moment ago."""
+        self._look()
+        return self._file_bytes
+
+    def _resident(self) -> tuple[int, int]:
+        """Private and shared resident bytes."""
+        try:
+            text = Path(f"/proc/{self._pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return 0, 0
+        sizes = {"RssAnon:": 0, "RssShmem:": 0}
+        for line in text.splitlines():
+            name, _, rest = line.partition("\t")
+            if name in sizes:
+                sizes[name] = int(rest.split()[0]) * 1024
+        return sizes["RssAnon:"], sizes["RssShmem:"]
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < LOOK_EVERY_S:
+            return
+        self._looked = now
+        self._open_bytes = sum(self._open_segments().values())
+        self._file_bytes = 0
+        for number, size_bytes in enumerate(_sizes(str(self._folder))):
+            self._file_bytes += size_bytes if number < MAX_FILES else 1 << 60
+
+    def _open_segments(self) -> dict[tuple[int, int], int]:
+        """Return the bytes of every open file that lies in memory, by device and number."""
+        folder, found = f"/proc/{self._pid}/fd", {}
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return {}
+        for name in names:
+            try:
+                if os.readlink(f"{folder}/{name}").startswith(_IN_MEMORY):
+                    facts = os.stat(f"{folder}/{name}")
+                    found[facts.st_dev, facts.st_ino] = facts.st_blocks * 512
+            except OSError:
+                continue  # closed meanwhile
+        return found
+
+
+def _sizes(folder: str) -> Iterator[int]:
+    """Yield the bytes on disk of every file below a folder, links not followed."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _sizes(entry.path)
+                else:
+                    yield entry.stat(follow_symlinks=False).st_blocks * 512
+    except OSError:
+        return  # removed meanwhile
