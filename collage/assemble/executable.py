@@ -23,6 +23,7 @@ import tvm_ffi
 from tvm import relax
 
 from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
+from collage.backends.c_source import PROTECTED
 from collage.backends.tvm.target import host_target
 from collage.errors import BackendError
 from collage.frontend import Function
@@ -152,7 +153,7 @@ def assemble(
 
             executable = compile_for_gpu(module, threads, graphs and captures(plans))
         with TemporaryDirectory(dir=path.parent) as objects:
-            executable.export_library(str(path), workspace_dir=objects)
+            executable.export_library(str(path), workspace_dir=objects, options=list(PROTECTED))
     except (OSError, BackendError):
         raise
     except Exception as error:  # TVM's and the linker's share no base class

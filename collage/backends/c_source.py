@@ -62,6 +62,8 @@ C_TYPES = {
 
 INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("math", "stddef", "stdint", "string"))
 ALWAYS = ("-fPIC", "-std=gnu17", "-Werror=implicit-function-declaration")
+PROTECTED = ("-Wl,-z,relro,-z,now,-z,noexecstack",)
+"""Nobody writes the tables of functions of a kernel that is loaded, or runs its stack."""
 TIMEOUT_S = 60.0
 SHOWN_ERRORS = 3
 MAX_BUILDS = 256
@@ -319,7 +321,7 @@ def build(
     with tempfile.TemporaryDirectory(prefix="collage-cc-") as folder:
         compiled, linked = f"{folder}/kernel.o", f"{folder}/kernel.so"
         _run([*command, *ALWAYS, *flags, "-c", "-x", "c", "-", "-o", compiled], code)
-        _run([*command, "-shared", compiled, "-o", linked, *link_flags])
+        _run([*command, "-shared", *PROTECTED, compiled, "-o", linked, *link_flags])
         return Path(linked).read_bytes()
 
 

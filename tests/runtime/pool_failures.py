@@ -1,9 +1,9 @@
-"""A process in which parallel loops fail, threads cannot be made, or two callers want the pool at once.
+"""A process in which parallel loops fail, two callers want the pool at once, or threads cannot be made.
 
-    python -m tests.runtime.pool_failures MODE THREADS
+    python -m tests.runtime.pool_failures openmp|own
 
-prints one JSON document; "own" in MODE is the plug-in's own threads, which a forked process has, instead of
-OpenMP's.
+prints one JSON document: what became of each. "own" is the plug-in's own threads, which a forked process has
+instead of OpenMP's.
 """
 
 import json
@@ -11,7 +11,6 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,21 +129,20 @@ def together(threads: int) -> dict[str, Any]:
     return {"wrong": wrong}
 
 
-MODES: dict[str, Callable[[int], dict[str, Any]]] = {
-    "failing": failing, "asserting": asserting, "limited": limited, "together": together,
-}  # fmt: skip
-
-
 def main() -> None:
-    mode, _, own = sys.argv[1].partition("-")
-    threads = int(sys.argv[2])
     load_plugin()
-    if own:
+    if sys.argv[1] == "own":
         tvm_ffi.get_global_func("collage.set_threads")(2)
         tvm_ffi.get_global_func("collage.wake_threads")()  # so that the child knows them lost
         if (child := os.fork()) != 0:
             sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
-    print(json.dumps(MODES[mode](threads)), flush=True)
+    document = {
+        "failing": [failing(2), failing(4)],
+        "asserting": asserting(4),
+        "together": together(2),
+        "limited": limited(256),  # the last: there is no memory after it
+    }
+    print(json.dumps(document), flush=True)
     os._exit(0)
 
 

@@ -7,41 +7,33 @@ from typing import Any
 
 import pytest
 
-OWN = ["", "-own"]
 
-
-def run(mode: str, threads: int) -> dict[str, Any]:
+@pytest.fixture(scope="module", params=["openmp", "own"])
+def found(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What became of a process's loops, by what was wrong with them."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.runtime.pool_failures", mode, str(threads)],
+        [sys.executable, "-m", "tests.runtime.pool_failures", request.param],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
-@pytest.mark.parametrize("own", OWN)
-@pytest.mark.parametrize("threads", [2, 4])
-def test_an_exception_in_a_loop_reaches_its_caller(own, threads):
-    assert run(f"failing{own}", threads) == {"errors": ["no memory"], "right": True}
+def test_an_exception_in_a_loop_reaches_its_caller(found: dict[str, Any]) -> None:
+    assert found["failing"] == [{"errors": ["no memory"], "right": True}] * 2
 
 
-@pytest.mark.parametrize("own", OWN)
-def test_what_a_task_of_tvm_says_reaches_the_caller(own):
-    found = run(f"asserting{own}", 4)
-    assert found["right"]
-    assert len(found["errors"]) == 1
-    assert found["errors"][0].endswith(": True")
+def test_what_a_task_of_tvm_says_reaches_the_caller(found: dict[str, Any]) -> None:
+    assert found["asserting"] == {"errors": ["RuntimeError: True"], "right": True}
 
 
-@pytest.mark.parametrize("own", OWN)
-def test_without_memory_for_threads_there_are_fewer(own):
-    assert run(f"limited{own}", 256) == {"fewer": True, "right": True}
+def test_two_callers_at_once_have_right_results(found: dict[str, Any]) -> None:
+    assert found["together"] == {"wrong": []}
 
 
-@pytest.mark.parametrize("own", OWN)
-def test_two_callers_at_once_have_right_results(own):
-    assert run(f"together{own}", 2) == {"wrong": []}
+def test_without_memory_for_threads_there_are_fewer(found: dict[str, Any]) -> None:
+    assert found["limited"] == {"fewer": True, "right": True}
