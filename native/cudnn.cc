@@ -53,6 +53,7 @@ class Cudnn : public Kernel {
     CheckArguments(kKind, expected_, args, count);
     const DLTensor* output = args[1];
     const Library& library = Library::Get();
+    std::unique_lock<std::mutex> held = library.HoldHandle();
     library.Call<dnn::SetStream>("cudnnSetStream", library.handle(),
                                  cuda::CurrentStream(output->device));
     if (y_ == nullptr) Prepare();

@@ -82,6 +82,7 @@ class CudnnGraph : public Kernel {
     const DLTensor* output = args[inputs_];
     CheckValues(args);
     const Library& library = Library::Get();
+    std::unique_lock<std::mutex> held = library.HoldHandle();
     library.Call<dnn::SetStream>("cudnnSetStream", library.handle(),
                                  cuda::CurrentStream(output->device));
     if (stages_.empty()) Prepare();

@@ -2,6 +2,7 @@
 #ifndef COLLAGE_CUDNN_LIBRARY_H_
 #define COLLAGE_CUDNN_LIBRARY_H_
 
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,14 @@ class Library : public vendor::Api {
   // Made by the first call: it needs a GPU.
   dnn::Handle handle() const;
 
+  // Held from setting the handle's stream to the last call that uses it: kernels of several threads share it.
+  std::unique_lock<std::mutex> HoldHandle() const { return std::unique_lock<std::mutex>(held_); }
+
  private:
   Library() : Api(kKind) {}
   [[noreturn]] void Fail(const char* symbol, int status) const;
+
+  mutable std::mutex held_;
 };
 
 // A descriptor of `kind`, e.g. "Tensor", destroyed by the function for its kind.

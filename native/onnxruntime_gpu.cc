@@ -21,6 +21,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -152,7 +153,7 @@ class GpuSession {
 // longer than an engine is built.
 class FullPrecision {
  public:
-  explicit FullPrecision(bool wanted) {
+  explicit FullPrecision(bool wanted) : alone_(Mutex()) {
     const char* found = std::getenv(kName);
     before_ = found == nullptr ? "" : found;
     if (wanted && before_ != "0") {
@@ -168,7 +169,14 @@ class FullPrecision {
   FullPrecision& operator=(const FullPrecision&) = delete;
 
  private:
+  // Of two that live at once, the one that ends later would set back what the other has set.
+  static std::mutex& Mutex() {
+    static auto* mutex = new std::mutex;
+    return *mutex;
+  }
+
   static constexpr char kName[] = "NVIDIA_TF32_OVERRIDE";
+  std::lock_guard<std::mutex> alone_;
   std::string before_;
   bool changed_ = false;
 };
@@ -178,6 +186,7 @@ class OnnxRuntimeGpu : public Kernel {
   OnnxRuntimeGpu(const Provider& provider, const KernelSpec& spec)
       : provider_(provider), spec_(spec) {
     if (spec.blob->tensors().empty()) TVM_FFI_THROW(ValueError) << "the blob holds no ONNX model";
+    RefusePaths(spec.blob->GetPairs("provider_options"), "provider_options");
     for (const std::string& name : spec.blob->GetStrings("libraries")) OpenLibrary(name);
   }
 

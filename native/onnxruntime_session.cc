@@ -147,7 +147,9 @@ SessionOptions::SessionOptions(const OnnxRuntime& runtime, const Blob& blob, int
   bool alone = blob.GetInt("alone", 0) != 0;
   if (!alone) Set("session.use_env_allocators", "1");
   SetThreads(threads, alone);
-  for (const auto& [key, value] : blob.GetPairs("config")) Set(key.c_str(), value.c_str());
+  std::vector<std::pair<std::string, std::string>> config = blob.GetPairs("config");
+  RefusePaths(config, "config");
+  for (const auto& [key, value] : config) Set(key.c_str(), value.c_str());
 }
 
 void SessionOptions::Set(const char* key, const char* value) {

@@ -221,6 +221,7 @@ class OpenVinoKernel : public Kernel {
     std::string threads = std::to_string(spec.threads);
     std::string precision = spec.blob->GetString("inference_precision", "f32");
     std::vector<std::pair<std::string, std::string>> config = spec.blob->GetPairs("config");
+    RefusePaths(config, "config");
     std::vector<ov_property_t> properties = {{"INFERENCE_NUM_THREADS", threads.c_str()},
                                              {"NUM_STREAMS", "1"},
                                              {"PERFORMANCE_HINT", "LATENCY"},

@@ -288,6 +288,22 @@ OTHERS: dict[str, tuple[str, bytes, str]] = {
     "onnxruntime name of nothing": (
         "onnxruntime", seeds()["onnxruntime"].with_header(input_names=["nope"]).blob, "nope",
     ),
+    "onnxruntime config that names a folder": (
+        "onnxruntime",
+        seeds()["onnxruntime"].with_header(
+            config=["session.model_external_initializers_file_folder_path", "/etc"]
+        ).blob,
+        "may not name files",
+    ),
+    "openvino config that names a folder": (
+        "openvino", seeds()["openvino"].with_header(config=["CACHE_DIR", "/tmp/x"]).blob,
+        "may not name files",
+    ),
+    "tensorrt options that name a library": (
+        "tensorrt",
+        pack({"provider_options": ["trt_extra_plugin_lib_paths", "/tmp/evil.so"]}, [FLOATS]),
+        "may not name files",
+    ),
     "openvino config of one text": (
         "openvino", seeds()["openvino"].with_header(config=["a"]).blob, "no pairs",
     ),

@@ -21,7 +21,7 @@ import tvm_ffi
 from tvm.script import tirx as T
 
 from collage.runtime.plugin import load_plugin
-from tests.runtime.blob_seeds import Seed, blocked, winograd
+from tests.runtime.blob_seeds import Seed, blocked, onednn, onnx, winograd
 
 ROUNDS = 20
 CALLS = 300
@@ -113,14 +113,14 @@ def limited(threads: int) -> dict[str, Any]:
     return {"fewer": more < threads - 1, "right": same(good(), right)}
 
 
-def together(threads: int) -> dict[str, Any]:
-    """Kernels of two callers at once, and of one of them alone."""
+def together(threads: int, others: tuple[Seed, ...]) -> dict[str, Any]:
+    """Kernels of several callers at once, with the results of each alone."""
     wrong: list[str] = []
 
     def call(kernel: Kernel, right: list[np.ndarray]) -> None:
         wrong.extend("other numbers" for _ in range(CALLS) if not same(kernel(), right))
 
-    kernels = [Kernel(one, threads) for one in (blocked(), winograd()) * 2]
+    kernels = [Kernel(one, threads) for one in (blocked(), winograd(), *others) * 2]
     callers = [threading.Thread(target=call, args=(one, one())) for one in kernels]
     for caller in callers:
         caller.start()
@@ -136,10 +136,12 @@ def main() -> None:
         tvm_ffi.get_global_func("collage.wake_threads")()  # so that the child knows them lost
         if (child := os.fork()) != 0:
             sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+    # A forked process cannot use the libraries' threads, which its parent had.
+    others = (onednn(), onnx("onnxruntime")) if sys.argv[1] == "openmp" else ()
     document = {
         "failing": [failing(2), failing(4)],
         "asserting": asserting(4),
-        "together": together(2),
+        "together": together(2, others),
         "limited": limited(256),  # the last: there is no memory after it
     }
     print(json.dumps(document), flush=True)
