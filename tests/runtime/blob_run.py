@@ -91,10 +91,12 @@ def main() -> None:
     from collage.runtime.plugin import load_plugin
 
     load_plugin()
-    if not os.environ.get("LD_PRELOAD"):  # a sanitizer reserves all that there is
+    sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")
+    if not sanitized:  # a sanitizer reserves all that there is
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     for number, case in enumerate(importlib.import_module(sys.argv[1]).cases()):
-        if number < int(sys.argv[2]):
+        # OpenVINO opens a library in a way that sanitizers end the process for.
+        if number < int(sys.argv[2]) or (sanitized and case.kind == "openvino"):
             continue
         print(json.dumps([case.name]), flush=True)
         try:
