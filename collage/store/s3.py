@@ -10,10 +10,14 @@ things are easy to get wrong, and are decided here:
 * s3transfer refuses conditions, so big content is sent in parts by hand; the condition is on the last
   step, and parts that nobody will use are removed.
 
+Retries of several layers multiply, so one request with all its repetitions has a deadline (`deadline_s`):
+a service that does not answer is given up then, after one last `timeout_s` at most.
+
 Bodies that break off are read again; whether the bytes are right is for `collage.store.blobs` to say.
 """
 
 import random
+import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -66,6 +70,12 @@ class _Refused(Exception):
         self.status = status
 
 
+class _DeadlineError(BotoCoreError):
+    """boto3 was about to try again after the deadline; it repeats other errors than this one."""
+
+    fmt = "no answer before the deadline"
+
+
 class S3Store:
     """Implements `Store` in a bucket. Threads may share it; a forked process opens its own."""
 
@@ -91,6 +101,8 @@ class S3Store:
             self._client = session.client(
                 "s3", endpoint_url=settings.endpoint or None, config=config
             )
+            self._until = threading.local()
+            self._client.meta.events.register("before-send.s3", self._check_deadline)
         except (BotoCoreError, ValueError) as error:
             self._fail("open", "", type(error).__name__, 0, error)
 
@@ -398,7 +410,12 @@ class S3Store:
         except _Refused as refused:
             self._fail("list", prefix, refused.code, refused.status, refused)
 
+    def _check_deadline(self, **_: object) -> None:
+        if time.monotonic() > self._until.at:
+            raise _DeadlineError
+
     def _call(self, operation: str, key: str, **parameters: object) -> dict[str, Any]:
+        self._until.at = time.monotonic() + self._settings.deadline_s
         try:
             return getattr(self._client, operation)(Bucket=self._settings.bucket, **parameters)
         except ClientError as error:
