@@ -204,3 +204,15 @@ def test_the_trash_is_kept_for_a_day(stores, make_bundle):
     sweep(store)
     sweep(store)
     assert [entry.key for entry in store.entries("") if entry.key != "lock"] == []
+
+
+@pytest.mark.parametrize("order", [(0, 4, 9), (0, 6, 12), (1, 6, 3), (1, 9, 6), (1, 12, 5)], ids=str)
+def test_a_sweep_beside_a_publisher_in_s3(s3_address, small, order):
+    """Some orders on a real server; the argument is about the protocol, which both implement."""
+    store = open_store(s3_address, writes=False)
+    put_blob(store, b"code")
+    acts = (lambda store: publish_bundle(store, small, ["a"]), sweep)
+    publisher, sweeper = run(store, acts, order, lambda: check_readers(store))
+    assert (publisher.error, sweeper.error) == (None, None)
+    check_in_place(store)
+    assert read_alias(store, "a").bundle == publisher.found.digest
