@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
+
+from pydantic import ValidationError
 
 from collage.backends.base import Backend
 from collage.backends.registry import as_elsewhere, known_backends
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from collage.cluster.api import Jobs
 
 log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer", NodeFacts, CompileResult)
 
 ANSWERS = "answers"
 FINISH = ("python", "-m", "containers.finish")
@@ -83,7 +87,7 @@ class ClusterSite:
         arguments = ["probe", "--request", request.digest]
         apart = self._environment(request).builds_apart
         answer = self._ask(Kind.PROBE, request, arguments, MEASURE if apart else ())
-        facts = NodeFacts.model_validate_json(answer)
+        facts = _parsed(NodeFacts, answer)
         self._facts[request.digest] = facts
         return facts
 
@@ -109,7 +113,7 @@ class ClusterSite:
         with progress.stage("finish"):
             arguments = ["--request", request.digest, "--environment", environment.digest]
             answer = self._ask(Kind.FINISH, request, arguments, FINISH)
-        return CompileResult.model_validate_json(answer)
+        return _parsed(CompileResult, answer)
 
     def _known_facts(self, request: CompileRequest) -> NodeFacts:
         return self._facts.get(request.digest) or self.describe(request)
@@ -203,6 +207,16 @@ class ClusterSite:
     def _model(self, request: CompileRequest) -> Iterator[Path]:
         with TemporaryDirectory(prefix="collage-request-") as folder:
             yield fetch_model(open_store(self._address, writes=False), request, Path(folder))
+
+
+def _parsed(kind: type[Answer], answer: bytes) -> Answer:
+    """Return what a pod said. Raises ClusterError where this version does not understand it."""
+    try:
+        return kind.model_validate_json(answer)
+    except ValidationError as error:
+        raise ClusterError(
+            f"a pod's answer is no {kind.__name__} of this version of Collage: use images of one version"
+        ) from error
 
 
 def node_backends(request: CompileRequest, facts: NodeFacts) -> list[Backend]:

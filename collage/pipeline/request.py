@@ -20,7 +20,7 @@ from collage.errors import ModelError, StoreError
 from collage.frontend.model_files import checked_name, open_model
 from collage.options import EFFORTS, DeviceName, Options
 from collage.store.base import BlobDigest, Store
-from collage.store.blobs import fetch_blob, put_blob, read_checked
+from collage.store.blobs import fetch_blob, keep_blobs, put_blob, read_checked, trash_key
 
 _NORMAL = EFFORTS["normal"]
 
@@ -184,22 +184,25 @@ def submit(
     with open_model(path) as files:
         external = {name: put_blob(store, file.path) for name, file in files.external.items()}
         model = put_blob(store, files.own.path)
-    request = CompileRequest(
-        name=name or path.stem,
-        model=model,
-        external=external,
-        environment=environment,
-        threads=threads,
-        device=device,
-        options=options.model_copy(update={"backends": names_on(options.backends, device)}),
-    )
-    store.create(_key(request.digest), request.text)
+        request = CompileRequest(
+            name=name or path.stem,
+            model=model,
+            external=external,
+            environment=environment,
+            threads=threads,
+            device=device,
+            options=options.model_copy(update={"backends": names_on(options.backends, device)}),
+        )
+        store.create(_key(request.digest), request.text)
+        held = {external[name]: file.path for name, file in files.external.items()}
+        keep_blobs(store, {model: files.own.path, **held})
     return request
 
 
 def read_request(store: Store, digest: str) -> CompileRequest:
     """Return the request. Raises StoreError where it is absent or damaged."""
-    data = read_checked(store, _key(digest), digest)
+    key = _key(digest)
+    data = read_checked(store, key, digest) or read_checked(store, trash_key(key), digest)
     if data is None:
         raise StoreError(f"the store {store.url} has no request {digest}; submit the model again")
     try:

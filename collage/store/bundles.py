@@ -5,6 +5,13 @@ digest, so that what is fetched is, bit by bit, what was published, and the same
 many is there once. A bundle without its manifest does not exist, whatever blobs a killed publisher
 left (`collage gc` takes those after a day).
 
+Whoever makes a reference writes it first and then looks whether what it names is (still) there; whoever
+removes something removes it first and then looks whether a reference has come. Objects of a store are
+linearisable, so of any two at once one sees the other: the publisher sends a blob again (`keep_blobs`), the
+alias is put back (`assign_alias`), the sweep restores what it moved (`collage.store.gc`), the manifest is
+published again (`unpublish_bundle`). What is removed lies in the trash for a day, where readers find it; so
+one that is killed between its two steps leaves no alias whose bundle cannot be read.
+
 Only the runtime's reader of manifests is used here: fetching needs no compiler and no pydantic.
 """
 
@@ -32,9 +39,25 @@ from collage.runtime.signature import (
     verified_statement,
 )
 from collage.runtime.trust import TrustedKeys
-from collage.store.aliases import AliasSigning, list_aliases, move_alias, read_record
+from collage.store.aliases import (
+    AliasRecord,
+    AliasSigning,
+    list_aliases,
+    move_alias,
+    read_record,
+    remove_alias,
+)
 from collage.store.base import BlobDigest, Store
-from collage.store.blobs import blob_key, digest_of, fetch_blob, is_digest, put_blob, read_checked
+from collage.store.blobs import (
+    blob_key,
+    digest_of,
+    fetch_blob,
+    is_digest,
+    keep_blobs,
+    put_blob,
+    read_checked,
+    trash_key,
+)
 from collage.store.cache import BundleCache
 from collage.store.folder import check_output, replace_folder, write_durably
 from collage.store.records import parse_object
@@ -97,7 +120,7 @@ def publish_bundle(
     for file in sorted(filter(lambda one: is_statement(one.name), folder.iterdir())):
         store.create(f"{_SIGNATURES}{digest}/{file.name}", file)
     store.create(bundle_key(digest), data)
-    _send_swept(store, folder, files)
+    keep_blobs(store, {one: folder / name for name, one in files.items()})
     by = signing.aliases if signing else None
     moved = [name for name in aliases if assign_alias(store, name, digest, signing=by)]
     return PublishedBundle(digest, tuple(moved))
@@ -119,12 +142,35 @@ def assign_alias(
 
     Raises:
         BundleError: `signing`, and no trusted key signed the bundle for a model that the name is of.
-        StoreError: the alias stands for another bundle than `expected`, or the store fails.
+        StoreError: the bundle is not there, or was unpublished meanwhile (then the alias is put back);
+            the alias stands for another bundle than `expected`, or the store fails.
     """
-    if signing is None:
-        return move_alias(store, name, bundle, expected)
-    found = _published_statement(store, bundle, signing.keys, name)
-    return move_alias(store, name, bundle, expected, signing=signing, model=found.model)
+    _require_bundle(store, bundle)
+    model = _published_statement(store, bundle, signing.keys, name).model if signing else ""
+    before = read_record(store, name)
+    moved = move_alias(store, name, bundle, expected, signing=signing, model=model)
+    try:
+        _require_bundle(store, bundle)
+    except StoreError:
+        if moved:
+            _put_back(store, before, name, bundle, signing)
+        raise
+    return moved
+
+
+def _put_back(
+    store: Store,
+    before: AliasRecord | None,
+    name: str,
+    bundle: BlobDigest,
+    signing: AliasSigning | None,
+) -> None:
+    """Let an alias that was just moved to an unpublished bundle stand for what it stood for before."""
+    if before and before.bundle and before.bundle != bundle:
+        model = before.model
+        move_alias(store, name, before.bundle, bundle, signing=signing, model=model)
+    else:
+        remove_alias(store, name, bundle, signing=signing)
 
 
 def sign_published(store: Store, bundle: BlobDigest, signing: BundleSigning) -> None:
@@ -200,22 +246,22 @@ def fetch_bundle(
 
 
 def unpublish_bundle(store: Store, digest: BlobDigest) -> None:
-    """Remove a bundle's manifest and signatures; its files are garbage then, for `collect_garbage`.
+    """Move a bundle's manifest to the trash; it and its files are garbage then, for `collect_garbage`.
 
     Raises:
         StoreError: there is no such bundle, or an alias stands for it (also when one was moved to it
             meanwhile: then the bundle is put back).
     """
+    _require_bundle(store, digest)
     data = read_bundle(store, digest)
     _refuse_alias(store, digest)
+    store.create(trash_key(bundle_key(digest)), data)
     store.delete(bundle_key(digest))
     try:
         _refuse_alias(store, digest)
     except StoreError:
         store.create(bundle_key(digest), data)
         raise
-    for entry in list(store.entries(f"{_SIGNATURES}{digest}/")):
-        store.delete(entry.key)
 
 
 def find_bundle(store: Store, name: str, verification: Verification | None = None) -> BlobDigest:
@@ -257,10 +303,10 @@ def _other_than(model: str) -> Callable[[Statement], str]:
 def read_bundle(store: Store, digest: BlobDigest) -> bytes:
     """Return the manifest with this digest. Raises StoreError when it is absent or damaged."""
     blob_key(digest)
-    data = read_checked(store, bundle_key(digest), digest)
-    if data is None:
-        raise StoreError(f"the store {store.url} has no bundle {digest}; publish it there")
-    return data
+    for key in (bundle_key(digest), trash_key(bundle_key(digest))):
+        if (data := read_checked(store, key, digest)) is not None:
+            return data
+    raise _no_bundle(store, digest)
 
 
 def require_proven(store: Store, digest: BlobDigest) -> None:
@@ -275,14 +321,17 @@ def require_proven(store: Store, digest: BlobDigest) -> None:
     refuse_unproven(manifest, f"the bundle {digest}")
 
 
-def list_bundles(store: Store) -> Iterator[BlobDigest]:
+def list_bundles(store: Store, folder: str = "") -> Iterator[BlobDigest]:
     """Iterate over the digests of all manifests.
+
+    Args:
+        folder: `trash/` lists those that are unpublished and still there.
 
     Raises:
         StoreError: something else lies among them: better no answer than one that misses a bundle.
     """
-    for entry in store.entries(_FOLDER):
-        name = entry.key.removeprefix(_FOLDER).removesuffix(".json")
+    for entry in store.entries(f"{folder}{_FOLDER}"):
+        name = entry.key.removeprefix(f"{folder}{_FOLDER}").removesuffix(".json")
         if not is_digest(name):
             raise StoreError(
                 f"{entry.key} in the store {store.url} is no manifest; move it elsewhere"
@@ -302,6 +351,17 @@ def bundle_files(manifest: bytes) -> dict[str, BlobDigest]:
         raise BundleError(
             f"a bundle's manifest lacks or garbles {error}; publish it again"
         ) from error
+
+
+def _require_bundle(store: Store, digest: BlobDigest) -> None:
+    """Raise StoreError unless the manifest is where it is published: in the trash it is about to go."""
+    blob_key(digest)
+    if store.stat(bundle_key(digest)) is None:
+        raise _no_bundle(store, digest)
+
+
+def _no_bundle(store: Store, digest: BlobDigest) -> StoreError:
+    return StoreError(f"the store {store.url} has no bundle {digest}; publish it there")
 
 
 def _refuse_alias(store: Store, digest: BlobDigest) -> None:
@@ -332,13 +392,6 @@ def _verified(
         return verified_statement(lambda name: (folder / name).read_bytes(), names, keys, refusal)
     except BundleError as error:
         raise BundleError(f"{what}: {error}") from None
-
-
-def _send_swept(store: Store, folder: Path, files: dict[str, BlobDigest]) -> None:
-    """A sweep that marked before the manifest was there may have taken a file since."""
-    for name, digest in files.items():
-        if store.stat(blob_key(digest)) is None:
-            _send(store, folder / name, digest)
 
 
 def _send(store: Store, file: Path, digest: BlobDigest) -> None:

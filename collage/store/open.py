@@ -25,6 +25,7 @@ class S3Settings:
         retries: `adaptive` slows down when the service asks for it; `standard` does not.
         attempts: of one request.
         timeout_s: seconds without a byte before a request is tried again.
+        deadline_s: seconds after which a request that fails is tried no more, whatever `attempts` says.
         part_bytes: content above this is sent in parts of this size (5 MiB at least, as S3 demands).
         probe: `off` skips the check of conditional writes, for a writer that may not create `probe/`.
     """
@@ -41,6 +42,7 @@ class S3Settings:
     retries: str = "adaptive"
     attempts: int = 10
     timeout_s: float = 60.0
+    deadline_s: float = 300.0
     part_bytes: int = 32 << 20
     probe: str = "on"
 
@@ -51,9 +53,11 @@ class S3Settings:
                 raise OptionError(
                     f"S3 store: {name} is one of {known}, not {getattr(self, name)!r}"
                 )
-        if self.attempts < 1 or not self.timeout_s > 0 or self.part_bytes < 5 << 20:
+        times = min(self.timeout_s, self.deadline_s)
+        if self.attempts < 1 or not times > 0 or self.part_bytes < 5 << 20:
             raise OptionError(
-                "S3 store: attempts are at least 1, timeout_s is above 0, part_bytes at least 5242880"
+                "S3 store: attempts are at least 1, timeout_s and deadline_s above 0, part_bytes at least "
+                "5242880"
             )
         if self.kms_key and self.encryption != "aws:kms":
             raise OptionError("S3 store: kms_key needs encryption=aws:kms")
@@ -68,6 +72,7 @@ _ALLOWED = {
     "retries": ("adaptive", "standard"),
     "probe": ("on", "off"),
 }
+_NUMBERS = {"attempts": int, "part_bytes": int, "timeout_s": float, "deadline_s": float}
 _CREDENTIALS = (
     "give them to boto3 instead (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role)"
 )
@@ -132,9 +137,7 @@ def parse_s3(address: str) -> S3Settings:
                 f"the store's address has an unknown setting {name!r}; known: {options}"
             )
         try:
-            values[name] = {"attempts": int, "part_bytes": int, "timeout_s": float}.get(name, str)(
-                value
-            )
+            values[name] = _NUMBERS.get(name, str)(value)
         except ValueError:
             raise OptionError(f"the store's address: {name} is a number") from None
     return S3Settings(parts.netloc, parts.path.strip("/"), **values)  # type: ignore[arg-type]

@@ -21,6 +21,10 @@ _ADVICE = {
     "EndpointConnectionError": "Nothing answers at the endpoint: check `endpoint` and the network",
     "ParamValidationError": "The address is malformed: check the bucket's name and the settings",
     "InvalidBucketName": "The address is malformed: check the bucket's name",
+    "_DeadlineError": (
+        "The service did not answer right before the deadline: run it again later (what is stored is whole); "
+        "`deadline_s` in the address makes Collage more patient"
+    ),
     "SSLError": "TLS fails: check the endpoint, and its certificate (AWS_CA_BUNDLE names your own authority)",
     "UnauthorizedSSOTokenError": "The single sign-on session has expired: log in again",
     "PermanentRedirect": "The bucket is in another region: set `region` in the address",

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -65,6 +66,20 @@ def test_no_alias_is_moved_to_an_unproven_bundle(address, make_bundle, capsys):
     assert f"the bundle {digest} is for trying out only" in said.err
     _, said = run(capsys, "aliases", address)
     assert said.out == f"a  {digest_of(proven / 'manifest.json')}\n"
+
+
+def test_gc_keeps_records_as_long_as_it_is_told(tmp_path, capsys):
+    store = open_store(tmp_path / "store")
+    costs, request = f"costs/{'0' * 64}/{'1' * 64}.jsonl", f"requests/{'0' * 64}.json"
+    for key in (costs, request):
+        store.create(key, b"{}")
+        os.utime(store.root / key, (0, 0))
+    code, said = run(capsys, "gc", tmp_path / "store", "--keep", "costs=99999d", "--json")
+    assert code == 0
+    assert json.loads(said.out)["deleted"] == [request]
+    with pytest.raises(SystemExit, match="2"):
+        main(["gc", str(tmp_path / "store"), "--keep", "kittens=3d"])
+    assert "names no kind of record" in capsys.readouterr().err
 
 
 def test_gc_deletes_when_told(address, make_bundle, capsys):

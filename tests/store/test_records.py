@@ -1,14 +1,18 @@
 """Every kind of record against what nobody of this version wrote: a miss that is counted, no exception."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from collage.cluster.environments import MeasuringEnvironment
 from collage.cluster.kernels import KernelIndex
 from collage.cluster.records import Records, ShardRecord
+from collage.cluster.settings import ClusterSettings
+from collage.cluster.site import ClusterSite
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.lines import encode_entry
-from collage.errors import BundleError, StoreError
+from collage.errors import BundleError, ClusterError, StoreError
 from collage.pipeline.request import CompileRequest, NodeFacts, read_request
 from collage.pipeline.results import node_digest, read_result
 from collage.store import open_store
@@ -195,3 +199,23 @@ def test_text_of_a_record_is_never_in_the_log(store, caplog):
     send(store, "kernels", signed({"kernel": KEY, "blob": "hunter2"}))
     KernelIndex(store, ENVIRONMENT, KEYS).look()
     assert "hunter2" not in json.dumps([one.message for one in caplog.records])
+
+
+@pytest.mark.parametrize("answer", [b"", b"{}", DEEP.encode(), b"\xff"], ids=lambda one: one[:4])
+def test_a_garbled_answer_of_a_pod_says_what_to_do(store, tmp_path, answer):
+    """The answer is there before it is asked for: a Job of this request has left it."""
+    job = SimpleNamespace(name="probe", ended=False, notes={"collage.dev/answer": "answers/a.json"})
+    store.create("answers/a.json", answer)
+    site = ClusterSite(
+        store.url,
+        tmp_path,
+        ClusterSettings(measure_image="m", controller_image="c"),
+        {"pool": MeasuringEnvironment()},
+    )
+    runner = SimpleNamespace(
+        jobs=SimpleNamespace(find=lambda labels: [job]),
+        wait=lambda name: SimpleNamespace(reason=""),
+    )
+    site._runner = lambda request: runner
+    with pytest.raises(ClusterError, match="use images of one version"):
+        site.describe(CompileRequest(name="m", model=KEY, environment="pool"))

@@ -1,5 +1,8 @@
 """Reading from a real S3 server behind a proxy that fails: nothing wrong is served, errors say what to do."""
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from collage.errors import DamagedError, StoreError
@@ -92,3 +95,22 @@ def test_flipped_bits_are_noticed_without_the_services_checksum(bucket, proxy, d
         get_blob(store, DIGEST)
     with pytest.raises(DamagedError, match="changed or damaged"):
         fetch_blob(store, DIGEST, tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault("timeout"), Fault("status", status=503, code="SlowDown")], ids=["hang", "503"]
+)
+def test_a_deadline_ends_all_repetitions(bucket, proxy, fault):
+    """Ten attempts of a second each, and their pauses, would take much longer."""
+    settings = {"attempts": 10, "timeout_s": 0.5, "deadline_s": 1.5}
+    store = open_store(bucket.address(proxy.url, **settings), writes=False)
+    proxy.faults = [replace(fault, method="GET|PUT|HEAD", times=FOREVER)]
+    for act in (lambda: store.read("probe/a"), lambda: store.swap("probe/a", b"x", None)):
+        start = time.monotonic()
+        with pytest.raises(StoreError, match="run it again later"):
+            act()
+        assert time.monotonic() - start < 8.0
+    assert store.url
+    proxy.faults = []
+    assert store.swap("probe/a", b"x", None)
+    assert store.read("probe/a").data == b"x"
