@@ -115,30 +115,42 @@ def assign_alias(
     """
     if signing is None:
         return move_alias(store, name, bundle, expected)
-    found = _published_statement(store, bundle, signing.keys, name)
+
+    def refusal(one: Statement) -> str:
+        known = is_alias_of(name, one.model)
+        return "" if known else f"it is of the model {one.model!r}, and the alias is {name!r}"
+
+    found = _published_statement(store, bundle, signing.keys, refusal)
     return move_alias(store, name, bundle, expected, signing=signing, model=found.model)
 
 
 def sign_published(store: Store, bundle: BlobDigest, signing: BundleSigning) -> None:
-    """Add a statement to a bundle in a store, of which a trusted key has already said the same model.
+    """Add a statement to a bundle in a store, of which a trusted key has said the same model and request.
 
     Raises:
-        BundleError: no trusted key signed it as this model.
+        BundleError: no trusted key signed it as this model and, where one is named, for this request.
         StoreError: there is no such bundle, or the store fails.
     """
     model, by = signing.model, signing.aliases
-    found = _published_statement(store, bundle, by.keys, model.name)
+
+    def refusal(one: Statement) -> str:
+        if one.model != model.name:
+            return f"it is of the model {one.model!r}, not of {model.name!r}"
+        other = model.request and one.request != model.request
+        return (
+            f"it answers the request {one.request[:12]!r}, not {model.request[:12]}"
+            if other
+            else ""
+        )
+
+    found = _published_statement(store, bundle, by.keys, refusal)
     name, content = signed_statement(found.manifest, by.signer, model)
     store.create(f"{_SIGNATURES}{bundle}/{name}", content)
 
 
 def _published_statement(
-    store: Store, bundle: BlobDigest, keys: TrustedKeys, alias: str
+    store: Store, bundle: BlobDigest, keys: TrustedKeys, refusal: Callable[[Statement], str]
 ) -> Statement:
-    def refusal(one: Statement) -> str:
-        known = is_alias_of(alias, one.model)
-        return "" if known else f"it is of the model {one.model!r}, and the alias is {alias!r}"
-
     with tempfile.TemporaryDirectory(prefix="collage-statements-") as scratch:
         folder = Path(scratch)
         (folder / MANIFEST).write_bytes(read_bundle(store, bundle))
