@@ -13,7 +13,8 @@ ARG VERSION=0.1.0
 
 # What all images share; OpenMP's library is what their kernels need of Debian. Without a line in /etc/passwd a
 # kubelet gives the user of an image the group 0. containers/build.sh labels version and revision: as values of
-# arguments they would make layers anew, or come from a builder's cache.
+# arguments they would make layers anew, or come from a builder's cache. No library reports home
+# (collage/telemetry.py).
 FROM ${BASE_IMAGE} AS base
 ENV PATH=/opt/collage/bin:$PATH \
     PYTHONPATH=/app \
@@ -21,7 +22,11 @@ ENV PATH=/opt/collage/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/tmp \
     TMPDIR=/tmp \
-    XDG_CACHE_HOME=/tmp/cache
+    XDG_CACHE_HOME=/tmp/cache \
+    ORT_DISABLE_TELEMETRY=1 \
+    MLFLOW_DISABLE_TELEMETRY=true \
+    PREFECT_SERVER_ANALYTICS_ENABLED=false \
+    DO_NOT_TRACK=true
 WORKDIR /app
 RUN apt-get update \
     && apt-get install -y --no-install-recommends libgomp1 \

@@ -9,7 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collage.options import Options
+from collage.telemetry import turn_telemetry_off
+
+turn_telemetry_off()  # before anything is imported that would report
+
+from collage.options import Options  # noqa: E402
 
 if TYPE_CHECKING:
     from collage.report.data import Summary

@@ -1,57 +1,52 @@
-"""The command line: parse, call, show.
-
-Exit codes: 0 done; 1 unexpected; 2 bad input or option; 3 nothing could be measured or no plan covers
-the model; 4 the gate refused the executable; 5 the bundle cannot be written, or is incomplete, changed or
-unfit for this machine; 6 the store cannot be read or written; 130 interrupted (what was measured is kept).
+"""The command line: parse, call, show. Exit codes are those of `collage.errors`.
 
 `run` and `bench` of a bundle need the runtime extra alone; everything else is imported on demand.
 """
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+import collage
 from collage.cli_base import command, duration, parse_dims, parse_shapes, say, size
 from collage.cli_candidates import add_candidates_command
+from collage.cli_errors import Parser, run_command, wants_json
 from collage.cli_registry import add_registry_commands
 from collage.cli_signing import add_verify_options
 from collage.cli_store import add_store_commands
-from collage.errors import CollageError, InputError, MeasureError, OptionError
+from collage.errors import EXIT_CODES, InputError, MeasureError, OptionError
 from collage.options import DEFAULT_TOLERANCE, DEVICES, EFFORTS, Options, Precision
 from collage.runtime.arrays import restored, save_arrays
 
-EPILOG = __doc__ or ""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
-    parser = _parser()
-    parsed = parser.parse_args(arguments)
-    try:
-        return parsed.run(parsed)
-    except CollageError as error:
-        print(f"collage: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("collage: interrupted; what was measured is kept", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
+    """Run one command and return its exit code.
+
+    With --json standard output holds one JSON document, whether the command succeeds or not.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+
+    def act() -> int:
+        parsed = _parser().parse_args(given)
+        return int(parsed.run(parsed))
+
+    return run_command(act, as_json=wants_json(given))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    codes = "\n".join(f"  {code:<5}{meaning}" for code, meaning in EXIT_CODES.items())
+    parser: argparse.ArgumentParser = Parser(
         prog="collage",
         description="Compile an ONNX model with the toolchain that measures fastest, region by region.",
-        epilog=EPILOG.partition("\n\n")[2],
+        epilog=f"exit codes:\n{codes}\n\nWith --json a command prints one JSON document on standard output;"
+        '\none that fails prints {"error": {"exit_code", "reason", "advice"}}.',
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"collage {collage.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _compile_command(commands)
     _run_command(commands)

@@ -19,19 +19,73 @@ A candidate that does not compile, crashes or computes other numbers is not an e
 invalid `Cost` with its reason.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+INTERRUPTED = 130
+
+EXIT_CODES: Mapping[int, str] = MappingProxyType(
+    {
+        0: "done",
+        1: "unexpected, or a check of `collage doctor` failed",
+        2: "bad input or option: the message says what to do",
+        3: "nothing could be measured, or no plan covers the model",
+        4: "the gate refused the executable: nothing is published",
+        5: "the bundle cannot be written, or is incomplete, changed, or made for another processor or"
+        " library version",
+        6: "the store cannot be read or written",
+        7: "the model registry does not answer or refuses",
+        INTERRUPTED: "interrupted: what was measured is kept",
+    }
+)
+"""What the command line's exit codes mean; `collage --help` and README.md show this table."""
+
 
 class CollageError(Exception):
-    """Base of all; `exit_code` is what the command line returns."""
+    """Base of all; `exit_code` is what the command line returns.
+
+    A message says what happened, then what to do, behind the first semicolon that is in no brackets.
+    """
 
     exit_code = 1
+    usual_advice = "run `collage doctor`: it tells what this machine lacks"
+    """What to do where the message does not say it."""
+
+    @property
+    def reason(self) -> str:
+        """The first part of the message: what happened."""
+        return _halves(str(self))[0]
+
+    @property
+    def advice(self) -> str:
+        """The second part: what to do."""
+        return _halves(str(self))[1] or self.usual_advice
+
+
+def _halves(message: str) -> tuple[str, str]:
+    """Split a message at the first semicolon outside of brackets and quotes.
+
+    >>> _halves("m.onnx: not an ONNX model (a; b); export it again")
+    ('m.onnx: not an ONNX model (a; b)', 'export it again')
+    >>> _halves("no plan covers node 3")
+    ('no plan covers node 3', '')
+    """
+    depth, quoted = 0, False
+    for place, letter in enumerate(message):
+        depth += (letter in "([{") - (letter in ")]}")
+        quoted ^= letter == "`"
+        if letter == ";" and depth <= 0 and not quoted:
+            return message[:place].strip(), message[place + 1 :].strip()
+    return message.strip(), ""
 
 
 class InputError(CollageError):
     exit_code = 2
+    usual_advice = "`collage --help` tells what can be given"
 
 
 class ModelError(InputError):
-    pass
+    usual_advice = "export the model again, with shapes and operators that ONNX Runtime runs"
 
 
 class DimensionError(InputError):
@@ -56,18 +110,26 @@ class ClusterError(MeasureError):
 
 class SearchError(CollageError):
     exit_code = 3
+    usual_advice = "`collage candidates MODEL` lists what each backend takes, and why not the rest"
 
 
 class GateError(CollageError):
     exit_code = 4
+    usual_advice = (
+        "nothing was written; compile with other --backends, or with more time (--verify)"
+    )
 
 
 class BundleError(CollageError):
     exit_code = 5
+    usual_advice = "fetch or compile the bundle again, on a machine like the one that serves it"
 
 
 class StoreError(CollageError):
     exit_code = 6
+    usual_advice = (
+        "`collage doctor --store STORE` checks the address, the credentials and the network"
+    )
 
 
 class DamagedError(StoreError):
@@ -76,3 +138,4 @@ class DamagedError(StoreError):
 
 class RegistryError(CollageError):
     exit_code = 7
+    usual_advice = "check the registry's address, the credentials and the network"

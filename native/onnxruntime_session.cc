@@ -1,5 +1,6 @@
 #include "onnxruntime_session.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -52,6 +53,14 @@ int OptimizationLevel(const std::string& name) {
   TVM_FFI_UNREACHABLE();
 }
 
+// ONNX Runtime sends events to its makers unless this is set before its library starts; collage/telemetry.py
+// does the same in Python. The environment of a process with other threads is written only where it must be.
+void TurnTelemetryOff() {
+  constexpr char kVariable[] = "ORT_DISABLE_TELEMETRY";
+  const char* value = std::getenv(kVariable);
+  if (value == nullptr || std::strcmp(value, "1") != 0) setenv(kVariable, "1", 1);
+}
+
 }  // namespace
 
 const OnnxRuntime& OnnxRuntime::Get(int threads) {
@@ -63,6 +72,7 @@ const OnnxRuntime& OnnxRuntime::Get(int threads) {
 }
 
 OnnxRuntime::OnnxRuntime(int threads) : threads_(threads) {
+  TurnTelemetryOff();
   void* library = OpenLibrary("onnxruntime");
   using GetBase = const ort::ApiBase* (*)();
   base_ = FindSymbolAs<GetBase>(library, "onnxruntime", "OrtGetApiBase")();

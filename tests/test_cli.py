@@ -1,11 +1,18 @@
 """What people type by mistake ends in one line that says what is wrong, before anything is computed."""
 
+import argparse
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from collage.cli import main
+import collage
+from collage.cli import _parser, main
+from collage.errors import EXIT_CODES, CollageError
 
 
 @pytest.fixture
@@ -24,7 +31,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(
+MISTAKES = pytest.mark.parametrize(
     ("line", "code", "said"),
     [
         ("compile none.onnx", 2, "none.onnx: no such file"),
@@ -45,8 +52,19 @@ def folder(tmp_path, monkeypatch):
         ("bench none", 5, "none holds no bundle"),
         ("gc file", 2, "file is a file; a store is a folder"),
         ("fetch store ocr/production -o bundle", 6, "no alias 'ocr/production'"),
+        ("publish none STORE", 5, "none holds no bundle"),
+        ("unpublish STORE 0123", 6, "'0123' is no blob's digest"),
+        ("alias STORE ocr/new ocr/old", 6, "no alias 'ocr/old'"),
+        ("unalias file ocr/old", 2, "file is a file; a store is a folder"),
+        ("aliases none", 2, "there is no folder none"),
+        ("candidates file", 2, "file: not an ONNX model"),
+        ("register mlflow+http://localhost:1/ m 1 model.onnx", 2, "MLflow"),
+        ("report none", 2, "none holds no report"),
     ],
 )
+
+
+@MISTAKES
 def test_a_mistake_is_named(folder, capsys, line, code, said):
     command, *words = line.split()
     more = ["--cache-dir", "cache"] if command == "compile" else []
@@ -68,9 +86,10 @@ def test_a_mistake_is_named(folder, capsys, line, code, said):
     ],
 )
 def test_numbers_that_are_none_are_refused_by_the_parser(capsys, line, said):
-    with pytest.raises(SystemExit, match="2"):
-        main(line.split())
-    assert said in capsys.readouterr().err
+    assert main(line.split()) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.startswith(f"usage: collage {line.split()[0]}")
 
 
 def test_sizes_and_durations_are_read(folder, capsys):
@@ -79,3 +98,97 @@ def test_sizes_and_durations_are_read(folder, capsys):
     line += " --cache-dir cache"
     assert main(line.split()) == 2
     assert "none.onnx" in capsys.readouterr().err
+
+
+def error_of(output):
+    """Read the one document on standard output."""
+    (error,) = json.loads(output).values()
+    assert error.keys() == {"exit_code", "reason", "advice"}
+    assert error["reason"]
+    assert error["advice"]
+    return error
+
+
+@MISTAKES
+def test_with_json_a_mistake_is_one_document(folder, capsys, line, code, said):
+    command, *words = line.split()
+    more = ["--cache-dir", "cache"] if command == "compile" else []
+    assert main([command, "--json", *words, *more]) == code
+    found = capsys.readouterr()
+    error = error_of(found.out)
+    assert error["exit_code"] == code
+    assert said in f"{error['reason']}; {error['advice']}"
+    assert "collage: " not in found.err
+
+
+def commands():
+    (found,) = [a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    return sorted(found.choices)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_takes_json_and_says_what_it_cannot_parse(capsys, command):
+    assert main([command, "--json", "--no-such-option"]) == 2
+    error = error_of(capsys.readouterr().out)
+    assert "--help`" in error["advice"]
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", [[], ["nonsense"], ["--json"]])
+def test_a_line_without_a_command_is_exit_code_2(capsys, line):
+    assert main(line) == 2
+    told = capsys.readouterr()
+    assert "COMMAND" in told.out + told.err or "invalid choice" in told.err
+
+
+def test_an_unexpected_error_tells_where_its_trace_is(folder, capsys, monkeypatch):
+    def fail(_):
+        raise KeyError("s3://user:hunter22@host/key")
+
+    monkeypatch.setattr("collage.pipeline.doctor", fail)
+    for more in ([], ["--json"]):
+        assert main(["doctor", *more]) == 1
+    told = capsys.readouterr()
+    error = error_of(told.out)
+    assert (error["exit_code"], "KeyError" in error["reason"]) == (1, True)
+    assert "Traceback" not in told.err
+    assert told.err.count("\n") == 1
+    for said in (error["advice"], told.err):
+        trace = Path(said.split()[-1]).read_text()
+        assert "Traceback" in trace
+        assert "hunter22" not in trace + said
+
+
+def test_an_interrupted_command_says_that_nothing_is_lost(capsys, monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("collage.pipeline.doctor", interrupt)
+    assert main(["doctor", "--json"]) == 130
+    assert "kept" in error_of(capsys.readouterr().out)["advice"]
+
+
+def test_the_version_is_the_packages(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"collage {collage.__version__}\n"
+
+
+def error_classes(of=CollageError):
+    return {of} | {one for sub in of.__subclasses__() for one in error_classes(sub)}
+
+
+def test_exit_codes_are_one_table(capsys):
+    """What errors return, what --help lists and what the README lists."""
+    assert {one.exit_code for one in error_classes()} < EXIT_CODES.keys()
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    section = readme.partition("## Exit codes")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", section, re.MULTILINE)
+    assert {int(code): meaning for code, meaning in rows} == dict(EXIT_CODES)
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    told = capsys.readouterr().out
+    assert all(re.search(rf"^  {code} +{re.escape(meaning)}$", told, re.MULTILINE)
+               for code, meaning in EXIT_CODES.items())  # fmt: skip

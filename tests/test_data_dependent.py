@@ -213,7 +213,7 @@ def test_a_tensor_that_a_kernel_allocated_feeds_a_native_kernel(tmp_path):
 def test_without_onnx_runtime_the_error_says_what_to_add(tmp_path):
     made = model([node("NonZero", ["x"], ["y"])], {"x": ("float32", (4,))}, ["y"])
     options = collage.Options(threads=1, backends=("tvm",), cache_dir=tmp_path / "store")
-    with pytest.raises(SearchError, match=r"NonZero.*add onnxruntime to --backends"):
+    with pytest.raises(SearchError, match=r"NonZero.*add onnxruntime.* to --backends"):
         collage.compile(save(made, tmp_path), options, output=tmp_path / "bundle")
 
 

@@ -5,7 +5,7 @@ A backend never raises for a region that it cannot compile in the search: `compi
 """
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -107,6 +107,8 @@ class Backend(abc.ABC):
     device: str = "cpu"
     """Where its kernels run: one of `collage.options.DEVICES`."""
     conflicts: frozenset[str] = frozenset()
+    """Names of backends whose libraries cannot be in one process with its own: no plan has both, and no
+    process measures both. It is enough that one of the two says so."""
     fewer_flops: bool = False
     """Its algorithms need fewer FLOP than direct ones: its speed says nothing of the machine's peak."""
     variants: tuple[str, ...] = ("",)
@@ -174,3 +176,17 @@ class Backend(abc.ABC):
             return self.elsewhere
         versions = sorted(self.availability().libraries.items())
         return f"{self.name} " + " ".join(f"{lib}={version}" for lib, version in versions)
+
+
+def conflicts_of(backends: Iterable[Backend]) -> dict[str, frozenset[str]]:
+    """Return for each backend that has any the others of these that it cannot share a process with."""
+    listed = list(backends)
+    found = {
+        one.name: frozenset(
+            other.name
+            for other in listed
+            if other.name in one.conflicts or one.name in other.conflicts
+        )
+        for one in listed
+    }
+    return {name: others for name, others in found.items() if others}

@@ -51,6 +51,7 @@ from kubernetes.client import (
 from collage.cluster.environments import MeasuringEnvironment
 from collage.cluster.exits import BAD_INPUT, BAD_NODE
 from collage.cluster.settings import ClusterSettings
+from collage.telemetry import TELEMETRY_OFF
 
 CONTAINER = "measure"
 RETRIES_PER_INDEX = 2
@@ -246,12 +247,13 @@ def _environment_variables(environment: MeasuringEnvironment) -> list[V1EnvVar]:
 
     NVIDIA's container runtime brings those libraries of the driver that are asked for: here CUDA and NVML.
     """
-    places = {"HOME": WRITABLE, "TMPDIR": WRITABLE, "XDG_CACHE_HOME": f"{WRITABLE}/.cache"}
+    plain = {"HOME": WRITABLE, "TMPDIR": WRITABLE, "XDG_CACHE_HOME": f"{WRITABLE}/.cache"}
+    plain |= TELEMETRY_OFF
     if environment.gpu_resource:
-        places |= {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+        plain |= {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
     fields = {"COLLAGE_POD": "metadata.name", "COLLAGE_NODE": "spec.nodeName"}
     return [
-        *(V1EnvVar(name=name, value=value) for name, value in places.items()),
+        *(V1EnvVar(name=name, value=value) for name, value in plain.items()),
         *(
             V1EnvVar(
                 name=name,

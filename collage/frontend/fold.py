@@ -7,6 +7,7 @@ here), and a few graphs that it wrote could not be loaded by ONNX Runtime itself
 loaded once more and the unfolded model is the fall-back.
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +23,9 @@ _LARGE_BYTES = 1 << 30
 """Above this a model is written with external data (a protobuf ends at 2 GiB)."""
 
 _DEFAULT_OPSET = 17
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
+_PLACE = re.compile(r"/\S+\.(cc|h|cpp|hpp):\d+ [^()]*\(")
+"""Of a fault in ONNX Runtime's sources: file and line, and the signature up to its arguments."""
 _OPTIONAL_OUTPUTS = {
     "Dropout": 1, "MaxPool": 1, "LayerNormalization": 1, "BatchNormalization": 1,
 }  # fmt: skip
@@ -36,7 +40,6 @@ def session(model: Path | bytes, level: str = "ORT_DISABLE_ALL") -> onnxruntime.
 
 def session_options(level: str) -> onnxruntime.SessionOptions:
     """Return options of a quiet single-threaded session."""
-    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     options.log_severity_level = 4
@@ -85,15 +88,31 @@ def _require_loadable(source: Path, error: Exception) -> None:
     try:
         session(source)
     except Exception:  # which one does not matter: the first error is told
-        said = first_line(error).partition(f"Load model from {source} failed:")
         raise ModelError(
-            f"ONNX Runtime does not load the model with these shapes: {said[2] or said[0]}"
+            f"ONNX Runtime does not load the model with these shapes: {told_reason(error)}"
         ) from error
 
 
 def first_line(error: Exception) -> str:
     """Return what an error says, without its stack of causes."""
     return str(error).strip().split("\n", 1)[0]
+
+
+def told_reason(error: Exception) -> str:
+    """Return why ONNX Runtime refuses a model: without error codes, files, and places in its sources.
+
+    >>> told_reason(Exception("[ONNXRuntimeError] : 1 : FAIL : Load model from m.onnx failed:/s/m.cc:2 "
+    ...                       "void ort::Model::f(int, g<a()>) Unsupported model IR version: 14"))
+    'Unsupported model IR version: 14'
+    """
+    text = _PREFIX.sub("", first_line(error))
+    if not (place := _PLACE.match(text)):
+        return text
+    depth, start = 1, place.end()
+    while depth and start < len(text):
+        depth += {"(": 1, ")": -1}.get(text[start], 0)
+        start += 1
+    return text[start:].removeprefix(" const").strip() or text
 
 
 def save_model(model: onnx.ModelProto, path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from collage.frontend.proto import nodes_within, sub_graphs
+from collage.frontend.proto import all_nodes, sub_graphs
 
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 FLOATS = (*HALVES, TensorProto.FLOAT, TensorProto.DOUBLE)
@@ -22,7 +22,7 @@ FLOATS = (*HALVES, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 def half_type(model: onnx.ModelProto) -> int:
     """Return the 16-bit type of all floats in the model; 0 where there are none, or others too."""
-    found = {number for number in _numbers(model) if number in FLOATS}
+    found = {number for number in element_types(model) if number in FLOATS}
     return found.pop() if len(found) == 1 and found <= set(HALVES) else 0
 
 
@@ -33,7 +33,7 @@ def file_float_types(file: Path) -> frozenset[str]:
 
 def float_types(model: onnx.ModelProto) -> frozenset[str]:
     """Return the names of all types of floats in the model."""
-    numbers = set(_numbers(model))
+    numbers = set(element_types(model))
     return frozenset(
         helper.tensor_dtype_to_np_dtype(number).name for number in numbers & set(FLOATS)
     )
@@ -49,7 +49,7 @@ def retyped(model: onnx.ModelProto, before: int, after: int) -> onnx.ModelProto:
                 value.type.tensor_type.elem_type = after
         for tensor in graph.initializer:
             _retype(tensor, before, after)
-    for node in (one for top in made.graph.node for one in nodes_within(top)):
+    for node in all_nodes(made):
         for attribute in node.attribute:
             if node.op_type == "Cast" and attribute.name == "to" and attribute.i == before:
                 attribute.i = after
@@ -78,13 +78,14 @@ def _retype(tensor: TensorProto, before: int, after: int) -> None:
         tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
 
 
-def _numbers(model: onnx.ModelProto) -> Iterator[int]:
+def element_types(model: onnx.ModelProto) -> Iterator[int]:
+    """Yield the type of every input, output, annotated value and constant, and what is cast to."""
     for graph in _graphs(model):
         for value in (*graph.input, *graph.output, *graph.value_info):
             yield value.type.tensor_type.elem_type
         for tensor in graph.initializer:
             yield tensor.data_type
-    for node in (one for top in model.graph.node for one in nodes_within(top)):
+    for node in all_nodes(model):
         for attribute in node.attribute:
             if node.op_type == "Cast" and attribute.name == "to":
                 yield attribute.i
@@ -94,6 +95,5 @@ def _numbers(model: onnx.ModelProto) -> Iterator[int]:
 
 def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     yield model.graph
-    for top in model.graph.node:
-        for node in nodes_within(top):
-            yield from sub_graphs(node)
+    for node in all_nodes(model):
+        yield from sub_graphs(node)

@@ -12,6 +12,7 @@ from onnx.external_data_helper import uses_external_data
 
 from collage.errors import DimensionError, ModelError
 from collage.frontend.proto import nodes_within
+from collage.frontend.versions import make_readable
 
 UNNAMED = frozenset({"", "?", "-1"})
 """What exporters write for a dimension without a name; two of them need not be equal."""
@@ -36,6 +37,10 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
     if model.functions:
         model = inliner.inline_local_functions(model)
     _normalise(model)
+    try:
+        make_readable(model)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
     return model, digest
 
 

@@ -62,6 +62,13 @@ def nodes_within(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
             yield from nodes_within(inner)
 
 
+def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of the graph and of local functions, with all nodes of their bodies."""
+    for nodes in (model.graph.node, *(function.node for function in model.functions)):
+        for node in nodes:
+            yield from nodes_within(node)
+
+
 def captured(node: onnx.NodeProto) -> list[str]:
     """Return the outer values that the node's bodies read, in order of first use."""
     found: dict[str, None] = {}

@@ -15,9 +15,10 @@ import os
 import selectors
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from collage.backends.base import Backend
+from collage.backends.base import Backend, conflicts_of
 from collage.backends.registry import class_path
 from collage.cost import Cost, CostKey, Costs, Environment
 from collage.errors import MeasureError
@@ -99,6 +100,7 @@ class LocalMeasurer:
         self._sizes = {function.name: len(function.graph) for function in functions}
         self._run_s: dict[str, float] = {}
         self._failed_starts = 0
+        self._conflicts = conflicts_of(backends)
         self.key = WorkKeys(functions, backends, environment, sweep, digest)
         known = self._table.get(self.key.boundary)
         self._boundary_s = known.seconds if known else 0.0 if builds else None
@@ -188,7 +190,11 @@ class LocalMeasurer:
         free = len(run.queue)
         for slot in self._slots:
             if slot.state is State.IDLE and run.queue:
-                slot.assign(job := run.queue.popleft(), self._task(job.work))
+                job = run.take(partial(self._may_host, slot))
+                if job is None:
+                    slot.clear()
+                    continue
+                slot.assign(job, self._task(job.work))
                 free -= 1
             elif slot.state is State.STARTING:
                 free -= 1
@@ -199,6 +205,10 @@ class LocalMeasurer:
             timing = any(other.state is State.TIMING for other in self._slots)
             if slot.state is State.WAITING and (self._parallel_timing or not timing):
                 slot.go()
+
+    def _may_host(self, slot: Slot, work: Work) -> bool:
+        """Tell whether the slot's worker has run no backend that this one cannot share a process with."""
+        return not slot.hosted & self._conflicts.get(work.backend, frozenset())
 
     def _may_start(self) -> bool:
         """The first worker measures the boundary; the others start when it is known."""
@@ -322,6 +332,14 @@ class _Batch:
             self._jobs[key] = Job(key)
             self.queue.append(self._jobs[key])
         self._jobs[key].works.append((position, work))
+
+    def take(self, fits: Callable[[Work], bool]) -> Job | None:
+        """Take the first job that fits out of the queue; None where none does."""
+        for job in self.queue:
+            if fits(job.work):
+                self.queue.remove(job)
+                return job
+        return None
 
     def report(self, position: int, work: Work, cost: Cost, cached: bool) -> None:
         self.costs[position] = cost

@@ -50,6 +50,8 @@ class Slot:
         self.state = State.EMPTY
         self.worker: WorkerProcess | None = None
         self.job: Job | None = None
+        self.hosted: set[str] = set()
+        """Backends that the worker has run."""
         self._timeout_s = timeout_s
         self._deadline = math.inf
         self._left_s = 0.0
@@ -72,6 +74,7 @@ class Slot:
     def assign(self, job: Job, task: Task) -> None:
         assert self.worker is not None
         self.job = job
+        self.hosted.add(job.work.backend)
         self.worker.send(task)
         self._enter(State.BUILDING, self._timeout_s)
 
@@ -99,6 +102,7 @@ class Slot:
         """Kill the worker, if there is one."""
         worker, self.worker = self.worker, None
         self.job = None
+        self.hosted.clear()
         self._first_bytes = 0
         self._enter(State.EMPTY, math.inf)
         if worker is not None:

@@ -170,6 +170,7 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
         measured_s = _kernel_seconds(plans, decision, samples.inputs, session)
     pace = refinement.pace(decision)
     learnt = refinement.learnt(pace)
+    session.chosen.update(one.backend for one in plans.kernels[decision.chosen.name].kernels)
     return Compiled(
         learnt,
         next(one for one in learnt.plans if one.name == decision.chosen.name),

@@ -53,6 +53,10 @@ class SearchMark:
             *sorted(map(str, enumerated.work)),
             session.environment.digest,
             str(float(session.options.measure_budget_s)),
+            *(
+                f"{one} without {sorted(others)}"
+                for one, others in enumerated.problem.conflicts.items()
+            ),
         ]
         if session.options.may_reduce:
             facts.append(f"tolerance={session.options.tolerance}")

@@ -81,7 +81,7 @@ def enumerated_function(function: Function, session: Session) -> Enumerated:
     """List the candidates of a function and count them."""
     with session.progress.stage("enumerate"), session.seconds.of("enumerate"):
         enumerated = enumerate_function(
-            function, session.backends, may_reduce=session.options.may_reduce
+            function, session.compatible_backends, may_reduce=session.options.may_reduce
         )
     session.counts.enumerated += len(enumerated.candidates)
     session.counts.unique += len(enumerated.work)

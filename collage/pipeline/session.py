@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collage.backends.base import Backend
+from collage.backends.base import Backend, conflicts_of
 from collage.backends.registry import available_backends, with_folders
 from collage.cost import Costs, CostTable, Environment, SharedCostTable
 from collage.errors import OptionError, StoreError
@@ -82,10 +82,18 @@ class Session:
     seconds: Seconds = field(default_factory=Seconds)
     counts: Counts = field(default_factory=Counts)
     tuning: Tuning = field(default_factory=Tuning)
+    chosen: set[str] = field(default_factory=set)
+    """Backends of the functions that are compiled: they share a process with those that come."""
 
     @property
     def threads(self) -> int:
         return self.environment.threads
+
+    @property
+    def compatible_backends(self) -> list[Backend]:
+        """Those that can share a process with the ones that are chosen."""
+        conflicts = conflicts_of(self.backends)
+        return [one for one in self.backends if not conflicts.get(one.name, set()) & self.chosen]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ version, and the alias that answers. A version is a candidate once MLflow says t
 `mlflow.onnx` logged has an entry `onnx` in its file `MLmodel`; that small file is fetched first, so that
 a version of another flavour costs no download.
 
-The client is told to send no telemetry, and to give up after seconds: its defaults retry for minutes.
+The client is told to give up after seconds: its defaults retry for minutes.
 """
 
 import os
@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
 _PATIENCE = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-os.environ.update(QUIET)  # before the import, which reads it
 for _name, _value in _PATIENCE.items():
     os.environ.setdefault(_name, _value)
 

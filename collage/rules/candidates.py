@@ -46,7 +46,7 @@ def find_candidates(
     """
     graph = function.graph
     products = product_nodes(function) if may_reduce else 0
-    host = Host().candidates(graph, PartitionSpec(HOST, rule=Host()))
+    host = Host().candidates(graph, PartitionSpec(HOST))
     views = index_set(candidate.inside.bit_length() - 1 for candidate in host)
     found: list[Candidate] = []
     for backend in backends:
@@ -55,7 +55,7 @@ def find_candidates(
         rule = own or style_rule(backend.style, supported)
         offered = may_reduce and not backend.reduced_reason()
         for variant in (*backend.variants, *(backend.reduced if offered else ())):
-            spec = PartitionSpec(backend.name, variant, rule)
+            spec = PartitionSpec(backend.name, variant)
             listed = list(rule.candidates(graph, spec))
             if own is None or variant == backend.variants[0]:
                 listed += Singles(supported).candidates(graph, spec)

@@ -19,14 +19,13 @@ HOST = "host"
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """A backend's variant with the rule that lists its candidates.
+    """A backend's variant.
 
     Two targets of one toolchain are two backends, with two names (upstream defect D6).
     """
 
     backend: str
     variant: str = ""
-    rule: "PartitionRule | None" = field(default=None, compare=False, repr=False)
 
     @property
     def is_host(self) -> bool:

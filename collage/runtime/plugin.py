@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from collage.errors import BackendError
+from collage.telemetry import TELEMETRY_OFF
 
 LIBRARY_FOLDER = Path(__file__).parent / "lib"
 WAITING = {
@@ -183,11 +184,7 @@ def library_reason(name: str) -> str:
 def thread_environment(threads: int) -> dict[str, str]:
     """Return what a process that runs kernels with so many threads finds in its environment."""
     count = str(threads)
-    return WAITING | {
-        "OMP_NUM_THREADS": count,
-        "TVM_NUM_THREADS": count,
-        "ORT_DISABLE_TELEMETRY": "1",
-    }
+    return WAITING | TELEMETRY_OFF | {"OMP_NUM_THREADS": count, "TVM_NUM_THREADS": count}
 
 
 def load_plugin() -> None:

@@ -1,6 +1,6 @@
 """Which candidates to choose: the exact least-cost plan, the k best, regrets, and lazy measuring."""
 
-from collage.search.estimate import AdditiveEstimator, Estimator, LowerBound
+from collage.search.estimate import AdditiveEstimator, Estimator
 from collage.search.explain import Explanation, Regret, explain
 from collage.search.k_best import find_plans
 from collage.search.lazy import Budget, LazyResult, LazySearch, Measure, Round, search_lazily
@@ -15,7 +15,6 @@ __all__ = [
     "Explanation",
     "LazyResult",
     "LazySearch",
-    "LowerBound",
     "Measure",
     "Option",
     "Plan",

@@ -38,18 +38,8 @@ class Estimator(Protocol):
         ...
 
 
-class LowerBound:
-    """Estimates every option at its `lower_s`: exact search where those are true bounds."""
-
-    def estimate(self, option: Option) -> float:
-        return option.lower_s
-
-    def observe(self, option: Option, cost: Cost) -> None:
-        pass
-
-
 class AdditiveEstimator:
-    """estimate = max(lower_s, (1 - margin) x optimism x (call + sum of the nodes' units)).
+    """estimate = (1 - margin) x optimism x (call + sum of the nodes' units).
 
     Call, units and optimism are of one backend and variant.
 
@@ -92,8 +82,7 @@ class AdditiveEstimator:
         family = _family(option)
         units = self._units[family]
         units.fit()
-        hoped_s = (1 - self.margin) * self._optimism[family] * units.predict(option)
-        return max(option.lower_s, hoped_s)
+        return (1 - self.margin) * self._optimism[family] * units.predict(option)
 
     def observe(self, option: Option, cost: Cost) -> None:
         if not cost.is_valid:

@@ -29,6 +29,7 @@ def describe_failure(space: StateSpace, costs: Costs) -> str:
         lines[0] += ": no backend offers a candidate with it"
     elif dead_end:
         lines[0] += ": its usable candidates overlap others or depend on each other in a cycle"
+        lines[0] += ", or their backends cannot share a process" if problem.conflicts else ""
     else:
         lines[0] += f": none of its {len(found)} candidates is usable"
     reasons = [

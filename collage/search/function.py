@@ -8,13 +8,15 @@ import math
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from collage.backends.base import Backend
+from collage.backends.base import Backend, conflicts_of
+from collage.backends.registry import known_backends
 from collage.cost import Cost
 from collage.errors import SearchError
 from collage.frontend import Function
 from collage.frontend.region import region_digest, region_values
 from collage.graph.index_set import IndexSet, first, index_set
 from collage.measure.work import Measurer, OnCost, Work
+from collage.options import DEVICES
 from collage.rules.candidates import find_candidates
 from collage.rules.rule import HOST, Candidate
 from collage.search.estimate import AdditiveEstimator
@@ -41,10 +43,6 @@ PATIENCE = 0.03
 """Share of the candidates that, with a family, are measured in vain before the search ends."""
 FASTEST_SHARE = 0.75
 """Share of the budget after which, under an error budget, gentler plans are looked for."""
-
-
-EVERYTHING = "onnxruntime"
-_ADD_EVERYTHING = f"; add {EVERYTHING} to --backends, which runs every operator"
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def enumerate_function(
                 captures=captured[backend],
             )
         )  # fmt: skip
-    problem = Problem(function.graph, options)
+    problem = Problem(function.graph, options, conflicts=conflicts_of(backends))
     return Enumerated(function, tuple(candidates), problem, work, _last(function, options))
 
 
@@ -142,8 +140,24 @@ def _require_cover(
         if not taken >> node.index & 1:
             what = f"no plan covers node {node.index} '{node.name}' ({node.op})"
             reasons = [f"  {one.name}: {one.unsupported(function, node.index)}" for one in backends]
-            hint = "" if any(one.name == EVERYTHING for one in backends) else _ADD_EVERYTHING
-            raise SearchError("\n".join((f"{what}: no backend takes it{hint}", *reasons)))
+            advice = _others_that_take(function, node.index, backends)
+            raise SearchError("\n".join((f"{what}: no backend takes it; {advice}", *reasons)))
+
+
+def _others_that_take(function: Function, node: int, chosen: Sequence[Backend]) -> str:
+    """Advise one of the device's other backends, those that can be used here where there are any."""
+    device = chosen[0].device if chosen else DEVICES[0]
+    names = {one.name for one in chosen}
+    takers = [
+        one
+        for one in known_backends(None, device)
+        if one.name not in names and one.unsupported(function, node) is None
+    ]
+    if not takers:
+        return f"no other backend for {device} does: replace this operator in the model"
+    here = [one.name for one in takers if one.availability().available]
+    listed = " or ".join(sorted(here or [one.name for one in takers]))
+    return f"add {listed} to --backends" + ("" if here else ", once installed (`collage backends`)")
 
 
 def search_function(

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collage.cost.cost import Cost
-from collage.search.estimate import Estimator, LowerBound
+from collage.search.estimate import Estimator
 from collage.search.explain import weights_through
 from collage.search.failure import no_cover
 from collage.search.problem import UNKNOWN, Costs, Option, Plan, Problem
@@ -79,8 +79,8 @@ class LazyResult:
         rounds: one entry for each batch.
         measured: keys asked for by this search.
         unmeasured: keys of the problem whose cost is still unknown.
-        gap_s: how much faster than `plan` the best optimistic plan is; 0 when proven.
-        proven: no plan is better, provided that the estimates are lower bounds.
+        gap_s: how much faster than `plan` the best optimistic plan is; where it is 0, no plan is better, as
+            far as the estimates were lower bounds.
     """
 
     plan: Plan
@@ -89,21 +89,20 @@ class LazyResult:
     measured: int
     unmeasured: int
     gap_s: float
-    proven: bool
 
 
 def search_lazily(
     problem: Problem,
     measure: Measure,
     *,
+    estimator: Estimator,
     costs: Costs | None = None,
     seeds: Sequence[Hashable] = (),
-    estimator: Estimator | None = None,
     batch_size: int = 1,
     budget: Budget | None = None,
 ) -> LazyResult:
     """Measure what is needed to find the best plan, and return it; see `LazySearch`."""
-    search = LazySearch(problem, measure, costs or {}, estimator or LowerBound())
+    search = LazySearch(problem, measure, costs or {}, estimator)
     return search.run(seeds, batch_size, budget or Budget())
 
 
@@ -257,7 +256,6 @@ class LazySearch:
         chosen = walk(self.space, self._known, self._known_rest)
         gap = max(0.0, gap_s(best, hoped))
         keys = {option.key for option in self.problem.ordered}
-        declined = self.asked - self.costs.keys()
         return LazyResult(
             plan=make_plan(self.problem, chosen, seconds_of(best)),
             costs=self.costs,
@@ -265,5 +263,4 @@ class LazySearch:
             measured=len(self.asked),
             unmeasured=len(keys - self.costs.keys()),
             gap_s=gap,
-            proven=gap == 0 and not declined and self.space.complete,
         )

@@ -4,7 +4,7 @@ Seconds are summed as whole femtoseconds. Integer sums do not depend on the orde
 equal plans have equal costs, ties are real ties, and a regret of zero means zero.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -29,7 +29,6 @@ class Option:
         key: options with equal keys cost the same (region digest and backend with variant).
         backend: the toolchain's name; a plan's boundary cost goes by it.
         priority: lower is preferred where costs are equal; at least 0.
-        lower_s: a bound or optimistic estimate of the cost, used while the cost is unknown.
         variant: which of the backend's implementations; estimates are learnt for each.
         precision: what it computes in when that is less than the model says ("bf16", "tf32"), else "".
         captures: on a GPU, it may be part of a CUDA graph.
@@ -39,7 +38,6 @@ class Option:
     key: Hashable
     backend: str
     priority: int = 0
-    lower_s: float = 0.0
     variant: str = ""
     precision: str = ""
     captures: bool = True
@@ -66,12 +64,16 @@ class Problem:
     `launch_s` is the least that a call takes in a plan with an option that does not capture: its kernels
     are launched from the host, and one that is shorter than its launch waits (`search.launches`). Costs are
     those of captured kernels; 0 where all is the same.
+
+    `conflicts` names, for a backend, those that cannot be in one process with it, and so in no plan with it.
+    It says so both ways.
     """
 
     graph: DataflowGraph
     options: Sequence[Option]
     boundary_s: Mapping[str, float] = field(default_factory=dict)
     launch_s: float = 0.0
+    conflicts: Mapping[str, Set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         size = len(self.graph)

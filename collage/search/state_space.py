@@ -15,6 +15,9 @@ options the relation is a function of the covered set. Hence states are few in p
 intervals between cut points there is one per position, and where no option crosses a position,
 exactly one state remains, so the work grows with the number of pieces and not with their product.
 
+Where backends cannot share a process, a state also says which of these its options belong to, and an
+option of a backend that one of them excludes is refused. Without conflicts that is nothing, and costs it.
+
 Covered sets are kept relative to the first uncovered node: ints stay as short as the options are.
 Many parallel branches with many options that jump between them can still make states explode. Where
 more than `WIDEST` states meet at one node, their next option must be contiguous; and where all states
@@ -45,18 +48,24 @@ Detours = tuple[tuple[int, IndexSet], ...]
 Step = tuple[int, int]
 """(option number, next state number)."""
 
-Incoming = list[dict[tuple[IndexSet, Detours], list[tuple[int, int]]]]
+Incoming = list[dict[tuple[IndexSet, Detours, int], list[tuple[int, int]]]]
 """Per first uncovered node, per state found so far: the (option, source state) that lead to it."""
 
 
 @dataclass(slots=True)
 class _Offer:
-    """An option relative to its first node; `reads` are the later nodes that it reads."""
+    """An option relative to its first node; `reads` are the later nodes that it reads.
+
+    `joins` is its backend among those that have conflicts, `excludes` those that it has conflicts with; both
+    are sets of bits.
+    """
 
     number: int
     nodes: IndexSet
     gaps: bool
     reads: IndexSet
+    joins: int
+    excludes: int
 
 
 @dataclass
@@ -98,29 +107,33 @@ class _Builder:
         self.size = len(space.problem.graph)
         self.edges = Edges(space.problem.graph)
         self.offers: list[list[_Offer]] = [[] for _ in range(self.size)]
+        joins, excludes = _conflicts(space)
         for number, option in enumerate(space.options):
             start = first(option.nodes)
             nodes = option.nodes >> start
             # Only a node in a gap can be read and come later: contiguous options have none.
             gaps = nodes ^ ((1 << nodes.bit_length()) - 1)
             reads = self.edges.reads(option.nodes) >> start & gaps if gaps else 0
-            self.offers[start].append(_Offer(number, nodes, bool(gaps), reads))
+            name = option.backend
+            self.offers[start].append(
+                _Offer(number, nodes, bool(gaps), reads, joins.get(name, 0), excludes.get(name, 0))
+            )
 
     def run(self) -> None:
         # Steps to a state are known before its number: states are numbered when their turn comes.
         incoming: Incoming = [{} for _ in range(self.size + 1)]
-        incoming[0][0, ()] = []
+        incoming[0][0, (), 0] = []
         space = self.space
         for start in range(self.size + 1):
             self._cut(incoming, start)
-            for (covered, detours), steps in incoming[start].items():
+            for (covered, detours, joined), steps in incoming[start].items():
                 state = len(space.steps)
                 space.steps.append([])
                 space.starts.append(start)
                 for option, source in steps:
                     space.steps[source].append((option, state))
                 if start < self.size:
-                    self._expand(incoming, state, covered, detours)
+                    self._expand(incoming, state, covered, detours, joined)
             incoming[start] = {}
         if space.starts[-1] == self.size:
             space.final = len(space.steps) - 1
@@ -140,11 +153,13 @@ class _Builder:
             fewest = sorted(incoming[start], key=lambda state: (state[0].bit_count(), state))
             incoming[start] = {state: incoming[start][state] for state in fewest[:most]}
 
-    def _expand(self, incoming: Incoming, state: int, covered: IndexSet, detours: Detours) -> None:
+    def _expand(
+        self, incoming: Incoming, state: int, covered: IndexSet, detours: Detours, joined: int
+    ) -> None:
         start = self.space.starts[state]
         narrow = len(incoming[start]) > WIDEST
         for offer in self.offers[start]:
-            if offer.nodes & covered:
+            if offer.nodes & covered or offer.excludes & joined:
                 continue
             if narrow and offer.gaps:
                 self.space.complete = False
@@ -156,7 +171,8 @@ class _Builder:
             union = offer.nodes | covered
             skip = (~union & (union + 1)).bit_length() - 1
             target = incoming[start + skip]
-            target.setdefault((union >> skip, then), []).append((offer.number, state))
+            with_it = joined | offer.joins if start + skip < self.size else 0  # one final state
+            target.setdefault((union >> skip, then, with_it), []).append((offer.number, state))
 
     def _detours(
         self, start: int, covered: IndexSet, detours: Detours, offer: _Offer
@@ -180,6 +196,15 @@ class _Builder:
             for p in indices(before):
                 kept[p] = kept.get(p, 0) | after
         return tuple((p, q) for p, q in sorted(kept.items()) if q)
+
+
+def _conflicts(space: StateSpace) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the bit of every backend that has conflicts here, and the bits of those."""
+    names = {option.backend for option in space.options}
+    others = {name: names & space.problem.conflicts.get(name, frozenset()) for name in names}
+    divided = sorted(name for name, found in others.items() if found)
+    bits = {name: 1 << place for place, name in enumerate(divided)}
+    return bits, {name: sum(bits[other] for other in others[name]) for name in divided}
 
 
 class Edges:

@@ -30,7 +30,7 @@ from collage.runtime.arrays import aligned_copy, as_array, as_tensor, load_array
 from collage.runtime.child import die_with_parent
 from collage.runtime.machine import start_machine
 from collage.runtime.plugin import FULL_PRECISION, PROVIDER_LIBRARIES, open_libraries
-from collage.verify.original import Original
+from collage.verify.original import Original, Provider, open_file
 from collage.verify.trials import answer_trials, check_trials
 
 if TYPE_CHECKING:
@@ -146,7 +146,6 @@ def session_options(threads: int) -> "onnxruntime.SessionOptions":
     """Return the options of a session as its users have them, with that many threads."""
     import onnxruntime
 
-    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -156,12 +155,8 @@ def session_options(threads: int) -> "onnxruntime.SessionOptions":
 
 class _OnnxRuntime(Runner):
     def __init__(self, path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> None:
-        import onnxruntime
-
         super().__init__(inputs)
-        self._session = onnxruntime.InferenceSession(
-            path, session_options(threads), providers=["CPUExecutionProvider"]
-        )
+        self._session = open_file(path, session_options(threads), ["CPUExecutionProvider"])
         self._binding = self._session.io_binding()
         for name, value in inputs.items():
             self._binding.bind_cpu_input(name, value)
@@ -209,14 +204,11 @@ class _OnGpu(_OnnxRuntime):
         options: Mapping[str, str],
     ) -> None:
         os.environ.update(self.environment)
-        import onnxruntime
-
         Runner.__init__(self, inputs)
         open_libraries(PROVIDER_LIBRARIES[self.kind])
         first, *others = self.providers
-        self._session = onnxruntime.InferenceSession(
-            path, session_options(threads), providers=[(first, dict(options)), *others]
-        )
+        providers: list[Provider] = [(first, dict(options)), *others]
+        self._session = open_file(path, session_options(threads), providers)
         if first not in (running := self._session.get_providers()):
             raise RuntimeError(f"{first} does not start here: only {', '.join(running)} do")
 

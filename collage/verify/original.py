@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
     from collage.frontend import Function, Model
 
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+"""Entry of session options: where weights in other files lie for a model that is given as bytes."""
+
+Provider = str | tuple[str, dict[str, str]]
+
 
 class Original:
     """The original file, ready to run."""
@@ -60,7 +65,29 @@ def _session(model: Path | str) -> "onnxruntime.InferenceSession":
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return open_file(model, options, ["CPUExecutionProvider"])
+
+
+def open_file(
+    model: Path | str, options: "onnxruntime.SessionOptions", providers: Sequence[Provider]
+) -> "onnxruntime.InferenceSession":
+    """Open a file in ONNX Runtime, with its versions lowered where that makes it readable.
+
+    Raises:
+        ModelError: the file needs versions of ONNX that the installed ONNX Runtime does not read.
+    """
+    import onnxruntime
+
+    try:
+        return onnxruntime.InferenceSession(str(model), options, providers=list(providers))
+    except Exception:  # ONNX Runtime's errors share no base class
+        from collage.frontend.versions import readable_bytes
+
+        readable = readable_bytes(Path(model))
+        if readable is None:
+            raise
+    options.add_session_config_entry(WEIGHTS_FOLDER, str(Path(model).parent.absolute()))
+    return onnxruntime.InferenceSession(readable, options, providers=list(providers))
 
 
 def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozenset[str]]":
@@ -68,12 +95,14 @@ def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozense
     import onnx
 
     from collage.frontend.half import retyped
+    from collage.frontend.versions import make_readable
 
     bfloat16, loaded = onnx.TensorProto.BFLOAT16, onnx.load(model)
     narrow = frozenset(
         one.name for one in loaded.graph.output if one.type.tensor_type.elem_type == bfloat16
     )
     wide: onnx.ModelProto = retyped(loaded, bfloat16, onnx.TensorProto.FLOAT)
+    make_readable(wide)
     with tempfile.TemporaryDirectory(prefix="collage-original-") as folder:
         file = Path(folder) / "wide.onnx"
         onnx.save(wide, file, save_as_external_data=True, location="weights")

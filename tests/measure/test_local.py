@@ -35,14 +35,27 @@ FAULTS = {
 UNSTORED = {"killed": "worker died twice: SIGKILL", "full_disk": "No space left on device"}
 
 
-def make_measurer(folder: Path, table: Costs | None = None, **options) -> LocalMeasurer:
+def make_measurer(
+    folder: Path, table: Costs | None = None, conflicts: bool = False, **options
+) -> LocalMeasurer:
+    """Make one of fakes; with `conflicts`, "good" and "noisy" cannot share a process."""
     reference = folder / "reference"
     reference.mkdir(exist_ok=True)
     names = ["good", "alone", "noisy", "killed_once", *FAULTS, *UNSTORED]
+    apart = {name: frozenset({"noisy"}) for name in ("good",)} if conflicts else {}
     settings = {"timeout_s": 4.0, "memory_bytes": 256 << 20, "sweep": Sweep(4 << 20)} | options
     return LocalMeasurer(
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
-        [SimpleNamespace(recipes=None, cache=None, name=name, identity=name) for name in names],
+        [
+            SimpleNamespace(
+                recipes=None,
+                cache=None,
+                name=name,
+                identity=name,
+                conflicts=apart.get(name, frozenset()),
+            )
+            for name in names
+        ],
         CostTable(folder) if table is None else table,
         ENVIRONMENT,
         reference_dir=reference,
@@ -127,6 +140,20 @@ def test_workers_live_across_batches(measurer, tmp_path):
     for nodes in (1, 2, 4):
         measurer.measure([Work("f", nodes, "good")])
     assert len({line.split()[-1] for line in built(tmp_path)}) == 1
+
+
+def test_backends_in_conflict_are_measured_in_processes_of_their_own(tmp_path):
+    measurer = make_measurer(tmp_path, conflicts=True)
+    works = [Work("f", 1 << n, ("good", "noisy")[n % 2], "") for n in range(6)]
+    costs = measurer.measure([*works, Work("f", 1 << 7, "alone", "")])
+    measurer.close()
+    assert all(cost.is_valid for cost in costs)
+    hosted = {}
+    for line in built(tmp_path):
+        name, _, pid = line.split(" ")[0], *line.split(" ")[-2:]
+        hosted.setdefault(pid, set()).add(name)
+    assert not [names for names in hosted.values() if {"good", "noisy"} <= names]
+    assert len(hosted) <= 3, "works that fit a worker go there before another one is started"
 
 
 def test_an_idle_worker_that_was_killed_costs_nothing(measurer, tmp_path):

@@ -1,14 +1,15 @@
 """The search agrees with brute force on random graphs and options with several exits."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from collage.errors import SearchError
 from collage.search import explain, find_plan, find_plans, search_lazily
-from collage.search.problem import Option, Problem
-from tests.search.oracle import all_plans, check_order, problems
+from tests.search.oracle import Bounds, all_plans, check_order, problems
 
 thorough = settings(
     max_examples=400,
@@ -73,13 +74,7 @@ def test_regret_is_the_price_of_the_best_plan_with_an_option(drawn):
 @thorough
 def test_lazy_search_finds_the_optimum_under_true_bounds(drawn):
     problem, costs = drawn
-    bounded = [
-        Option(
-            o.nodes, o.key, o.backend, 0, costs[o.key].seconds / 2 if costs[o.key].is_valid else 0.5
-        )
-        for o in problem.options
-    ]
-    problem = Problem(problem.graph, bounded, problem.boundary_s)
+    bounds = Bounds.of(costs, 0.5, otherwise=0.5)
     plans = all_plans(problem, costs)
     asked = []
 
@@ -90,10 +85,34 @@ def test_lazy_search_finds_the_optimum_under_true_bounds(drawn):
 
     if not plans:
         with pytest.raises(SearchError):
-            search_lazily(problem, measure, batch_size=2)
+            search_lazily(problem, measure, estimator=bounds, batch_size=2)
         return
-    result = search_lazily(problem, measure, batch_size=2)
+    result = search_lazily(problem, measure, estimator=bounds, batch_size=2)
     check_order(problem.graph, result.plan)
     assert result.plan.predicted_s == plans[0][0]
     assert result.measured == len(asked)
     assert result.gap_s == 0
+
+
+@given(problems(max_nodes=7), st.sampled_from([{}, {"tvm": {"onednn"}, "onednn": {"tvm"}}]))
+@thorough
+def test_no_plan_mixes_backends_that_are_in_conflict(drawn, conflicts):
+    """All searches find the best of what brute force leaves."""
+    problem, costs = drawn
+    problem = replace(problem, conflicts=conflicts)
+    allowed = [
+        plan for plan in all_plans(problem, costs)
+        if not conflicts or len({option.backend for option in plan[1]}) == 1
+    ]  # fmt: skip
+    if not allowed:
+        with pytest.raises(SearchError, match="no plan covers node"):
+            find_plan(problem, costs)
+        return
+    plan = find_plan(problem, costs)
+    check_order(problem.graph, plan)
+    assert plan.predicted_s == allowed[0][0]
+    found = find_plans(problem, costs, 5)
+    assert [plan.predicted_s for plan in found] == [seconds for seconds, _ in allowed[:5]]
+    lazy = search_lazily(problem, lambda keys: {k: costs[k] for k in keys}, estimator=Bounds())
+    assert lazy.plan.predicted_s == allowed[0][0]
+    assert not conflicts or len(lazy.plan.backends) == 1

@@ -11,11 +11,11 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from collage.telemetry import TELEMETRY_OFF
 from tests.ports import free_port
 from tests.servers.binaries import Unavailable
 
 START_S = 120.0
-QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
 
 
 class Server:
@@ -45,7 +45,7 @@ class Server:
             ],
             cwd=folder,
             env={
-                **os.environ, **QUIET,
+                **os.environ, **TELEMETRY_OFF,
                 "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https",
                 "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
                 "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": base64.urlsafe_b64encode(b"k" * 32).decode(),

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import httpx
 
+from collage.telemetry import TELEMETRY_OFF
 from tests.ports import free_port
 from tests.servers.binaries import Unavailable
 
 START_S = 120.0
 _QUIET = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
+    **TELEMETRY_OFF,
     "PREFECT_CLI_COLORS": "false",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
 }

@@ -77,6 +77,14 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
+{{- /* Of every container: no library reports home (collage/telemetry.py). */ -}}
+{{- define "collage.telemetryOff" -}}
+- {name: ORT_DISABLE_TELEMETRY, value: "1"}
+- {name: MLFLOW_DISABLE_TELEMETRY, value: "true"}
+- {name: PREFECT_SERVER_ANALYTICS_ENABLED, value: "false"}
+- {name: DO_NOT_TRACK, value: "true"}
+{{- end -}}
+
 {{- /* The settings that all programs of the controller image share. */ -}}
 {{- define "collage.environment" -}}
 - {name: COLLAGE_STORE, value: {{ include "collage.store" . | quote }}}
@@ -99,8 +107,7 @@ capabilities: {drop: [ALL]}
 - {name: COLLAGE_CLUSTER__SIGNING, value: {{ dict "name" . "key" $.Values.signing.secretKey | toJson | quote }}}
 {{- end }}
 - {name: PREFECT_API_URL, value: {{ include "collage.prefectUrl" . | quote }}}
-- {name: PREFECT_SERVER_ANALYTICS_ENABLED, value: "false"}
-- {name: DO_NOT_TRACK, value: "1"}
+{{ include "collage.telemetryOff" . }}
 {{- with .Values.registry.trackingUri }}
 - {name: MLFLOW_TRACKING_URI, value: {{ . | quote }}}
 {{- end }}
@@ -113,6 +120,7 @@ capabilities: {drop: [ALL]}
 - {name: COLLAGE_REGISTRY, value: {{ .Values.registry.uri | quote }}}
 - {name: COLLAGE_ALIAS, value: {{ .Values.registry.alias | quote }}}
 - {name: PREFECT_API_URL, value: {{ include "collage.prefectUrl" . | quote }}}
+{{ include "collage.telemetryOff" . }}
 {{- end -}}
 
 {{- /* Secrets that a container is told: the receiver, which strangers may call, knows Prefect's alone. */ -}}
@@ -152,13 +160,12 @@ image: {{ include "collage.image" (list .root $image) | quote }}
 imagePullPolicy: {{ . }}
 {{- end }}
 command: {{ .command | toJson }}
-{{- if eq $image "controller" }}
+{{- $environment := .environment | default (eq $image "controller" | ternary "collage.environment" "collage.telemetryOff") }}
 env:
-  {{- include (.environment | default "collage.environment") .root | nindent 2 }}
+  {{- include $environment .root | nindent 2 }}
   {{- with .extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- end }}
 {{- with include "collage.environmentFrom" . | trim }}
 envFrom:
   {{- . | nindent 2 }}

@@ -1,0 +1,81 @@
+"""What a failed command says: words on standard error, or with --json one document on standard output."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from collage.errors import INTERRUPTED, CollageError, OptionError
+from collage.logs import redact
+
+
+class UsageError(OptionError):
+    """A command line that the parser does not take."""
+
+    def __init__(self, message: str, usage: str, program: str) -> None:
+        super().__init__(f"{message}; `{program} --help` tells what can be given")
+        self.usage = usage
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises UsageError where argparse ends the process."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        raise UsageError(message, self.format_usage(), self.prog)
+
+
+def run_command(act: Callable[[], int], *, as_json: bool) -> int:
+    """Return the exit code of `act`; say what went wrong where it raises."""
+    try:
+        return act()
+    except UsageError as error:
+        if not as_json:
+            print(error.usage, end="", file=sys.stderr)
+        return _fail(error.exit_code, error.reason, error.advice, as_json, str(error))
+    except CollageError as error:
+        return _fail(error.exit_code, error.reason, error.advice, as_json, str(error))
+    except KeyboardInterrupt:
+        return _fail(
+            INTERRUPTED, "interrupted", "what was measured is kept: run it again to go on", as_json
+        )
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    except Exception as error:  # a fault of Collage, whatever it is
+        reason, advice = _fault(error)
+        return _fail(1, reason, advice, as_json)
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Tell whether --json is among the arguments, whether or not a parser takes the rest of them."""
+    return "--json" in arguments
+
+
+def _fail(code: int, reason: str, advice: str, as_json: bool, text: str = "") -> int:
+    if as_json:
+        print(json.dumps({"error": {"exit_code": code, "reason": reason, "advice": advice}}))
+    else:
+        print(f"collage: {text or f'{reason}; {advice}'}", file=sys.stderr)
+    return code
+
+
+def _fault(error: Exception) -> tuple[str, str]:
+    """Write the trace of an unexpected exception to a file; return what to say of both."""
+    said = redact(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
+    trace = redact("".join(traceback.format_exception(error)))
+    try:
+        handle, file = tempfile.mkstemp(prefix="collage-trace-", suffix=".txt")
+        with os.fdopen(handle, "w") as out:
+            out.write(trace)
+    except OSError:
+        print(trace, file=sys.stderr)
+        file = "standard error"
+    return (
+        f"unexpected {said}",
+        f"this is a fault of Collage; its trace, for a report, is in {file}",
+    )

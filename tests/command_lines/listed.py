@@ -1,0 +1,155 @@
+"""Which test runs which command line. A new line in a document needs an entry in one of these three."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Run:
+    """How `test_collage.py` runs a line in its folder of small models.
+
+    Attributes:
+        change: words of the line that become others: placeholders, and what would take long.
+        after: lines that run before it, once; those that are listed are changed as they say.
+        says: what it prints, somewhere.
+    """
+
+    change: Mapping[str, str] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
+    says: str = ""
+
+
+COMPILE = "collage compile model.onnx -o bundle"
+COMPILE_OTHER = "collage compile det.onnx --shape x=1,3,480,480"
+PUBLISH = "collage publish bundle STORE --alias ocr/production"
+CANDIDATE = "collage publish bundle STORE --alias ocr/candidate"
+PRIVATE = "openssl genpkey -algorithm ed25519 -out key.pem"
+PUBLIC = "openssl pkey -in key.pem -pubout -out key.pub"
+SIGN = "collage publish bundle STORE --alias ocr/production --sign-key key.pem"
+FETCH_SIGNED = "collage fetch STORE --alias ocr/production /srv/ocr --verify-key key.pub"
+
+RUN: Mapping[str, Run] = {
+    COMPILE: Run(says="bundle"),
+    COMPILE_OTHER: Run({"x=1,3,480,480": "x=1,3,16,16"}, says="det.collage"),
+    "collage compile rec.onnx --shape x=1,3,48,320 --shape x=1,3,48,640": Run(
+        {"x=1,3,48,320": "x=1,3,8,16", "x=1,3,48,640": "x=1,3,8,24"}, says="rec.collage"
+    ),
+    "collage compile model.onnx --precision auto": Run(says="model.collage"),
+    "collage compile model.onnx --effort thorough": Run(says="model.collage"),
+    "collage compile model.onnx --tune 5m": Run({"5m": "1s"}, says="model.collage"),
+    "collage compile model.onnx --store STORE": Run(says="model.collage"),
+    "collage run bundle": Run(after=(COMPILE,), says="golden data: equal"),
+    "collage bench bundle --model model.onnx": Run(after=(COMPILE,), says="onnxruntime"),
+    "collage report bundle": Run(after=(COMPILE,), says="report.html"),
+    "collage explain bundle --node 12": Run({"12": "1"}, after=(COMPILE,), says="onnxruntime"),
+    "collage diff bundle other": Run({"other": "det.collage"}, after=(COMPILE, COMPILE_OTHER)),
+    "collage backends": Run(says="onnxruntime"),
+    "collage doctor": Run(says="ok"),
+    PUBLISH: Run(after=(COMPILE,), says="ocr/production now stands for it"),
+    CANDIDATE: Run(after=(COMPILE,), says="ocr/candidate now stands for it"),
+    "collage fetch STORE ocr/production -o bundle": Run(
+        {"bundle": "fetched"}, after=(PUBLISH,), says="fetched"
+    ),
+    "collage fetch STORE --alias ocr/production /srv/ocr": Run(
+        {"/srv/ocr": "srv"}, after=(PUBLISH,), says="srv"
+    ),
+    "collage gc STORE": Run(after=(PUBLISH,), says="would delete"),
+    "collage aliases STORE --json": Run(after=(PUBLISH,), says="ocr/production"),
+    "collage alias STORE ocr/production ocr/candidate --expect DIGEST": Run(
+        after=(PUBLISH, CANDIDATE), says="ocr/production"
+    ),
+    "collage alias STORE NAME OLD --expect BAD": Run(
+        {"NAME": "ocr/bad", "OLD": "DIGEST"},
+        after=(PUBLISH, COMPILE_OTHER, "collage publish det.collage STORE --alias ocr/bad"),
+        says="ocr/bad",
+    ),
+    "collage unalias STORE ocr/old --expect DIGEST": Run(
+        after=(COMPILE, "collage publish bundle STORE --alias ocr/old"), says="stands for nothing now"
+    ),
+    "collage unalias STORE NAME --expect DIGEST": Run(
+        {"NAME": "ocr/name"},
+        after=(COMPILE, "collage publish bundle STORE --alias ocr/name"),
+        says="stands for nothing now",
+    ),
+    "collage unpublish STORE DIGEST": Run(
+        {"STORE": "emptied"},
+        after=(COMPILE, "collage publish bundle emptied"),
+        says="is no bundle any more",
+    ),
+    "collage register REGISTRY NAME VERSION model.onnx": Run(
+        {"NAME": "small", "VERSION": "1"}, says="small version 1"
+    ),
+    PRIVATE: Run(),
+    PUBLIC: Run(after=(PRIVATE,)),
+    SIGN: Run(after=(COMPILE, PRIVATE, PUBLIC)),
+    FETCH_SIGNED: Run({"/srv/ocr": "signed"}, after=(SIGN,), says="signed"),
+    "collage run /srv/ocr --verify-key key.pub": Run(
+        {"/srv/ocr": "signed"}, after=(FETCH_SIGNED,), says="golden data: equal"
+    ),
+    "collage publish BUNDLE STORE --sign-key NEW": Run(
+        {"BUNDLE": "bundle", "NEW": "new.pem"},
+        after=(COMPILE, "openssl genpkey -algorithm ed25519 -out new.pem"),
+    ),
+}  # fmt: skip
+
+MAKE = "tests/command_lines/test_others.py::test_make_has_the_target"
+PIP = "tests/command_lines/test_others.py::test_pip_is_given_extras_and_packages_that_exist"
+HELM_INSTALL = "tests/command_lines/test_others.py::test_helm_renders_what_the_line_installs"
+HELM_TEST = "tests/helm/test_api_server.py::test_hooks_and_tests_run_on_a_node"
+FLOWS = "tests/flows/test_end_to_end.py::test_an_alias_is_all_it_takes"
+PREFECT = "tests/flows/test_command_lines.py::test_prefects_lines_of_the_documents_run"
+
+ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("make demo", "make test", "make images", "make pipeline", "make e2e", "make bench",
+         "make cuda-check", "make gpu-check", "make chart-docs"),
+        MAKE,
+    ),
+    **dict.fromkeys(
+        ("pip install collage[runtime]", "pip install 'collage[serve,s3]'", "pip install 'collage[s3]'",
+         "pip install 'collage[sign]'", "pip install scipy-openblas32"),
+        PIP,
+    ),
+    **dict.fromkeys(
+        (
+            "helm install collage helm/collage --set image.repository=REGISTRY/collage"
+            " --set store.uri=s3://models/collage --set prefect.apiUrl=https://prefect.example.com/api",
+            "helm install collage helm/collage -n collage --create-namespace"
+            " --set image.repository=registry.example/collage --set store.uri='s3://models/collage'"
+            " --set prefect.apiUrl=http://prefect-server:4200/api",
+            "helm install collage helm/collage --namespace collage"
+            " --set image.repository=registry.example.com/collage --set store.uri=s3://models/collage"
+            " --set prefect.apiUrl=http://prefect-server.prefect:4200/api",
+        ),
+        HELM_INSTALL,
+    ),
+    "helm test collage -n collage": HELM_TEST,
+    "helm test collage --namespace collage": HELM_TEST,
+    "prefect server start": FLOWS,
+    "python -m flows.setup": FLOWS,
+    "prefect worker start --pool collage": FLOWS,
+    "prefect deployment run optimize-model/optimize --param model=/path/model.onnx": PREFECT,
+    "prefect gcl inspect": PREFECT,
+    "prefect gcl update --active-slots": PREFECT,
+    "python -m containers.serve --bundle DIR": "tests/containers/test_serve.py::test_health_and_metadata",
+    "python -m containers.receiver": "tests/containers/test_receiver.py::test_the_alias_starts_one_run",
+    "collage compile mlp.onnx --backends openblas_backend:OpenBlasBackend,onnxruntime":
+        "tests/test_user_backend.py::test_it_competes_with_the_built_in_ones",
+    "kubectl get jobs,pods -n collage -l collage.dev/run=RUN":
+        "tests/command_lines/test_others.py::test_jobs_and_pods_have_the_label_that_is_asked_for",
+    "kubectl describe deployment RELEASE-worker":
+        "tests/command_lines/test_others.py::test_deployments_have_the_names_that_are_asked_for",
+    "kubectl describe deployment RELEASE-receiver":
+        "tests/command_lines/test_others.py::test_deployments_have_the_names_that_are_asked_for",
+}  # fmt: skip
+
+EXCEPTIONS: Mapping[str, str] = {
+    "pip install .": "of a package that a reader writes; `site` of tests/test_user_backend.py stands for it",
+    "collage run --save": "names an option of a command that is run above",
+    "kubectl describe pod -n collage POD": "Kubernetes' own; nothing of ours is in it",
+    "kubectl rollout restart deployment -n collage": "Kubernetes' own; nothing of ours is in it",
+    "kubectl rollout restart": "Kubernetes' own; nothing of ours is in it",
+    "kubectl logs ...": "Kubernetes' own; tests/e2e/leaks.py looks for secrets in logs through the API",
+    "kubectl describe workload": "Kueue's own object: Kueue is in no test cluster",
+    "kubectl delete job JOB": "Kubernetes' own; tests/cluster/test_crashes.py deletes Jobs through the API",
+}

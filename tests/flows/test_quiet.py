@@ -1,0 +1,23 @@
+"""A flow's run speaks to Prefect's server alone, and writes where it was told to."""
+
+import pytest
+
+from tests.flows.conftest import OPTIONS
+from tests.quiet import entry_points
+from tests.quiet.models import tiny_model
+from tests.quiet.trace import require_strace
+from tests.servers.fixtures import or_skip
+
+pytest.importorskip("prefect")
+
+
+def test_a_flow_is_quiet(server, limit, tmp_path):
+    with or_skip():
+        require_strace()
+    options = {**OPTIONS, "backends": ["onnxruntime"], "verify_s": 0.1}
+    model = tiny_model(tmp_path / "tiny.onnx")
+    watched = entry_points.flow(model, tmp_path / "given", server.ui, options, 0.5)
+    found = entry_points.watch(watched, tmp_path / "watch")
+    assert found.trace.code == 0, found.trace.output
+    assert '"state": "Completed"' in found.trace.output or '"COMPLETED"' in found.trace.output
+    assert (found.sockets, found.files) == ((), ())

@@ -1,0 +1,57 @@
+"""Backends that cannot share a process are in no plan together, up to the executable that ships."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+import collage
+from collage.backends.base import conflicts_of
+from collage.errors import SearchError
+from collage.pipeline.session import Session
+from tests.backends.apart import Activations, FastRelu, FastReluApart, SigmoidApart
+from tests.quiet.models import tiny_model
+
+
+def compiled(folder, *backends):
+    options = collage.Options(
+        backends=backends, threads=1, workers=1, cache_dir=folder / "store", measure_budget_s=20,
+        refine_s=0, tune_s=0, verify_s=0.1,
+    )  # fmt: skip
+    model = tiny_model(folder / "tiny.onnx")
+    collage.compile(model, options, output=folder / "bundle")
+    regions = json.loads((folder / "bundle" / "plan.json").read_text())
+    return {region["backend"] for region in regions}
+
+
+@pytest.mark.parametrize(
+    ("relu", "used"),
+    [(FastReluApart, {"activations"}), (FastRelu, {"activations", "fast-relu"})],
+    ids=["conflict", "none"],
+)
+def test_the_executable_holds_backends_that_can_share_a_process(tmp_path, relu, used):
+    """The mix is by far the best plan: without the conflict it ships."""
+    assert compiled(tmp_path, relu(), Activations()) == used
+
+
+def test_where_only_a_mix_covers_the_model_the_conflict_is_named(tmp_path):
+    with pytest.raises(SearchError, match="their backends cannot share a process"):
+        compiled(tmp_path, FastReluApart(), SigmoidApart())
+
+
+def test_functions_of_one_bundle_share_a_process():
+    """What one function has chosen decides what the next ones may choose."""
+    fields = dict.fromkeys(("options", "environment", "table", "progress", "work_dir"))
+    session = Session(backends=[FastReluApart(), Activations()], **fields)
+    assert len(session.compatible_backends) == 2
+    session.chosen.add("activations")
+    assert [one.name for one in session.compatible_backends] == ["activations"]
+
+
+def test_a_conflict_holds_both_ways_and_only_between_those_there_are():
+    one, other, third = (
+        SimpleNamespace(name=name, conflicts=frozenset(conflicts))
+        for name, conflicts in (("a", {"b", "absent"}), ("b", ()), ("c", ()))
+    )
+    assert conflicts_of([one, other, third]) == {"a": {"b"}, "b": {"a"}}
+    assert conflicts_of([one, third]) == {}

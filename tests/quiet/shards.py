@@ -1,0 +1,33 @@
+"""A batch for a measuring pod: the candidates of a small model on ONNX Runtime."""
+
+from pathlib import Path
+
+from collage.cluster.shards import Batch, ShardWork
+from collage.measure.work_key import WorkKeys
+from collage.pipeline.request import RequestOptions, submit
+from collage.pipeline.searching import enumerated_function, imported, model_sweep
+from collage.pipeline.session import open_session
+from collage.pipeline.site import node_facts
+from collage.store import open_store
+from collage.store.blobs import put_blob
+
+
+def put_batch(model: Path, folder: Path, size: int) -> str:
+    """Put a batch of `size` candidates into the store `folder`; return its digest."""
+    store = open_store(str(folder))
+    request = submit(store, model, options=RequestOptions(backends=("onnxruntime",)))
+    facts = node_facts(request)
+    with open_session(request.compile_options(store.url, folder / "cache")) as session:
+        function = imported(model, session).functions[0]
+        sweep = model_sweep(function, "cpu", facts.cache_bytes)
+        key = WorkKeys([function], session.backends, facts.environment, sweep)
+        works = list(enumerated_function(function, session).work.values())[:size]
+        shard = tuple(
+            ShardWork(nodes=hex(one.nodes), backend=one.backend, variant=one.variant, key=key(one))
+            for one in works
+        )
+    batch = Batch(
+        request=request.digest, function="main", environment=facts.environment,
+        backends=facts.backends, shards=(shard,),
+    )  # fmt: skip
+    return str(put_blob(store, batch.model_dump_json().encode()))
