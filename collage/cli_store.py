@@ -94,7 +94,19 @@ def _gc_command(commands: Commands) -> argparse.ArgumentParser:
         "--older-than", type=duration, default="24h", metavar="24h|7d",
         help="keep what is younger (default 24h): publishers may be about to use it",
     )  # fmt: skip
+    gc.add_argument(
+        "--keep", type=_retention, action="append", default=[], metavar="KIND=30d",
+        help="how long records stay after they were written last: requests=30d, results=90d, "
+        "searches=90d, costs=180d, shards=30d; may be repeated",
+    )  # fmt: skip
     return gc
+
+
+def _retention(text: str) -> tuple[str, float]:
+    kind, _, age = text.partition("=")
+    if kind not in ("requests", "results", "searches", "costs", "shards"):
+        raise argparse.ArgumentTypeError(f"{text!r} names no kind of record")
+    return kind, duration(age)
 
 
 def _publish(arguments: argparse.Namespace) -> int:
@@ -161,13 +173,12 @@ def _fetch_words(arguments: argparse.Namespace) -> tuple[str, Path]:
 
 def _alias(arguments: argparse.Namespace) -> int:
     from collage.store import open_store
-    from collage.store.aliases import move_alias
-    from collage.store.bundles import find_bundle, read_bundle
+    from collage.store.bundles import find_bundle, point_alias, read_bundle
 
     store = open_store(arguments.store)
     digest = find_bundle(store, arguments.bundle)
     read_bundle(store, digest)
-    moved = move_alias(store, arguments.name, digest, arguments.expect)
+    moved = point_alias(store, arguments.name, digest, arguments.expect)
     facts = {"alias": arguments.name, "bundle": digest, "moved": moved}
     say(arguments.json, facts, f"{arguments.name}  {digest}{'' if moved else '  (as before)'}")
     return 0
@@ -198,11 +209,16 @@ def _aliases(arguments: argparse.Namespace) -> int:
 def _gc(arguments: argparse.Namespace) -> int:
     from collage.cost.batches import compact
     from collage.store import open_store
-    from collage.store.gc import collect_garbage
+    from collage.store.gc import Retention, collect_garbage
 
     store = open_store(arguments.store, writes=False, must_exist=True)
-    sweep = collect_garbage(store, arguments.older_than, dry_run=not arguments.delete)
-    merged = compact(store, arguments.older_than) if arguments.delete else 0
+    retention = Retention(**dict(arguments.keep))
+    sweep = collect_garbage(
+        store, arguments.older_than, dry_run=not arguments.delete, retention=retention
+    )
+    merged = 0
+    if arguments.delete:
+        merged = compact(store, arguments.older_than, keep_s=retention.costs)
     verb = "would delete" if sweep.dry_run else "deleted"
     lines = [f"{verb} {one.key}  {one.size_bytes} bytes" for one in sweep.deleted]
     lines += [f"{verb} {one}" for one in sweep.partial]
@@ -212,12 +228,13 @@ def _gc(arguments: argparse.Namespace) -> int:
     )
     if sweep.dry_run and (sweep.deleted or sweep.partial):
         lines.append("nothing was deleted: add --delete to do it")
+    lines += [f"put back {key}, which is needed" for key in sweep.restored]
     if merged:
         lines.append(f"merged {merged + 1} batches of costs")
     facts = {
         "dry_run": sweep.dry_run, "deleted": [one.key for one in sweep.deleted],
         "bytes": sweep.bytes_deleted, "partial": list(sweep.partial), "kept": sweep.kept,
-        "bundles": sweep.bundles, "cost_batches_merged": merged,
+        "bundles": sweep.bundles, "cost_batches_merged": merged, "restored": list(sweep.restored),
     }  # fmt: skip
     say(arguments.json, facts, "\n".join(lines))
     return 0

@@ -27,8 +27,8 @@ from collage.pipeline.results import claim_result, node_digest, promote, read_re
 from collage.pipeline.sources import fetch_source, is_address
 from collage.registry import Registry, VersionStatus, open_registry
 from collage.store import open_store
-from collage.store.aliases import move_alias
 from collage.store.base import BlobDigest
+from collage.store.bundles import point_alias
 from flows import records
 from flows.names import limit_name, optimized_alias, version_alias
 from flows.outcome import (
@@ -156,7 +156,7 @@ def conclude(submitted: Submitted, outcomes: Sequence[Outcome]) -> None:
         store = open_store(settings.store)
         for one in outcomes:
             alias = optimized_alias(submitted.model, one.environment)
-            move_alias(store, alias, BlobDigest(one.bundle))
+            point_alias(store, alias, BlobDigest(one.bundle))
         registry.accept(version)
     registry.mark(version, version_status(outcomes))
 

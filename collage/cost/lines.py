@@ -12,8 +12,9 @@ truncated one.
 import fcntl
 import json
 import os
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,26 @@ from typing import Any
 from collage.errors import StoreError
 from collage.store.records import parse_object
 
+DAY = "day"
+DAY_S = 24 * 3600.0
 
-def encode_entry(entry: dict[str, Any]) -> bytes:
+
+def encode_entry(entry: Mapping[str, Any]) -> bytes:
     """Return the line of one entry, with its check and its end."""
     text = json.dumps(entry, sort_keys=True, allow_nan=False).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def dated(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry with the day, counted from 1970, by which it is forgotten one day (`compact`)."""
+    return {**entry, DAY: int(time.time() // DAY_S)}
+
+
+def day_of(line: bytes) -> int | None:
+    """Return the day of a line, None where it has none or does not check."""
+    entry = _decode(line.rstrip(b"\n"))
+    day = entry.get(DAY) if entry else None
+    return day if isinstance(day, int) else None
 
 
 def decode_entries(data: bytes) -> Iterator[dict[str, Any] | None]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from collage.cost.batches import Batches
 from collage.cost.cost import Cost, CostKey, Environment
-from collage.cost.lines import encode_entry
+from collage.cost.lines import dated, encode_entry
 from collage.cost.table import (
     CostLine,
     CostTable,
@@ -88,11 +88,11 @@ class SharedCostTable:
             StoreError: the disk is full, or the store does not take the batch; what was put stays here.
         """
         self._local.put(key, cost)
-        self._batches.add(encode_entry(self._signed(cost_entry(key, cost))))
+        self._batches.add(encode_entry(self._signed(dated(cost_entry(key, cost)))))
 
     def void(self, key: CostKey, mark: str) -> None:
         """Let the cost with this mark (`cost_mark`) not hold: with the next batch, and for all machines."""
-        self._batches.add(encode_entry(self._signed({"void": key, "mark": mark})))
+        self._batches.add(encode_entry(self._signed(dated({"void": key, "mark": mark}))))
 
     def was_voided(self, key: CostKey) -> bool:
         """Tell whether some cost of the key was found not to hold, as of the last look."""

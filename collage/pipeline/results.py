@@ -24,10 +24,10 @@ from pydantic import ValidationError
 from collage.bundle.manifest import Manifest
 from collage.errors import StoreError
 from collage.pipeline.request import CompileRequest, CompileResult, NodeFacts
-from collage.store.aliases import move_alias, read_alias
+from collage.store.aliases import read_alias
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import is_digest, seal, unseal
-from collage.store.bundles import bundle_key, read_bundle
+from collage.store.bundles import bundle_key, point_alias, read_bundle
 
 ATTEMPTS = 10
 """Of recording a result; each that fails means that somebody else recorded one."""
@@ -98,7 +98,7 @@ def promote(store: Store, alias: str, facts: NodeFacts, result: CompileResult) -
     better, reason = is_better(facts, result, standing)
     if not better:
         return Promotion(now.bundle if now else "", False, reason)
-    moved = move_alias(store, alias, BlobDigest(result.bundle), now.bundle if now else None)
+    moved = point_alias(store, alias, BlobDigest(result.bundle), now.bundle if now else None)
     return Promotion(result.bundle, moved, reason)
 
 

@@ -5,6 +5,13 @@ digest, so that what is fetched is, bit by bit, what was published, and the same
 many is there once. A bundle without its manifest does not exist, whatever blobs a killed publisher
 left (`collage gc` takes those after a day).
 
+Whoever makes a reference writes it first and then looks whether what it names is (still) there; whoever
+removes something removes it first and then looks whether a reference has come. Objects of a store are
+linearisable, so of any two at once one sees the other: the publisher sends a blob again (`keep_blobs`), the
+alias is put back (`point_alias`), the sweep restores what it moved (`collage.store.gc`), the manifest is
+published again (`unpublish_bundle`). What is removed lies in the trash for a day, where readers find it; so
+one that is killed between its two steps leaves no alias whose bundle cannot be read.
+
 Only the runtime's reader of manifests is used here: fetching needs no compiler and no pydantic.
 """
 
@@ -18,9 +25,18 @@ from pathlib import Path
 from collage.errors import BundleError, StoreError
 from collage.runtime.manifest import read_manifest, verify_files
 from collage.runtime.signature import signature_files, verify_folder
-from collage.store.aliases import list_aliases, move_alias, read_alias
+from collage.store.aliases import list_aliases, move_alias, read_alias, remove_alias
 from collage.store.base import BlobDigest, Store
-from collage.store.blobs import blob_key, digest_of, fetch_blob, is_digest, put_blob, read_checked
+from collage.store.blobs import (
+    blob_key,
+    digest_of,
+    fetch_blob,
+    is_digest,
+    keep_blobs,
+    put_blob,
+    read_checked,
+    trash_key,
+)
 from collage.store.cache import BundleCache
 from collage.store.folder import check_output, replace_folder, write_durably
 from collage.store.records import parse_object
@@ -59,8 +75,8 @@ def publish_bundle(store: Store, folder: Path, aliases: Sequence[str] = ()) -> P
     for file in signature_files(folder):
         store.create(f"{_SIGNATURES}{digest}/{file.name}", file)
     store.create(bundle_key(digest), data)
-    _send_swept(store, folder, files)
-    moved = [name for name in aliases if move_alias(store, name, digest)]
+    keep_blobs(store, {one: folder / name for name, one in files.items()})
+    moved = [name for name in aliases if point_alias(store, name, digest)]
     return PublishedBundle(digest, tuple(moved))
 
 
@@ -109,7 +125,7 @@ def fetch_bundle(
 
 
 def unpublish_bundle(store: Store, digest: BlobDigest) -> None:
-    """Remove a bundle's manifest and signatures; its files are garbage then, for `collect_garbage`.
+    """Move a bundle's manifest to the trash; it and its files are garbage then, for `collect_garbage`.
 
     Raises:
         StoreError: there is no such bundle, or an alias stands for it (also when one was moved to it
@@ -117,14 +133,36 @@ def unpublish_bundle(store: Store, digest: BlobDigest) -> None:
     """
     data = read_bundle(store, digest)
     _refuse_alias(store, digest)
+    store.create(trash_key(bundle_key(digest)), data)
     store.delete(bundle_key(digest))
     try:
         _refuse_alias(store, digest)
     except StoreError:
         store.create(bundle_key(digest), data)
         raise
-    for entry in list(store.entries(f"{_SIGNATURES}{digest}/")):
-        store.delete(entry.key)
+
+
+def point_alias(
+    store: Store, name: str, bundle: BlobDigest, expected: BlobDigest | None = None
+) -> bool:
+    """Let `name` stand for a published bundle, as `move_alias` does; return whether it was moved now.
+
+    Raises:
+        StoreError: the bundle is not there, or was unpublished meanwhile (then the alias is put back);
+            or as `move_alias`.
+    """
+    _require_bundle(store, bundle)
+    before = read_alias(store, name)
+    moved = move_alias(store, name, bundle, expected)
+    try:
+        _require_bundle(store, bundle)
+    except StoreError:
+        if moved and before and before.bundle != bundle:
+            move_alias(store, name, before.bundle, bundle)
+        elif moved:
+            remove_alias(store, name, bundle)
+        raise
+    return moved
 
 
 def find_bundle(store: Store, name: str) -> BlobDigest:
@@ -142,20 +180,23 @@ def find_bundle(store: Store, name: str) -> BlobDigest:
 def read_bundle(store: Store, digest: BlobDigest) -> bytes:
     """Return the manifest with this digest. Raises StoreError when it is absent or damaged."""
     blob_key(digest)
-    data = read_checked(store, bundle_key(digest), digest)
-    if data is None:
-        raise StoreError(f"the store {store.url} has no bundle {digest}; publish it there")
-    return data
+    for key in (bundle_key(digest), trash_key(bundle_key(digest))):
+        if (data := read_checked(store, key, digest)) is not None:
+            return data
+    raise _no_bundle(store, digest)
 
 
-def list_bundles(store: Store) -> Iterator[BlobDigest]:
+def list_bundles(store: Store, folder: str = "") -> Iterator[BlobDigest]:
     """Iterate over the digests of all manifests.
+
+    Args:
+        folder: `trash/` lists those that are unpublished and still there.
 
     Raises:
         StoreError: something else lies among them: better no answer than one that misses a bundle.
     """
-    for entry in store.entries(_FOLDER):
-        name = entry.key.removeprefix(_FOLDER).removesuffix(".json")
+    for entry in store.entries(f"{folder}{_FOLDER}"):
+        name = entry.key.removeprefix(f"{folder}{_FOLDER}").removesuffix(".json")
         if not is_digest(name):
             raise StoreError(
                 f"{entry.key} in the store {store.url} is no manifest; move it elsewhere"
@@ -177,6 +218,17 @@ def bundle_files(manifest: bytes) -> dict[str, BlobDigest]:
         ) from error
 
 
+def _require_bundle(store: Store, digest: BlobDigest) -> None:
+    """Raise StoreError unless the manifest is where it is published: in the trash it is about to go."""
+    blob_key(digest)
+    if store.stat(bundle_key(digest)) is None:
+        raise _no_bundle(store, digest)
+
+
+def _no_bundle(store: Store, digest: BlobDigest) -> StoreError:
+    return StoreError(f"the store {store.url} has no bundle {digest}; publish it there")
+
+
 def _refuse_alias(store: Store, digest: BlobDigest) -> None:
     names = [alias.name for alias in list_aliases(store) if alias.bundle == digest]
     if names:
@@ -191,13 +243,6 @@ def _fetch_signatures(store: Store, digest: BlobDigest, folder: Path) -> None:
         name = entry.key.rpartition("/")[2]
         if name.startswith(f"{MANIFEST}."):
             store.download(entry.key, folder / name)
-
-
-def _send_swept(store: Store, folder: Path, files: dict[str, BlobDigest]) -> None:
-    """A sweep that marked before the manifest was there may have taken a file since."""
-    for name, digest in files.items():
-        if store.stat(blob_key(digest)) is None:
-            _send(store, folder / name, digest)
 
 
 def _send(store: Store, file: Path, digest: BlobDigest) -> None:

@@ -83,6 +83,17 @@ class DirectoryStore:
             self._write(path, data)
             return True
 
+    def copy(self, key: str, other: str) -> bool:
+        path, target = self._path(key), self._path(other)
+        with self._explained("write", target):
+            try:
+                stream = path.open("rb")
+            except FileNotFoundError:
+                return False
+            with stream:
+                self._write(target, stream)
+        return True
+
     def stat(self, key: str) -> Entry | None:
         path = self._path(key)
         with self._explained("read", path):
@@ -127,7 +138,7 @@ class DirectoryStore:
         age_s = max(0.0, time.time() - found.st_mtime)
         return Entry(path.relative_to(self.root).as_posix(), found.st_size, age_s)
 
-    def _write(self, path: Path, source: Source) -> None:
+    def _write(self, path: Path, source: Source | BinaryIO) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         (self.root / "tmp").mkdir(exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=_PARTIAL, dir=self.root / "tmp")
@@ -185,9 +196,11 @@ def _is_same(path: Path, source: Source) -> bool:
         return False
 
 
-def _copy(source: Source, stream: BinaryIO) -> None:
+def _copy(source: Source | BinaryIO, stream: BinaryIO) -> None:
     if isinstance(source, bytes):
         stream.write(source)
-    else:
+    elif isinstance(source, Path):
         with source.open("rb") as content:
             shutil.copyfileobj(content, stream, 1 << 20)
+    else:
+        shutil.copyfileobj(source, stream, 1 << 20)

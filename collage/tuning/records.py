@@ -29,7 +29,7 @@ from collage.backends.tvm.trace_check import check_trace
 from collage.cost import Environment
 from collage.cost.batches import Batches
 from collage.cost.cost import LONGEST_S, SHORTEST_S
-from collage.cost.lines import LineFile, decode_entries, encode_entry
+from collage.cost.lines import LineFile, dated, decode_entries, encode_entry
 from collage.cost.table import environment_line
 from collage.store.base import Store
 from collage.store.record_keys import RecordKeys, record_keys
@@ -117,7 +117,7 @@ class TuningRecords:
         self._file.append(encode_entry(entry), self._head)
         self._take(record)
         if self._batches:
-            self._batches.add(encode_entry(self._keys.signed(entry, self._place)))
+            self._batches.add(encode_entry(self._keys.signed(dated(entry), self._place)))
 
     def of(self, workload: WorkloadDigest) -> tuple[TuningRecord, ...]:
         """Return the workload's trials, the best first, failed ones last."""
