@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.errors import StoreError
+from collage.store.folder import flush_folder, make_folders
 from collage.store.records import parse_object
 
 DAY = "day"
@@ -83,7 +84,10 @@ class LineFile:
         """
         try:
             with self._locked(os.O_RDWR | os.O_CREAT | os.O_APPEND, fcntl.LOCK_EX) as file:
+                is_new = os.fstat(file).st_size == 0
                 _append(file, line, head)
+                if is_new:
+                    flush_folder(self.path.parent)
         except OSError as error:
             what = self._what
             raise StoreError(
@@ -116,7 +120,7 @@ class LineFile:
     @contextmanager
     def _locked(self, flags: int, lock: int) -> Iterator[int]:
         if flags & os.O_CREAT:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(self.path.parent)
         file = os.open(self.path, flags, 0o666)
         try:
             fcntl.flock(file, lock)

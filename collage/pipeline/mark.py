@@ -28,6 +28,7 @@ from collage.search.launches import predicted_s
 from collage.search.problem import Option, Plan
 from collage.search.worth import NamedPlan
 from collage.store.base import Store
+from collage.store.folder import flush_folder, make_folders, write_durably
 from collage.store.records import Fields, RecordError, parse_object, report_damage
 from collage.verify.latency import Latency
 
@@ -112,9 +113,10 @@ class SearchMark:
         text = json.dumps(facts)
         partial = self.path.with_suffix(f".{os.getpid()}")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(text)
+            make_folders(self.path.parent)
+            write_durably(partial, text.encode())
             partial.replace(self.path)
+            flush_folder(self.path.parent)
         except OSError as error:
             reason = f"the store cannot be written: {error.strerror}: {self.path}"
             raise StoreError(reason) from error

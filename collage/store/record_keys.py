@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.errors import OptionError, StoreError
+from collage.store.folder import flush_folder, make_folders
 
 KEY_VARIABLE = "COLLAGE_RECORD_KEY"
 FILE_VARIABLE = "COLLAGE_RECORD_KEY_FILE"
@@ -114,7 +115,7 @@ def _own_key(cache: Path) -> bytes:
     """Return this user's key; several processes that make it at once get one key."""
     file = cache / f"record-key-{os.geteuid()}"
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        make_folders(cache)
         if not file.exists():
             _make_key(file)
         with file.open("rb") as stream:
@@ -142,6 +143,7 @@ def _make_key(file: Path) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.link(partial, file)  # the first of several wins, and all read its key
+        flush_folder(file.parent)
     except FileExistsError:
         pass
     finally:

@@ -164,7 +164,7 @@ def test_a_program_gets_the_secrets_that_it_uses_and_no_others():
     assert found["collage-test-store"] == {"store"}
 
 
-def test_the_key_of_records_reaches_all_that_measure_and_compile_and_no_other():
+def test_the_record_key_reaches_who_measures_and_no_other():
     """The worker has it, tells it to the pods of its Jobs, and the receiver knows nothing of it."""
     values = {
         **charts.ALL,

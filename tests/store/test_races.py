@@ -132,7 +132,7 @@ def test_an_alias_beside_an_unpublisher(stores, small, make_bundle):
     assert (True, True) not in outcomes
 
 
-def test_a_sweep_beside_an_unpublisher_and_one_who_publishes_again(stores, small):
+def test_a_sweep_beside_one_who_publishes_again(stores, small):
     folder = small
     digests = {}
 
@@ -160,7 +160,7 @@ def test_a_sweep_beside_a_request(stores, tmp_path):
         assert store.stat(blob_key(request.model))
 
 
-def test_a_killed_unpublisher_leaves_what_the_next_sweep_puts_back(stores, make_bundle):
+def test_the_next_sweep_puts_back_what_an_unpublisher_left(stores, make_bundle):
     """It was killed after it removed the manifest; the alias was moved before that."""
     store = stores()
     folder = make_bundle()
@@ -174,7 +174,7 @@ def test_a_killed_unpublisher_leaves_what_the_next_sweep_puts_back(stores, make_
     assert sweep(store).restored == ()
 
 
-def test_a_killed_sweep_leaves_what_the_next_one_puts_back(stores, make_bundle):
+def test_the_next_sweep_puts_back_what_a_killed_one_left(stores, make_bundle):
     store = stores()
     digest = publish_bundle(store, make_bundle(), ["a"]).digest
     for blob in bundle_files(read_bundle(store, digest)).values():
