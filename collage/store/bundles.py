@@ -131,6 +131,7 @@ def unpublish_bundle(store: Store, digest: BlobDigest) -> None:
         StoreError: there is no such bundle, or an alias stands for it (also when one was moved to it
             meanwhile: then the bundle is put back).
     """
+    _require_bundle(store, digest)
     data = read_bundle(store, digest)
     _refuse_alias(store, digest)
     store.create(trash_key(bundle_key(digest)), data)
