@@ -101,7 +101,19 @@ def _gc_command(commands: Commands) -> argparse.ArgumentParser:
         "--older-than", type=duration, default="24h", metavar="24h|7d",
         help="keep what is younger (default 24h): publishers may be about to use it",
     )  # fmt: skip
+    gc.add_argument(
+        "--keep", type=_retention, action="append", default=[], metavar="KIND=30d",
+        help="how long records stay after they were written last: requests=30d, results=90d, "
+        "searches=90d, costs=180d, shards=30d; may be repeated",
+    )  # fmt: skip
     return gc
+
+
+def _retention(text: str) -> tuple[str, float]:
+    kind, _, age = text.partition("=")
+    if kind not in ("requests", "results", "searches", "costs", "shards"):
+        raise argparse.ArgumentTypeError(f"{text!r} names no kind of record")
+    return kind, duration(age)
 
 
 def _publish(arguments: argparse.Namespace) -> int:
@@ -206,11 +218,16 @@ def _aliases(arguments: argparse.Namespace) -> int:
 def _gc(arguments: argparse.Namespace) -> int:
     from collage.cost.batches import compact
     from collage.store import open_store
-    from collage.store.gc import collect_garbage
+    from collage.store.gc import Retention, collect_garbage
 
     store = open_store(arguments.store, writes=False, must_exist=True)
-    sweep = collect_garbage(store, arguments.older_than, dry_run=not arguments.delete)
-    merged = compact(store, arguments.older_than) if arguments.delete else 0
+    retention = Retention(**dict(arguments.keep))
+    sweep = collect_garbage(
+        store, arguments.older_than, dry_run=not arguments.delete, retention=retention
+    )
+    merged = 0
+    if arguments.delete:
+        merged = compact(store, arguments.older_than, keep_s=retention.costs)
     verb = "would delete" if sweep.dry_run else "deleted"
     lines = [f"{verb} {one.key}  {one.size_bytes} bytes" for one in sweep.deleted]
     lines += [f"{verb} {one}" for one in sweep.partial]
@@ -220,12 +237,13 @@ def _gc(arguments: argparse.Namespace) -> int:
     )
     if sweep.dry_run and (sweep.deleted or sweep.partial):
         lines.append("nothing was deleted: add --delete to do it")
+    lines += [f"put back {key}, which is needed" for key in sweep.restored]
     if merged:
         lines.append(f"merged {merged + 1} batches of costs")
     facts = {
         "dry_run": sweep.dry_run, "deleted": [one.key for one in sweep.deleted],
         "bytes": sweep.bytes_deleted, "partial": list(sweep.partial), "kept": sweep.kept,
-        "bundles": sweep.bundles, "cost_batches_merged": merged,
+        "bundles": sweep.bundles, "cost_batches_merged": merged, "restored": list(sweep.restored),
     }  # fmt: skip
     say(arguments.json, facts, "\n".join(lines))
     return 0

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Self
 
-from pydantic import AliasChoices, ValidationError
+from pydantic import AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from collage.errors import OptionError
@@ -30,6 +30,11 @@ class CollageSettings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter=NESTED, frozen=True, extra="forbid"
     )
+
+    record_key: SecretStr = Field(
+        default=SecretStr(""), description="keys of records: read by `collage.store.record_keys`"
+    )
+    record_key_file: str = Field(default="", description="file with such keys")
 
     @classmethod
     def load(cls, *others: type[BaseSettings]) -> Self:

@@ -24,6 +24,7 @@ from collage.errors import ClusterError
 from collage.measure.work import OnCost, Work
 from collage.measure.work_key import WorkKeys
 from collage.store.base import Store
+from collage.store.record_keys import RecordKeys
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class ClusterMeasurer:
         store: Store,
         table: SharedCostTable,
         keys: WorkKeys,
+        signing: RecordKeys,
     ) -> None:
         """Make a measurer; nothing is sent before the first `measure`.
 
@@ -50,12 +52,13 @@ class ClusterMeasurer:
             store: shared with the pods.
             table: of the shared costs.
             keys: of the works' costs, as the pods compute them too.
+            signing: keys of the lines of kernels, which the pods have too.
         """
         self.measured = self.cached = self.invalid = 0
         self.waited_s = 0.0
         self._runner, self._keys = runner, keys
         self._table = table.within(task.environment)
-        self._kernels = KernelIndex(store, task.environment)
+        self._kernels = KernelIndex(store, task.environment, signing)
         self._sender = Sender(task, runner, store, self._kernels)
         self._records = Records(store, task.environment)
         self._checked: set[str] = set()

@@ -31,6 +31,7 @@ from collage.pipeline.session import Session, open_session
 from collage.store import open_store
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import get_blob
+from collage.store.record_keys import record_keys
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def open_shard(
     backends = fitting_backends(batch, request)
     options = request.compile_options(address, scratch)
     path = fetch_model(store, request, scratch / "model")
-    kernels = KernelIndex(store, batch.environment)
+    kernels = KernelIndex(store, batch.environment, record_keys(options.store_dir))
     with (
         open_session(options, environment=batch.environment, backends=backends) as session,
         flushing(session.table, kernels),

@@ -14,16 +14,23 @@ all of its costs alike, so no interval shows it. Drift within a shard is the con
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from time import monotonic
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from collage.cost import CostKey, Environment
 from collage.cost.batches import Batches
+from collage.cost.cost import LONGEST_S, SHORTEST_S
 from collage.cost.lines import decode_entries, encode_entry
 from collage.store.base import Store
+from collage.store.records import Fields, Parse, check_records
 
 FEWEST = 3
 """Pods that say what is usual; fewer say nothing."""
+
+
+Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Pace = Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S)]
 
 
 class ShardRecord(BaseModel):
@@ -42,10 +49,10 @@ class ShardRecord(BaseModel):
     index: int
     pod: str
     node: str
-    began: float
-    ended: float
-    before_s: Mapping[str, float] = {}
-    after_s: Mapping[str, float] = {}
+    began: Moment
+    ended: Moment
+    before_s: Mapping[str, Pace] = {}
+    after_s: Mapping[str, Pace] = {}
     costs: Mapping[CostKey, str]
     built: int
 
@@ -60,6 +67,13 @@ class ShardRecord(BaseModel):
         return max(changes, default=(0.0, ""))
 
 
+def _record(fields: Fields) -> ShardRecord:
+    return ShardRecord.model_validate(fields.entry)
+
+
+_KINDS: Mapping[str, Parse[ShardRecord]] = {"batch": _record}
+
+
 class Records:
     """The records of one environment."""
 
@@ -67,6 +81,7 @@ class Records:
         """Open them; nothing is read or written before the first use."""
         self._batches = Batches(store, f"shards/{environment.digest}/", b"", monotonic)
         self._known: dict[str, ShardRecord] = {}
+        self._url, self._corrupt = store.url, 0
 
     def put(self, record: ShardRecord) -> None:
         """Store a record; others see it when this returns. Raises StoreError."""
@@ -74,14 +89,17 @@ class Records:
         self._batches.flush()
 
     def refresh(self) -> None:
-        """Read what is new; a line that is none of this version is skipped. Raises StoreError."""
+        """Read what is new; a record that is damaged is counted in `corrupt`. Raises StoreError."""
         for data in self._batches.read_new(at_once=True):
-            for entry in decode_entries(data):
-                try:
-                    found = ShardRecord.model_validate(entry)
-                except ValidationError:
-                    continue
+            checked = check_records(decode_entries(data), _KINDS, f"{self._url}, records of shards")
+            self._corrupt += checked.damaged
+            for found in checked.values:
                 self._known[f"{found.batch} {found.index} {found.pod} {found.began}"] = found
+
+    @property
+    def corrupt(self) -> int:
+        """Records, and batches of them, that did not check."""
+        return self._corrupt + self._batches.corrupt
 
     def of(self, batches: Collection[str]) -> list[ShardRecord]:
         """Return the records of these batches, in order of shards."""

@@ -38,6 +38,7 @@ from collage.pipeline.session import Session, open_session
 from collage.pipeline.site import check_device, search_part, set_count
 from collage.report.terminal import Progress
 from collage.store import open_store
+from collage.store.record_keys import KEY_VARIABLE, MAKE_A_KEY, configured_keys, record_keys
 
 if TYPE_CHECKING:
     from collage.cluster.api import Jobs
@@ -134,7 +135,8 @@ class ClusterSite:
         store, table = session.store, session.table
         assert store is not None, "a request's options name a store"
         assert isinstance(table, SharedCostTable), "so its costs are shared"
-        return ClusterMeasurer(task, self._runner(request), store, table, keys)
+        signing = record_keys(session.options.store_dir)
+        return ClusterMeasurer(task, self._runner(request), store, table, keys, signing)
 
     def _ask(
         self, kind: Kind, request: CompileRequest, arguments: list[str], command: tuple[str, ...]
@@ -181,6 +183,13 @@ class ClusterSite:
                 f"{request.environment!r} has {environment.threads}"
             )
         check_device(request.environment, environment.device, request.device)
+        if environment.builds_apart and configured_keys() is None:
+            raise OptionError(
+                f"the environment {request.environment!r} builds kernels on other nodes than it measures on, "
+                "and pods open only kernels that are signed with a key of theirs: give the controller and "
+                f"its pods one Secret with {KEY_VARIABLE} (store.recordKey.existingSecret of the chart; "
+                f"`{MAKE_A_KEY}` makes a key), or set build.separate to false"
+            )
         return environment
 
     def _jobs(self) -> "Jobs":

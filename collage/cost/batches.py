@@ -13,14 +13,17 @@ A damaged batch is a miss: it is counted in `corrupt`. Many small batches are me
 `compact`, which readers need not know of.
 """
 
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from threading import Lock
 
+from collage.cost.lines import DAY_S, day_of
 from collage.errors import DamagedError
 from collage.store.base import Store
 from collage.store.blobs import read_checked
+from collage.store.records import report_damage
 
 SEND_EVERY_S = 5.0
 SEND_AT = 256
@@ -28,6 +31,9 @@ SEND_AT = 256
 
 LOOK_EVERY_S = 20.0
 """Seconds between two listings while something is missed."""
+
+KEEP_S = 180 * DAY_S
+"""As `collage.store.gc.Retention.costs`."""
 
 LISTINGS = 3
 READERS = 16
@@ -92,21 +98,26 @@ class Batches:
     def _listed(self) -> Generator[bytes, None, bool]:
         keys = {entry.key for entry in self._store.entries(self._prefix)}
         new = sorted(keys - self._seen)
-        gone = False
+        gone, damaged = False, []
         for key, data in zip(new, _read_all(self._store, new), strict=True):
             if data is None:
                 gone = True
                 continue
             self._seen.add(key)
             if isinstance(data, DamagedError):
-                self.corrupt += 1
+                damaged.append(str(data))
             else:
                 yield data
+        self.corrupt += len(damaged)
+        report_damage(f"{self._store.url}, batches of {self._prefix}", damaged)
         return gone
 
 
-def compact(store: Store, older_s: float, at_least: int = 64) -> int:
+def compact(store: Store, older_s: float, at_least: int = 64, keep_s: float = KEEP_S) -> int:
     """Merge the batches of every environment that has many; return how many objects went.
+
+    Lines of days that are longer ago than `keep_s` are left out: merging makes the object young, and no
+    line may live for ever by that.
 
     The merged batch is there before those that it holds are deleted; whoever reads in between reads
     some lines twice. Batches younger than `older_s` and damaged ones stay.
@@ -116,20 +127,24 @@ def compact(store: Store, older_s: float, at_least: int = 64) -> int:
         folder, _, name = entry.key.rpartition("/")
         if folder.count("/") == 1 and name.endswith(_SUFFIX) and entry.age_s >= older_s:
             folders.setdefault(f"{folder}/", []).append(entry.key)
+    oldest = int((time.time() - keep_s) // DAY_S)
     return sum(
-        _compact(store, folder, sorted(keys))
+        _compact(store, folder, sorted(keys), oldest)
         for folder, keys in sorted(folders.items())
         if len(keys) >= at_least
     )
 
 
-def _compact(store: Store, folder: str, keys: list[str]) -> int:
+def _compact(store: Store, folder: str, keys: list[str], oldest: int) -> int:
     lines: dict[bytes, None] = {}  # a set that keeps the order
     whole = []
     for key, data in zip(keys, _read_all(store, keys), strict=True):
         if isinstance(data, bytes):
             whole.append(key)
-            lines |= dict.fromkeys(data.splitlines(keepends=True))
+            for line in data.splitlines(keepends=True):
+                day = day_of(line)
+                if day is None or day >= oldest:
+                    lines[line] = None
     if len(whole) < 2:
         return 0
     merged = _write(store, folder, lines)

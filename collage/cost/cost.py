@@ -10,13 +10,20 @@ import math
 from dataclasses import asdict, dataclass
 from typing import NewType
 
+SHORTEST_S = 1e-9
+"""The least latency that is believed: a call and its return take some cycles on any processor, and clocks
+tick in nanoseconds. Timers report no less; a record that says less was not measured."""
+
+LONGEST_S = 1e6
+"""The greatest: eleven days."""
+
 CostKey = NewType("CostKey", str)
 """SHA-256 hex of (region digest, backend identity, environment digest, protocol version)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Latency of one call inside the model, in seconds.
+    """Latency of one call inside the model, in seconds; at least `SHORTEST_S` where it was measured.
 
     `seconds` is +inf for an invalid candidate and NaN for an unknown one; `low` and `high` bound the
     median at 95 % confidence; `reason` says why a candidate is invalid ("" otherwise). `error` is that

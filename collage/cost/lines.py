@@ -12,19 +12,37 @@ truncated one.
 import fcntl
 import json
 import os
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from collage.errors import StoreError
+from collage.store.folder import flush_folder, make_folders
+from collage.store.records import parse_object
+
+DAY = "day"
+DAY_S = 24 * 3600.0
 
 
-def encode_entry(entry: dict[str, Any]) -> bytes:
+def encode_entry(entry: Mapping[str, Any]) -> bytes:
     """Return the line of one entry, with its check and its end."""
     text = json.dumps(entry, sort_keys=True, allow_nan=False).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def dated(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry with the day, counted from 1970, by which it is forgotten one day (`compact`)."""
+    return {**entry, DAY: int(time.time() // DAY_S)}
+
+
+def day_of(line: bytes) -> int | None:
+    """Return the day of a line, None where it has none or does not check."""
+    entry = _decode(line.rstrip(b"\n"))
+    day = entry.get(DAY) if entry else None
+    return day if isinstance(day, int) else None
 
 
 def decode_entries(data: bytes) -> Iterator[dict[str, Any] | None]:
@@ -39,10 +57,9 @@ def _decode(line: bytes) -> dict[str, Any] | None:
         crc, text = line[:8], line[9:]
         if line[8:9] != b" " or int(crc, 16) != zlib.crc32(text):
             return None
-        entry = json.loads(text)
+        return parse_object(text)
     except ValueError:
         return None
-    return entry if isinstance(entry, dict) else None
 
 
 class LineFile:
@@ -67,7 +84,10 @@ class LineFile:
         """
         try:
             with self._locked(os.O_RDWR | os.O_CREAT | os.O_APPEND, fcntl.LOCK_EX) as file:
+                is_new = os.fstat(file).st_size == 0
                 _append(file, line, head)
+                if is_new:
+                    flush_folder(self.path.parent)
         except OSError as error:
             what = self._what
             raise StoreError(
@@ -100,7 +120,7 @@ class LineFile:
     @contextmanager
     def _locked(self, flags: int, lock: int) -> Iterator[int]:
         if flags & os.O_CREAT:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(self.path.parent)
         file = os.open(self.path, flags, 0o666)
         try:
             fcntl.flock(file, lock)

@@ -1,30 +1,38 @@
 """Costs of many machines in one store, as batches of lines (see `collage.cost.batches`).
 
 Two costs of one key are two true measurements: the valid one holds, then the narrower interval, then
-the lower time, so the order of reading does not matter. One that turns out to be measured under wrong
-conditions is not removed, for others may have read it: a further line says that it does not hold.
+the lower time, so the order of reading does not matter. An interval without width is none, and below
+`NARROWEST` no interval is narrower than another: no machine repeats itself that well. A cost that turns
+out to be measured under wrong conditions is not removed, for others may have read it: a further line
+says that it does not hold. Where a key of records is configured, what it did not sign is a miss
+(`collage.store.record_keys`).
 
 What this process measures is in a local table before the measurer goes on, and reaches the store a few
 seconds later, or at `flush`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from collage.cost.batches import Batches
 from collage.cost.cost import Cost, CostKey, Environment
+from collage.cost.lines import dated, encode_entry
 from collage.cost.table import (
+    CostLine,
     CostTable,
+    cost_entry,
     cost_mark,
     decode_lines,
-    decode_voids,
-    encode_line,
     environment_line,
-    void_line,
 )
 from collage.store.base import Store
+from collage.store.record_keys import configured_keys
 
 Ranked = tuple[tuple[bool, float, float, str], Cost]
+
+NARROWEST = 1e-3
+"""Width of an interval over its cost."""
 
 
 class SharedCostTable:
@@ -40,7 +48,9 @@ class SharedCostTable:
             clock: monotonic seconds.
         """
         self.environment = local.environment
-        self._corrupt = 0
+        self._corrupt = self.unsigned = 0
+        self._keys = configured_keys()
+        self._place = costs_prefix(local.environment)
         self._store = store
         self._local = local
         self._clock = clock
@@ -78,11 +88,11 @@ class SharedCostTable:
             StoreError: the disk is full, or the store does not take the batch; what was put stays here.
         """
         self._local.put(key, cost)
-        self._batches.add(encode_line(key, cost))
+        self._batches.add(encode_entry(self._signed(dated(cost_entry(key, cost)))))
 
     def void(self, key: CostKey, mark: str) -> None:
         """Let the cost with this mark (`cost_mark`) not hold: with the next batch, and for all machines."""
-        self._batches.add(void_line(key, mark))
+        self._batches.add(encode_entry(self._signed(dated({"void": key, "mark": mark}))))
 
     def was_voided(self, key: CostKey) -> bool:
         """Tell whether some cost of the key was found not to hold, as of the last look."""
@@ -113,9 +123,21 @@ class SharedCostTable:
 
     def _look(self, at_once: bool = False) -> None:
         for data in self._batches.read_new(at_once):
-            self._corrupt += _merge(self._costs, data)
-            for key, mark in decode_voids(data):
-                self._void.setdefault(key, set()).add(mark)
+            where = f"{self._store.url}, {self._place}"
+            checked = decode_lines(data, where, self._is_signed if self._keys else None)
+            self._corrupt += checked.damaged
+            self.unsigned += checked.unsigned
+            for line in checked.values:
+                if isinstance(line, CostLine):
+                    _merge(self._costs.setdefault(line.key, []), line.cost)
+                else:
+                    self._void.setdefault(line.key, set()).add(line.mark)
+
+    def _signed(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._keys.signed(entry, self._place) if self._keys else entry
+
+    def _is_signed(self, entry: Mapping[str, Any]) -> bool:
+        return self._keys is not None and self._keys.accepts(entry, self._place)
 
     def _best(self, key: CostKey) -> Cost | None:
         found = [one for _, one in self._costs.get(key, ())]
@@ -129,19 +151,16 @@ def costs_prefix(environment: Environment | None) -> str:
     return f"costs/{environment.digest if environment else 'any'}/"
 
 
-def _merge(costs: dict[CostKey, list[Ranked]], data: bytes) -> int:
-    """Put the costs of each key in order, the best first; return how many lines were corrupt."""
-    corrupt = 0
-    for entry in decode_lines(data):
-        if entry is None:
-            corrupt += 1
-            continue
-        key, cost = entry
-        spread = (cost.high - cost.low) / cost.seconds if cost.is_valid and cost.seconds else 0.0
-        width = math.inf if math.isnan(spread) else spread
-        rank = (cost.is_invalid, width, cost.seconds, cost.reason)
-        known = costs.setdefault(key, [])
-        if all(rank != other for other, _ in known):
-            known.append((rank, cost))
-            known.sort(key=lambda one: one[0])
-    return corrupt
+def _merge(known: list[Ranked], cost: Cost) -> None:
+    """Put a cost among those of its key, the best first."""
+    rank = (cost.is_invalid, _width(cost), cost.seconds, cost.reason)
+    if all(rank != other for other, _ in known):
+        known.append((rank, cost))
+        known.sort(key=lambda one: one[0])
+
+
+def _width(cost: Cost) -> float:
+    """Return the relative width of the interval, +inf where there is none."""
+    if cost.is_invalid or not cost.high > cost.low:
+        return math.inf
+    return max(NARROWEST, (cost.high - cost.low) / cost.seconds)

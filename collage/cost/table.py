@@ -1,19 +1,43 @@
 """Costs on disk: one file of lines per environment (see `collage.cost.lines`).
 
-A line that does not check is counted in `corrupt`. The later of two lines of one key holds. Invalid
-costs are stored like others (no number, a reason). Failures that say nothing about the candidate must
-not be put here; the measurer knows which.
+A line that does not check is counted in `corrupt` (see `collage.store.records`). So is a cost that
+nobody can have measured: one below `SHORTEST_S`, or outside of its own interval. The later of two lines
+of one key holds. Invalid costs are stored like others (no number, a reason). Failures that say nothing
+about the candidate must not be put here; the measurer knows which.
 """
 
 import json
 import math
-from collections.abc import Iterator, KeysView
-from dataclasses import asdict
+from collections.abc import Callable, KeysView, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from collage.cost.cost import Cost, CostKey, Environment
+from collage.cost.cost import LONGEST_S, SHORTEST_S, Cost, CostKey, Environment
 from collage.cost.lines import LineFile, decode_entries, encode_entry
+from collage.store.records import Checked, Fields, RecordError, check_records
+
+MAX_KEY = 200
+"""Characters of a key or a mark."""
+
+MAX_ERROR = 1e6
+"""Relative; a kernel with a greater error is invalid."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostLine:
+    """A line that says what a candidate costs."""
+
+    key: CostKey
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class VoidLine:
+    """A line that says that the key's cost with this mark does not hold."""
+
+    key: CostKey
+    mark: str
 
 
 class Costs(Protocol):
@@ -106,15 +130,20 @@ class CostTable:
         return self._costs.keys()
 
     def _refresh(self) -> None:
-        for entry in decode_lines(self._file.read_new()):
-            if entry is None:
-                self.corrupt += 1
-            else:
-                self._costs[entry[0]] = entry[1]
+        checked = decode_lines(self._file.read_new(), str(self.path))
+        self.corrupt += checked.damaged
+        for line in checked.values:
+            if isinstance(line, CostLine):
+                self._costs[line.key] = line.cost
 
 
 def encode_line(key: CostKey, cost: Cost) -> bytes:
     """Return the line of one cost, with its check and its end."""
+    return encode_entry(cost_entry(key, cost))
+
+
+def cost_entry(key: CostKey, cost: Cost) -> dict[str, Any]:
+    """Return the fields of one cost's line."""
     entry: dict[str, Any] = {"key": key, "build_s": cost.build_s}
     if cost.is_invalid:
         entry["reason"] = cost.reason
@@ -123,7 +152,7 @@ def encode_line(key: CostKey, cost: Cost) -> bytes:
         bounds = {"low": cost.low, "high": cost.high}
         entry |= {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
         entry |= {"error": cost.error} if cost.error else {}
-    return encode_entry(entry)
+    return entry
 
 
 def cost_mark(key: CostKey, cost: Cost) -> str:
@@ -131,50 +160,39 @@ def cost_mark(key: CostKey, cost: Cost) -> str:
     return encode_line(key, cost)[:8].decode()
 
 
-def void_line(key: CostKey, mark: str) -> bytes:
-    """Return the line that says that the key's cost with this mark does not hold."""
-    return encode_entry({"void": key, "mark": mark})
-
-
-def decode_voids(data: bytes) -> Iterator[tuple[CostKey, str]]:
-    """Iterate over the costs that do not hold, as keys and marks."""
-    for entry in decode_entries(data):
-        if entry is not None and "void" in entry:
-            yield CostKey(entry["void"]), str(entry["mark"])
-
-
 def environment_line(environment: Environment) -> bytes:
     """Return the line that says, for people, what the costs below it are true for."""
     return encode_entry({"environment": json.dumps(asdict(environment))})
 
 
-def decode_lines(data: bytes) -> Iterator[tuple[CostKey, Cost] | None]:
-    """Iterate over the costs in whole lines; None stands for a line that does not check."""
-    for entry in decode_entries(data):
-        if entry is None:
-            yield None
-        elif "key" in entry:
-            yield _keyed(entry)
+def decode_lines(
+    data: bytes, where: str, is_signed: Callable[[Mapping[str, Any]], bool] | None = None
+) -> Checked[CostLine | VoidLine]:
+    """Return what whole lines say; damaged ones are counted, and logged as lying at `where`."""
+    return check_records(decode_entries(data), {"void": _void, "key": _keyed}, where, is_signed)
 
 
-def _keyed(entry: dict[str, Any]) -> tuple[CostKey, Cost] | None:
-    try:
-        cost = _cost(entry)
-    except (ValueError, KeyError, TypeError):
-        return None
-    return None if cost.is_unknown else (CostKey(entry["key"]), cost)
+def _void(fields: Fields) -> VoidLine:
+    return VoidLine(CostKey(fields.text("void", most=MAX_KEY)), fields.text("mark", most=MAX_KEY))
 
 
-def _cost(entry: dict[str, Any]) -> Cost:
-    if "seconds" not in entry:
-        reason = entry["reason"]
-        return Cost(math.inf, math.inf, math.inf, (), str(reason), float(entry["build_s"]))
-    return Cost(
-        float(entry["seconds"]),
-        float(entry.get("low", math.nan)),
-        float(entry.get("high", math.nan)),
-        tuple(float(sample) for sample in entry["samples"]),
+def _keyed(fields: Fields) -> CostLine:
+    return CostLine(CostKey(fields.text("key", most=MAX_KEY)), _cost(fields))
+
+
+def _cost(fields: Fields) -> Cost:
+    build_s = fields.number("build_s", most=LONGEST_S)
+    if "seconds" not in fields.entry:
+        return Cost(math.inf, math.inf, math.inf, (), fields.text("reason"), build_s)
+    cost = Cost(
+        fields.number("seconds", None, SHORTEST_S, LONGEST_S),
+        fields.number("low", math.nan, SHORTEST_S, LONGEST_S),
+        fields.number("high", math.nan, SHORTEST_S, LONGEST_S),
+        fields.numbers("samples", SHORTEST_S, LONGEST_S),
         "",
-        float(entry["build_s"]),
-        float(entry.get("error", 0.0)),
+        build_s,
+        fields.number("error", 0.0, most=MAX_ERROR),
     )
+    if cost.low > cost.seconds or cost.high < cost.seconds:
+        raise RecordError("the cost lies outside of its own interval")
+    return cost

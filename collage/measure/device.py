@@ -24,9 +24,9 @@ from typing import Protocol
 
 import numpy as np
 
-from collage.cost.cost import Cost
+from collage.cost.cost import SHORTEST_S, Cost
 from collage.errors import MeasureError
-from collage.measure.timing import SHORTEST_S, Call, Limits, Timing, beaten, summary
+from collage.measure.timing import Call, Limits, Timing, beaten, summary
 
 Launch = Callable[[], object]
 BATCH = 8

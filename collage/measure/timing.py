@@ -29,10 +29,9 @@ from functools import cache
 
 import numpy as np
 
-from collage.cost.cost import Cost
+from collage.cost.cost import SHORTEST_S, Cost
 
 Call = Callable[..., object]
-SHORTEST_S = 1e-9
 CERTAIN = 6
 """Samples whose range holds the median with 95 %."""
 HOPELESS = 3.0

@@ -12,12 +12,13 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 from uuid import uuid4
 
+from collage.cost.cost import LONGEST_S
 from collage.errors import StoreError
 from collage.frontend.region import region_digest
 from collage.pipeline.session import Session
@@ -27,13 +28,21 @@ from collage.search.launches import predicted_s
 from collage.search.problem import Option, Plan
 from collage.search.worth import NamedPlan
 from collage.store.base import Store
+from collage.store.folder import flush_folder, make_folders, write_durably
+from collage.store.records import Fields, RecordError, parse_object, report_damage
 from collage.verify.latency import Latency
 
 ATTEMPTS = 10
 """Of writing a shared mark; whoever is overtaken that often leaves the others' mark as it is."""
 
+T = TypeVar("T")
+
 KNOWN_PLANS = 1
 """Plans that the next run assembles and compares again, besides the best one of one toolchain."""
+
+
+class _GoneError(RecordError):
+    """The mark is whole and names a candidate that there is not any more."""
 
 
 @dataclass(frozen=True)
@@ -65,36 +74,29 @@ class SearchMark:
 
     def gap_s(self) -> float | None:
         """Return how much a better plan could save, None when the search has not ended yet."""
-        try:
-            return float(self._read()["gap_s"])
-        except (ValueError, KeyError, TypeError):
-            return None
+        return self._read(lambda content: content.number("gap_s"), None)
 
     def tuned_s(self) -> float:
         """Return the time for tuning that was spent to its end, 0 when there was none."""
-        try:
-            return float(self._read()["tuned_s"])
-        except (ValueError, KeyError, TypeError):
-            return 0.0
+        return self._read(lambda content: content.number("tuned_s", most=LONGEST_S), 0.0)
 
     def plans(self, search: FunctionSearch) -> Sequence[NamedPlan]:
         """Return the remembered plans, predicted with the costs of now; maybe none."""
         known = {_option_key(option): option for option in search.enumerated.problem.ordered}
-        try:
-            return [_read(entry, known, search) for entry in self._read()["plans"]]
-        except (ValueError, KeyError, TypeError):
-            return ()
+
+        def read(content: Fields) -> Sequence[NamedPlan]:
+            return [_read(entry, known, search) for entry in content.items("plans")]
+
+        return self._read(read, ())
 
     def in_place(self, search: FunctionSearch) -> Sequence[Sighting]:
         """Return what was seen of the kernels in place when the remembered plans were compared."""
         known = {json.dumps(key): key for key in search.costs}
-        try:
-            return [
-                Sighting(known[json.dumps(key)], float(alone_s), float(in_place_s))
-                for key, alone_s, in_place_s in self._read()["in_place"]
-            ]
-        except (ValueError, KeyError, TypeError):
-            return ()
+
+        def read(content: Fields) -> Sequence[Sighting]:
+            return [_sighting(entry, known) for entry in content.items("in_place")]
+
+        return self._read(read, ())
 
     def write(
         self,
@@ -115,22 +117,30 @@ class SearchMark:
         text = json.dumps(facts)
         partial = self.path.with_suffix(f".{os.getpid()}")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(text)
+            make_folders(self.path.parent)
+            write_durably(partial, text.encode())
             partial.replace(self.path)
+            flush_folder(self.path.parent)
         except OSError as error:
             reason = f"the store cannot be written: {error.strerror}: {self.path}"
             raise StoreError(reason) from error
         if self.store is not None:
             self._share(self.store, text)
 
-    def _read(self) -> Any:
-        """Return the content: what machines share before what this one keeps."""
+    def _read(self, use: Callable[[Fields], T], absent: T) -> T:
+        """Use the content: what machines share before what this one keeps. `absent` where it is damaged."""
         shared = self.store.read(self._key) if self.store is not None else None
         try:
-            return json.loads(self.path.read_bytes() if shared is None else shared.data)
+            data = self.path.read_bytes() if shared is None else shared.data
         except OSError:
-            return None
+            return absent
+        try:
+            return use(Fields(parse_object(data, infinities=True)))
+        except _GoneError:
+            return absent
+        except RecordError as error:
+            report_damage(f"the checkpoint of the search {self.path.name}", [str(error)])
+            return absent
 
     def _share(self, store: Store, text: str) -> None:
         content = json.dumps({**json.loads(text), "token": uuid4().hex}).encode()
@@ -173,18 +183,38 @@ def _written(plan: NamedPlan) -> dict[str, object]:
     return {"name": plan.name, "single": plan.single, "options": options}
 
 
-def _read(
-    entry: Mapping[str, object], known: Mapping[str, Option], search: FunctionSearch
-) -> NamedPlan:
-    listed = entry["options"]
-    if not isinstance(listed, list):
-        raise TypeError("a plan is a list of options")
-    options = tuple(known[json.dumps(option)] for option in listed)
+def _read(entry: object, known: Mapping[str, Option], search: FunctionSearch) -> NamedPlan:
+    plan_fields = _object(entry)
+    options = tuple(_known(option, known) for option in plan_fields.items("options"))
     plan = Plan(options, 0.0)
     expected_s = predicted_s(search.enumerated.problem, search.costs, plan)
-    return NamedPlan(
-        str(entry["name"]), replace(plan, predicted_s=expected_s), str(entry["single"])
+    named = replace(plan, predicted_s=expected_s)
+    return NamedPlan(plan_fields.text("name"), named, plan_fields.text("single"))
+
+
+def _sighting(entry: object, known: Mapping[str, Hashable]) -> Sighting:
+    if not isinstance(entry, list) or len(entry) != 3:
+        raise RecordError("what was seen in place is not a key with two costs")
+    seconds = Fields({"alone_s": entry[1], "in_place_s": entry[2]})
+    return Sighting(
+        _known(entry[0], known),
+        seconds.number("alone_s", most=LONGEST_S),
+        seconds.number("in_place_s", most=LONGEST_S),
     )
+
+
+def _object(entry: object) -> Fields:
+    if not isinstance(entry, dict):
+        raise RecordError("a plan is no object")
+    return Fields(entry)
+
+
+def _known(value: object, known: Mapping[str, T]) -> T:
+    """Return what a value of the record names. RecordError where it is not there any more."""
+    try:
+        return known[json.dumps(value)]
+    except (KeyError, RecursionError):
+        raise _GoneError("it names what is no longer there") from None
 
 
 def _option_key(option: Option) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from collage.backends.registry import names_on
 from collage.cost import Environment
@@ -20,7 +20,7 @@ from collage.errors import StoreError
 from collage.frontend.load import external_files
 from collage.options import EFFORTS, DeviceName, Options
 from collage.store.base import BlobDigest, Store
-from collage.store.blobs import fetch_blob, put_blob, read_checked
+from collage.store.blobs import fetch_blob, keep_blobs, put_blob, read_checked, trash_key
 
 _NORMAL = EFFORTS["normal"]
 
@@ -166,13 +166,12 @@ def submit(
         StoreError: the store fails.
     """
     options = options or RequestOptions()
-    external = {
-        file.relative_to(path.parent).as_posix(): put_blob(store, file)
-        for file in external_files(path)
-    }
+    files = {file: put_blob(store, file) for file in external_files(path)}
+    external = {file.relative_to(path.parent).as_posix(): one for file, one in files.items()}
+    files[path] = put_blob(store, path)
     request = CompileRequest(
         name=name or path.stem,
-        model=put_blob(store, path),
+        model=files[path],
         external=external,
         environment=environment,
         threads=threads,
@@ -180,15 +179,23 @@ def submit(
         options=options.model_copy(update={"backends": names_on(options.backends, device)}),
     )
     store.create(_key(request.digest), request.text)
+    keep_blobs(store, {digest: file for file, digest in files.items()})
     return request
 
 
 def read_request(store: Store, digest: str) -> CompileRequest:
     """Return the request. Raises StoreError where it is absent or damaged."""
-    data = read_checked(store, _key(digest), digest)
+    key = _key(digest)
+    data = read_checked(store, key, digest) or read_checked(store, trash_key(key), digest)
     if data is None:
         raise StoreError(f"the store {store.url} has no request {digest}; submit the model again")
-    return CompileRequest.model_validate_json(data)
+    try:
+        return CompileRequest.model_validate_json(data)
+    except ValidationError as error:
+        raise StoreError(
+            f"the request {digest} in the store {store.url} is none of this version of Collage; "
+            "submit the model again"
+        ) from error
 
 
 def fetch_model(store: Store, request: CompileRequest, folder: Path) -> Path:

@@ -18,6 +18,7 @@ from collage.options import Options
 from collage.report.terminal import Progress
 from collage.store import open_store
 from collage.store.base import Store
+from collage.store.prune import prune_cache
 from collage.store.scratch import scratch_folder
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -119,6 +120,7 @@ def open_session(
         backends = available_backends(options.backends, options.device)
     if not backends:
         raise OptionError("no backend is available; `collage backends` says why")
+    prune_cache(options.store_dir)
     store = None if options.store is None else open_store(options.store)
     local = CostTable(options.store_dir)
     table = local if store is None else SharedCostTable(store, local, time.monotonic)

@@ -21,6 +21,7 @@ from collage.errors import ModelError, OptionError, RegistryError, StoreError
 from collage.registry.base import ModelVersion, VersionStatus, from_tags, to_tags
 from collage.store import Store, Version
 from collage.store.blobs import digest_of
+from collage.store.records import RecordError, parse_object
 
 MODEL = "model.onnx"
 _VERSION, _STATUS, _ALIASES = "version.json", "status.json", "aliases"
@@ -175,12 +176,11 @@ class FileRegistry:
         if found is None:
             return {}, None
         try:
-            fields = json.loads(found.data)
-        except ValueError:
-            fields = None
-        if not isinstance(fields, dict):
-            raise RegistryError(f"{key} in {self.url} is no JSON object; repair or delete it")
-        return fields, found.version
+            return parse_object(found.data), found.version
+        except RecordError as error:
+            raise RegistryError(
+                f"{key} in {self.url} is no JSON object: {error}; repair or delete it"
+            ) from error
 
     def _swap(self, key: str, fields: Mapping[str, str]) -> None:
         for _ in range(_ATTEMPTS):

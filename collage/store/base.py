@@ -19,6 +19,7 @@ wins and the others are told. Hence this protocol, which a folder and S3 both im
     results/<request>/<node>.json      what a request came to             swap
     answers/<token>.json               of a pod that was asked something  create
     probe/<token>                      of the check at start-up           both
+    trash/<key>                        what was removed, for a day        copy
 
 An object is there whole or not at all. The digests are checked one level up (`collage.store.blobs`),
 once for both implementations, and so is what the kinds mean; nothing here knows what a bundle is.
@@ -41,6 +42,14 @@ Version = NewType("Version", str)
 Source = bytes | Path
 """Content in memory, or a file whose content must not change meanwhile."""
 
+_HASH = "[0-9a-f]{64}"
+_NAMED = "[A-Za-z0-9_-][A-Za-z0-9_./-]*"
+_LAYOUT = re.compile(
+    rf"(trash/)?(blobs/[0-9a-f]{{2}}/{_HASH}|(bundles|requests)/{_HASH}\.json)"
+    rf"|signatures/{_HASH}/{_NAMED}|(costs|tuning|shards|kernels)/({_HASH}|any)/{_HASH}\.jsonl"
+    rf"|aliases/{_NAMED}\.json|searches/{_HASH}\.json|results/{_HASH}/{_HASH}\.json"
+    r"|answers/[0-9a-f]{32}\.json|probe/[0-9a-f]{32}"
+)
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 MAX_KEY_LENGTH = 800
 """S3 allows 1024 bytes with the store's prefix."""
@@ -96,6 +105,10 @@ class Store(Protocol):
         """
         ...
 
+    def copy(self, key: str, other: str) -> bool:
+        """Let the immutable object `other` be what `key` is, and young; return False where there is none."""
+        ...
+
     def stat(self, key: str) -> Entry | None:
         """Return the object's size and age, or None where there is none."""
         ...
@@ -111,6 +124,11 @@ class Store(Protocol):
     def remove_partial(self, older_s: float, dry_run: bool) -> list[str]:
         """Remove what killed writers left and no reader sees; return what it is, in words."""
         ...
+
+
+def is_ours(key: str) -> bool:
+    """Tell whether Collage writes objects under such a key: a bucket's root may hold others' as well."""
+    return _LAYOUT.fullmatch(key) is not None
 
 
 def check_key(key: str) -> str:

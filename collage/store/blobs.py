@@ -8,11 +8,13 @@ bad network is more frequent than a bad disk.
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from collage.errors import DamagedError, StoreError
 from collage.store.base import BlobDigest, Source, Store
 from collage.store.folder import file_explained
+from collage.store.records import RecordError, parse_object
 
 READS = 3
 """How often content is read before a wrong digest is believed to be what is stored."""
@@ -53,10 +55,28 @@ def put_blob(store: Store, source: Source) -> BlobDigest:
     return digest
 
 
+def keep_blobs(store: Store, files: Mapping[BlobDigest, Path]) -> None:
+    """Put the blobs that are not there any more, after the record that names them was written.
+
+    With this, a sweep (`collage.store.gc`) that began before that record was there takes nothing from it.
+    """
+    for digest, file in files.items():
+        if store.stat(blob_key(digest)) is None:
+            put_blob(store, file)
+
+
+def trash_key(key: str) -> str:
+    """Where a sweep moves the blob or manifest that lies under `key`; readers look there too."""
+    return f"trash/{key}"
+
+
 def get_blob(store: Store, digest: BlobDigest) -> bytes:
     """Return the blob. Raises StoreError when it is absent or is not what was stored."""
     key = blob_key(digest)
-    return found if (found := read_checked(store, key, digest)) is not None else _absent(store, key)
+    for place in (key, trash_key(key)):
+        if (found := read_checked(store, place, digest)) is not None:
+            return found
+    return _absent(store, key)
 
 
 def fetch_blob(store: Store, digest: BlobDigest, file: Path) -> None:
@@ -64,7 +84,7 @@ def fetch_blob(store: Store, digest: BlobDigest, file: Path) -> None:
     key = blob_key(digest)
     try:
         for _ in range(READS):
-            if not store.download(key, file):
+            if not (store.download(key, file) or store.download(trash_key(key), file)):
                 _absent(store, key)
             with file_explained(file):
                 found = digest_of(file)
@@ -99,8 +119,12 @@ def unseal(data: bytes) -> dict[str, str | None] | None:
     digest, _, text = data.removesuffix(b"\n").partition(b" ")
     if digest_of(text).encode() != digest:
         return None
-    fields = json.loads(text)
-    return fields if isinstance(fields, dict) else None
+    try:
+        fields = parse_object(text)
+    except RecordError:
+        return None
+    fits = all(value is None or isinstance(value, str) for value in fields.values())
+    return fields if fits else None
 
 
 def _put_file(store: Store, file: Path) -> BlobDigest:

@@ -5,11 +5,17 @@ digest, so that what is fetched is, bit by bit, what was published, and the same
 many is there once. A bundle without its manifest does not exist, whatever blobs a killed publisher
 left (`collage gc` takes those after a day).
 
+Whoever makes a reference writes it first and then looks whether what it names is (still) there; whoever
+removes something removes it first and then looks whether a reference has come. Objects of a store are
+linearisable, so of any two at once one sees the other: the publisher sends a blob again (`keep_blobs`), the
+alias is put back (`assign_alias`), the sweep restores what it moved (`collage.store.gc`), the manifest is
+published again (`unpublish_bundle`). What is removed lies in the trash for a day, where readers find it; so
+one that is killed between its two steps leaves no alias whose bundle cannot be read.
+
 Only the runtime's reader of manifests is used here: fetching needs no compiler and no pydantic.
 """
 
 import functools
-import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +34,28 @@ from collage.runtime.signature import (
     verified_statement,
 )
 from collage.runtime.trust import TrustedKeys
-from collage.store.aliases import AliasSigning, list_aliases, move_alias, read_record
+from collage.store.aliases import (
+    AliasRecord,
+    AliasSigning,
+    list_aliases,
+    move_alias,
+    read_record,
+    remove_alias,
+)
 from collage.store.base import BlobDigest, Store
-from collage.store.blobs import blob_key, digest_of, fetch_blob, is_digest, put_blob, read_checked
+from collage.store.blobs import (
+    blob_key,
+    digest_of,
+    fetch_blob,
+    is_digest,
+    keep_blobs,
+    put_blob,
+    read_checked,
+    trash_key,
+)
 from collage.store.cache import BundleCache
 from collage.store.folder import check_output, replace_folder, write_durably
+from collage.store.records import parse_object
 from collage.store.scratch import scratch_folder
 from collage.store.seen import Verification, check_newest
 from collage.store.statement import SignedModel, sign_bundle, signed_statement
@@ -89,7 +112,7 @@ def publish_bundle(
     for file in sorted(filter(lambda one: is_statement(one.name), folder.iterdir())):
         store.create(f"{_SIGNATURES}{digest}/{file.name}", file)
     store.create(bundle_key(digest), data)
-    _send_swept(store, folder, files)
+    keep_blobs(store, {one: folder / name for name, one in files.items()})
     by = signing.aliases if signing else None
     moved = [name for name in aliases if assign_alias(store, name, digest, signing=by)]
     return PublishedBundle(digest, tuple(moved))
@@ -111,17 +134,38 @@ def assign_alias(
 
     Raises:
         BundleError: `signing`, and no trusted key signed the bundle for a model that the name is of.
-        StoreError: the alias stands for another bundle than `expected`, or the store fails.
+        StoreError: the bundle is not there, or was unpublished meanwhile (then the alias is put back);
+            the alias stands for another bundle than `expected`; or the store fails.
     """
-    if signing is None:
-        return move_alias(store, name, bundle, expected)
+    _require_bundle(store, bundle)
+    model = _model_for(store, name, bundle, signing) if signing else ""
+    before = _standing(store, name, signing)
+    moved = move_alias(store, name, bundle, expected, signing=signing, model=model)
+    try:
+        _require_bundle(store, bundle)
+    except StoreError:
+        if moved and before and before.bundle and before.bundle != bundle:
+            move_alias(store, name, before.bundle, bundle, signing=signing, model=before.model)
+        elif moved:
+            remove_alias(store, name, bundle, signing=signing)
+        raise
+    return moved
 
+
+def _model_for(store: Store, name: str, bundle: BlobDigest, signing: AliasSigning) -> str:
     def refusal(one: Statement) -> str:
         known = is_alias_of(name, one.model)
         return "" if known else f"it is of the model {one.model!r}, and the alias is {name!r}"
 
-    found = _published_statement(store, bundle, signing.keys, refusal)
-    return move_alias(store, name, bundle, expected, signing=signing, model=found.model)
+    return _published_statement(store, bundle, signing.keys, refusal).model
+
+
+def _standing(store: Store, name: str, signing: AliasSigning | None) -> AliasRecord | None:
+    """What may be put back: with `signing`, nothing that no trusted key signed."""
+    try:
+        return read_record(store, name, signing.keys if signing else None)
+    except BundleError:
+        return None
 
 
 def sign_published(store: Store, bundle: BlobDigest, signing: BundleSigning) -> None:
@@ -204,22 +248,22 @@ def fetch_bundle(
 
 
 def unpublish_bundle(store: Store, digest: BlobDigest) -> None:
-    """Remove a bundle's manifest and signatures; its files are garbage then, for `collect_garbage`.
+    """Move a bundle's manifest to the trash; it and its files are garbage then, for `collect_garbage`.
 
     Raises:
         StoreError: there is no such bundle, or an alias stands for it (also when one was moved to it
             meanwhile: then the bundle is put back).
     """
+    _require_bundle(store, digest)
     data = read_bundle(store, digest)
     _refuse_alias(store, digest)
+    store.create(trash_key(bundle_key(digest)), data)
     store.delete(bundle_key(digest))
     try:
         _refuse_alias(store, digest)
     except StoreError:
         store.create(bundle_key(digest), data)
         raise
-    for entry in list(store.entries(f"{_SIGNATURES}{digest}/")):
-        store.delete(entry.key)
 
 
 def find_bundle(store: Store, name: str, verification: Verification | None = None) -> BlobDigest:
@@ -261,20 +305,23 @@ def _other_than(model: str) -> Callable[[Statement], str]:
 def read_bundle(store: Store, digest: BlobDigest) -> bytes:
     """Return the manifest with this digest. Raises StoreError when it is absent or damaged."""
     blob_key(digest)
-    data = read_checked(store, bundle_key(digest), digest)
-    if data is None:
-        raise StoreError(f"the store {store.url} has no bundle {digest}; publish it there")
-    return data
+    for key in (bundle_key(digest), trash_key(bundle_key(digest))):
+        if (data := read_checked(store, key, digest)) is not None:
+            return data
+    raise _no_bundle(store, digest)
 
 
-def list_bundles(store: Store) -> Iterator[BlobDigest]:
+def list_bundles(store: Store, folder: str = "") -> Iterator[BlobDigest]:
     """Iterate over the digests of all manifests.
+
+    Args:
+        folder: `trash/` lists those that are unpublished and still there.
 
     Raises:
         StoreError: something else lies among them: better no answer than one that misses a bundle.
     """
-    for entry in store.entries(_FOLDER):
-        name = entry.key.removeprefix(_FOLDER).removesuffix(".json")
+    for entry in store.entries(f"{folder}{_FOLDER}"):
+        name = entry.key.removeprefix(f"{folder}{_FOLDER}").removesuffix(".json")
         if not is_digest(name):
             raise StoreError(
                 f"{entry.key} in the store {store.url} is no manifest; move it elsewhere"
@@ -285,7 +332,7 @@ def list_bundles(store: Store) -> Iterator[BlobDigest]:
 def bundle_files(manifest: bytes) -> dict[str, BlobDigest]:
     """Return name and digest of every file. Raises BundleError for a manifest that is none."""
     try:
-        files = json.loads(manifest)["files"]
+        files = parse_object(manifest)["files"]
         for name, digest in files.items():
             if not _FILE.fullmatch(name) or name == MANIFEST or not is_digest(digest):
                 raise ValueError(f"the file {name!r}")
@@ -294,6 +341,17 @@ def bundle_files(manifest: bytes) -> dict[str, BlobDigest]:
         raise BundleError(
             f"a bundle's manifest lacks or garbles {error}; publish it again"
         ) from error
+
+
+def _require_bundle(store: Store, digest: BlobDigest) -> None:
+    """Raise StoreError unless the manifest is where it is published: in the trash it is about to go."""
+    blob_key(digest)
+    if store.stat(bundle_key(digest)) is None:
+        raise _no_bundle(store, digest)
+
+
+def _no_bundle(store: Store, digest: BlobDigest) -> StoreError:
+    return StoreError(f"the store {store.url} has no bundle {digest}; publish it there")
 
 
 def _refuse_alias(store: Store, digest: BlobDigest) -> None:
@@ -324,13 +382,6 @@ def _verified(
         return verified_statement(lambda name: (folder / name).read_bytes(), names, keys, refusal)
     except BundleError as error:
         raise BundleError(f"{what}: {error}") from None
-
-
-def _send_swept(store: Store, folder: Path, files: dict[str, BlobDigest]) -> None:
-    """A sweep that marked before the manifest was there may have taken a file since."""
-    for name, digest in files.items():
-        if store.stat(blob_key(digest)) is None:
-            _send(store, folder / name, digest)
 
 
 def _send(store: Store, file: Path, digest: BlobDigest) -> None:

@@ -1,7 +1,13 @@
 """The store in a local folder: a key is a path.
 
 Every file is written beside its place, flushed to disk, and renamed: a killed process or a full disk
-leaves at most a file under `tmp/`, which the next store that opens the folder deletes after a day.
+leaves at most a file under `tmp/`, which the next store that opens the folder deletes after a day. New
+folders are flushed too: a name in a folder that is not on disk is not either.
+
+Several users may share a store: what is made in it has the mode of its root (files without the right to
+execute), and its group where the root is setgid: `chmod 2770` and `chgrp` of the root, once, are enough
+whatever the users' umask.
+
 Swaps exclude each other by a lock on the file `lock` (the kernel drops it when its holder dies); the
 version of a pointer is the digest of its content.
 """
@@ -10,19 +16,21 @@ import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+from uuid import uuid4
 
 from collage.errors import StoreError
 from collage.store.base import Entry, Found, Source, Version, check_key
-from collage.store.folder import file_explained, flush_folder
+from collage.store.folder import file_explained, flush_folder, make_folders
 
 _STALE_S = 24 * 3600.0
 _PARTIAL = "object-"
+_NOT_EXECUTABLE = 0o666
 
 
 class DirectoryStore:
@@ -37,6 +45,7 @@ class DirectoryStore:
     def __init__(self, root: Path) -> None:
         """Open the store; nothing is created before the first write."""
         self.root = root
+        self._flushed: set[Path] = set()
         self.remove_partial(_STALE_S, dry_run=False)
 
     @property
@@ -66,10 +75,11 @@ class DirectoryStore:
     def create(self, key: str, source: Source) -> None:
         path = self._path(key)
         with self._explained("write", path):
-            if _is_same(path, source):
-                os.utime(path)
-            else:  # also where it is damaged: whoever holds the right content repairs the store
+            if not (_is_same(path, source) and _touch(path)):
+                # also where it is damaged: whoever holds the right content repairs the store
                 self._write(path, source)
+            else:
+                self._flush(path.parent)  # whoever wrote it may not have come to that yet
 
     def swap(self, key: str, data: bytes, version: Version | None) -> bool:
         path = self._path(key)
@@ -82,6 +92,17 @@ class DirectoryStore:
                 return False
             self._write(path, data)
             return True
+
+    def copy(self, key: str, other: str) -> bool:
+        path, target = self._path(key), self._path(other)
+        with self._explained("write", target):
+            try:
+                stream = path.open("rb")
+            except FileNotFoundError:
+                return False
+            with stream:
+                self._write(target, stream)
+        return True
 
     def stat(self, key: str) -> Entry | None:
         path = self._path(key)
@@ -127,13 +148,15 @@ class DirectoryStore:
         age_s = max(0.0, time.time() - found.st_mtime)
         return Entry(path.relative_to(self.root).as_posix(), found.st_size, age_s)
 
-    def _write(self, path: Path, source: Source) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        (self.root / "tmp").mkdir(exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=_PARTIAL, dir=self.root / "tmp")
-        temporary = Path(name)
+    def _write(self, path: Path, source: Source | BinaryIO) -> None:
+        mode = self._mode()
+        make_folders(path.parent, mode)
+        make_folders(self.root / "tmp", mode)
+        temporary = self.root / "tmp" / f"{_PARTIAL}{uuid4().hex}"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(handle, "wb") as stream:
+                os.fchmod(handle, mode & _NOT_EXECUTABLE)
                 _copy(source, stream)
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -141,13 +164,28 @@ class DirectoryStore:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        flush_folder(path.parent)
+        self._flush(path.parent)
+
+    def _flush(self, folder: Path) -> None:
+        """Let the names in a folder be on disk, and once a process those of the folders above."""
+        flush_folder(folder)
+        while folder not in self._flushed and folder != self.root:
+            self._flushed.add(folder)
+            folder = folder.parent
+            flush_folder(folder)
+
+    def _mode(self) -> int:
+        """Return the mode of folders in the store: the root's, which is made where it is missing."""
+        make_folders(self.root)
+        return stat.S_IMODE(self.root.stat().st_mode)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self.root.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        mode = self._mode() & _NOT_EXECUTABLE
+        file = os.open(self.root / "lock", os.O_RDONLY | os.O_CREAT, mode)  # others' needs no more
         try:
+            if os.fstat(file).st_uid == os.geteuid():
+                os.fchmod(file, mode)
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
         finally:
@@ -172,6 +210,15 @@ def _version(data: bytes) -> Version:
     return Version(hashlib.sha256(data).hexdigest())
 
 
+def _touch(path: Path) -> bool:
+    """Make a file young; return False where that is for its owner alone."""
+    try:
+        os.utime(path)
+    except PermissionError:
+        return False
+    return True
+
+
 def _is_same(path: Path, source: Source) -> bool:
     try:
         if isinstance(source, bytes):
@@ -185,9 +232,11 @@ def _is_same(path: Path, source: Source) -> bool:
         return False
 
 
-def _copy(source: Source, stream: BinaryIO) -> None:
+def _copy(source: Source | BinaryIO, stream: BinaryIO) -> None:
     if isinstance(source, bytes):
         stream.write(source)
-    else:
+    elif isinstance(source, Path):
         with source.open("rb") as content:
             shutil.copyfileobj(content, stream, 1 << 20)
+    else:
+        shutil.copyfileobj(source, stream, 1 << 20)

@@ -36,13 +36,17 @@ def replace_folder(partial: Path, output: Path, scratch: Path) -> None:
 
     What was there is in `scratch` afterwards. The two change places in one step, so that whoever looks,
     and whoever is killed, finds the old folder or the new one. A file system without such a step (NFS,
-    some overlays) gets two renames, between which there is neither.
+    some overlays) gets two renames, between which there is neither. All of `partial` is on disk before that,
+    and its new name when this returns.
     """
+    flush_tree(partial)
     if output.exists():
-        if exchange(partial, output):
-            return
-        output.rename(scratch / "old")
-    partial.rename(output)
+        if not exchange(partial, output):
+            output.rename(scratch / "old")
+            partial.rename(output)
+    else:
+        partial.rename(output)
+    flush_folder(output.parent)
 
 
 def exchange(one: Path, other: Path) -> bool:
@@ -71,12 +75,44 @@ def write_durably(file: Path, data: bytes) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Let the names in `folder` be on disk."""
+    """Let the names in `folder` be on disk (or the content, of a file)."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def flush_tree(folder: Path) -> None:
+    """Let all files and folders below `folder`, and it, be on disk."""
+    for above, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            flush_folder(Path(above, name))
+        flush_folder(Path(above))
+
+
+def make_folders(folder: Path, mode: int | None = None) -> None:
+    """Make the folder and those above that are missing; their names are on disk when this returns.
+
+    Args:
+        mode: of new ones; None leaves it to the umask.
+    """
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        if folder == folder.parent:
+            break
+        folder = folder.parent
+    for one in reversed(missing):
+        try:
+            one.mkdir()
+        except FileExistsError:
+            if not one.is_dir():
+                raise
+        else:
+            if mode is not None:
+                one.chmod(mode)
+        flush_folder(one.parent)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from collage.store.folder import make_folders
+
 
 @contextmanager
 def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
@@ -20,7 +22,7 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
     Raises:
         OSError: `parent` cannot be written.
     """
-    parent.mkdir(parents=True, exist_ok=True)
+    make_folders(parent)
     _remove_abandoned(parent, prefix)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))

@@ -8,23 +8,32 @@ records of other workloads.
 
     {"workload": ..., "trace": [...], "latency_s": ..., "trial_s": ..., "toolchain": ...}
 
+A trace that says more than a schedule may is refused where it is read, and again where it is applied
+(`collage.backends.tvm.trace_check`): it counts as a damaged record, which is a miss. In the shared store
+records are signed (`collage.store.record_keys`), and what is not signed is a miss too.
+
 `latency_s` is absent for a trial that failed, with the reason. A record without a trace says why no
 trial of its workload can follow: TVM crashed or hung, or there are no more schedules.
 """
 
+import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NewType
 
+from collage.backends.tvm.trace_check import check_trace
 from collage.cost import Environment
 from collage.cost.batches import Batches
-from collage.cost.lines import LineFile, decode_entries, encode_entry
+from collage.cost.cost import LONGEST_S, SHORTEST_S
+from collage.cost.lines import LineFile, dated, decode_entries, encode_entry
 from collage.cost.table import environment_line
 from collage.store.base import Store
+from collage.store.record_keys import RecordKeys, record_keys
+from collage.store.records import Fields, check_records
 
 WorkloadDigest = NewType("WorkloadDigest", str)
 """SHA-256 hex of a region's structure and the toolchain that makes kernels of it."""
@@ -73,6 +82,7 @@ class TuningRecords:
         environment: Environment,
         store: Store | None = None,
         clock: Callable[[], float] = lambda: 0.0,
+        keys: RecordKeys | None = None,
     ) -> None:
         """Open the records; nothing is created before the first one.
 
@@ -81,12 +91,15 @@ class TuningRecords:
             environment: of the machine that runs the trials.
             store: that other machines share.
             clock: monotonic seconds; needed with `store`.
+            keys: of those whose records of the shared store are used; None are `record_keys(root)`.
         """
-        self._corrupt = 0
+        self._corrupt = self.unsigned = 0
+        self._store = store
         self._head = environment_line(environment)
         self._file = LineFile(root / "tuning" / f"{environment.digest}.jsonl", "tuning records")
-        prefix = f"tuning/{environment.digest}/"
-        self._batches = Batches(store, prefix, self._head, clock) if store else None
+        self._root, self._given_keys = root, keys
+        self._place = f"tuning/{environment.digest}/"
+        self._batches = Batches(store, self._place, self._head, clock) if store else None
         self._found: dict[WorkloadDigest, dict[str, TuningRecord]] = {}
 
     @property
@@ -100,11 +113,11 @@ class TuningRecords:
         Raises:
             StoreError: the disk is full, or the store does not take the records.
         """
-        line = encode_entry(_entry(record, toolchain))
-        self._file.append(line, self._head)
+        entry = _entry(record, toolchain)
+        self._file.append(encode_entry(entry), self._head)
         self._take(record)
         if self._batches:
-            self._batches.add(line)
+            self._batches.add(encode_entry(self._keys.signed(dated(entry), self._place)))
 
     def of(self, workload: WorkloadDigest) -> tuple[TuningRecord, ...]:
         """Return the workload's trials, the best first, failed ones last."""
@@ -129,22 +142,25 @@ class TuningRecords:
             self._batches.flush()
 
     def _refresh(self) -> None:
-        self._read(self._file.read_new())
-        if self._batches:
+        self._read(self._file.read_new(), str(self._file.path), None)
+        if self._batches and self._store:
             for data in self._batches.read_new():
-                self._read(data)
+                self._read(data, f"{self._store.url}, tuning records", self._is_signed)
 
-    def _read(self, data: bytes) -> None:
-        for entry in decode_entries(data):
-            if entry is None:
-                self._corrupt += 1
-            elif "workload" in entry:
-                self._take_all(_record(entry))
+    @functools.cached_property
+    def _keys(self) -> RecordKeys:
+        return self._given_keys or record_keys(self._root)
 
-    def _take_all(self, records: Iterable[TuningRecord]) -> None:
-        found = list(records)
-        self._corrupt += not found
-        for record in found:
+    def _is_signed(self, entry: Mapping[str, object]) -> bool:
+        return self._keys.accepts(entry, self._place)
+
+    def _read(
+        self, data: bytes, where: str, is_signed: Callable[[Mapping[str, object]], bool] | None
+    ) -> None:
+        checked = check_records(decode_entries(data), {"workload": _record}, where, is_signed)
+        self._corrupt += checked.damaged
+        self.unsigned += checked.unsigned
+        for record in checked.values:
             self._take(record)
 
     def _take(self, record: TuningRecord) -> None:
@@ -167,16 +183,12 @@ def _entry(record: TuningRecord, toolchain: str) -> dict[str, Any]:
     return entry | {"reason": record.reason}
 
 
-def _record(entry: dict[str, Any]) -> list[TuningRecord]:
-    """Return the record of an entry; nothing where the entry is none."""
-    try:
-        trace = entry["trace"]
-        text = "" if trace is None else json.dumps(trace, separators=(",", ":"))
-        latency_s = float(entry.get("latency_s", math.inf))
-        if not latency_s > 0:
-            return []
-        workload = WorkloadDigest(str(entry["workload"]))
-        reason = str(entry.get("reason", ""))
-        return [TuningRecord(workload, text, latency_s, float(entry["trial_s"]), reason)]
-    except (ValueError, KeyError, TypeError):
-        return []
+def _record(fields: Fields) -> TuningRecord:
+    trace = fields.value("trace")
+    return TuningRecord(
+        WorkloadDigest(fields.digest("workload")),
+        "" if trace is None else json.dumps(check_trace(trace), separators=(",", ":")),
+        fields.number("latency_s", math.inf, SHORTEST_S),
+        fields.number("trial_s", most=LONGEST_S),
+        fields.text("reason", ""),
+    )

@@ -8,13 +8,14 @@ import json
 from collections.abc import Sequence
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule import schedule_rule as rules
 
 from collage.backends.tvm.lower import SYMBOL
-from collage.backends.tvm.tuned import unscheduled
+from collage.backends.tvm.trace_check import LONGEST_VECTOR, MOST_UNROLLED
+from collage.backends.tvm.tuned import replay, unscheduled
 from collage.backends.tvm_cuda.schedule import target_of
 from collage.tuning.cost_model import KernelRidge
 
@@ -24,9 +25,7 @@ UNLIMITED = 1 << 30
 ROUNDS_IN_VAIN = 2
 PATIENCE = 20
 """Populations drawn until enough of them fit the device: few tilings of a small product fill a warp."""
-LONGEST_VECTOR = 64
-UNROLLED = (0, 16, 64)
-"""Steps of loops that may be unrolled; TVM's 512 takes LLVM seconds to compile."""
+UNROLLED = (0, 16, MOST_UNROLLED)
 WITHOUT_ASYNC = "sm_75"
 """What TVM is told to search for on any GPU: for later ones it adds pipelines of asynchronous copies, of
 which its default passes generate the waiting but not the copies. What is drawn is compiled for the GPU."""
@@ -131,11 +130,10 @@ class TraceSearch:
     def _remember(self, known: Sequence[tuple[str, float]]) -> None:
         candidates, seconds = [], []
         for trace, latency_s in known:
-            plan = s_tir.Schedule(self._module, error_render_level="fast")
             try:
-                s_tir.schedule.Trace.apply_json_to_schedule(json.loads(trace), plan)
+                plan = replay(trace, self._module)
             except Exception:
-                # Another version of the rules wrote it: nothing to go on from.
+                # Another version of the rules wrote it, or nobody here: nothing to go on from.
                 continue
             candidates.append(ms.MeasureCandidate(plan, self._arguments))
             seconds.append(latency_s)

@@ -12,11 +12,11 @@ from collage.cluster.api import Jobs
 from collage.cluster.environments import MeasuringEnvironment
 from collage.cluster.settings import ClusterSettings
 from collage.cluster.site import ClusterSite
-from collage.cost.table import decode_lines
 from collage.measure.sweep import Sweep
 from collage.measure.work_key import WorkKeys
 from collage.pipeline.request import RequestOptions, submit
 from collage.store import open_store
+from tests.cost.batch_lines import KEY, cost_lines
 from tests.pipeline.test_compile import small_model
 from tests.servers import fixtures
 from tests.servers.node import Node
@@ -30,6 +30,12 @@ IMAGES = {
 NO_SWEEP = Sweep(0)
 _namespaces = itertools.count(1)
 plane = fixtures.plane
+
+
+@pytest.fixture(autouse=True)
+def record_key(monkeypatch):
+    """The key that the controller and its pods share; those find it in their Secret."""
+    monkeypatch.setenv("COLLAGE_RECORD_KEY", KEY)
 
 
 @pytest.fixture(scope="package")
@@ -55,6 +61,7 @@ def namespace(plane):
             "AWS_ACCESS_KEY_ID": versitygw.ACCESS,
             "AWS_SECRET_ACCESS_KEY": versitygw.SECRET,
             "AWS_EC2_METADATA_DISABLED": "true",
+            "COLLAGE_RECORD_KEY": KEY,
         },
     }
     with plane.client() as api:
@@ -119,7 +126,7 @@ def measured(store, environment=None):
     """
     counts = Counter()
     for entry in store.entries("costs/"):
-        counts.update(line[0] for line in decode_lines(store.read(entry.key).data) if line)
+        counts.update(line.key for line in cost_lines(store.read(entry.key).data))
     if environment is not None:
         del counts[WorkKeys([], [], environment, NO_SWEEP).boundary]
     return counts

@@ -14,6 +14,7 @@ from collage.cluster.shards import Batch, ShardWork
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.store import open_store
 from collage.store.blobs import put_blob
+from tests.cost.batch_lines import KEYS
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "a GPU", "cuda-cold-1")
 WORKS = tuple(
@@ -33,14 +34,14 @@ def shard(store, tmp_path):
     table = SharedCostTable(store, CostTable(tmp_path / "mine", ENVIRONMENT), time.monotonic)
     return SimpleNamespace(
         store=store, works=WORKS, batch=SimpleNamespace(function="main"), table=table,
-        kernels=KernelIndex(store, ENVIRONMENT),
+        kernels=KernelIndex(store, ENVIRONMENT, KEYS),
     )  # fmt: skip
 
 
 @pytest.fixture
 def builder(store, tmp_path):
     """The kernels as another machine sees and puts them."""
-    made = KernelIndex(store, ENVIRONMENT)
+    made = KernelIndex(store, ENVIRONMENT, KEYS)
 
     def put(works):
         for one in works:

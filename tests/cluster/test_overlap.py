@@ -15,10 +15,10 @@ from collage.cluster.sender import SearchTask
 from collage.cluster.settings import ClusterSettings
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.shared import costs_prefix
-from collage.cost.table import encode_line
 from collage.measure.work import Work
 from collage.store import open_store
 from tests.cluster.conftest import named_keys
+from tests.cost.batch_lines import KEYS, signed_cost
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "a GPU", "cuda-cold-1")
 BACKENDS = {"tvm-cuda": "tvm-cuda 1"}
@@ -43,7 +43,7 @@ class PlayedCluster:
 
     def __post_init__(self):
         self._jobs, self._events, self._built = {}, [], {}
-        self._kernels = KernelIndex(self.store, ENVIRONMENT)
+        self._kernels = KernelIndex(self.store, ENVIRONMENT, KEYS)
 
     def sleep(self, seconds):
         self.now += seconds
@@ -104,7 +104,9 @@ class PlayedCluster:
 
     def _put_cost(self, key):
         self.costs.append(key)
-        data = encode_line(CostKey(key), Cost(1e-3, 1e-3, 1e-3, (1e-3,), "", self.build_s))
+        data = signed_cost(
+            CostKey(key), Cost(1e-3, 1e-3, 1e-3, (1e-3,), "", self.build_s), ENVIRONMENT
+        )
         name = hashlib.sha256(data).hexdigest()
         self.store.create(f"{costs_prefix(ENVIRONMENT)}{name}.jsonl", data)
 
@@ -126,7 +128,7 @@ def measured_s(folder, build_s, overlap, candidates=96):
         "r" * 64, "main", "s", "gpu", ENVIRONMENT, BACKENDS, {"tvm-cuda": "native"}, "s3://b"
     )
     table = SharedCostTable(store, CostTable(folder / "mine"), lambda: cluster.now)
-    measurer = ClusterMeasurer(task, runner, store, table, named_keys(BACKENDS, ENVIRONMENT))
+    measurer = ClusterMeasurer(task, runner, store, table, named_keys(BACKENDS, ENVIRONMENT), KEYS)
     works = [Work("main", 1 << number, "tvm-cuda") for number in range(candidates)]
     costs = measurer.measure(works)
     assert all(cost.is_valid for cost in costs)

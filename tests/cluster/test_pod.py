@@ -17,7 +17,6 @@ from collage.cluster.records import Records
 from collage.cluster.shards import Batch, ShardWork
 from collage.cost import CostKey
 from collage.cost.shared import costs_prefix
-from collage.cost.table import decode_lines
 from collage.errors import DamagedError, MeasureError, ModelError, OptionError, StoreError
 from collage.measure.work_key import WorkKeys
 from collage.pipeline.request import RequestOptions, submit
@@ -27,6 +26,7 @@ from collage.pipeline.site import node_facts
 from collage.store import open_store
 from collage.store.blobs import put_blob
 from collage.store.gc import collect_garbage
+from tests.cost.batch_lines import KEYS, cost_lines
 from tests.pipeline.test_compile import small_model
 from tests.servers.played_pod import ROOT
 
@@ -68,9 +68,7 @@ def written(store, batch):
 
 def costs(store, batch):
     entries = store.entries(costs_prefix(batch.environment))
-    return [
-        line[0] for entry in entries for line in decode_lines(store.read(entry.key).data) if line
-    ]
+    return [line.key for entry in entries for line in cost_lines(store.read(entry.key).data)]
 
 
 def test_a_shard_is_measured_once_whoever_asks_again(store, batch, tmp_path):
@@ -83,7 +81,7 @@ def test_a_shard_is_measured_once_whoever_asks_again(store, batch, tmp_path):
 def test_a_shard_that_is_built_elsewhere_is_measured_without_a_build(store, batch, tmp_path):
     shard = batch.shards[1][-12:]
     apart = batch.model_copy(update={"purpose": "build", "shards": (shard,)})
-    kernels = KernelIndex(store, batch.environment)
+    kernels = KernelIndex(store, batch.environment, KEYS)
     keys = [CostKey(one.key) for one in shard]
     assert kernels.find(keys) == {}
     digest = written(store, apart)
@@ -107,7 +105,7 @@ def test_a_shard_that_is_built_elsewhere_is_measured_without_a_build(store, batc
 
 def test_kernels_that_will_soon_be_swept_are_built_again(store, batch, monkeypatch):
     shard = batch.shards[1][-12:]
-    kernels = KernelIndex(store, batch.environment)
+    kernels = KernelIndex(store, batch.environment, KEYS)
     keys = [CostKey(one.key) for one in shard]
     assert len(kernels.find(keys)) == 12
     monkeypatch.setattr("collage.cluster.kernels.YOUNG_S", 0.0)

@@ -12,6 +12,7 @@ from collage.measure.sweep import Sweep
 from collage.measure.work import Work
 from collage.store import open_store
 from tests.cluster.conftest import named_keys
+from tests.cost.batch_lines import KEYS
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "", "cold-1")
 BACKENDS = {"onednn": "onednn 1"}
@@ -38,7 +39,9 @@ def test_costs_of_another_model_of_the_family_are_known(tmp_path):
     task = SearchTask("r" * 64, "main", "s", "pool", ENVIRONMENT, BACKENDS, {}, store.url)
     mine = SharedCostTable(store, CostTable(tmp_path / "mine"), time.monotonic)
     told = []
-    measurer = ClusterMeasurer(task, runner, store, mine, named_keys(BACKENDS, ENVIRONMENT, deep))
+    measurer = ClusterMeasurer(
+        task, runner, store, mine, named_keys(BACKENDS, ENVIRONMENT, deep), KEYS
+    )
     works = [known, Work("main", 0b10, "onednn")]
     found = measurer.recall(works, lambda *one: told.append(one))
     assert found[0] == cost

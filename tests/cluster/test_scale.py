@@ -15,11 +15,11 @@ from collage.cluster.sender import SearchTask
 from collage.cluster.shards import Batch
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.shared import costs_prefix
-from collage.cost.table import encode_line
 from collage.measure.work import Work
 from collage.store import open_store
 from collage.store.blobs import get_blob
 from tests.cluster.conftest import named_keys
+from tests.cost.batch_lines import KEYS, signed_cost
 from tests.servers.fixtures import running
 from tests.servers.kwok import Fleet
 
@@ -62,7 +62,7 @@ class PlayedPods(threading.Thread):
         self.shards += len(batch.shards)
         for shard in batch.shards:
             cost = Cost(1e-3, 1e-3, 1e-3, (1e-3,), "", 0.5)
-            data = b"".join(encode_line(CostKey(one.key), cost) for one in shard)
+            data = b"".join(signed_cost(CostKey(one.key), cost, ENVIRONMENT) for one in shard)
             name = hashlib.sha256(data).hexdigest()
             self._store.create(f"{costs_prefix(ENVIRONMENT)}{name}.jsonl", data)
 
@@ -86,7 +86,7 @@ def test_api_calls_and_memory_stay_flat(
     runner = JobRunner(
         jobs, environment, settings.model_copy(update={"poll_s": 1.0}), notices.append
     )
-    measurer = ClusterMeasurer(task, runner, store, table, named_keys(BACKENDS, ENVIRONMENT))
+    measurer = ClusterMeasurer(task, runner, store, table, named_keys(BACKENDS, ENVIRONMENT), KEYS)
     with plane.client() as api:
         pods = PlayedPods(Jobs(namespace, api), store)
         before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -155,11 +155,14 @@ EXCEPTIONS: Mapping[str, str] = {
     "kubectl rollout restart deployment -n collage": "Kubernetes' own; nothing of ours is in it",
     "kubectl rollout restart": "Kubernetes' own; nothing of ours is in it",
     "kubectl logs ...": "Kubernetes' own; tests/e2e/leaks.py looks for secrets in logs through the API",
+    "openssl rand -hex 32 > record.key": "openssl alone; tests/store/test_record_keys.py reads such a file",
     "kubectl create namespace collage": "Kubernetes' own; nothing of ours is in it",
     **dict.fromkeys(
         (
             "kubectl create secret generic collage-signing --namespace collage --from-file=key.pem",
             "kubectl create secret generic collage-signing -n collage --from-file=key.pem",
+            "kubectl create secret generic collage-record-key"
+            " --from-literal=COLLAGE_RECORD_KEY=$(openssl rand -hex 32)",
             "kubectl create configmap collage-trusted --from-file=key.pub",
         ),
         "Kubernetes' own; tests/e2e/test_chart.py makes the same through the API",

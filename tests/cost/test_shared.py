@@ -127,6 +127,17 @@ def test_the_better_measurement_holds_in_any_order(store, tmp_path, clock):
     assert found == {1.9}
 
 
+@pytest.mark.parametrize("width", [0.0, 1e-15])
+def test_an_interval_without_width_does_not_win(store, tmp_path, clock, width):
+    """A damaged cost that claims to be exact stands behind one that was measured."""
+    for number, one in enumerate([cost(1e-3, width), cost(2e-3, 0.01), cost(5e-4, 5e-4)]):
+        table = SharedCostTable(store, CostTable(tmp_path / f"{number}", ENVIRONMENT), clock)
+        table.put(K, one)
+        table.flush()
+    reader = SharedCostTable(store, CostTable(tmp_path / "reader", ENVIRONMENT), clock)
+    assert reader.get(K) == cost(5e-4, 5e-4)
+
+
 def test_sixteen_machines_lose_nothing(machine, store):
     def work(number):
         table = machine(f"machine-{number}")
@@ -184,7 +195,7 @@ def test_compaction_loses_nothing(machine, store):
     for number in range(10):
         table = machine(f"{number}")
         table.put(CostKey(f"{number}"), cost(1.0 + number))
-        table.put(K, cost(1.0, 0.1 + number))
+        table.put(K, cost(1.0, 0.1 + number / 10))
         table.flush()
     lagging = machine("lagging")
     assert len(lagging) == 11

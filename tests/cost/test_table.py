@@ -12,6 +12,8 @@ from dataclasses import fields, replace
 import pytest
 
 from collage.cost import Cost, CostKey, CostTable, Environment, cost_key
+from collage.cost.lines import encode_entry
+from collage.cost.table import encode_line
 from collage.errors import StoreError
 
 ENVIRONMENT = Environment("a cpu", "features", 2, 1, "", "cold-1")
@@ -32,7 +34,7 @@ COSTS = {
     "no interval": Cost(1e-6),
     "invalid": replace(Cost.invalid("crashed: SIGSEGV"), build_s=0.5),
     "a reason with lines": Cost.invalid('two\nlines, "quotes" and ünïcode'),
-    "zero": Cost(0.0, 0.0, 0.0),
+    "the least": Cost(1e-9, 1e-9, 1e-9),
 }
 
 
@@ -141,7 +143,38 @@ def not_a_number(line):
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
+def with_fields(**fields):
+    """A whole line of which some fields say what nobody can have measured."""
+
+    def change(line):
+        text = json.dumps(json.loads(line[9:]) | fields).encode()
+        return b"%08x %s\n" % (zlib.crc32(text), text)
+
+    return change
+
+
+def nested(line):
+    text = b'{"key": "b", "samples": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
 DAMAGE = {
+    "negative": with_fields(seconds=-5),
+    "zero": with_fields(seconds=0, low=0, high=0),
+    "a picosecond": with_fields(seconds=1e-12, low=1e-12, high=1e-12),
+    "a year": with_fields(seconds=3e7),
+    "more digits than a float has": with_fields(seconds=10**400),
+    "a truth": with_fields(seconds=True),
+    "a text": with_fields(seconds="soon"),
+    "below its interval": with_fields(seconds=1e-4),
+    "above its interval": with_fields(seconds=1e-2),
+    "a negative sample": with_fields(samples=[2e-3, -1]),
+    "samples that are none": with_fields(samples={"0": 1}),
+    "a negative error": with_fields(error=-1.0),
+    "a negative build": with_fields(build_s=-1.0),
+    "a list for a key": with_fields(key=["b"]),
+    "a number for a key": with_fields(key=7),
+    "nested deeply": nested,
     "a flipped bit": flip,
     "a wrong checksum": lambda line: b"00000000" + line[8:],
     "no checksum": lambda line: line[9:],
@@ -155,7 +188,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_line_is_a_miss_that_is_counted_and_reaches_no_other(table, kind):
+def test_a_damaged_line_is_a_miss_that_is_counted_and_reaches_no_other(table, kind, caplog):
     for key in "abc":
         table.put(CostKey(key), MEASURED)
     head, a, b, c = table.path.read_bytes().splitlines(keepends=True)
@@ -165,8 +198,31 @@ def test_a_damaged_line_is_a_miss_that_is_counted_and_reaches_no_other(table, ki
     assert found.get(CostKey("b")) is None
     assert found.get(CostKey("c")) == MEASURED
     assert found.corrupt == 1
+    assert [one.message.count("1 damaged records") for one in caplog.records] == [1]
     found.put(CostKey("b"), MEASURED)
     assert reopened(table).get(CostKey("b")) == MEASURED
+
+
+def test_the_damage_of_a_batch_is_logged_in_one_line(table, caplog):
+    table.put(CostKey("a"), MEASURED)
+    table.path.write_bytes(table.path.read_bytes() + b"00000000 {}\n" * 500)
+    assert len(reopened(table)) == 1
+    (line,) = [one.message for one in caplog.records]
+    assert "500 damaged records count as absent; the first: a line that does not check" in line
+
+
+def test_a_line_of_a_newer_version_is_skipped_in_silence(table, caplog):
+    table.put(CostKey("a"), MEASURED)
+    table.path.write_bytes(table.path.read_bytes() + encode_entry({"histogram": [1], "of": "a"}))
+    found = reopened(table)
+    assert (len(found), found.corrupt, caplog.records) == (1, 0, [])
+
+
+def test_further_fields_of_a_newer_version_are_ignored(table):
+    table.path.parent.mkdir()
+    more = with_fields(watts=40)(encode_line(CostKey("a"), MEASURED))
+    table.path.write_bytes(more)
+    assert reopened(table).get(CostKey("a")) == MEASURED
 
 
 def test_a_line_cut_at_any_byte_is_a_miss_and_the_next_put_is_whole(table):

@@ -8,10 +8,10 @@ import sys
 from collections import Counter
 
 import collage
-from collage.cost.table import decode_lines
 from collage.store import open_store
 from collage.store.aliases import list_aliases
 from collage.store.bundles import fetch_bundle, list_bundles
+from tests.cost.batch_lines import cost_lines
 from tests.flows.conftest import OPTIONS
 from tests.pipeline.test_compile import small_model
 
@@ -65,7 +65,7 @@ class Runs:
         """The keys of candidates that can be used, as the store has them."""
         store = open_store(self.address, writes=False)
         data = [store.read(entry.key).data for entry in store.entries("costs/")]
-        return {one[0] for text in data for one in decode_lines(text) if one and one[1].is_valid}
+        return {one.key for text in data for one in cost_lines(text) if one.cost.is_valid}
 
     def measured(self, cache="cache"):
         """How often each cost was measured with this local folder."""
@@ -83,4 +83,4 @@ class Runs:
 
 
 def _count(batches):
-    return Counter(line[0] for data in batches for line in decode_lines(data) if line)
+    return Counter(line.key for data in batches for line in cost_lines(data))

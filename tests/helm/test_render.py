@@ -210,6 +210,23 @@ def test_the_worker_tells_finishing_pods_of_the_key(monkeypatch, signing, expect
     assert settings.sign_key == file
 
 
+def test_the_record_key_reaches_who_measures_and_no_other():
+    """The worker has it, tells it to the pods of its Jobs, and the receiver knows nothing of it."""
+    values = {
+        **charts.ALL,
+        "store": {**charts.ALL["store"], "recordKey": {"existingSecret": "keys"}},
+    }
+    pods = dict(charts.pods(charts.render(values)))
+    found = {
+        name: {one["secretRef"]["name"] for one in pod["containers"][0].get("envFrom", ())}
+        for name, pod in pods.items()
+    }
+    assert "keys" in found["collage-worker"]
+    assert "keys" not in found["collage-receiver"]
+    told = {one["name"]: one.get("value") for one in pods["collage-worker"]["containers"][0]["env"]}
+    assert json.loads(told["COLLAGE_CLUSTER__ENV_FROM_SECRETS"]) == ["store", "keys"]
+
+
 def test_the_receiver_has_no_account_that_reaches_the_store():
     """A cloud gives a role to an account: the annotations of the chart's two are for the store."""
     values = {**charts.ALL, "image": {**charts.ENOUGH["image"], "pullSecrets": ["pull"]}}

@@ -127,7 +127,8 @@ def test_gc_takes_a_bundle_that_was_unpublished(address, store, make_bundle, tmp
     assert main(["unpublish", address, old]) == 6
     assert list(list_bundles(store)) == [shared]
     swept = collect_garbage(store, 0.0, dry_run=False)
-    assert [entry.key for entry in swept.deleted] == [blob_key(digest_of(b"[1]"))]
+    gone = {blob_key(digest_of(b"[1]")), f"trash/bundles/{old}.json"}
+    assert {entry.key for entry in swept.deleted} == gone
     fetch_bundle(store, "b", tmp_path / "out")
 
 

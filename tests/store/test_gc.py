@@ -2,12 +2,18 @@ import dataclasses
 
 import pytest
 
+from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
+from collage.cost.batches import compact
 from collage.errors import DamagedError, StoreError
+from collage.pipeline.request import CompileResult, NodeFacts, fetch_model, read_request, submit
+from collage.pipeline.results import claim_result, node_digest
 from collage.store.aliases import list_aliases
 from collage.store.blobs import blob_key, digest_of, get_blob, put_blob
-from collage.store.bundles import fetch_bundle, publish_bundle
-from collage.store.gc import collect_garbage
+from collage.store.bundles import fetch_bundle, publish_bundle, unpublish_bundle
+from collage.store.gc import Retention, collect_garbage
 from tests.store.test_protocol import overwrite
+
+ENVIRONMENT = Environment("cpu", "", 2, 1, "", "test")
 
 
 def keys(store):
@@ -114,8 +120,8 @@ def test_unfinished_writes_go(address, tmp_path, request):
 
     store = open_store(address)
     if address.startswith("s3://"):
-        bucket = request.getfixturevalue("bucket")
-        bucket.client.create_multipart_upload(Bucket=bucket.name, Key="team/collage/blobs/x")
+        bucket, ours = request.getfixturevalue("bucket"), blob_key("0" * 64)
+        bucket.client.create_multipart_upload(Bucket=bucket.name, Key=f"team/collage/{ours}")
         bucket.client.create_multipart_upload(Bucket=bucket.name, Key="another/team")
     else:
         (tmp_path / "store" / "tmp").mkdir(parents=True)
@@ -124,3 +130,154 @@ def test_unfinished_writes_go(address, tmp_path, request):
     assert collect_garbage(store, 3600.0, dry_run=False).partial == ()
     assert len(collect_garbage(store, 0.0, dry_run=False).partial) == 1
     assert collect_garbage(store, 0.0).partial == ()
+
+
+def test_uploads_of_others_at_a_buckets_root_stay(bucket, s3_server):
+    from collage.store import open_store
+
+    store = open_store(bucket.address(s3_server.url, timeout_s=20).replace("/team/collage", ""))
+    mine, theirs = blob_key("0" * 64), ["another/team", "blobs/model.bin", "blobs/00/data"]
+    for key in (mine, *theirs):
+        bucket.client.create_multipart_upload(Bucket=bucket.name, Key=key)
+    (said,) = collect_garbage(store, 0.0, dry_run=False).partial
+    assert mine in said
+    left = bucket.client.list_multipart_uploads(Bucket=bucket.name)["Uploads"]
+    assert sorted(one["Key"] for one in left) == sorted(theirs)
+
+
+def age(monkeypatch, store, days):
+    """Let the objects whose key has one of these beginnings look so many days old."""
+    entries, stat = type(store).entries, type(store).stat
+
+    def older(entry):
+        found = [age for begin, age in days.items() if entry and entry.key.startswith(begin)]
+        return dataclasses.replace(entry, age_s=found[0] * 24 * 3600.0) if found else entry
+
+    monkeypatch.setattr(
+        type(store), "entries", lambda self, prefix: map(older, list(entries(self, prefix)))
+    )
+    monkeypatch.setattr(type(store), "stat", lambda self, key: older(stat(self, key)))
+
+
+@pytest.fixture
+def asked(store, tmp_path, monkeypatch):
+    """A request with external data, whose model lies in the store."""
+    (tmp_path / "model.onnx").write_bytes(b"a model")
+    (tmp_path / "weights.bin").write_bytes(b"its weights")
+    monkeypatch.setattr(
+        "collage.pipeline.request.external_files", lambda path: [path.parent / "weights.bin"]
+    )
+    return submit(store, tmp_path / "model.onnx", environment="pool")
+
+
+def test_the_model_of_a_request_stays_while_its_job_may_queue(store, asked, monkeypatch, tmp_path):
+    """The request is older than a day, and its Job waits for a node."""
+    age(monkeypatch, store, {"blobs/": 3, "requests/": 3})
+    put_blob(store, b"garbage")
+    sweep = collect_garbage(store, dry_run=False)
+    assert [entry.key for entry in sweep.deleted] == [blob_key(digest_of(b"garbage"))]
+    path = fetch_model(store, read_request(store, asked.digest), tmp_path / "fetched")
+    assert path.read_bytes() == b"a model"
+    assert (path.parent / "weights.bin").read_bytes() == b"its weights"
+
+
+def test_a_request_that_nobody_uses_goes_and_then_its_model(store, asked, monkeypatch):
+    age(monkeypatch, store, {"blobs/": 40, "requests/": 40, "trash/": 0})
+    sweep = collect_garbage(store, dry_run=False)
+    assert [entry.key for entry in sweep.deleted] == [f"requests/{asked.digest}.json"]
+    assert read_request(store, asked.digest) == asked, "for a day it is still found"
+    age(monkeypatch, store, {"blobs/": 41, "trash/": 2})
+    for _ in range(3):
+        collect_garbage(store, dry_run=False)
+    assert keys(store) == set()
+
+
+def finished(store, asked, bundle):
+    facts = NodeFacts(environment=ENVIRONMENT, cache_bytes=1, backends={})
+    found = CompileResult(
+        bundle=bundle, report=put_blob(store, b"<p>"), passed=True, reason="", speedup=1.1,
+        predicted_s=None, latency_s={"collage": 1e-3}, plan=(), measured=0, cached=0, invalid=0,
+        seconds={},
+    )  # fmt: skip
+    claim_result(store, asked, facts, found)
+    return f"results/{asked.digest}/{node_digest(facts)}.json"
+
+
+@pytest.mark.parametrize("alias", [True, False])
+def test_what_a_live_alias_needs_stays_however_old(store, asked, make_bundle, monkeypatch, alias):
+    bundle = publish_bundle(store, make_bundle(), ["a"] if alias else []).digest
+    key = finished(store, asked, bundle)
+    costs = f"costs/{'0' * 64}/{'1' * 64}.jsonl"
+    store.create(costs, b"")
+    before = keys(store)
+    old = dict.fromkeys(("blobs/", "requests/", "results/", "costs/", "signatures/"), 1000)
+    age(monkeypatch, store, {**old, "trash/": 0})
+    gone = {entry.key for entry in collect_garbage(store, dry_run=False).deleted}
+    assert gone == ({costs} if alias else {costs, key, f"requests/{asked.digest}.json"})
+    assert {blob_key(digest_of(b"<p>")), f"bundles/{bundle}.json"} <= before & keys(store)
+
+
+@pytest.mark.parametrize(
+    ("kind", "days"), [("searches", 90), ("costs", 180), ("tuning", 180), ("shards", 30)]
+)
+def test_records_go_after_their_time_and_options_change_it(store, monkeypatch, kind, days):
+    one = (
+        f"searches/{'0' * 64}.json" if kind == "searches" else f"{kind}/{'0' * 64}/{'1' * 64}.jsonl"
+    )
+    store.create(one, b"{}")
+    name = "costs" if kind == "tuning" else kind
+
+    def gone(at, **keep):
+        retention = Retention(**{name: value * 24 * 3600.0 for name, value in keep.items()})
+        with monkeypatch.context() as patch:
+            age(patch, store, {kind: at})
+            return [one.key for one in collect_garbage(store, retention=retention).deleted]
+
+    assert (gone(days - 1), gone(days + 1)) == ([], [one])
+    assert (gone(days + 1, **{name: 2 * days}), gone(2, **{name: 1})) == ([], [one])
+
+
+def test_a_signature_goes_with_its_bundle(store, make_bundle):
+    folder = make_bundle()
+    (folder / "manifest.json.key.sig").write_bytes(b"signature")
+    digest = publish_bundle(store, folder).digest
+    if not any(key.startswith("signatures/") for key in keys(store)):
+        store.create(f"signatures/{digest}/manifest.json.key.sig", b"signature")
+    collect_garbage(store, 0.0, dry_run=False)
+    assert any(key.startswith("signatures/") for key in keys(store))
+    unpublish_bundle(store, digest)
+    collect_garbage(store, 3600.0, dry_run=False)
+    assert any(key.startswith("signatures/") for key in keys(store)), "it may be put back"
+    for _ in range(2):
+        collect_garbage(store, 0.0, dry_run=False)
+    assert keys(store) == set()
+
+
+def test_a_merge_forgets_lines_of_long_ago(store, tmp_path, monkeypatch):
+    def put(name, key, at):
+        monkeypatch.setattr("collage.cost.lines.time.time", lambda: at)
+        table = SharedCostTable(store, CostTable(tmp_path / name, ENVIRONMENT), lambda: 0.0)
+        table.put(CostKey(key), Cost(1e-3))
+        table.flush()
+
+    day_s, now = 24 * 3600.0, 20_000 * 24 * 3600.0
+    put("a", "old", now - 200 * day_s)
+    put("b", "new", now - 100 * day_s)
+    put("c", "today", now)
+    compact(store, 0.0, at_least=2)
+    reader = SharedCostTable(store, CostTable(tmp_path / "r", ENVIRONMENT), lambda: 0.0)
+    found = {key for key in ("old", "new", "today") if reader.get(CostKey(key))}
+    assert found == {"new", "today"}
+
+
+def test_a_big_blob_is_copied_in_parts(bucket, s3_server, monkeypatch):
+    """What one step of the service may not copy; here the limit is small."""
+    from collage.store import open_store, s3
+
+    monkeypatch.setattr(s3, "COPIED_BYTES", 5 << 20)
+    store = open_store(bucket.address(s3_server.url, timeout_s=20), writes=False)
+    data = bytes(range(256)) * (11 << 12)
+    key = blob_key(put_blob(store, data))
+    assert store.copy(key, f"trash/{key}")
+    assert digest_of(store.read(f"trash/{key}").data) == digest_of(data)
+    assert not store.copy(blob_key("0" * 64), f"trash/{key}")

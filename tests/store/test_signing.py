@@ -32,6 +32,7 @@ from collage.store.bundles import (
     publish_bundle,
     unpublish_bundle,
 )
+from collage.store.gc import collect_garbage
 from collage.store.seen import Verification, check_newest
 from collage.store.statement import SignedModel
 from tests.support.keys import make_key
@@ -347,11 +348,12 @@ def test_the_revision_is_told_by_the_image_or_the_checkout(monkeypatch):
     assert re.fullmatch("([0-9a-f]{40})?", statement_module.revision())
 
 
-def test_unpublish_takes_statements_with_it(store, publish, key):
+def test_gc_takes_the_statements_of_what_was_unpublished(store, publish, key):
     digest = publish("one", "ocr/a")
     assert len(list(store.entries("signatures/"))) == 1
     remove_alias(store, "ocr/a", signing=AliasSigning.by(key.signer))
     unpublish_bundle(store, digest)
+    collect_garbage(store, 0.0, dry_run=False)
     assert list(store.entries("signatures/")) == []
 
 

@@ -1,5 +1,6 @@
 """What the tests of tuning work on: small functions with reference values, and tuners of them."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,12 @@ from tests.backends.regions import convolutions
 ENVIRONMENT = this_environment(1)
 """Of this machine's CPU."""
 SWEEP = 1 << 20
+
+
+def trace(number: int) -> str:
+    """A trace like those of searches, told from others by a number."""
+    block = ["GetSBlock", [], [f"stage_{number}", "fused"], ["b0"]]
+    return json.dumps([[block], []], separators=(",", ":"))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 from collage.cost.lines import decode_entries
 from collage.tuning.tuner import MOST_LOST, Limits
 from tests.backends.regions import _function, _weight, helper
-from tests.tuning.regions import ENVIRONMENT, place
+from tests.tuning.regions import ENVIRONMENT, place, trace
 
 TRIALS = 4
 
@@ -105,7 +105,7 @@ def test_a_child_that_goes_wrong_loses_the_trials_to_come(tmp_path, child, ended
     finally:
         tuner.close()
     workload = tuner.workload(work)
-    assert [one.trace for one in here.records.of(workload)] == ["[2]", "[1]"]
+    assert [one.trace for one in here.records.of(workload)] == [trace(2), trace(1)]
     assert here.records.ended(workload).startswith(ended)
     assert bool(here.records.ended(workload)) == bool(ended)
 

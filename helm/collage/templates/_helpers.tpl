@@ -101,7 +101,7 @@ capabilities: {drop: [ALL]}
 - {name: COLLAGE_CLUSTER__MEASURE_IMAGE, value: {{ include "collage.image" (list . "measure") | quote }}}
 - {name: COLLAGE_CLUSTER__CONTROLLER_IMAGE, value: {{ include "collage.image" (list . "controller") | quote }}}
 - {name: COLLAGE_CLUSTER__SERVICE_ACCOUNT, value: {{ include "collage.fullname" . }}-measure}
-- {name: COLLAGE_CLUSTER__ENV_FROM_SECRETS, value: {{ list .Values.store.existingSecret | compact | toJson | quote }}}
+- {name: COLLAGE_CLUSTER__ENV_FROM_SECRETS, value: {{ list .Values.store.existingSecret .Values.store.recordKey.existingSecret | compact | toJson | quote }}}
 - {name: COLLAGE_CLUSTER__IMAGE_PULL_POLICY, value: {{ .Values.image.pullPolicy | quote }}}
 {{- with include "collage.signingSecret" . }}
 - {name: COLLAGE_CLUSTER__SIGNING, value: {{ dict "name" . "key" $.Values.signing.secretKey | toJson | quote }}}
@@ -126,7 +126,7 @@ capabilities: {drop: [ALL]}
 {{- /* Secrets that a container is told: the receiver, which strangers may call, knows Prefect's alone. */ -}}
 {{- define "collage.environmentFrom" -}}
 {{- $values := .root.Values -}}
-{{- $names := list $values.store.existingSecret -}}
+{{- $names := list $values.store.existingSecret $values.store.recordKey.existingSecret -}}
 {{- if eq .name "receiver" -}}
 {{- $names = list $values.prefect.existingSecret -}}
 {{- else if ne (.image | default "controller") "measure" -}}

@@ -10,7 +10,13 @@ from typing import BinaryIO
 from collage.measure.messages import Ready, Trial, TuneTask, TuningEnded, pack_frame, read_request
 from collage.measure.worker import serve
 
-TRIALS = (Trial("[1]", 3e-6, 0.1), Trial("[2]", 2e-6, 0.1))
+
+def trace(number: int) -> str:
+    """A trace like those of searches (without their imports, which take seconds)."""
+    return f'[[["GetSBlock",[],["stage_{number}","fused"],["b0"]]],[]]'
+
+
+TRIALS = (Trial(trace(1), 3e-6, 0.1), Trial(trace(2), 2e-6, 0.1))
 
 
 def go_wrong(how: Callable[[], object]) -> None:
@@ -30,8 +36,8 @@ def go_wrong(how: Callable[[], object]) -> None:
 
 def lose() -> None:
     """Serve one task: a trial that works, and one that takes the device's context with it."""
-    of_mine = f"[{os.getpid()}]"
-    lost = Trial(f"[{of_mine}]", math.inf, 0.1, "an illegal address (700)", lost=True)
+    of_mine = trace(os.getpid())
+    lost = Trial(trace(10 * os.getpid()), math.inf, 0.1, "an illegal address (700)", lost=True)
 
     def run(requests: BinaryIO, answers: BinaryIO) -> None:
         read_request(requests)
