@@ -97,6 +97,9 @@ COPY prefect.yaml ./
 COPY containers containers
 COPY flows flows
 RUN python -m containers.sbom collage-controller "${VERSION}" /usr/share/sbom
+# Signed statements of bundles name it; as an environment variable at the end it makes no layer.
+ARG REVISION=unknown
+ENV SOURCE_REVISION=${REVISION}
 USER 65532:65532
 CMD ["prefect", "worker", "start", "--pool", "collage", "--type", "process"]
 

@@ -177,12 +177,16 @@ def _fetch_words(arguments: argparse.Namespace) -> tuple[str, Path]:
 
 
 def _alias(arguments: argparse.Namespace) -> int:
+    from collage.options import Options
     from collage.store import open_store
     from collage.store.bundles import assign_alias, find_bundle, require_proven
+    from collage.store.seen import Verification
 
     signing = alias_signing(arguments)
     store = open_store(arguments.store)
-    digest = find_bundle(store, arguments.bundle)
+    seen = Options().store_dir / "fetched" / "seen-aliases"
+    checks = Verification(signing.keys, seen) if signing else None
+    digest = find_bundle(store, arguments.bundle, checks)
     require_proven(store, digest)
     moved = assign_alias(store, arguments.name, digest, arguments.expect, signing=signing)
     facts = {"alias": arguments.name, "bundle": digest, "moved": moved}

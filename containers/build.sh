@@ -20,7 +20,7 @@ done
 
 version=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)}
 revision=$(git rev-parse --verify --quiet HEAD 2>/dev/null || echo unknown)
-arguments=(--build-arg "VERSION=$version"
+arguments=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision"
   --label "org.opencontainers.image.version=$version"
   --label "org.opencontainers.image.revision=$revision")
 [ -n "${BASE_IMAGE:-}" ] && arguments+=(--build-arg "BASE_IMAGE=$BASE_IMAGE")

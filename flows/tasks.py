@@ -138,7 +138,7 @@ def publish(
     settings = flow_settings()
     store, aliases = open_store(settings.store), settings.signing()
     alias = version_alias(model, version, request.environment)
-    signed = SignedModel.of_registry(model, version)
+    signed = SignedModel.of_registry(model, version, request.digest)
     signing = BundleSigning(aliases, signed) if aliases else None
     promotion = promote(store, alias, facts, result, signing)
     return Outcome(

@@ -112,7 +112,9 @@ class LocalSite:
     def _bundle_signing(self, request: CompileRequest) -> BundleSigning | None:
         if self._signing is None:
             return None
-        return BundleSigning(self._signing, SignedModel.of_registry(request.name))
+        return BundleSigning(
+            self._signing, SignedModel.of_registry(request.name, request=request.digest)
+        )
 
     def _options(self, request: CompileRequest) -> Options:
         return request.compile_options(self._store, self._cache_dir)

@@ -56,12 +56,14 @@ class Statement:
         model: name of the model; aliases that begin with it may stand for the bundle.
         version: of the model in its registry, or "".
         environment: digest of the environment that the bundle was made for, or "".
+        request: digest of the pipeline's request that it answers, or "".
     """
 
     manifest: bytes
     model: str
     version: str
     environment: str
+    request: str = ""
 
 
 def verify_statement(
@@ -178,13 +180,11 @@ def _parsed(payload: bytes, manifest: bytes) -> Statement:
         subjects = {one["name"]: one["digest"]["sha256"] for one in raw["subject"]}
         given = raw["predicate"]["buildDefinition"]["externalParameters"]
         model = given["model"]
-        found = Statement(manifest, model["name"], model["version"], given["environment"])
+        texts = (model["name"], model["version"], given["environment"], given.get("request", ""))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise EnvelopeError("it is signed, and no statement of a bundle") from error
     if subjects.get(MANIFEST) != digest:
         raise EnvelopeError("it is of another manifest")
-    if not found.model or not all(
-        isinstance(text, str) for text in (found.model, found.version, found.environment)
-    ):
+    if not texts[0] or not all(isinstance(text, str) for text in texts):
         raise EnvelopeError("it is signed, and no statement of a bundle")
-    return found
+    return Statement(manifest, *texts)

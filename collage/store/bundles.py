@@ -146,8 +146,8 @@ def assign_alias(
             the alias stands for another bundle than `expected`, or the store fails.
     """
     _require_bundle(store, bundle)
-    model = _published_statement(store, bundle, signing.keys, name).model if signing else ""
-    before = read_record(store, name)
+    model = _model_for(store, name, bundle, signing) if signing else ""
+    before = _standing(store, name, signing)
     moved = move_alias(store, name, bundle, expected, signing=signing, model=model)
     try:
         _require_bundle(store, bundle)
@@ -173,26 +173,49 @@ def _put_back(
         remove_alias(store, name, bundle, signing=signing)
 
 
+def _model_for(store: Store, name: str, bundle: BlobDigest, signing: AliasSigning) -> str:
+    def refusal(one: Statement) -> str:
+        known = is_alias_of(name, one.model)
+        return "" if known else f"it is of the model {one.model!r}, and the alias is {name!r}"
+
+    return _published_statement(store, bundle, signing.keys, refusal).model
+
+
+def _standing(store: Store, name: str, signing: AliasSigning | None) -> AliasRecord | None:
+    """What may be put back: with `signing`, nothing that no trusted key signed."""
+    try:
+        return read_record(store, name, signing.keys if signing else None)
+    except BundleError:
+        return None
+
+
 def sign_published(store: Store, bundle: BlobDigest, signing: BundleSigning) -> None:
-    """Add a statement to a bundle in a store, of which a trusted key has already said the same model.
+    """Add a statement to a bundle in a store, of which a trusted key has said the same model and request.
 
     Raises:
-        BundleError: no trusted key signed it as this model.
+        BundleError: no trusted key signed it as this model and, where one is named, for this request.
         StoreError: there is no such bundle, or the store fails.
     """
     model, by = signing.model, signing.aliases
-    found = _published_statement(store, bundle, by.keys, model.name)
+
+    def refusal(one: Statement) -> str:
+        if one.model != model.name:
+            return f"it is of the model {one.model!r}, not of {model.name!r}"
+        other = model.request and one.request != model.request
+        return (
+            f"it answers the request {one.request[:12]!r}, not {model.request[:12]}"
+            if other
+            else ""
+        )
+
+    found = _published_statement(store, bundle, by.keys, refusal)
     name, content = signed_statement(found.manifest, by.signer, model)
     store.create(f"{_SIGNATURES}{bundle}/{name}", content)
 
 
 def _published_statement(
-    store: Store, bundle: BlobDigest, keys: TrustedKeys, alias: str
+    store: Store, bundle: BlobDigest, keys: TrustedKeys, refusal: Callable[[Statement], str]
 ) -> Statement:
-    def refusal(one: Statement) -> str:
-        known = is_alias_of(alias, one.model)
-        return "" if known else f"it is of the model {one.model!r}, and the alias is {alias!r}"
-
     with tempfile.TemporaryDirectory(prefix="collage-statements-") as scratch:
         folder = Path(scratch)
         (folder / MANIFEST).write_bytes(read_bundle(store, bundle))

@@ -40,16 +40,18 @@ class SignedModel:
         name: as aliases begin with it: `ocr` for `ocr/production`.
         version: in its registry, or "".
         registered: its name in the registry where that is another, or "".
+        request: digest of the pipeline's request that the bundle answers, or "".
     """
 
     name: str
     version: str = ""
     registered: str = ""
+    request: str = ""
 
     @classmethod
-    def of_registry(cls, name: str, version: str = "") -> "SignedModel":
+    def of_registry(cls, name: str, version: str = "", request: str = "") -> "SignedModel":
         """The model of this name in a registry, as aliases of the pipeline name it."""
-        return cls(slug(name), version, name)
+        return cls(slug(name), version, name, request)
 
 
 def sign_bundle(folder: Path, signer: Signer, model: SignedModel) -> Path:
@@ -88,16 +90,16 @@ def statement(manifest: bytes, model: SignedModel) -> bytes:
     """Return the statement about a manifest. Raises BundleError for a manifest that is none."""
     made = _provenance(manifest)
     files = _fields(manifest)["files"]
+    parameters: dict[str, object] = {"environment": made.get("environment_digest", "")}
+    if model.request:
+        parameters["request"] = model.request
     named = {"name": model.name, "version": model.version}
     if model.registered and model.registered != model.name:
         named["registered"] = model.registered
     predicate = {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
-            "externalParameters": {
-                "model": named,
-                "environment": made.get("environment_digest", ""),
-            },
+            "externalParameters": {"model": named, **parameters},
             "internalParameters": {"seed": made.get("seed", 0)},
             "resolvedDependencies": _dependencies(made),
         },

@@ -86,9 +86,10 @@ RUN: Mapping[str, Run] = {
     "collage run /srv/ocr --verify-key key.pub": Run(
         {"/srv/ocr": "signed"}, after=(FETCH_SIGNED,), says="golden data: equal"
     ),
-    "collage publish BUNDLE STORE --sign-key NEW": Run(
-        {"BUNDLE": "bundle", "NEW": "new.pem"},
+    "collage publish DIR STORE --alias NAME --sign-key new.pem": Run(
+        {"DIR": "bundle", "NAME": "ocr/rotated"},
         after=(COMPILE, "openssl genpkey -algorithm ed25519 -out new.pem"),
+        says="ocr/rotated now stands for it",
     ),
 }  # fmt: skip
 
@@ -113,18 +114,22 @@ ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "helm install collage helm/collage --set image.repository=REGISTRY/collage"
-            " --set store.uri=s3://models/collage --set prefect.apiUrl=https://prefect.example.com/api",
-            "helm install collage helm/collage -n collage --create-namespace"
+            " --set store.uri=s3://models/collage --set prefect.apiUrl=https://prefect.example.com/api"
+            " --set signing.existingSecret=collage-signing",
+            "helm install collage helm/collage -n collage"
             " --set image.repository=registry.example/collage --set store.uri='s3://models/collage'"
-            " --set prefect.apiUrl=http://prefect-server:4200/api",
+            " --set signing.existingSecret=collage-signing --set prefect.apiUrl=http://prefect-server:4200/api",
             "helm install collage helm/collage --namespace collage"
             " --set image.repository=registry.example.com/collage --set store.uri=s3://models/collage"
+            " --set signing.existingSecret=collage-signing"
             " --set prefect.apiUrl=http://prefect-server.prefect:4200/api",
         ),
         HELM_INSTALL,
     ),
     "helm test collage -n collage": HELM_TEST,
     "helm test collage --namespace collage": HELM_TEST,
+    "openssl pkey -pubin -in key.pub -outform DER":
+        "tests/runtime/test_signature.py::test_keys_of_openssl_sign_and_verify",
     "prefect server start": FLOWS,
     "python -m flows.setup": FLOWS,
     "prefect worker start --pool collage": FLOWS,
@@ -151,6 +156,18 @@ EXCEPTIONS: Mapping[str, str] = {
     "kubectl rollout restart deployment -n collage": "Kubernetes' own; nothing of ours is in it",
     "kubectl rollout restart": "Kubernetes' own; nothing of ours is in it",
     "kubectl logs ...": "Kubernetes' own; tests/e2e/leaks.py looks for secrets in logs through the API",
+    "openssl rand -hex 32 > record.key": "openssl alone; tests/store/test_record_keys.py reads such a file",
+    "kubectl create namespace collage": "Kubernetes' own; nothing of ours is in it",
+    **dict.fromkeys(
+        (
+            "kubectl create secret generic collage-signing --namespace collage --from-file=key.pem",
+            "kubectl create secret generic collage-signing -n collage --from-file=key.pem",
+            "kubectl create secret generic collage-record-key"
+            " --from-literal=COLLAGE_RECORD_KEY=$(openssl rand -hex 32)",
+            "kubectl create configmap collage-trusted --from-file=key.pub",
+        ),
+        "Kubernetes' own; tests/e2e/test_chart.py makes the same through the API",
+    ),
     "kubectl describe workload": "Kueue's own object: Kueue is in no test cluster",
     "kubectl delete job JOB": "Kubernetes' own; tests/cluster/test_crashes.py deletes Jobs through the API",
 }

@@ -149,7 +149,7 @@ def model_file(name, folder):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.timeout(2 * WORK_S)
 def test_one_alias_makes_a_proven_bundle(
-    plane, place, hook, server, namespace, release, s3_address, name, tmp_path  # noqa: F811
+    plane, place, hook, server, namespace, release, s3_address, name, signing, tmp_path  # noqa: F811
 ):  # fmt: skip
     import mlflow.onnx
 

@@ -53,7 +53,11 @@ class FakeSite:
             folder = self.folder / f"bundle-{self._made}"
         latency_s = 1e-3 / self._made
         signing = flow_settings().signing()
-        by = BundleSigning(signing, SignedModel.of_registry(request.name)) if signing else None
+        by = (
+            BundleSigning(signing, SignedModel.of_registry(request.name, request=request.digest))
+            if signing
+            else None
+        )
         made = _bundle(folder, latency_s)
         bundle = publish_bundle(
             open_store(self.store), made, signing=by if self.signs else None

@@ -18,6 +18,7 @@ VALUES = {
     "image": {"repository": "registry.example.com/collage"},
     "store": {"uri": "s3://b/p?endpoint=http://minio:9000&addressing=path"},
     "prefect": {"apiUrl": "http://prefect:4200/api"},
+    "signing": {"existingSecret": "signing"},
     "registry": {"uri": "mlflow://", "trackingUri": "http://mlflow:5000"},
     "receiver": {"existingSecret": "webhook", "from": [MLFLOW]},
     "networkPolicy": {"apiServerPorts": [6443]},

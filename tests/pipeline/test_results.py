@@ -196,6 +196,16 @@ def test_what_the_finish_did_not_sign_is_not_promoted(store, publish, tmp_path):
     assert read_alias(store, "m/1/a") is None
 
 
+def test_a_signed_bundle_of_another_request_is_not_promoted(store, publish, tmp_path):
+    by = AliasSigning.by(make_key(tmp_path).signer)
+    old = BundleSigning(by, SignedModel("m", request="1" * 64))
+    replayed = result(publish(signing=old))
+    wanted = BundleSigning(by, SignedModel("m", "2", request="2" * 64))
+    with pytest.raises(BundleError, match="answers the request"):
+        promote(store, "m/2/a", facts(), replayed, wanted)
+    assert promote(store, "m/1/a", facts(), replayed, old).moved
+
+
 def test_an_unsigned_standing_alias_counts_as_none(store, publish, tmp_path):
     by = AliasSigning.by(make_key(tmp_path).signer)
     signing = BundleSigning(by, SignedModel("m"))

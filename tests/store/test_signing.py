@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 import time
 from contextlib import suppress
@@ -13,6 +14,7 @@ from collage.cli import main
 from collage.errors import BundleError, StoreError
 from collage.runtime.signature import is_statement, trusted_keys, verify_statement
 from collage.store import seen as seen_module
+from collage.store import statement as statement_module
 from collage.store.aliases import (
     AliasSigning,
     list_aliases,
@@ -30,9 +32,15 @@ from collage.store.bundles import (
     publish_bundle,
     unpublish_bundle,
 )
+from collage.store.gc import collect_garbage
 from collage.store.seen import Verification, check_newest
 from collage.store.statement import SignedModel
 from tests.support.keys import make_key
+
+
+@pytest.fixture(autouse=True)
+def user_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
 
 
 @pytest.fixture
@@ -330,11 +338,22 @@ def test_readers_beside_each_other_keep_the_highest(tmp_path, store, publish, ch
     check_newest(checks.seen, store.url, made[7])
 
 
-def test_unpublish_takes_statements_with_it(store, publish, key):
+def test_the_revision_is_told_by_the_image_or_the_checkout(monkeypatch):
+    for told, expected in (("0123abc", "0123abc"), ("unknown", "")):
+        statement_module.revision.cache_clear()
+        monkeypatch.setenv("SOURCE_REVISION", told)
+        assert statement_module.revision() == expected
+    statement_module.revision.cache_clear()
+    monkeypatch.delenv("SOURCE_REVISION")
+    assert re.fullmatch("([0-9a-f]{40})?", statement_module.revision())
+
+
+def test_gc_takes_the_statements_of_what_was_unpublished(store, publish, key):
     digest = publish("one", "ocr/a")
     assert len(list(store.entries("signatures/"))) == 1
     remove_alias(store, "ocr/a", signing=AliasSigning.by(key.signer))
     unpublish_bundle(store, digest)
+    collect_garbage(store, 0.0, dry_run=False)
     assert list(store.entries("signatures/")) == []
 
 
@@ -370,6 +389,19 @@ def test_the_command_line_signs_and_verifies(address, store, make_bundle, key, t
     capsys.readouterr()
     assert main(["publish", str(folder), address, "--model", "ocr"]) == 2
     assert "add --sign-key" in capsys.readouterr().err
+
+
+def test_what_is_promoted_by_alias_is_verified_too(address, store, publish, key, capsys):
+    one = publish("one", "ocr/candidate")
+    old = record(store, "ocr/candidate").data
+    sign = ["--sign-key", str(key.private)]
+    two = publish("two", "ocr/candidate")
+    assert main(["alias", address, "ocr/production", "ocr/candidate", *sign]) == 0
+    put(store, "ocr/candidate", old)
+    assert main(["alias", address, "ocr/production", "ocr/candidate", *sign]) == 5
+    assert "set back" in capsys.readouterr().err
+    assert read_alias(store, "ocr/production").bundle == two
+    assert main(["alias", address, "ocr/production", one, *sign]) == 0, "by digest it is meant"
 
 
 def test_keys_may_come_from_the_environment(
