@@ -48,13 +48,15 @@ def namespace(plane, name, place):
     place.prepare()
     made = f"e2e-{type(place).__name__.lower()}-{name.replace('_', '-')}"
     plane.make_namespace(made, {"pod-security.kubernetes.io/enforce": "restricted"})
-    store = {
-        "AWS_ACCESS_KEY_ID": versitygw.ACCESS, "AWS_SECRET_ACCESS_KEY": versitygw.SECRET,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }  # fmt: skip
+    users = {"store": (versitygw.ACCESS, versitygw.SECRET), **{
+        f"store-{user}": (user, password) for user, password in versitygw.USERS.items()
+    }}  # fmt: skip
     with plane.client() as api:
         core = client.CoreV1Api(api)
-        core.create_namespaced_secret(made, secret("store", store))
+        for name_of, (access, password) in users.items():
+            keys = {"AWS_ACCESS_KEY_ID": access, "AWS_SECRET_ACCESS_KEY": password}
+            keys["AWS_EC2_METADATA_DISABLED"] = "true"
+            core.create_namespaced_secret(made, secret(name_of, keys))
         core.create_namespaced_secret(made, secret("webhook", {"secret": SECRET}))
         yield made
         core.delete_namespace(made)
@@ -70,13 +72,17 @@ def chart_values(place, server, mlflow_site, s3_address):  # noqa: F811
     worker["extraEnv"] = [*worker.get("extraEnv", ()), often]
     return {
         "image": {"repository": place.repository, "tag": place.tag},
-        "store": {"uri": place.reach(s3_address), "existingSecret": "store"},
+        "store": {
+            "uri": place.reach(s3_address), "existingSecret": "store",
+            "measuring": {"existingSecret": "store-measure"},
+            "finishing": {"existingSecret": "store-finish"},
+        },
         "prefect": {"apiUrl": place.reach(server.url), "workPool": "e2e"},
         "registry": {"uri": "mlflow://", "trackingUri": place.reach(mlflow_site.url)},
         "measuring": {"environments": {"cpu": environment}},
         "worker": worker,
         "receiver": {"existingSecret": "webhook", **place.receiver},
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture

@@ -24,7 +24,11 @@ THREE: Mapping[str, Any] = {
 """The values that are enough."""
 ALL: Mapping[str, Any] = {
     **THREE,
-    "store": {**THREE["store"], "existingSecret": "store"},
+    "store": {
+        **THREE["store"],
+        "existingSecret": "store",
+        "measuring": {"existingSecret": "measure"},
+    },
     "receiver": {"existingSecret": "webhook"},
     "podDisruptionBudget": {"enabled": True},
 }
