@@ -30,6 +30,7 @@ from containers.connections import ConnectionLimits, http_config
 from containers.serving.app import Limits, Server
 from containers.serving.engine import Engine
 from containers.serving.memory import Memory, request_costs
+from containers.serving.protocol import check_types
 from containers.serving.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -142,6 +143,7 @@ def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
 
 def _engine(folder: Path, parsed: argparse.Namespace) -> Engine:
     copies = [load(folder) for _ in range(max(1, parsed.threads))]
+    check_types(copies[0].signatures)
     checks_s = []
     for bundle in copies:
         begin = time.perf_counter()
