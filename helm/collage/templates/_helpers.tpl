@@ -65,12 +65,12 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- if and $store.existingSecret (not $store.measuring.existingSecret) (not $store.measuring.shareSecret) -}}
 {{- fail (printf "store.measuring.existingSecret is required with store.existingSecret: a Secret with credentials that may write what measuring pods write and no more, for those pods run what models bring. Make a user of the store with the policy in helm/collage/policies/measure.json, and: kubectl create secret generic collage-store-measure --namespace %s --from-literal=AWS_ACCESS_KEY_ID=... --from-literal=AWS_SECRET_ACCESS_KEY=... Or set store.measuring.shareSecret=true: then a model can change bundles and aliases" .Release.Namespace) -}}
 {{- end -}}
-{{- list ($store.measuring.existingSecret | default $store.existingSecret) | compact | toJson -}}
+{{- list ($store.measuring.existingSecret | default $store.existingSecret) ($store.recordKey).existingSecret | compact | toJson -}}
 {{- end -}}
 
 {{- /* Secrets of the pods that finish, as JSON. */ -}}
 {{- define "collage.finishSecrets" -}}
-{{- list (.Values.store.finishing.existingSecret | default .Values.store.existingSecret) | compact | toJson -}}
+{{- list (.Values.store.finishing.existingSecret | default .Values.store.existingSecret) (.Values.store.recordKey).existingSecret | compact | toJson -}}
 {{- end -}}
 
 {{- /* Peers that are everywhere but what a cloud's node tells its own pods (credentials): metadata and other link-local. */ -}}
