@@ -1,12 +1,14 @@
 """Delete the measuring Jobs of this release: the last thing before an uninstall.
 
-A release's Jobs are those whose pods run as its measuring ServiceAccount, so another release in the same
-namespace keeps its own. What they measured is in the store; an unfinished batch is measured by the next run.
+A release's Jobs are those whose pods run as one of its ServiceAccounts for Jobs, so another release in the
+same namespace keeps its own. What they measured is in the store; an unfinished batch is measured by the
+next run.
 A Job that a flow makes after this goes away with its ttl.
 """
 
 import os
 import sys
+from collections.abc import Sequence
 
 from kubernetes import client, config
 
@@ -17,17 +19,18 @@ def main() -> int:
     """Delete the Jobs and print their names."""
     config.load_config()
     namespace = os.environ["COLLAGE_CLUSTER__NAMESPACE"]
-    account = os.environ["COLLAGE_CLUSTER__SERVICE_ACCOUNT"]
-    for name in delete_jobs(client.BatchV1Api(), namespace, account):
+    names = ("COLLAGE_CLUSTER__SERVICE_ACCOUNT", "COLLAGE_CLUSTER__FINISH_SERVICE_ACCOUNT")
+    accounts = [os.environ[name] for name in names if name in os.environ]
+    for name in delete_jobs(client.BatchV1Api(), namespace, accounts):
         print(f"deleted job {name}")
     return 0
 
 
-def delete_jobs(api: client.BatchV1Api, namespace: str, account: str) -> list[str]:
-    """Delete the Jobs, and with them their pods, that run as `account`; return their names."""
+def delete_jobs(api: client.BatchV1Api, namespace: str, accounts: Sequence[str]) -> list[str]:
+    """Delete the Jobs, and with them their pods, that run as `accounts`; return their names."""
     deleted = []
     for job in api.list_namespaced_job(namespace, label_selector=SELECTOR).items:
-        if job.spec.template.spec.service_account_name != account:
+        if job.spec.template.spec.service_account_name not in accounts:
             continue
         try:
             api.delete_namespaced_job(job.metadata.name, namespace, propagation_policy="Background")

@@ -33,6 +33,7 @@ from containers.connections import ConnectionLimits, http_config
 from containers.serving.app import Limits, Server
 from containers.serving.engine import Engine
 from containers.serving.memory import Memory, request_costs
+from containers.serving.protocol import check_types
 from containers.serving.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -145,6 +146,7 @@ def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
 def _engine(folder: Path, parsed: argparse.Namespace) -> Engine:
     first = load(folder, parsed.verify_key)
     refuse_unproven(first.manifest, f"the bundle {folder}")
+    check_types(first.signatures)
     copies = [first, *(first.copy() for _ in range(1, parsed.threads))]
     checks_s = []
     for bundle in copies:

@@ -78,6 +78,8 @@ class MeasuringEnvironment(_Entry):
         threads: of every kernel.
         cpu: whole CPUs of a measuring pod; those beyond `threads` build.
         memory: of a measuring pod, as Kubernetes writes it.
+        scratch_size: of the folder for a pod's files, the only one that it can write; a pod that writes
+            more is evicted.
         gpu_resource: the extended resource that pods which time something ask for, e.g. `nvidia.com/gpu`.
         runtime_class_name: of those pods, where the nodes' default runtime shows them no GPU.
         queue_name: of Kueue; "" where Kueue does not queue.
@@ -99,6 +101,7 @@ class MeasuringEnvironment(_Entry):
     threads: int = Field(default=1, ge=1)
     cpu: int = Field(default=2, ge=1)
     memory: str = Field(default="4Gi", pattern=_MEMORY)
+    scratch_size: str = Field(default="20Gi", pattern=_MEMORY)
     node_selector: Mapping[str, str] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     gpu_resource: str = ""

@@ -170,7 +170,7 @@ def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSetting
     return V1PodSpec(
         restart_policy="Never",  # the policies above need it
         active_deadline_seconds=environment.deadline_seconds,
-        service_account_name=settings.service_account,
+        service_account_name=_account(task, settings),
         automount_service_account_token=False,
         enable_service_links=False,
         termination_grace_period_seconds=GRACE_S,
@@ -188,10 +188,23 @@ def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSetting
         ),
         containers=[_container(task, environment, settings)],
         volumes=[
-            V1Volume(name="scratch", empty_dir=V1EmptyDirVolumeSource()),
+            V1Volume(
+                name="scratch",
+                empty_dir=V1EmptyDirVolumeSource(size_limit=environment.scratch_size),
+            ),
             *_signing_volumes(task, settings),
         ],
     )
+
+
+def _account(task: Task, settings: ClusterSettings) -> str:
+    finishes = task.kind is Kind.FINISH
+    return (finishes and settings.finish_service_account) or settings.service_account
+
+
+def _secrets(task: Task, settings: ClusterSettings) -> tuple[str, ...]:
+    own = settings.finish_env_from_secrets
+    return settings.env_from_secrets if task.kind is not Kind.FINISH or own is None else own
 
 
 def _signing_volumes(task: Task, settings: ClusterSettings) -> list[V1Volume]:
@@ -210,7 +223,7 @@ def _container(
 ) -> V1Container:
     secrets = [
         V1EnvFromSource(secret_ref=V1SecretEnvSource(name=name))
-        for name in settings.env_from_secrets
+        for name in _secrets(task, settings)
     ]
     signing = _signing_volumes(task, settings)
     return V1Container(

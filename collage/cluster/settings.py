@@ -24,8 +24,11 @@ class ClusterSettings(BaseModel):
         namespace: of the Jobs.
         measure_image: measures; holds neither Prefect nor the Kubernetes client.
         controller_image: finishes (assembles, compares, publishes) on the node that serves.
-        service_account: of the pods; they mount no token of it, but clouds give it access to the store.
-        env_from_secrets: Secrets whose keys are the pods' environment: the store's credentials.
+        service_account: of the pods that ask, build and measure; they mount no token of it, but clouds give
+            it access to the store. They run what models bring: its rights are for their prefixes alone.
+        env_from_secrets: Secrets whose keys are those pods' environment: the store's credentials.
+        finish_service_account: of the pods that finish, which write bundles too; "" is `service_account`.
+        finish_env_from_secrets: Secrets of those pods; None is `env_from_secrets`.
         signing: what finishing pods alone mount to sign bundles with; None signs none.
         image_pull_policy: "" leaves it to Kubernetes.
         poll_s: seconds between two looks at a Job, on average.
@@ -38,6 +41,8 @@ class ClusterSettings(BaseModel):
     controller_image: str
     service_account: str = "default"
     env_from_secrets: tuple[str, ...] = ()
+    finish_service_account: str = ""
+    finish_env_from_secrets: tuple[str, ...] | None = None
     signing: SigningSecret | None = None
     image_pull_policy: str = ""
     poll_s: float = Field(default=8.0, gt=0)

@@ -77,6 +77,7 @@ class Server:
         self._engine = engine
         self._limits = limits
         self._watchdog = watchdog
+        self._watching: asyncio.Task[None] | None = None
         self._metrics = Metrics(name, version)
         # One thread: parsing holds the interpreter's lock anyway, and each thread keeps a heap.
         self._pool = ThreadPoolExecutor(1, "protocol")
@@ -102,12 +103,18 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        watching = asyncio.create_task(self._watchdog.run())
+        self._watching = asyncio.create_task(self._watchdog.run())
         try:
             yield
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    def _problem(self) -> str:
+        """Say why requests should go elsewhere; "" where they need not."""
+        if self._watching is None or self._watching.done():
+            return self._engine.problem() or "nobody watches whether the model answers"
+        return self._engine.problem()
 
     async def _server(self, request: Request) -> Response:
         return JSONResponse(
@@ -116,12 +123,12 @@ class Server:
 
     async def _live(self, request: Request) -> Response:
         if self._watchdog.gave_up:
-            return JSONResponse({"error": self._engine.problem(), "live": False}, 503)
+            return JSONResponse({"error": self._problem(), "live": False}, 503)
         return JSONResponse({"live": True})
 
     async def _ready(self, request: Request) -> Response:
         """The socket opens only after the bundle has computed its golden data; then calls tell."""
-        if problem := self._engine.problem():
+        if problem := self._problem():
             return JSONResponse({"error": problem, "ready": False}, 503)
         return JSONResponse({"live": True, "ready": True})
 
@@ -132,7 +139,7 @@ class Server:
             "places": self._engine.copies + self._engine.queue,
             "memory_reserved_bytes": memory.reserved_bytes,
             "memory_bytes": memory.size_bytes,
-            "ready": int(not self._engine.problem()),
+            "ready": int(not self._problem()),
         }
         text = self._metrics.text(gauges)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
@@ -143,7 +150,7 @@ class Server:
 
     async def _model_ready(self, request: Request) -> Response:
         self._check_name(request)
-        if problem := self._engine.problem():
+        if problem := self._problem():
             return JSONResponse({"error": problem, "name": self.name, "ready": False}, 503)
         return JSONResponse({"name": self.name, "ready": True})
 

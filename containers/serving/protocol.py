@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from collage.errors import InputError
+from collage.errors import BundleError, InputError
 from collage.runtime.manifest import Signature, Tensor
 from containers.serving.bounded_json import JsonLimits, parse_json
 from containers.serving.tensors import DATATYPES, checked_shape, from_bytes, from_json, shown
@@ -39,6 +39,17 @@ class Answer:
 
     body: bytes
     header_length: int | None
+
+
+def check_types(signatures: Sequence[Signature]) -> None:
+    """Raise BundleError for a type that the protocol cannot carry, before anybody connects."""
+    for one in signatures:
+        for tensor in (*one.inputs, *one.outputs):
+            if tensor.dtype not in _NAMES:
+                raise BundleError(
+                    f"{tensor.name!r} is {tensor.dtype}, which this server does not carry; known: "
+                    f"{', '.join(_NAMES)}. Give the model a Cast at its border, or call it from Python."
+                )
 
 
 def json_length(header_length: str | None, body_bytes: int) -> int:

@@ -55,19 +55,22 @@ def namespace(plane):
     """A namespace of the test's own that enforces the strictest pod security."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     name = plane.make_namespace(f"collage-{next(_namespaces)}", labels)
-    secret = {
-        "metadata": {"name": "store"},
-        "stringData": {
-            "AWS_ACCESS_KEY_ID": versitygw.ACCESS,
-            "AWS_SECRET_ACCESS_KEY": versitygw.SECRET,
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "COLLAGE_RECORD_KEY": KEY,
-        },
-    }
     with plane.client() as api:
-        client.CoreV1Api(api).create_namespaced_secret(name, secret)
+        for secret, user in (("store", "measure"), ("finish", "finish")):
+            client.CoreV1Api(api).create_namespaced_secret(name, _credentials_of(secret, user))
         yield name
         client.CoreV1Api(api).delete_namespace(name)
+
+
+def _credentials_of(name, user):
+    """The Secret `name` with the keys of a user who may write what such pods write, and no more."""
+    keys = {
+        "AWS_ACCESS_KEY_ID": user,
+        "AWS_SECRET_ACCESS_KEY": versitygw.USERS[user],
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "COLLAGE_RECORD_KEY": KEY,
+    }
+    return {"metadata": {"name": name}, "stringData": keys}
 
 
 @pytest.fixture
@@ -89,6 +92,7 @@ def settings(namespace):
         measure_image="collage/measure:1",
         controller_image="collage/controller:1",
         env_from_secrets=("store",),
+        finish_env_from_secrets=("finish",),
         poll_s=0.3,
     )
 

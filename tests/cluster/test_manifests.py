@@ -18,7 +18,9 @@ SETTINGS = ClusterSettings(
     measure_image="registry/collage-measure:1",
     controller_image="registry/collage-controller:1",
     service_account="collage-measure",
-    env_from_secrets=("collage-store",),
+    env_from_secrets=("collage-store-measure",),
+    finish_service_account="collage-finish",
+    finish_env_from_secrets=("collage-store-finish",),
 )
 PLAIN = MeasuringEnvironment(threads=2, cpu=3, memory="8Gi", node_selector={"pool": "measure"})
 GPU = parse_environments(

@@ -1,6 +1,7 @@
 """What clients may send to a model server: each wrong body is refused with a reason, within its memory."""
 
 import json
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,6 +9,8 @@ import httpx
 import numpy as np
 import pytest
 
+from collage.runtime.manifest import Signature, Tensor
+from containers.serving.memory import request_costs
 from tests.servers.model_bundles import WIDE, wide_bundle
 from tests.servers.model_server import INFER, ModelServer, request
 
@@ -173,36 +176,50 @@ FULL = {
 
 
 def test_memory_stays_bounded_for_any_bodies_at_once(wide):
-    """Eight clients send the largest bodies there can be; who finds no memory is sent away."""
+    """Eight clients send the largest bodies there can be; who finds no memory comes again."""
     x = np.zeros(WIDE, "float32")
     assert wide.post(json=request(x, data=x.ravel().tolist())).status_code == 200
-    before = wide.status_bytes("VmHWM")
-    bodies = [*FULL.values()] * 2
+    wide.forget_peak()
+    before = wide.status_bytes("VmRSS")
+    bodies = [*FULL.values()]
 
     def ask(case):
         content, statuses = case
-        answer = httpx.post(wide.url + INFER, content=content, timeout=60)
-        assert answer.status_code in statuses | {503}, answer.text
-        return answer.status_code
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            answer = httpx.post(wide.url + INFER, content=content, timeout=60)
+            if answer.status_code != 503:
+                assert answer.status_code in statuses, answer.text
+                return
+            time.sleep(0.05)
+        raise AssertionError("it never found memory")
 
     begin = time.perf_counter()
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(ask, bodies))
-    assert {200, 400} <= set(found)
+        list(pool.map(ask, bodies))
     grown = wide.status_bytes("VmHWM") - before
     print(
-        f"{grown >> 20} MiB more after {len(found)} bodies in {time.perf_counter() - begin:.1f} s"
+        f"{grown >> 20} MiB more after {len(bodies)} bodies in {time.perf_counter() - begin:.1f} s"
     )
     assert grown < (48 << 20) + SLACK
+    loaded = json.loads(wide.log().splitlines()[0])
+    stated = loaded["resident_bytes"] + loaded["memory_bytes"] + (128 << 20)
+    assert wide.status_bytes("VmHWM") < stated, "the bound that docs/operations.md states"
     assert wide.metric("collage_serve_memory_reserved_bytes") == 0
 
 
 @pytest.mark.parametrize("case", FULL)
-def test_each_largest_body_alone_costs_what_is_reserved(wide, case):
+def test_a_largest_body_costs_no_more_than_is_reserved(wide, case):
     content, statuses = FULL[case]
+    wide.forget_peak()
+    before = wide.status_bytes("VmRSS")
     answer = wide.post(content=content)
     assert answer.status_code in statuses, answer.text
-    assert "error" not in answer.json() or answer.json()["error"]
+    x, y = (Tensor(name, WIDE, "float32") for name in "xy")
+    costs = request_costs([Signature("main", (x,), (y,))], None)
+    assert len(content) == costs.body_bytes
+    reserved = costs.largest([Signature("main", (x,), (y,))])
+    assert wide.status_bytes("VmHWM") - before < reserved + (2 << 20)
 
 
 def test_who_finds_no_memory_is_told_to_come_again(wide):
@@ -229,3 +246,11 @@ def test_who_finds_no_memory_is_told_to_come_again(wide):
 def test_too_little_memory_for_one_request_is_refused(bundle):
     with pytest.raises(AssertionError, match=r"--memory 1MiB is too little.*lower --max-body"):
         ModelServer(bundle, "--memory", "1MiB")
+
+
+def test_a_type_that_the_protocol_has_no_name_for_is_refused(tmp_path, bundle):
+    folder = shutil.copytree(bundle, tmp_path / "bundle")
+    text = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(text.replace('"float32"', '"bfloat16"'))
+    with pytest.raises(AssertionError, match="is bfloat16, which this server does not carry"):
+        ModelServer(folder)

@@ -54,13 +54,15 @@ def namespace(plane, name, place, signing):
     place.prepare()
     made = f"e2e-{type(place).__name__.lower()}-{name.replace('_', '-')}"
     plane.make_namespace(made, {"pod-security.kubernetes.io/enforce": "restricted"})
-    store = {
-        "AWS_ACCESS_KEY_ID": versitygw.ACCESS, "AWS_SECRET_ACCESS_KEY": versitygw.SECRET,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }  # fmt: skip
+    users = {"store": (versitygw.ACCESS, versitygw.SECRET), **{
+        f"store-{user}": (user, password) for user, password in versitygw.USERS.items()
+    }}  # fmt: skip
     with plane.client() as api:
         core = client.CoreV1Api(api)
-        core.create_namespaced_secret(made, secret("store", store))
+        for name_of, (access, password) in users.items():
+            keys = {"AWS_ACCESS_KEY_ID": access, "AWS_SECRET_ACCESS_KEY": password}
+            keys["AWS_EC2_METADATA_DISABLED"] = "true"
+            core.create_namespaced_secret(made, secret(name_of, keys))
         core.create_namespaced_secret(made, secret("webhook", {"secret": SECRET}))
         core.create_namespaced_secret(
             made, secret("signing", {"key.pem": signing.private.read_text()})
@@ -81,14 +83,18 @@ def chart_values(place, server, mlflow_site, s3_address):  # noqa: F811
     worker["extraEnv"] = [*worker.get("extraEnv", ()), often]
     return {
         "image": {"repository": place.repository, "tag": place.tag},
-        "store": {"uri": place.reach(s3_address), "existingSecret": "store"},
+        "store": {
+            "uri": place.reach(s3_address), "existingSecret": "store",
+            "measuring": {"existingSecret": "store-measure"},
+            "finishing": {"existingSecret": "store-finish"},
+        },
         "prefect": {"apiUrl": place.reach(server.url), "workPool": "e2e"},
         "signing": {"existingSecret": "signing"},
         "registry": {"uri": "mlflow://", "trackingUri": place.reach(mlflow_site.url)},
         "measuring": {"environments": {"cpu": environment}},
         "worker": worker,
         "receiver": {"existingSecret": "webhook", **place.receiver},
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -111,7 +117,7 @@ def hook(plane, place, namespace, mlflow_site, release, tmp_path):  # noqa: F811
     user = MlflowUser(mlflow_site, tmp_path)
     url = place.receiver_url(namespace, f"{RELEASE}-receiver")
     try:
-        wait_for(lambda: answers(f"{url}/webhooks/mlflow"), 60)
+        wait_for(lambda: answers(f"{url}/webhooks/mlflow", 405), 60)  # nothing is read there
     except AssertionError:
         print(*pod_logs(plane, namespace).values(), sep="\n\n")
         raise
@@ -123,10 +129,9 @@ def hook(plane, place, namespace, mlflow_site, release, tmp_path):  # noqa: F811
     user.client.delete_webhook(made.webhook_id)
 
 
-def answers(url):
-    """Whether the receiver is there: it takes deliveries, and nothing that is read."""
+def answers(url, status=200):
     with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(url, timeout=2).status_code == 405
+        return httpx.get(url, timeout=2).status_code == status
     return False
 
 

@@ -63,6 +63,7 @@ class GpuCluster:
         cluster = {
             "NAMESPACE": self._namespace, "MEASURE_IMAGE": "collage/measure:1", "POLL_S": "0.5",
             "CONTROLLER_IMAGE": "collage/controller:1", "ENV_FROM_SECRETS": '["store"]',
+            "FINISH_ENV_FROM_SECRETS": '["finish"]',
         }  # fmt: skip
         return {
             "COLLAGE_ENVIRONMENTS_FILE": str(file), "KUBECONFIG": str(self._folder / "kubeconfig"),

@@ -25,7 +25,11 @@ ENOUGH: Mapping[str, Any] = {
 """The values that are enough."""
 ALL: Mapping[str, Any] = {
     **ENOUGH,
-    "store": {**ENOUGH["store"], "existingSecret": "store"},
+    "store": {
+        **ENOUGH["store"],
+        "existingSecret": "store",
+        "measuring": {"existingSecret": "measure"},
+    },
     "receiver": {"existingSecret": "webhook"},
     "podDisruptionBudget": {"enabled": True},
 }

@@ -1,5 +1,7 @@
 """The chart against a real Kubernetes API server: what it leaves behind, what it may do, what is admitted."""
 
+import copy
+import json
 import sys
 import time
 from pathlib import Path
@@ -8,6 +10,9 @@ import helm_python
 import pytest
 from kubernetes import client
 
+from collage.cluster.environments import MeasuringEnvironment
+from collage.cluster.manifests import Kind, Task, job_manifest
+from collage.cluster.settings import ClusterSettings
 from containers.check import FORBIDDEN, NEEDED
 from containers.cleanup import delete_jobs
 from tests.helm import charts, networks, test_networks
@@ -35,6 +40,7 @@ KINDS = (
     ("rbac.authorization.k8s.io", "v1", "roles"),
 )
 CLUSTER_KINDS = ("clusterroles", "clusterrolebindings")
+POLICY_KINDS = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 
 
 @pytest.fixture
@@ -65,7 +71,7 @@ WITHOUT_HOOKS = {**charts.ALL, "setup": {"enabled": False, "cleanUp": False}}
 
 
 def objects(plane, namespace):
-    """Names of all objects in the namespace, and of the cluster's roles; events are not objects of ours."""
+    """Names of all objects in the namespace, and of the cluster's roles and policies; events are not ours."""
     found = set()
     for group, version, plural in KINDS:
         if plural == "events":
@@ -73,9 +79,12 @@ def objects(plane, namespace):
         path = f"/apis/{group}/{version}" if group else f"/api/{version}"
         for item in items(plane, f"{path}/namespaces/{namespace}/{plural}"):
             found.add((plural, item["metadata"]["name"]))
-    for plural in CLUSTER_KINDS:
-        for item in items(plane, f"/apis/rbac.authorization.k8s.io/v1/{plural}"):
-            found.add((plural, item["metadata"]["name"]))
+    for group, plurals in (
+        ("rbac.authorization.k8s.io", CLUSTER_KINDS), ("admissionregistration.k8s.io", POLICY_KINDS),
+    ):  # fmt: skip
+        for plural in plurals:
+            for item in items(plane, f"/apis/{group}/v1/{plural}"):
+                found.add((plural, item["metadata"]["name"]))
     return found
 
 
@@ -146,7 +155,7 @@ def accounts(plane, namespace, helm4):
     helm4.install(charts.CHART, "collage", WITHOUT_HOOKS)
     yield {
         name: plane.account_token(namespace, f"collage-{name}")
-        for name in ("controller", "measure")
+        for name in ("controller", "measure", "finish")
     }
     helm4.uninstall("collage")
 
@@ -189,6 +198,112 @@ def test_the_measuring_account_is_refused_everything(plane, namespace, accounts)
     assert allowed_of(plane, accounts["measure"], namespace) == REVIEWS
 
 
+def made_by_a_flow(kind, values, namespace):
+    """The manifest of a Job as the worker makes it with what the chart tells it."""
+    worker = dict(charts.pods(charts.render(values, namespace=namespace)))["collage-worker"]
+    told = {one["name"]: one.get("value") for one in worker["containers"][0]["env"]}
+    prefix = "COLLAGE_CLUSTER__"
+    settings = {
+        name.removeprefix(prefix).lower(): json.loads(value) if value.startswith("[") else value
+        for name, value in told.items()
+        if name.startswith(prefix) and value
+    }
+    task = Task(kind, f"collage-{kind}", {"run": "r"}, [], compiles=kind is Kind.BUILD)
+    environment = MeasuringEnvironment(gpu_resource="nvidia.com/gpu")
+    with client.ApiClient() as api:
+        return api.sanitize_for_serialization(
+            job_manifest(task, environment, ClusterSettings(namespace=namespace, **settings))
+        )
+
+
+def dry_job(plane, namespace, manifest, token):
+    path = f"/apis/batch/v1/namespaces/{namespace}/jobs?dryRun=All&fieldValidation=Strict"
+    return ask(plane, "POST", path, manifest, token=token)
+
+
+def set_in(content, path, value):
+    *steps, last = path
+    for step in steps:
+        content = content[step] if isinstance(step, int) else content.setdefault(step, {})
+    content[last] = value
+
+
+POD, FIRST = ("spec", "template", "spec"), ("spec", "template", "spec", "containers", 0)
+SECRET = {"secretKeyRef": {"name": "webhook", "key": "secret"}}
+OUTSIDER = {"name": "i", "image": "elsewhere/image:1"}
+INSIDER = {"name": "i", "image": "registry.example.com/collage/measure:0.1.0"}
+JOBS = {
+    "a Secret of another part as a volume": (
+        (*POD, "volumes"), [{"name": "scratch", "secret": {"secretName": "webhook"}}], "volumes"),
+    "a Secret of another account as a volume": (
+        (*POD, "volumes"), [{"name": "scratch", "secret": {"secretName": "store"}}], "volumes"),
+    "a path of the node": (
+        (*POD, "volumes"), [{"name": "scratch", "hostPath": {"path": "/"}}], "volumes"),
+    "a projected token": (
+        (*POD, "volumes"), [{"name": "scratch", "projected": {"sources": [
+            {"serviceAccountToken": {"path": "token"}}]}}], "volumes"),
+    "a claim": (
+        (*POD, "volumes"), [{"name": "scratch", "persistentVolumeClaim": {"claimName": "c"}}], "volumes"),
+    "a ConfigMap": (
+        (*POD, "volumes"), [{"name": "scratch", "configMap": {"name": "c"}}], "volumes"),
+    "the environment of another part's Secret": (
+        (*FIRST, "envFrom"), [{"secretRef": {"name": "webhook"}}], "environment"),
+    "the environment of the controller's Secret": (
+        (*FIRST, "envFrom"), [{"secretRef": {"name": "store"}}], "environment"),
+    "the environment of a ConfigMap": (
+        (*FIRST, "envFrom"), [{"configMapRef": {"name": "c"}}], "environment"),
+    "a key of another part's Secret": (
+        (*FIRST, "env"), [{"name": "A", "valueFrom": SECRET}], "environment"),
+    "a Secret in a container that comes first": (
+        (*POD, "initContainers"), [{**INSIDER, "env": [{"name": "A", "valueFrom": SECRET}]}],
+        "environment"),
+    "another image": ((*FIRST, "image"), "elsewhere/image:1", "images of the release"),
+    "another image in a container that comes first": (
+        (*POD, "initContainers"), [OUTSIDER], "images of the release"),
+    "the worker's account": ((*POD, "serviceAccountName"), "collage-controller", "run as"),
+    "the namespace's account": ((*POD, "serviceAccountName"), "default", "run as"),
+    "a token": ((*POD, "automountServiceAccountToken"), True, "mount no token"),
+    "a Secret to pull with": ((*POD, "imagePullSecrets"), [{"name": "webhook"}], "to pull images"),
+    "the node's network": ((*POD, "hostNetwork"), True, "of their node's"),
+    "the node's processes": ((*POD, "hostPID"), True, "of their node's"),
+    "a node of its choice": ((*POD, "nodeName"), "control-plane", "of their node's"),
+    "a port of the node": (
+        (*FIRST, "ports"), [{"containerPort": 80, "hostPort": 80}], "of their node's"),
+    "privileges": (
+        (*FIRST, "securityContext", "allowPrivilegeEscalation"), True, "without privileges"),
+    "a capability": (
+        (*FIRST, "securityContext", "capabilities"), {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
+        "without privileges"),
+    "root": ((*POD, "securityContext", "runAsNonRoot"), False, "without privileges"),
+    "root in its container": (
+        (*FIRST, "securityContext", "runAsNonRoot"), False, "without privileges"),
+}  # fmt: skip
+"""What a Job of the worker's token may not have: the place, the value, and a word of the refusal."""
+
+
+def test_the_worker_makes_its_own_jobs_and_no_others(plane, namespace, accounts):
+    """The policy is the cluster's: with the worker's token no Job mounts what is not for Jobs."""
+    token = accounts["controller"]
+    manifests = {kind: made_by_a_flow(kind, WITHOUT_HOOKS, namespace) for kind in Kind}
+    loose = copy.deepcopy(manifests[Kind.MEASURE])
+    set_in(loose, (*FIRST, "image"), "elsewhere/image:1")
+    assert wait_until(lambda: dry_job(plane, namespace, loose, token)[0] == 422), "no policy yet"
+    for kind, manifest in manifests.items():
+        status, answer = dry_job(plane, namespace, manifest, token)
+        assert status == 201, (kind, answer)
+    for name, (path, value, word) in JOBS.items():
+        wrong = copy.deepcopy(manifests[Kind.MEASURE])
+        set_in(wrong, path, value)
+        status, answer = dry_job(plane, namespace, wrong, token)
+        assert status == 422, (name, answer)
+        assert word in answer["message"], (name, answer["message"])
+    with_secret = copy.deepcopy(manifests[Kind.FINISH])
+    volume = {"name": "scratch", "secret": {"secretName": "store"}}
+    set_in(with_secret, (*POD, "volumes"), [volume])
+    assert dry_job(plane, namespace, with_secret, token)[0] == 201, "its own account's Secret"
+    assert dry_job(plane, namespace, loose, None)[0] == 201, "others' Jobs are not its concern"
+
+
 def test_the_check_of_refusals_sees_a_verb_too_much(plane, namespace, accounts):
     """A rule of its own, for one verb that nobody needs: the same walk finds it, and nothing else."""
     rbac = client.RbacAuthorizationV1Api(plane.client())
@@ -204,7 +319,7 @@ def test_the_check_of_refusals_sees_a_verb_too_much(plane, namespace, accounts):
     )
 
 
-@pytest.mark.parametrize("name", ["controller", "measure"])
+@pytest.mark.parametrize("name", ["controller", "measure", "finish"])
 def test_no_account_can_make_itself_more(plane, namespace, accounts, name):
     """Roles, bindings and other people's names; `escalate` and `bind` are verbs without a request."""
     token = accounts[name]
@@ -241,7 +356,7 @@ def test_no_account_can_make_itself_more(plane, namespace, accounts, name):
 
 
 def test_the_api_server_itself_lists_what_the_accounts_may(plane, namespace, accounts):
-    wanted = {"controller": NEEDED_VERBS | REVIEWS, "measure": REVIEWS}
+    wanted = {"controller": NEEDED_VERBS | REVIEWS, "measure": REVIEWS, "finish": REVIEWS}
     for name, expected in wanted.items():
         assert rules_of(plane, accounts[name], namespace) == expected
 
@@ -285,8 +400,8 @@ def test_policies_as_the_api_server_keeps_them_select_the_pods(plane, namespace,
 
 def test_every_pod_is_admitted_where_restricted_is_enforced(plane, namespace):
     core = client.CoreV1Api(plane.client())
-    core.create_namespaced_service_account(namespace, {"metadata": {"name": "collage-controller"}})
-    core.create_namespaced_service_account(namespace, {"metadata": {"name": "collage-measure"}})
+    for name in ("collage-controller", "collage-measure", "collage-finish"):
+        core.create_namespaced_service_account(namespace, {"metadata": {"name": name}})
     checked = 0
     for name in [*charts.EXAMPLES, None]:
         values = charts.example(name) if name else charts.ALL
@@ -316,7 +431,8 @@ def _dry_create(plane, manifest, namespace):
     base = f"/apis/{group}/{version}" if group else f"/api/{version}"
     kind = manifest["kind"].lower()
     plural = kind[:-1] + "ies" if kind.endswith("y") else kind + "s"
-    path = f"{base}/namespaces/{namespace}/{plural}?dryRun=All&fieldValidation=Strict"
+    place = base if plural in POLICY_KINDS else f"{base}/namespaces/{namespace}"
+    path = f"{place}/{plural}?dryRun=All&fieldValidation=Strict"
     status, answer = ask(plane, "POST", path, manifest)
     # A pod's account is made with it: a dry run makes none.
     missing = status == 403 and "serviceaccount" in answer["message"]
@@ -330,6 +446,11 @@ def test_clean_up_deletes_the_jobs_of_this_release_alone(plane, namespace, accou
         (
             "mine",
             "collage-measure",
+            {"app.kubernetes.io/part-of": "collage", "collage.dev/run": "r"},
+        ),
+        (
+            "finishes",
+            "collage-finish",
             {"app.kubernetes.io/part-of": "collage", "collage.dev/run": "r"},
         ),
         (
@@ -348,7 +469,8 @@ def test_clean_up_deletes_the_jobs_of_this_release_alone(plane, namespace, accou
         }
         admin.create_namespaced_job(namespace, body)
     api = client.BatchV1Api(plane.client(accounts["controller"]))
-    assert delete_jobs(api, namespace, "collage-measure") == ["mine"]
+    ours = ("collage-measure", "collage-finish")
+    assert sorted(delete_jobs(api, namespace, ours)) == ["finishes", "mine"]
     left = lambda: {one.metadata.name for one in admin.list_namespaced_job(namespace).items}  # noqa: E731
     assert wait_until(lambda: left() == {"theirs", "foreign"}), left()
     for name in ("theirs", "foreign"):

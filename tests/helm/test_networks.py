@@ -25,14 +25,30 @@ VALUES = {
 }
 
 
-def out(*ports):
-    return {Door(ANYWHERE, f"TCP {port}") for port in ports}
+def peer(content):
+    return json.dumps(content, sort_keys=True)
 
 
-DNS = {Door(ANYWHERE, "UDP 53"), *out(53)}
-STORE, PREFECT, REGISTRY, SERVER = out(9000), out(4200), out(5000), out(6443)
+NOT_LINK_LOCAL = (
+    {"namespaceSelector": {}},
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
+    {"ipBlock": {"cidr": "::/0", "except": ["fe80::/10", "fd00:ec2::/32"]}},
+)
+RESOLVERS = (
+    {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}},
+    {"ipBlock": {"cidr": "169.254.20.10/32"}},
+)
+
+
+def out(port, peers=NOT_LINK_LOCAL):
+    return {Door(peer(one), f"TCP {port}") for one in peers}
+
+
+DNS = {Door(peer(one), f"{kind} 53") for one in RESOLVERS for kind in ("UDP", "TCP")}
+STORE, PREFECT, REGISTRY = out(9000), out(4200), out(5000)
+SERVER = {Door(ANYWHERE, "TCP 6443")}
 FLOWS = DNS | STORE | PREFECT | REGISTRY
-WEBHOOKS = {Door(json.dumps(MLFLOW, sort_keys=True), "TCP http")}
+WEBHOOKS = {Door(peer(MLFLOW), "TCP http")}
 STATED = {
     "worker": (set(), FLOWS | SERVER),
     "receiver": (WEBHOOKS, DNS | PREFECT),
@@ -103,7 +119,50 @@ def test_no_pod_of_an_example_is_left_open(name):
         assert None not in (into, outside), component(labels)
         assert not into or component(labels) == "receiver"
         assert all(door.port != "all" for door in into | outside)
-        assert {Door(ANYWHERE, "UDP 53"), Door(ANYWHERE, "TCP 53")} <= outside
+        assert outside >= DNS
+
+
+METADATA = ("169.254.169.254", "169.254.170.2", "fd00:ec2::254")
+
+
+@pytest.mark.parametrize("name", [*charts.EXAMPLES, None])
+def test_no_pod_reaches_a_clouds_metadata_over_its_ports(name):
+    """Whose answers are credentials of the node: no port but the API server's leads there."""
+    values = charts.example(name) if name else charts.THREE
+    found = policies(charts.render(values))
+    for labels in pods(values):
+        outside = doors(found, labels, "Egress")
+        ports = {door.port for door in outside} - {"TCP 443", "TCP 6443", "UDP 53"}
+        for address in METADATA:
+            reached = [d for d in outside for p in ports if d.leads_to(address, p.split()[1])]
+            assert not reached, (address, reached)
+        if component(labels) in set(Kind):
+            assert not any(d.leads_to(a, 443) for d in outside for a in METADATA)
+
+
+def test_names_are_resolved_where_the_values_say():
+    elsewhere = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "dns"}}}
+    for to, expected in (([elsewhere], {peer(elsewhere)}), ([], {ANYWHERE})):
+        values = {**VALUES, "networkPolicy": {"dnsTo": to}}
+        found = policies(charts.render(values))
+        measuring = next(one for one in pods(values) if component(one) == "measure")
+        asked = {d.peer for d in doors(found, measuring, "Egress") if d.port == "UDP 53"}
+        assert asked == expected
+
+
+def test_webhooks_and_metrics_come_from_where_the_values_say():
+    cluster, monitoring = {"namespaceSelector": {}}, {"podSelector": {"matchLabels": {"a": "b"}}}
+    for metrics, receiver, expected in (
+        ({}, {}, {Door(peer(cluster), "TCP http")}),
+        ({}, {"from": []}, {Door(ANYWHERE, "TCP http")}),
+        ({"enabled": True}, {"from": [MLFLOW]}, WEBHOOKS | {Door(peer(cluster), "TCP status")}),
+        ({"enabled": True, "from": [monitoring]}, {},
+         {Door(peer(cluster), "TCP http"), Door(peer(monitoring), "TCP status")}),
+    ):  # fmt: skip
+        values = {**VALUES, "metrics": metrics, "receiver": {"existingSecret": "w", **receiver}}
+        found = policies(charts.render(values))
+        labels = next(one for one in pods(values) if component(one) == "receiver")
+        assert doors(found, labels, "Ingress") == expected
 
 
 @pytest.mark.parametrize("name", ["aws-irsa", "laptop", "s3-compatible"])

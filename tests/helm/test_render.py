@@ -92,6 +92,7 @@ def test_tokens_are_mounted_where_jobs_are_made_or_deleted_and_nowhere_else():
     assert {one["metadata"]["name"] for one in accounts} == {
         "collage-controller",
         "collage-measure",
+        "collage-finish",
     }
     assert all(one["automountServiceAccountToken"] is False for one in accounts)
 
@@ -151,6 +152,7 @@ def test_no_secret_of_whoever_makes_a_manifest_is_in_it(monkeypatch):
         made = [api.sanitize_for_serialization(one) for one in jobs]
     text = json.dumps([made, charts.render(charts.ALL)])
     assert '"secretRef": {"name": "store"}' in text
+    assert '"secretRef": {"name": "measure"}' in text
     assert not [name for name, value in SECRETS.items() if value in text]
 
 
@@ -164,7 +166,49 @@ def test_a_program_gets_the_secrets_that_it_uses_and_no_others():
     }
     assert found["collage-receiver"] == {"prefect"}
     assert found["collage-worker"] == {"store", "prefect", "registry"}
-    assert found["collage-test-store"] == {"store"}
+    assert found["collage-test-store"] == {"measure"}
+
+
+def told(values):
+    """The worker's environment, by name."""
+    worker = dict(charts.pods(charts.render(values)))["collage-worker"]
+    return {one["name"]: one.get("value") for one in worker["containers"][0]["env"]}
+
+
+def test_measuring_pods_never_get_the_controllers_secret_by_default():
+    store = {"uri": "s3://b/p", "existingSecret": "all"}
+    with pytest.raises(
+        helm_python.HelmError, match=r"store\.measuring\.existingSecret is required"
+    ):
+        charts.render({**charts.THREE, "store": store})
+    for more, measure, finish in (
+        ({"measuring": {"existingSecret": "some"}}, ["some"], ["all"]),
+        ({"measuring": {"existingSecret": "some"}, "finishing": {"existingSecret": "more"}},
+         ["some"], ["more"]),
+        ({"measuring": {"shareSecret": True}}, ["all"], ["all"]),
+        ({"existingSecret": ""}, [], []),
+    ):  # fmt: skip
+        found = told({**charts.THREE, "store": {**store, **more}})
+        assert json.loads(found["COLLAGE_CLUSTER__ENV_FROM_SECRETS"]) == measure
+        assert json.loads(found["COLLAGE_CLUSTER__FINISH_ENV_FROM_SECRETS"]) == finish
+        assert found["COLLAGE_CLUSTER__FINISH_SERVICE_ACCOUNT"] == "collage-finish"
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_writable_folder_has_a_size(name):
+    folders = [v for _, pod in charts.pods(charts.render(VALUES[name])) for v in pod["volumes"]]
+    assert all(one["emptyDir"]["sizeLimit"] for one in folders if "emptyDir" in one)
+    assert any("emptyDir" in one for one in folders)
+
+
+def test_the_objects_of_the_cluster_are_one_policy_that_can_be_left_out():
+    of_cluster = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    made = {one["kind"] for one in charts.render(charts.ALL)}
+    without = {
+        one["kind"] for one in charts.render({**charts.ALL, "admissionPolicy": {"enabled": False}})
+    }
+    assert made - without == of_cluster
+    assert not any(kind.startswith("Cluster") for kind in made)
 
 
 def mounted(values, volume):

@@ -58,6 +58,10 @@ class ModelServer:
         (line,) = [line for line in text.splitlines() if line.startswith(f"{field}:")]
         return int(line.split()[1]) << 10
 
+    def forget_peak(self) -> None:
+        """Let VmHWM begin anew from what is resident now."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
     def log(self) -> str:
         """Return what it has logged; a pipe that nobody reads would stop it."""
         self._log.seek(0)

@@ -7,9 +7,10 @@ import pytest
 from collage.store import open_store
 from tests.runtime.conftest import gate_entry
 from tests.servers.fixtures import running
-from tests.store import versitygw
+from tests.store import policies, versitygw
 from tests.store.proxy import Proxy
 
+PREFIX = "team/collage"
 _buckets = itertools.count()
 
 
@@ -40,6 +41,7 @@ def bucket(s3_server, credentials):
     client = boto3.client("s3", endpoint_url=s3_server.url, region_name="us-east-1")
     name = f"bucket-{next(_buckets)}"
     client.create_bucket(Bucket=name)
+    client.put_bucket_policy(Bucket=name, Policy=policies.of_bucket(name, PREFIX))
     yield Bucket(name, client)
     client.close()
 
@@ -58,7 +60,7 @@ class Bucket:
             "endpoint": endpoint, "region": "us-east-1", "addressing": "path", "retries": "standard",
             "attempts": 3, "timeout_s": 1, "part_bytes": 5 << 20, **settings,
         }  # fmt: skip
-        return f"s3://{self.name}/team/collage?" + "&".join(f"{k}={v}" for k, v in settings.items())
+        return f"s3://{self.name}/{PREFIX}?" + "&".join(f"{k}={v}" for k, v in settings.items())
 
 
 @pytest.fixture

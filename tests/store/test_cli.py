@@ -119,6 +119,18 @@ def test_doctor_checks_a_shared_store(address, tmp_path, capsys):
     _, said = run(capsys, "doctor", "--cache-dir", tmp_path / "cache", "--store", address, "--json")
     found = {one["check"]: one["passed"] for one in json.loads(said.out)["checks"]}
     assert found["shared store"]
+    if address.startswith("s3://"):
+        words = [
+            "doctor",
+            "--cache-dir",
+            tmp_path / "cache",
+            "--store",
+            f"{address}&probe=off",
+            "--json",
+        ]
+        _, said = run(capsys, *words)
+        (line,) = [one for one in json.loads(said.out)["checks"] if one["check"] == "shared store"]
+        assert (line["passed"], "takes answers of pods" in line["detail"]) == (True, True)
     _, said = run(capsys, "doctor", "--cache-dir", tmp_path, "--store", "s3://b?x=1", "--json")
     found = {one["check"]: one for one in json.loads(said.out)["checks"]}
     assert not found["shared store"]["passed"]

@@ -10,6 +10,8 @@ from tests.ports import free_port
 from tests.servers.binaries import Unavailable, find
 
 ACCESS, SECRET = "collage-tests", "not-a-real-secret-0123456789"
+USERS = {"measure": "not-a-secret-of-measure", "finish": "not-a-secret-of-finish"}
+"""Access keys and secrets of users who may do nothing until a bucket's policy says so."""
 
 
 class Server:
@@ -22,11 +24,23 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "versitygw.log"
         self._log = self.log.open("ab")
+        self._users = folder / "users"
+        self._users.mkdir()
         self.start()
+        for access, secret in USERS.items():
+            self._add_user(access, secret)
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            [find("versitygw"), "--port", f"127.0.0.1:{self.port}", "posix", self.data],
+            [
+                find("versitygw"),
+                "--port",
+                f"127.0.0.1:{self.port}",
+                "--iam-dir",
+                self._users,
+                "posix",
+                self.data,
+            ],
             env={**os.environ, "ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET},
             stdout=self._log,
             stderr=self._log,
@@ -45,6 +59,14 @@ class Server:
             self._process.kill()
             self._process.wait()
         self._log.close()
+
+    def _add_user(self, access: str, secret: str) -> None:
+        root = ["--access", ACCESS, "--secret", SECRET, "--endpoint-url", self.url]
+        user = ["--access", access, "--secret", secret, "--role", "user"]
+        subprocess.run(
+            [find("versitygw"), "admin", *root, "create-user", *user],
+            check=True, stdout=self._log, stderr=self._log,
+        )  # fmt: skip
 
     def _wait(self) -> None:
         end = time.monotonic() + 20

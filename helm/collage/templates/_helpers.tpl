@@ -45,6 +45,16 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- required "store.uri is required: s3://bucket/prefix, with ?endpoint=... where it is not AWS" .Values.store.uri -}}
 {{- end -}}
 
+{{- /* The store's address for pods that measure: they may not write where conditional writes are tried. */ -}}
+{{- define "collage.measureStore" -}}
+{{- $uri := include "collage.store" . -}}
+{{- if and (hasPrefix "s3://" $uri) (not (contains "probe=" $uri)) -}}
+{{- $uri }}{{ ternary "&" "?" (contains "?" $uri) }}probe=off
+{{- else -}}
+{{- $uri -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* The Secret with the private key; nothing where signing is off. */ -}}
 {{- define "collage.signingSecret" -}}
 {{- if .Values.signing.enabled -}}
@@ -60,6 +70,39 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 
 {{- define "collage.prefectUrl" -}}
 {{- required "prefect.apiUrl is required, e.g. http://prefect-server:4200/api" .Values.prefect.apiUrl -}}
+{{- end -}}
+
+{{- /* Secrets of the pods that ask, build and measure, as JSON: never the controller's, unless that is asked for. */ -}}
+{{- define "collage.measureSecrets" -}}
+{{- $store := .Values.store -}}
+{{- if and $store.existingSecret (not $store.measuring.existingSecret) (not $store.measuring.shareSecret) -}}
+{{- fail (printf "store.measuring.existingSecret is required with store.existingSecret: a Secret with credentials that may write what measuring pods write and no more, for those pods run what models bring. Make a user of the store with the policy in helm/collage/policies/measure.json, and: kubectl create secret generic collage-store-measure --namespace %s --from-literal=AWS_ACCESS_KEY_ID=... --from-literal=AWS_SECRET_ACCESS_KEY=... Or set store.measuring.shareSecret=true: then a model can change bundles and aliases" .Release.Namespace) -}}
+{{- end -}}
+{{- list ($store.measuring.existingSecret | default $store.existingSecret) $store.recordKey.existingSecret | compact | toJson -}}
+{{- end -}}
+
+{{- /* Secrets of the pods that finish, as JSON. */ -}}
+{{- define "collage.finishSecrets" -}}
+{{- list (.Values.store.finishing.existingSecret | default .Values.store.existingSecret) .Values.store.recordKey.existingSecret | compact | toJson -}}
+{{- end -}}
+
+{{- /* Peers that are everywhere but what a cloud's node tells its own pods (credentials): metadata and other link-local. */ -}}
+{{- define "collage.anywhere" -}}
+- namespaceSelector: {}
+- ipBlock: {cidr: 0.0.0.0/0, except: [169.254.0.0/16]}
+- ipBlock: {cidr: "::/0", except: ["fe80::/10", "fd00:ec2::/32"]}
+{{- end -}}
+
+{{- /* Where the store is: as given; a bucket of AWS is outside of the cluster and of private networks. */ -}}
+{{- define "collage.storePeers" -}}
+{{- if .Values.networkPolicy.storeTo -}}
+{{- toYaml .Values.networkPolicy.storeTo -}}
+{{- else if or (contains "endpoint=" .Values.store.uri) (not (hasPrefix "s3://" .Values.store.uri)) -}}
+{{- include "collage.anywhere" . -}}
+{{- else -}}
+- ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 100.64.0.0/10, 169.254.0.0/16]}
+- ipBlock: {cidr: "2000::/3"}
+{{- end -}}
 {{- end -}}
 
 {{- /* What a pod may do to its node: nothing. */ -}}
@@ -101,7 +144,9 @@ capabilities: {drop: [ALL]}
 - {name: COLLAGE_CLUSTER__MEASURE_IMAGE, value: {{ include "collage.image" (list . "measure") | quote }}}
 - {name: COLLAGE_CLUSTER__CONTROLLER_IMAGE, value: {{ include "collage.image" (list . "controller") | quote }}}
 - {name: COLLAGE_CLUSTER__SERVICE_ACCOUNT, value: {{ include "collage.fullname" . }}-measure}
-- {name: COLLAGE_CLUSTER__ENV_FROM_SECRETS, value: {{ list .Values.store.existingSecret .Values.store.recordKey.existingSecret | compact | toJson | quote }}}
+- {name: COLLAGE_CLUSTER__ENV_FROM_SECRETS, value: {{ include "collage.measureSecrets" . | quote }}}
+- {name: COLLAGE_CLUSTER__FINISH_SERVICE_ACCOUNT, value: {{ include "collage.fullname" . }}-finish}
+- {name: COLLAGE_CLUSTER__FINISH_ENV_FROM_SECRETS, value: {{ include "collage.finishSecrets" . | quote }}}
 - {name: COLLAGE_CLUSTER__IMAGE_PULL_POLICY, value: {{ .Values.image.pullPolicy | quote }}}
 {{- with include "collage.signingSecret" . }}
 - {name: COLLAGE_CLUSTER__SIGNING, value: {{ dict "name" . "key" $.Values.signing.secretKey | toJson | quote }}}
@@ -129,7 +174,9 @@ capabilities: {drop: [ALL]}
 {{- $names := list $values.store.existingSecret $values.store.recordKey.existingSecret -}}
 {{- if eq .name "receiver" -}}
 {{- $names = list $values.prefect.existingSecret -}}
-{{- else if ne (.image | default "controller") "measure" -}}
+{{- else if eq (.image | default "controller") "measure" -}}
+{{- $names = include "collage.measureSecrets" .root | fromJsonArray -}}
+{{- else -}}
 {{- $names = concat $names (list $values.prefect.existingSecret $values.registry.existingSecret) -}}
 {{- end -}}
 {{- range $names | compact | uniq }}
