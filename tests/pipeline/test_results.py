@@ -16,6 +16,7 @@ from collage.store.blobs import digest_of
 from collage.store.bundles import publish_bundle
 from tests.flows.fake_site import gate_entry
 
+OUTPUT = {"name": "y", "shape": [1], "dtype": "float32"}
 REQUEST = CompileRequest(name="m", model="0" * 64)
 
 
@@ -42,7 +43,7 @@ def manifest(seconds=1e-3, node=None, files=None, verdict="not slower", more_s=N
     times = {"main": seconds} | ({} if more_s is None else {"main_1": more_s})
     return {
         "schema_version": 2, "executable": "model.so", "threads": 1,
-        "functions": [{"function": name, "inputs": [], "outputs": []} for name in times],
+        "functions": [{"function": name, "inputs": [], "outputs": [OUTPUT]} for name in times],
         "cpu": {"model": "cpu", "features": []},
         "libraries": {},
         "gate": [gate_entry(one, verdict, name) for name, one in times.items()],
