@@ -21,6 +21,7 @@ from collage.store.statement import SignedModel
 from tests.flows.fake_site import gate_entry
 from tests.support.keys import make_key
 
+OUTPUT = {"name": "y", "shape": [1], "dtype": "float32"}
 REQUEST = CompileRequest(name="m", model="0" * 64)
 
 
@@ -47,7 +48,7 @@ def manifest(seconds=1e-3, node=None, files=None, verdict="not slower", more_s=N
     times = {"main": seconds} | ({} if more_s is None else {"main_1": more_s})
     return {
         "schema_version": 2, "executable": "model.so", "threads": 1,
-        "functions": [{"function": name, "inputs": [], "outputs": []} for name in times],
+        "functions": [{"function": name, "inputs": [], "outputs": [OUTPUT]} for name in times],
         "cpu": {"model": "cpu", "features": []},
         "libraries": {},
         "gate": [gate_entry(one, verdict, name) for name, one in times.items()],

@@ -14,6 +14,9 @@ PREFIX = "team/collage"
 _buckets = itertools.count()
 
 
+OUTPUT = {"name": "y", "shape": [1], "dtype": "float32"}
+
+
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory):
     if importlib.util.find_spec("boto3") is None:
@@ -103,7 +106,7 @@ def make_bundle(tmp_path):
             (folder / file).write_bytes(data)
         manifest = {
             "schema_version": 2, "executable": "model.so", "threads": 1,
-            "functions": [{"function": one, "inputs": [], "outputs": []} for one in verdicts or {}],
+            "functions": [{"function": one, "inputs": [], "outputs": [OUTPUT]} for one in verdicts or {}],
             "gate": [gate_entry(*one) for one in (verdicts or {}).items()],
             "cpu": {"model": "cpu", "features": []}, "libraries": {},
             "files": {file: digest_of(data) for file, data in contents.items()},
