@@ -49,7 +49,8 @@ def speedup(model: BenchmarkModel, work: Path, threads: int, left_out: tuple[str
     command = [
         sys.executable, "-m", "collage", "compile", str(model.path), "--backends", used,
         "-o", str(work / f"{model.name}.collage"), "--cache-dir", str(store_of(model, work)),
-        "--threads", str(threads), "--json", "--quiet", *model.arguments,
+        "--threads", str(threads), "--json", "--quiet", "--no-fallback", "--allow-slower",
+        *model.arguments,
     ]  # fmt: skip
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:

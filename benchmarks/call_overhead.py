@@ -119,7 +119,8 @@ def identity_bundle(count: int, shape: tuple[int, ...], folder: Path) -> Path:
         ]
 
     manifest = {
-        "schema_version": 1,
+        "schema_version": 2,
+        "gate": [],
         "executable": "model.so",
         "functions": [{"function": "main", "inputs": tensors("x"), "outputs": tensors("y")}],
         "threads": 1,

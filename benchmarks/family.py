@@ -25,7 +25,7 @@ from benchmarks.models import SET_S, SETS
 from benchmarks.results import Facts, machine, revisions, write_rows
 from collage.frontend import import_model
 from collage.graph.cuts import cut_points
-from collage.pipeline.compile import saved_contender
+from collage.pipeline.compile import saved_contenders
 from collage.verify import compare_latency, ratio
 
 NAMES = ("bert_base_2l", "gpt2_2l", "resnet18")
@@ -85,11 +85,11 @@ def row(facts: Facts) -> str:
 
 def latency_ratio(bundle: Path, other: Path, work: Path) -> float:
     """Return the latency of a bundle over that of another of the same model: the median of SETS."""
-    manifest, first, inputs = saved_contender(bundle.name, bundle)
-    _, second, _ = saved_contender(other.name, other)
-    pair = [first, second]
-    sets = [compare_latency(pair, inputs, manifest.threads, SET_S, work) for _ in range(SETS)]
-    return statistics.median(ratio(one[first.name], one[second.name]) for one in sets)
+    first = saved_contenders(bundle.name, bundle)[0]
+    second = saved_contenders(other.name, other)[0]
+    pair, threads = [first.target, second.target], first.manifest.threads
+    sets = [compare_latency(pair, first.inputs, threads, SET_S, work) for _ in range(SETS)]
+    return statistics.median(ratio(one[bundle.name], one[other.name]) for one in sets)
 
 
 def main() -> None:

@@ -48,11 +48,19 @@ def measure(
     cold, cold_s, peak_bytes = _timed(command)
     again, warm_s, _ = _timed(command) if warm else (cold, cold_s, 0)
     return {
-        "model": model.name, "compile": cold | {"bundle": bundle.name}, "cold_s": cold_s, "warm_s": warm_s,
+        "model": model.name, "compile": flat(cold) | {"bundle": bundle.name},
+        "cold_s": cold_s, "warm_s": warm_s,
         "warm_measured": again["candidates"]["measured"], "bench": _compared(bundle, model.path),
-        "peak_bytes": peak_bytes, "plan": again["plan"], "predicted_s": again["predicted_s"],
-        "gate_baselines": again["latency"]["baselines"],
+        "peak_bytes": peak_bytes, "plan": again["plan"], "predicted_s": flat(again)["predicted_s"],
+        "gate_baselines": flat(again)["latency"]["baselines"],
     }  # fmt: skip
+
+
+def flat(summary: Facts) -> Facts:
+    """Return the summary of a model of one function with what came of this function beside the rest."""
+    (function,) = summary["functions"]
+    told = {name: function[name] for name in ("latency", "predicted_s", "alone_s", "pace")}
+    return {name: value for name, value in summary.items() if name != "functions"} | told
 
 
 def _compared(bundle: Path, model: Path) -> Facts:
@@ -61,7 +69,7 @@ def _compared(bundle: Path, model: Path) -> Facts:
         sys.executable, "-m", "collage.cli", "bench", str(bundle), "--model", str(model),
         "--seconds", str(SET_S), "--json",
     ]  # fmt: skip
-    sets = [json.loads(_output(command)) for _ in range(SETS)]
+    sets = [json.loads(_output(command))["functions"]["main"] for _ in range(SETS)]
     return {name: _median([one[name] for one in sets]) for name in sets[0]}
 
 

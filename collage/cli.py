@@ -6,8 +6,9 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from collage.cli_store import add_store_commands
 from collage.errors import EXIT_CODES, InputError, MeasureError, OptionError
 from collage.options import DEFAULT_TOLERANCE, DEVICES, EFFORTS, Options, Precision
 from collage.runtime.arrays import restored, save_arrays
+
+if TYPE_CHECKING:
+    from collage.verify import Latency
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,7 +114,13 @@ def _compile_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     parser.add_argument("--tune", type=duration, metavar="60s",
                         help="time for tuning kernels; 0s tries none (default: the effort's)")  # fmt: skip
     parser.add_argument("--verify", type=duration, default=defaults.verify_s, metavar="2s",
-                        help="time that each contender is timed at the end")  # fmt: skip
+                        help="time that each contender is timed at the end, up to ten times where "
+                        "nothing is proven before")  # fmt: skip
+    parser.add_argument("--no-fallback", action="store_true",
+                        help="never ship the original file, run as the fastest framework does")  # fmt: skip
+    parser.add_argument("--allow-slower", action="store_true",
+                        help="write the bundle though it is not proven as fast as the frameworks; "
+                        "publish, alias and serve refuse it")  # fmt: skip
     parser.add_argument("--workers", type=int, default=defaults.workers)
     parser.add_argument("--timeout", type=duration, default=defaults.timeout_s, metavar="30s",
                         help="hard limit of one candidate")  # fmt: skip
@@ -169,6 +179,8 @@ def _compile(arguments: argparse.Namespace) -> int:
         timeout_s=arguments.timeout,
         memory_bytes=arguments.memory,
         verify_s=arguments.verify,
+        fallback=not arguments.no_fallback,
+        allow_slower=arguments.allow_slower,
         seed=arguments.seed,
         precision=arguments.precision,
         tolerance=DEFAULT_TOLERANCE if arguments.tolerance is None else arguments.tolerance,
@@ -218,16 +230,42 @@ def _bench(arguments: argparse.Namespace) -> int:
     if arguments.model is None:
         from collage.runtime.loader import load
 
-        seconds = load(arguments.bundle).benchmark(arguments.seconds)
-        say(arguments.json, {"seconds": seconds}, f"{seconds * 1e3:.3f} ms")
+        bundle = load(arguments.bundle)
+        names = [one.function for one in bundle.signatures]
+        seconds = {name: bundle.benchmark(arguments.seconds, name) for name in names}
+        rows = [f"{name:<14}{one * 1e3:10.3f} ms" for name, one in seconds.items()]
+        facts = {name: {"seconds": one} for name, one in seconds.items()}
+        say(arguments.json, {"functions": facts}, "\n".join(rows))
         return 0
     from collage.pipeline import compare_bundle
-    from collage.verify import ratio
 
     found = compare_bundle(arguments.bundle, arguments.model, arguments.seconds)
+    compared = {name: _compared(arguments.bundle, one) for name, one in found.items()}
+    several = len(compared) > 1
+    lines = []
+    for name, (_, rows) in compared.items():
+        lines += [f"{name}:", *rows] if several else rows
+    say(
+        arguments.json,
+        {"functions": {name: facts for name, (facts, _) in compared.items()}},
+        "\n".join(lines),
+    )
+    return 0
+
+
+def _compared(
+    bundle: Path, found: "Mapping[str, Latency]"
+) -> tuple[dict[str, dict[str, object]], list[str]]:
+    """Return a comparison of one function as facts by name, and as lines.
+
+    Raises:
+        MeasureError: the bundle does not run.
+    """
+    from collage.verify import ratio
+
     if reason := found["collage"].reason:
-        raise MeasureError(f"{arguments.bundle} does not run here: {reason}")
-    facts: dict[str, object] = {}
+        raise MeasureError(f"{bundle} does not run here: {reason}")
+    facts: dict[str, dict[str, object]] = {}
     rows: list[str] = []
     for name, latency in found.items():
         if latency.reason:
@@ -237,15 +275,16 @@ def _bench(arguments: argparse.Namespace) -> int:
         times = ratio(latency, found["collage"])
         facts[name] = {"seconds": latency.seconds, "times": times, "reason": ""}
         rows.append(f"{name:<14}{latency.seconds * 1e3:10.3f} ms{times:8.3f} x")
-    say(arguments.json, facts, "\n".join(rows))
-    return 0
+    return facts, rows
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    summary, page = arguments.bundle / "summary.json", arguments.bundle / "report.html"
+    from collage.report.explanation import read_summary
+
+    page = arguments.bundle / "report.html"
     if not page.is_file():
         raise InputError(f"{arguments.bundle} holds no report; is it a bundle?")
-    print(summary.read_text() if arguments.json else page.resolve())
+    print(read_summary(arguments.bundle).to_json() if arguments.json else page.resolve())
     return 0
 
 

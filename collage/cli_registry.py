@@ -22,7 +22,7 @@ def add_registry_commands(commands: "argparse._SubParsersAction[argparse.Argumen
 
 def _register(arguments: argparse.Namespace) -> int:
     from collage.errors import OptionError
-    from collage.frontend.load import external_files
+    from collage.frontend.model_files import open_model
     from collage.registry.files import MODEL, FileRegistry
     from collage.registry.open import open_registry
 
@@ -32,8 +32,9 @@ def _register(arguments: argparse.Namespace) -> int:
             f"{arguments.registry} is an MLflow server: register with MLflow's own tools"
         )
     path: Path = arguments.model
-    files = {file.relative_to(path.parent).as_posix(): file for file in external_files(path)}
-    made = registry.add(arguments.name, arguments.version, {**files, MODEL: path})
+    with open_model(path) as model:
+        files = {name: file.path for name, file in model.external.items()}
+        made = registry.add(arguments.name, arguments.version, {**files, MODEL: model.own.path})
     if arguments.alias:
         registry.set_alias(made, arguments.alias)
     facts = {"name": made.name, "version": made.version, "alias": arguments.alias}

@@ -33,7 +33,9 @@ def add_store_commands(commands: Commands) -> None:
 
 
 def _publish_commands(commands: Commands) -> tuple[argparse.ArgumentParser, ...]:
-    publish = command(commands, "publish", _publish, "copy a bundle to a store")
+    publish = command(
+        commands, "publish", _publish, "copy a bundle to a store; the gate must have passed"
+    )
     publish.add_argument("bundle", type=Path)
     publish.add_argument("store", help=STORE_HELP)
     publish.add_argument(
@@ -177,7 +179,7 @@ def _fetch_words(arguments: argparse.Namespace) -> tuple[str, Path]:
 def _alias(arguments: argparse.Namespace) -> int:
     from collage.options import Options
     from collage.store import open_store
-    from collage.store.bundles import assign_alias, find_bundle, read_bundle
+    from collage.store.bundles import assign_alias, find_bundle, require_proven
     from collage.store.seen import Verification
 
     signing = alias_signing(arguments)
@@ -185,7 +187,7 @@ def _alias(arguments: argparse.Namespace) -> int:
     seen = Options().store_dir / "fetched" / "seen-aliases"
     checks = Verification(signing.keys, seen) if signing else None
     digest = find_bundle(store, arguments.bundle, checks)
-    read_bundle(store, digest)
+    require_proven(store, digest)
     moved = assign_alias(store, arguments.name, digest, arguments.expect, signing=signing)
     facts = {"alias": arguments.name, "bundle": digest, "moved": moved}
     say(arguments.json, facts, f"{arguments.name}  {digest}{'' if moved else '  (as before)'}")

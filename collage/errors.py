@@ -9,7 +9,8 @@
     ├── MeasureError          no measurement is possible at all              exit code 3
     │   └── ClusterError      Kubernetes refuses, or a Job failed as a whole
     ├── SearchError           no partitioning covers the function            exit code 3
-    ├── GateError             the executable is wrong: nothing is published  exit code 4
+    ├── GateError             the executable is wrong: nothing is written    exit code 4
+    │   └── UnprovenError     right, but slower than a framework or not proven to be as fast
     ├── BundleError           a bundle cannot be written, is changed or unfit  exit code 5
     ├── StoreError            the store cannot be read or written            exit code 6
     │   └── DamagedError      what is stored is not what was stored
@@ -30,7 +31,8 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
         1: "unexpected, or a check of `collage doctor` failed",
         2: "bad input or option: the message says what to do",
         3: "nothing could be measured, or no plan covers the model",
-        4: "the gate refused the executable: nothing is published",
+        4: "the gate refused the executable, and nothing was written; or a bundle that the gate has not"
+        " passed was to be published or served",
         5: "the bundle cannot be written, or is incomplete, changed, or made for another processor or"
         " library version",
         6: "the store cannot be read or written",
@@ -118,6 +120,10 @@ class GateError(CollageError):
     usual_advice = (
         "nothing was written; compile with other --backends, or with more time (--verify)"
     )
+
+
+class UnprovenError(GateError):
+    pass
 
 
 class BundleError(CollageError):

@@ -71,7 +71,11 @@ class Options:
         refine_s: seconds for assembling and measuring plans that may be faster than the best one so far.
         tune_s: seconds for trying schedules of native kernels that could change the plan; with 0 only
             those that the store has already are used.
-        verify_s: seconds of the final interleaved comparison, per contender.
+        verify_s: seconds of the final interleaved comparison, per contender; it goes on to ten times as long
+            where nothing is proven before.
+        fallback: whether the original file itself ships where nothing is proven as fast as the frameworks.
+        allow_slower: whether a bundle is written though it is not proven to be as fast as they are; the
+            manifest says so, and it is refused where bundles are published or served.
         seed: of the random inputs.
         precision: `fp32`, or `auto` to allow bfloat16, on a GPU TF32, where the machine has it.
         tolerance: error budget of `auto`: max |actual - fp32| / max |fp32| of every output, where
@@ -95,6 +99,8 @@ class Options:
     refine_s: float = _NORMAL.refine_s
     tune_s: float = _NORMAL.tune_s
     verify_s: float = 2.0
+    fallback: bool = True
+    allow_slower: bool = False
     seed: int = 0
     precision: Precision | str = Precision.FP32
     tolerance: float = DEFAULT_TOLERANCE

@@ -16,8 +16,12 @@ from pydantic import AliasChoices, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from collage.errors import OptionError
+from collage.import_limits import VARIABLES
+from collage.runtime.child_environment import PASSED
 
 PREFIX = "COLLAGE_"
+_ANYWHERE = VARIABLES | {PASSED}
+"""Read where they matter, in whatever program that is."""
 NESTED = "__"
 _SERVICE_LINK = re.compile(
     r"COLLAGE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
@@ -67,7 +71,7 @@ def unknown_variables(
     found = []
     for variable in sorted(os.environ if environ is None else environ):
         upper = variable.upper()
-        if not upper.startswith(PREFIX) or _SERVICE_LINK.fullmatch(upper):
+        if not upper.startswith(PREFIX) or _SERVICE_LINK.fullmatch(upper) or upper in _ANYWHERE:
             continue
         if not any(upper == name or upper.startswith(f"{name}{NESTED}") for name in names):
             near = difflib.get_close_matches(upper, names, 1)

@@ -3,7 +3,7 @@
     POST /webhooks/mlflow    202 a run will start            401 unsigned, forged or old
                              200 of no interest              409 replayed
                              400, 408, 413, 415 malformed    503 too many at once: MLflow tries again
-    GET /healthz /readyz /metrics
+    GET /healthz /readyz /metrics, on a port of their own: webhooks come from strangers
 
 It decides from one small, verified body and a local file, and answers before it asks anybody else: the
 run is started afterwards (`containers.starter`), even if the process is killed in between
@@ -21,10 +21,8 @@ import logging
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
-from pathlib import Path
-from typing import Literal
 
 import httpx
 import uvicorn
@@ -35,8 +33,6 @@ from prometheus_client import (
     Gauge,
     generate_latest,
 )
-from pydantic import AliasChoices, Field, SecretStr, model_validator
-from pydantic_settings import SettingsConfigDict
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -44,83 +40,19 @@ from starlette.routing import Route
 
 from collage.errors import CollageError
 from collage.logs import configure_logs
-from collage.settings import CollageSettings
+from containers.connections import http_config
 from containers.journal import Busy, Journal, Replayed, Start
+from containers.receiver_settings import ReceiverSettings
 from containers.signature import Refused, verify
 from containers.starter import PrefectStarter, Starter, StartRun
 
 MAX_BODY = 64 << 10
-BODY_S = 10.0
 _ANSWERS = {
     "accepted": 202, "ignored": 200, "forged": 401, "old": 401, "replayed": 409, "malformed": 400,
     "slow": 408, "too_large": 413, "bad_type": 415, "busy": 503,
 }  # fmt: skip
 
 logger = logging.getLogger("collage.receiver")
-
-
-class ReceiverSettings(CollageSettings):
-    """What the receiver is told: `COLLAGE_RECEIVER__SECRET` and so on."""
-
-    model_config = SettingsConfigDict(env_prefix="COLLAGE_RECEIVER__", populate_by_name=True)
-
-    secret: SecretStr = Field(min_length=16, description="shared with MLflow's webhook")
-    previous_secret: SecretStr | None = Field(
-        default=None, min_length=16, description="also accepted, while secrets are rotated"
-    )
-    registry: str = Field(
-        default="mlflow",
-        validation_alias=AliasChoices("COLLAGE_RECEIVER__REGISTRY", "COLLAGE_REGISTRY"),
-        description="the registry's address, as the flows have it",
-    )
-    alias: str = Field(
-        default="candidate",
-        validation_alias=AliasChoices("COLLAGE_RECEIVER__ALIAS", "COLLAGE_ALIAS"),
-        description="alias that asks for a run",
-    )
-    deployment: str = Field(
-        default="optimize-model/optimize",
-        pattern=r"^[^/]+/[^/]+$",
-        validation_alias=AliasChoices("COLLAGE_RECEIVER__DEPLOYMENT", "COLLAGE_DEPLOYMENT"),
-        description="Prefect deployment to run: flow/name",
-    )
-    device: Literal["", "cpu", "cuda"] = Field(
-        default="", description="start runs for environments of this device alone; empty: for all"
-    )
-    prefect_api_url: str = Field(
-        pattern=r"^https?://[^@]+$",
-        validation_alias=AliasChoices("COLLAGE_RECEIVER__PREFECT_API_URL", "PREFECT_API_URL"),
-        description="address of Prefect's API",
-    )
-    prefect_api_key: SecretStr | None = Field(
-        default=None,
-        validation_alias=AliasChoices("COLLAGE_RECEIVER__PREFECT_API_KEY", "PREFECT_API_KEY"),
-        description="of Prefect Cloud",
-    )
-    prefect_auth: SecretStr | None = Field(
-        default=None,
-        validation_alias=AliasChoices("COLLAGE_RECEIVER__PREFECT_AUTH", "PREFECT_API_AUTH_STRING"),
-        description="user:password of a Prefect server behind basic authentication",
-    )
-    journal: Path = Field(
-        default=Path("/var/lib/collage/receiver.db"),
-        description="small file that must survive restarts",
-    )
-    host: str = Field(default="0.0.0.0", description="address to listen on")
-    port: int = Field(default=8080, ge=1, le=65535, description="port to listen on")
-    attempts: int = Field(default=12, ge=1, description="to start one run, in about 7 minutes")
-    max_starts: int = Field(default=1000, ge=1, description="runs that may wait to be started")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_empty_secrets(cls, values: dict) -> dict:
-        """An optional secret that the chart leaves empty is none."""
-        return {name: value for name, value in values.items() if value != ""}
-
-    def secrets(self) -> tuple[bytes, ...]:
-        """Return the secrets in force."""
-        found = (self.secret, self.previous_secret)
-        return tuple(one.get_secret_value().encode() for one in found if one)
 
 
 class Receiver:
@@ -192,7 +124,7 @@ class Receiver:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return "bad_type", {}
         try:
-            body = await asyncio.wait_for(_read(request), BODY_S)
+            body = await asyncio.wait_for(_read(request), self._settings.body_s)
             now = time.time()
             delivery = verify(request.headers, body, self._secrets, now)
         except TimeoutError:
@@ -257,16 +189,19 @@ def start_key(registry: str, name: str, version: str, alias: str, device: str = 
     return f"webhook:{digest[:32]}"
 
 
-def make_app(settings: ReceiverSettings, start: StartRun) -> Starlette:
-    """Make the ASGI application."""
+def make_apps(settings: ReceiverSettings, start: StartRun) -> tuple[Starlette, Starlette]:
+    """Make the ASGI application for webhooks, and that for probes and metrics."""
     receiver = Receiver(settings, start)
-    routes = [
-        Route("/webhooks/mlflow", receiver.webhook, methods=["POST"]),
+    webhooks = Starlette(
+        routes=[Route("/webhooks/mlflow", receiver.webhook, methods=["POST"])],
+        lifespan=receiver.lifespan,
+    )
+    status = [
         Route("/healthz", receiver.health),
         Route("/readyz", receiver.ready),
         Route("/metrics", receiver.show_metrics),
     ]
-    return Starlette(routes=routes, lifespan=receiver.lifespan)
+    return webhooks, Starlette(routes=status)
 
 
 def prefect_client(settings: ReceiverSettings) -> httpx.AsyncClient:
@@ -290,7 +225,7 @@ def main() -> int:
         start = PrefectStarter(
             prefect_client(settings), settings.prefect_api_url, settings.deployment, settings.device
         )
-        app = make_app(settings, start)
+        webhooks, status = make_apps(settings, start)
     except CollageError as error:
         logger.error(str(error))
         return error.exit_code
@@ -300,12 +235,34 @@ def main() -> int:
             "COLLAGE_RECEIVER__JOURNAL", settings.journal, error,
         )  # fmt: skip
         return 1
-    uvicorn.run(
-        app, host=settings.host, port=settings.port, log_config=None, access_log=False,
-        server_header=False, timeout_graceful_shutdown=10, limit_concurrency=200,
-        h11_max_incomplete_event_size=16 << 10,
-    )  # fmt: skip
+    asyncio.run(_serve(settings, webhooks, status))
     return 0
+
+
+async def _serve(settings: ReceiverSettings, webhooks: Starlette, status: Starlette) -> None:
+    """Serve both ports until SIGTERM; probes are answered until the last webhook is."""
+    public, private = (
+        kind(
+            http_config(app, (settings.host, port), settings.limits(), timeout_graceful_shutdown=10)
+        )
+        for kind, app, port in (
+            (uvicorn.Server, webhooks, settings.port),
+            (_StatusServer, status, settings.status_port),
+        )
+    )
+    beside = asyncio.create_task(private.serve())
+    await public.serve()
+    private.should_exit = True
+    await beside
+
+
+class _StatusServer(uvicorn.Server):
+    """A server that leaves the process's signals to the other one."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
 
 
 if __name__ == "__main__":

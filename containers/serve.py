@@ -2,13 +2,17 @@
 
 It speaks the open inference protocol v2 over HTTP and needs the extra `serve` alone (and `s3`, for a
 bundle in S3): no compiler, no ONNX. The bundle's digests, processor, libraries and golden data are
-checked before the port opens, so whoever can connect gets right numbers. SIGTERM closes the port,
-answers what was begun, and ends with 0.
+checked before the port opens, and the golden data again while nobody asks. How big a request may be
+follows from the model, and how much memory all requests use together from `--memory`. SIGTERM closes the
+port, answers what was begun, and ends with 0; a call that never ends ends the process with 1.
 """
 
 import argparse
 import hashlib
 import logging
+import math
+import os
+import resource
 import signal
 import sys
 import tempfile
@@ -20,14 +24,23 @@ import uvicorn
 
 from collage.cli_base import duration, size
 from collage.cli_signing import add_verify_options, verification
-from collage.errors import CollageError
+from collage.errors import CollageError, OptionError
 from collage.logs import configure_logs
 from collage.options import Options
 from collage.runtime.loader import load
+from collage.runtime.manifest import refuse_unproven
+from containers.connections import ConnectionLimits, http_config
 from containers.serving.app import Limits, Server
 from containers.serving.engine import Engine
+from containers.serving.memory import Memory, request_costs
+from containers.serving.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
+
+
+DEFAULT_MEMORY = 256 << 20
+SHORTEST_CALL_S, CALL_TIMES = 30.0, 20.0
+"""A call may take as long as the check at the start took, so many times, and never less than that."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,16 +52,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="collage-bundle-") as scratch:
             folder = _bundle(parsed, Path(scratch) / "bundle")
             engine = _engine(folder, parsed)
+            limits = _limits(engine, parsed)
             version = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()[:12]
-            facts = {"seconds": round(time.perf_counter() - start, 3), "copies": engine.copies}
+            facts = {
+                "seconds": round(time.perf_counter() - start, 3), "copies": engine.copies,
+                "body_bytes": limits.costs.body_bytes, "memory_bytes": limits.memory.size_bytes,
+                "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+                "call_s": engine.call_s,
+            }  # fmt: skip
             log.info("loaded %s version %s", parsed.name, version, extra=facts)
-            server = Server(
-                parsed.name, version, engine, Limits(parsed.max_body, parsed.body_timeout)
-            )
-            return _serve(server, parsed)
+            code = _serve(version, engine, limits, parsed)
     except CollageError as error:
         log.error("%s", error)
         return error.exit_code
+    if engine.longest_s() > engine.call_s:
+        os._exit(code or 1)  # a thread that never ends would be waited for
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,8 +84,23 @@ def _parser() -> argparse.ArgumentParser:
         help="requests computed at once, each by a copy of the executable (default 1)",
     )  # fmt: skip
     parser.add_argument("--queue", type=int, default=64, help="requests that may wait (default 64)")
-    parser.add_argument("--max-body", type=size, default=64 << 20, metavar="64MiB")
-    parser.add_argument("--body-timeout", type=duration, default=30.0, metavar="30s")
+    parser.add_argument(
+        "--memory", type=size, metavar="256MiB",
+        help="for all requests under way together (default 256MiB, or two of the largest)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-body", type=size, metavar="64MiB", help="of one body, below what the model needs"
+    )
+    parser.add_argument(
+        "--call-timeout", type=duration,
+        help="of one call of the model; a call of twice that ends the process "
+        "(default 30s, or 20 times the check at the start)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--watchdog", type=duration, default=10.0, metavar="10s",
+        help="compute the golden data where nothing was asked for so long (default 10s; 0s: never)",
+    )  # fmt: skip
+    _add_connections(parser)
     parser.add_argument(
         "--stop-timeout", type=duration, default=25.0, metavar="25s",
         help="for requests under way after SIGTERM",
@@ -77,6 +111,22 @@ def _parser() -> argparse.ArgumentParser:
         help="remembers the newest record of each alias of a store, so that an older one is refused",
     )  # fmt: skip
     return parser
+
+
+def _add_connections(parser: argparse.ArgumentParser) -> None:
+    for name, default, what in (
+        ("body", 30.0, "a body may take to arrive"), ("head", 10.0, "a request's head may take"),
+        ("idle", 60.0, "a connection may stay between requests"),
+        ("write", 30.0, "a client may take to read its answer"),
+    ):  # fmt: skip
+        parser.add_argument(
+            f"--{name}-timeout", type=duration, default=default, metavar=f"{default:g}s",
+            help=f"{what} (default {default:g}s)",
+        )  # fmt: skip
+    parser.add_argument(
+        "--max-connections", type=int, default=512,
+        help="then the one that was idle for longest is closed (default 512)",
+    )  # fmt: skip
 
 
 def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
@@ -93,22 +143,50 @@ def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
 
 
 def _engine(folder: Path, parsed: argparse.Namespace) -> Engine:
-    copies = [load(folder, parsed.verify_key) for _ in range(max(1, parsed.threads))]
+    first = load(folder, parsed.verify_key)
+    refuse_unproven(first.manifest, f"the bundle {folder}")
+    copies = [first, *(first.copy() for _ in range(1, parsed.threads))]
+    checks_s = []
     for bundle in copies:
+        begin = time.perf_counter()
         bundle.check()
-    return Engine(copies, max(0, parsed.queue))
+        checks_s.append(time.perf_counter() - begin)
+    call_s = parsed.call_timeout or max(SHORTEST_CALL_S, CALL_TIMES * max(checks_s))
+    return Engine(copies, max(0, parsed.queue), call_s)
 
 
-def _serve(server: Server, parsed: argparse.Namespace) -> int:
-    config = uvicorn.Config(
-        server.application(), host=parsed.host, port=parsed.port, log_config=None, lifespan="off",
-        access_log=False, timeout_graceful_shutdown=int(parsed.stop_timeout), server_header=False,
+def _limits(engine: Engine, parsed: argparse.Namespace) -> Limits:
+    costs = request_costs(engine.signatures, parsed.max_body)
+    largest = costs.largest(engine.signatures)
+    memory_bytes = parsed.memory or max(DEFAULT_MEMORY, 2 * largest)
+    if memory_bytes < largest:
+        raise OptionError(
+            f"--memory {memory_bytes >> 20}MiB is too little: one request of this model may need "
+            f"{(largest >> 20) + 1} MiB. Give at least that, or lower --max-body."
+        )
+    return Limits(costs, Memory(memory_bytes), parsed.body_timeout)
+
+
+def _serve(version: str, engine: Engine, limits: Limits, parsed: argparse.Namespace) -> int:
+    connections = ConnectionLimits(
+        parsed.max_connections, parsed.head_timeout, parsed.idle_timeout, parsed.write_timeout
+    )
+
+    def give_up() -> None:
+        http.should_exit = True
+
+    watchdog = Watchdog(engine, parsed.watchdog or math.inf, give_up)
+    server = Server(parsed.name, version, engine, limits, watchdog)
+    http = uvicorn.Server(
+        http_config(
+            server.application(), (parsed.host, parsed.port), connections, lifespan="on",
+            timeout_graceful_shutdown=int(parsed.stop_timeout),
+        )
     )  # fmt: skip
-    http = uvicorn.Server(config)
     # uvicorn stops gracefully on SIGTERM and then raises the signal once more, for whoever was there.
     signal.signal(signal.SIGTERM, lambda *_: None)
     http.run()
-    return 0 if http.started else 1
+    return 0 if http.started and not watchdog.gave_up else 1
 
 
 if __name__ == "__main__":

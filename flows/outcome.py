@@ -12,6 +12,7 @@ from collage.errors import (
     InputError,
     RegistryError,
     StoreError,
+    UnprovenError,
 )
 from collage.pipeline.request import CompileRequest, CompileResult
 from collage.registry import VersionStatus
@@ -60,9 +61,10 @@ class Outcome(_Document):
 
 
 def failed(environment: str, error: Exception, node: str = "") -> Outcome:
-    """Describe a failure in plain words."""
+    """Describe a failure in plain words; a gate that proves nothing is a verdict and no failure."""
+    status: Status = "not-faster" if isinstance(error, UnprovenError) else "failed"
     return Outcome(
-        environment=environment, status="failed", reason=plain(error), node=node,
+        environment=environment, status=status, reason=plain(error), node=node,
         rejected=is_rejection(error),
     )  # fmt: skip
 
@@ -101,8 +103,6 @@ def reasons(outcomes: Sequence[Outcome]) -> str:
 
 def verdict_text(result: CompileResult, promotion: str) -> str:
     """Write how fast the bundle is, and why the alias was moved or not."""
-    if not result.passed:
-        return result.reason
     speed = f"{result.speedup:.2f}x the best original framework; " if result.speedup else ""
     return speed + promotion
 

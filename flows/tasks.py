@@ -28,7 +28,7 @@ from collage.pipeline.sources import fetch_source, is_address
 from collage.registry import Registry, VersionStatus, open_registry
 from collage.store import open_store
 from collage.store.base import BlobDigest
-from collage.store.bundles import BundleSigning, assign_alias
+from collage.store.bundles import BundleSigning, assign_alias, require_proven
 from collage.store.statement import SignedModel
 from flows import records
 from flows.names import limit_name, optimized_alias, version_alias
@@ -130,7 +130,11 @@ def finish(
 def publish(
     model: str, version: str, request: CompileRequest, facts: NodeFacts, result: CompileResult
 ) -> Outcome:
-    """Let the version's alias stand for the bundle if the gate says better."""
+    """Let the version's alias stand for the bundle if the gate says better.
+
+    Raises:
+        UnprovenError: the bundle is not proven as fast as the original frameworks.
+    """
     settings = flow_settings()
     store, aliases = open_store(settings.store), settings.signing()
     alias = version_alias(model, version, request.environment)
@@ -139,7 +143,7 @@ def publish(
     promotion = promote(store, alias, facts, result, signing)
     return Outcome(
         environment=request.environment,
-        status="optimized" if result.passed else "not-faster",
+        status="optimized",
         reason=verdict_text(result, promotion.reason),
         node=node_digest(facts),
         bundle=promotion.bundle,
@@ -160,6 +164,7 @@ def conclude(submitted: Submitted, outcomes: Sequence[Outcome]) -> None:
         store, signing = open_store(settings.store), settings.signing()
         for one in outcomes:
             alias = optimized_alias(submitted.model, one.environment)
+            require_proven(store, BlobDigest(one.bundle))
             assign_alias(store, alias, BlobDigest(one.bundle), signing=signing)
         registry.accept(version)
     registry.mark(version, version_status(outcomes))

@@ -1,6 +1,6 @@
 """Rows and markdown of artifacts: the facts of the terminal and the report, for Prefect's pages."""
 
-from collage.pipeline.request import CompileResult, SearchFacts
+from collage.pipeline.request import CompileResult, FunctionFacts, SearchFacts
 from collage.report.words import MISSING, duration, printable
 from flows.outcome import Outcome
 
@@ -32,13 +32,20 @@ def summary_markdown(model: str, version: str, outcome: Outcome) -> str:
 
 
 def _latencies(result: CompileResult) -> str:
-    ours_s = result.latency_s.get("collage")
+    several = len(result.functions) > 1
+    return "\n\n".join(_table(one, several=several) for one in result.functions)
+
+
+def _table(function: FunctionFacts, *, several: bool) -> str:
+    """Write the latencies of one function; its name and verdict where there are several."""
+    ours_s = function.latency_s.get("collage")
     rows = [f"| **collage** | **{duration(ours_s)}** | |"]
-    others = {name: seconds for name, seconds in result.latency_s.items() if name != "collage"}
+    others = {name: seconds for name, seconds in function.latency_s.items() if name != "collage"}
     for name, seconds in sorted(others.items(), key=lambda one: (one[1] is None, one[1] or 0.0)):
         ratio = f"{seconds / ours_s:.2f}x" if seconds and ours_s else MISSING
         rows.append(f"| {_cell(name)} | {duration(seconds)} | {ratio} |")
-    return "\n".join(["| | median | slower by |", "|---|---:|---:|", *rows])
+    title = [f"### {_cell(function.function)}: {_cell(function.verdict)}", ""] if several else []
+    return "\n".join([*title, "| | median | slower by |", "|---|---:|---:|", *rows])
 
 
 def _work(result: CompileResult) -> str:

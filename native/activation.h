@@ -16,6 +16,7 @@ enum class Activation : std::int64_t {
   kHardSwish,     // x * hard_sigmoid(x)
   kLinear,        // a * x + b
 };
+constexpr std::int64_t kActivations = 8;
 
 struct Function {
   Activation kind = Activation::kNone;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "sizes.h"
+
 namespace collage {
 namespace {
 
@@ -58,6 +60,7 @@ int Buffers::AddOwn(char* memory) {
 
 int Buffers::AddToArena(std::size_t size, int first_call) {
   Buffer buffer;
+  if (size > kMostBytes) RefuseSize();
   buffer.size = RoundUp(size, kAlignment);
   buffer.first = first_call;
   return Add(buffer);
@@ -81,6 +84,7 @@ std::size_t Buffers::Place() {
       bool together = other->first <= buffer->last && buffer->first <= other->last;
       bool before = buffer->place + buffer->size <= other->place;
       if (together && !before) buffer->place = std::max(buffer->place, other->place + other->size);
+      if (buffer->place > kMostBytes) RefuseSize();
     }
     auto after = std::find_if(placed.begin(), placed.end(),
                               [&](const Buffer* other) { return other->place > buffer->place; });

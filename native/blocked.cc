@@ -75,20 +75,23 @@ class BlockedKernel : public Kernel {
         arguments_(program_.values.size()) {
     PrepareSteps(layout_, threads_, &program_);
     sums_.resize(program_.sum_floats);
+    for (const std::vector<std::int64_t>* side : {&program_.inputs, &program_.outputs}) {
+      for (std::int64_t number : *side) {
+        const Value& value = program_.value(number);
+        expected_.push_back({value.batch * value.channels * value.pixels(), kFloat32});
+      }
+    }
   }
 
   void Run(DLTensor* const* args, int count) final {
+    CheckArguments("blocked", expected_, args, count);
     auto inputs = static_cast<int>(program_.inputs.size());
-    int all = inputs + static_cast<int>(program_.outputs.size());
-    if (count != all) {
-      TVM_FFI_THROW(ValueError) << "blocked kernel: expected " << all << " tensors, got " << count;
-    }
     for (int i = 0; i < inputs; ++i) {
       arguments_[Index(program_.inputs[Index(i)])] = static_cast<float*>(DataOf(args[i]));
       if (program_.packed[Index(i)]) Pack(program_.inputs[Index(i)]);
     }
     for (const Step& step : program_.steps) RunStep(step);
-    for (int i = inputs; i < all; ++i) {
+    for (int i = inputs; i < count; ++i) {
       Unpack(program_.outputs[Index(i - inputs)], static_cast<float*>(DataOf(args[i])));
     }
   }
@@ -267,6 +270,7 @@ class BlockedKernel : public Kernel {
   Layout layout_;
   Program program_;
   Bytes arena_;
+  std::vector<Argument> expected_;
   std::vector<float*> arguments_;  // by value, for inputs
   std::vector<float> sums_;
 };

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "sizes.h"
+
 namespace collage {
 namespace blocked {
 namespace {
@@ -29,9 +31,26 @@ bool Reads(const Step& step, int value) {
 
 void CheckTensors(const Convolution& one, std::int64_t depth, std::int64_t channels) {
   std::int64_t padded = DivideUp(channels, kPanel) * kPanel;
-  if (one.weight_bytes != Index(depth * padded) * sizeof(float) ||
-      one.bias_bytes != Index(padded) * sizeof(float)) {
+  if (one.weight_floats != Times(depth, padded) || one.bias_floats != padded) {
     Refuse("the blob's tensors do not fit its header");
+  }
+}
+
+// Pixels from the first to the last that a window reads for `out` outputs.
+std::int64_t Reach(std::int64_t out, std::int64_t stride, std::int64_t size, std::int64_t dilation) {
+  return Plus(Times(out - 1, stride), Times(size - 1, dilation), 1);
+}
+
+void AddChunks(const Step& step, const Value& input, std::int64_t unit, std::vector<Chunk>* chunks) {
+  const Convolution& one = step.convolutions[0];
+  std::int64_t plane = step.padded_height * step.padded_width * unit;
+  for (std::int64_t y = 0; y < one.height; ++y) {
+    for (std::int64_t x = 0; x < one.width; ++x) {
+      std::int64_t tap = (y * one.dilation_y * step.padded_width + x * one.dilation_x) * unit;
+      for (std::int64_t channel = 0; channel < input.channels; channel += unit) {
+        chunks->push_back({tap + channel / unit * plane, std::min(unit, input.channels - channel)});
+      }
+    }
   }
 }
 
@@ -40,41 +59,36 @@ void PrepareProduct(const Layout& layout, Step* step, const Value& input, const 
   bool pointwise = one.height == 1 && one.width == 1;
   bool flat = pointwise && one.stride_y == 1 && one.stride_x == 1 &&
               output.pixels() == input.pixels();
-  CheckTensors(one, one.height * one.width * input.channels, output.channels);
-  step->padded_height = std::max(one.pad_top + input.height, (output.height - 1) * one.stride_y +
-                                 (one.height - 1) * one.dilation_y + 1);
-  step->padded_width = std::max(one.pad_left + input.width, (output.width - 1) * one.stride_x +
-                                (one.width - 1) * one.dilation_x + 1);
+  CheckTensors(one, Times(one.height, one.width, input.channels), output.channels);
+  step->padded_height = std::max(Plus(one.pad_top, input.height),
+                                 Reach(output.height, one.stride_y, one.height, one.dilation_y));
+  step->padded_width = std::max(Plus(one.pad_left, input.width),
+                                Reach(output.width, one.stride_x, one.width, one.dilation_x));
   step->padded = step->padded_height != input.height || step->padded_width != input.width;
   std::int64_t unit = step->planar ? 1 : layout.lanes;
-  std::int64_t plane = step->padded_height * step->padded_width * unit;
-  for (std::int64_t y = 0; y < one.height; ++y) {
-    for (std::int64_t x = 0; x < one.width; ++x) {
-      std::int64_t tap =
-          (y * one.dilation_y * step->padded_width + x * one.dilation_x) * unit;
-      for (std::int64_t channel = 0; channel < input.channels; channel += unit) {
-        step->chunks.push_back({tap + channel / unit * plane,
-                                std::min(unit, input.channels - channel)});
-      }
-    }
-  }
+  std::int64_t channels = DivideUp(input.channels, unit) * unit;
+  BytesOf(Times(step->padded_height, step->padded_width, channels, sizeof(float)),
+          "blocked kernel: the size of a padded value");
+  AddChunks(*step, input, unit, &step->chunks);
   Product& product = step->product;
   product.depth = one.height * one.width * input.channels;
   product.weights = one.weights, product.bias = one.bias;
   product.channels_out = output.channels;
   product.out_height = flat ? 1 : output.height;
   product.out_width = flat ? output.pixels() : output.width;
-  product.row_floats = step->padded_width * one.stride_y * unit;
-  product.column_floats = one.stride_x * unit;
+  product.row_floats = Times(step->padded_width, one.stride_y, unit);
+  product.column_floats = Times(one.stride_x, unit);
   product.posts = one.PostsOf(output.pixels());
   product.chunks = step->chunks.data();
   product.chunk_count = static_cast<std::int64_t>(step->chunks.size());
   if (step->scale >= 0 && !flat) Refuse("a scale needs a 1x1 convolution with stride 1");
+  if (step->op == Op::kExpand && (!flat || step->padded))
+    Refuse("what is expanded needs a 1x1 convolution with stride 1 and no pads");
 }
 
 void PrepareDepthwise(Step* step, const Value& input, const Value& output) {
   const Convolution& one = step->convolutions.back();
-  CheckTensors(one, one.height * one.width, output.channels);
+  CheckTensors(one, Times(one.height, one.width), output.channels);
   Depthwise& d = step->depthwise;
   d.kernel_height = one.height, d.kernel_width = one.width;
   d.stride_y = one.stride_y, d.stride_x = one.stride_x;
@@ -82,9 +96,13 @@ void PrepareDepthwise(Step* step, const Value& input, const Value& output) {
   d.pad_top = one.pad_top, d.pad_left = one.pad_left;
   d.height = input.height, d.width = input.width;
   d.channels = output.channels, d.out_height = output.height, d.out_width = output.width;
-  d.padded_height = std::max(d.pad_top + d.height, d.RowsFor(d.out_height) + d.pad_top);
-  std::int64_t needed = (d.out_width - 1) * d.stride_x + (d.kernel_width - 1) * d.dilation_x + 1;
-  d.padded_width = std::max(d.pad_left + d.width, needed);
+  d.padded_height = std::max(Plus(d.pad_top, d.height),
+                             Reach(d.out_height, d.stride_y, d.kernel_height, d.dilation_y));
+  d.padded_width = std::max(Plus(d.pad_left, d.width),
+                            Reach(d.out_width, d.stride_x, d.kernel_width, d.dilation_x));
+  BytesOf(Times(d.padded_height, d.padded_width, kPanel, sizeof(float)),
+          "blocked kernel: the size of a padded value");
+  Times(d.padded_width, d.stride_y, kPanel);  // what a band of rows takes
   d.weights = one.weights, d.bias = one.bias;
   d.posts = one.PostsOf(output.pixels());
 }
@@ -116,7 +134,7 @@ void PrepareStep(const Layout& layout, int threads, Program* program, Step* step
     step->parts = std::min(most, DivideUp(2 * threads, items));
   }
   if (step->mean >= 0) {
-    std::int64_t floats = step->parts * output.batch * layout.PaddedChannels(output);
+    std::int64_t floats = Times(step->parts, output.batch, layout.PaddedChannels(output));
     program->sum_floats = std::max(program->sum_floats, Index(floats));
   }
 }

@@ -21,6 +21,7 @@ enum class Op : std::int64_t { kProduct, kDepthwise, kExpand, kMean, kElementwis
 struct PostEntry {
   Post post{};
   int value = -1;
+  std::int64_t constant_floats = 0;  // of an operand that is a tensor of the blob
 };
 
 struct Value {
@@ -29,12 +30,16 @@ struct Value {
   float* data = nullptr;
 
   std::int64_t pixels() const { return height * width; }
+  bool HasShapeOf(const Value& other) const {
+    return batch == other.batch && channels == other.channels && height == other.height &&
+           width == other.width;
+  }
 };
 
 struct Convolution {
   const float* weights = nullptr;
   const float* bias = nullptr;
-  std::size_t weight_bytes = 0, bias_bytes = 0;
+  std::int64_t weight_floats = 0, bias_floats = 0;
   std::int64_t height = 1, width = 1, stride_y = 1, stride_x = 1, dilation_y = 1, dilation_x = 1,
                pad_top = 0, pad_left = 0;
   std::vector<PostEntry> entries;
@@ -77,7 +82,8 @@ struct Program {
 
 [[noreturn]] void Refuse(const std::string& what);
 
-// Tensors of the program are those of the blob.
+// Tensors of the program are those of the blob. Every number is one that the kernels can work with:
+// extents are 1 or more, values are made once and before they are read, shapes fit each other.
 Program ReadProgram(const Blob& blob);
 
 }  // namespace blocked

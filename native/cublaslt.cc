@@ -14,6 +14,7 @@
 //
 // What needs the device is made by the first call: plans, the copy of the constants, the workspace. Later
 // calls allocate nothing, so they can be captured in a CUDA graph.
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "cublaslt_api.h"
 #include "cuda_runtime.h"
 #include "kernel.h"
+#include "sizes.h"
 #include "vendor.h"
 
 namespace collage {
@@ -28,6 +30,7 @@ namespace {
 
 constexpr char kLt[] = "cublaslt";
 constexpr std::uint32_t kLeastAlignment = 16;
+constexpr std::int64_t kMostRank = 1000;
 
 class Library : public vendor::Api {
  public:
@@ -72,23 +75,30 @@ class CublasLt : public Kernel {
   explicit CublasLt(const KernelSpec& spec) : blob_(spec.blob) {
     type_ = vendor::TypeOf(blob_->GetString("dtype", ""),
                            {lt::kFloat32, lt::kFloat16, lt::kBfloat16}, kLt);
-    inputs_ = Int("inputs");
-    alpha_ = std::stof(blob_->GetString("alpha", "1"));
+    dtype_ = ParseType(blob_->GetString("dtype", ""));
+    inputs_ = InRange(Int("inputs"), 0, kMostExtent, "cublaslt kernel: 'inputs'");
+    alpha_ = ReadAlpha(blob_->GetString("alpha", "1"));
+    InRange(Int("rank"), 0, kMostRank, "cublaslt kernel: 'rank'");
+    BytesOf(Int("workspace"), "cublaslt kernel: 'workspace'");
     for (const char* name : {"left", "right", "bias", "residual"}) {
       operands_.push_back(blob_->GetInt(name, -1));
       std::int64_t count = inputs_ + static_cast<std::int64_t>(blob_->tensors().size());
-      if (operands_.back() >= count || operands_.back() < -1) {
+      bool needed = operands_.size() <= kBiasPlace;
+      if (operands_.back() >= count || operands_.back() < (needed ? 0 : -1)) {
         TVM_FFI_THROW(ValueError) << "cublaslt kernel: no operand " << operands_.back();
       }
     }
+    CountElements();
   }
+
+  bool OnDevice() const override { return true; }
 
   void Run(DLTensor* const* args, int count) override {
     if (count != inputs_ + 1) {
       TVM_FFI_THROW(ValueError) << "cublaslt kernel: " << count << " tensors, not " << inputs_ + 1;
     }
+    CheckOperands(args);
     const DLTensor* output = args[inputs_];
-    cuda::CheckOnDevice(output, kLt);
     if (descriptor_ == nullptr) Prepare();
     void* bias = Pointer(args, kBiasPlace);
     if (bias != nullptr) Describe(lt::kBiasPointer, bias);
@@ -109,6 +119,53 @@ class CublasLt : public Kernel {
   enum Place { kLeftPlace, kRightPlace, kBiasPlace, kResidualPlace };
 
   std::int64_t Int(const char* name) const { return blob_->GetInt(name, 0); }
+
+  static float ReadAlpha(const std::string& text) {
+    char* end = nullptr;
+    float alpha = std::strtof(text.c_str(), &end);
+    if (text.empty() || end != text.c_str() + text.size()) {
+      TVM_FFI_THROW(ValueError) << "cublaslt kernel: 'alpha' is '" << text << "', no number";
+    }
+    return alpha;
+  }
+
+  // How many numbers each operand has at least, and the output.
+  void CountElements() {
+    auto extent = [&](const char* name) {
+      return InRange(Int(name), 1, kMostExtent, std::string("cublaslt kernel: '") + name + "'");
+    };
+    std::int64_t m = extent("m"), n = extent("n"), k = extent("k");
+    std::int64_t matrices = InRange(Int("batch"), 0, kMostExtent, "cublaslt kernel: 'batch'");
+    if (matrices == 0) matrices = 1;
+    auto all = [&](std::int64_t matrix, std::int64_t stride) {
+      InRange(stride, 0, kMostBytes, "cublaslt kernel: a stride");
+      return Plus(matrix, Times(matrices - 1, stride));
+    };
+    least_ = {all(Times(m, k), Int("left_stride")), all(Times(k, n), Int("right_stride")), n,
+              all(Times(m, n), Int("residual_stride"))};
+    output_elements_ = Times(matrices, m, n);
+    for (std::size_t place = 0; place < operands_.size(); ++place) {
+      if (operands_[place] < inputs_) continue;
+      const TensorView& tensor = blob_->tensors()[Index(operands_[place] - inputs_)];
+      if (!IsSame(tensor.dtype, dtype_) || ElementsOf(tensor.shape, 0, "") < least_[place]) {
+        TVM_FFI_THROW(ValueError) << "cublaslt kernel: the blob's tensors do not fit its header";
+      }
+    }
+  }
+
+  void CheckOperands(DLTensor* const* args) const {
+    for (std::size_t place = 0; place < operands_.size(); ++place) {
+      std::int64_t number = operands_[place];
+      if (number < 0 || number >= inputs_) continue;
+      const DLTensor& tensor = *args[number];
+      if (!IsSame(tensor.dtype, dtype_) || CountOf(tensor) < least_[place])
+        RefuseArgument(kLt, Index(number), {least_[place], dtype_}, tensor);
+    }
+    Argument output{output_elements_, dtype_};
+    if (!output.Fits(*args[inputs_])) RefuseArgument(kLt, Index(inputs_), output, *args[inputs_]);
+  }
+
+  static std::size_t Index(std::int64_t number) { return static_cast<std::size_t>(number); }
 
   void* Pointer(DLTensor* const* args, Place place) const {
     std::int64_t number = operands_[place];
@@ -196,7 +253,9 @@ class CublasLt : public Kernel {
 
   std::shared_ptr<const Blob> blob_;
   int type_ = 0;
-  std::int64_t inputs_ = 0;
+  DLDataType dtype_{};
+  std::int64_t inputs_ = 0, output_elements_ = 0;
+  std::vector<std::int64_t> least_;  // elements, by operand
   float alpha_ = 1.0f;
   std::vector<std::int64_t> operands_;
   Object descriptor_, left_, right_, summand_, output_;

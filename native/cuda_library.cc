@@ -17,6 +17,7 @@
 #include "kernel.h"
 #include "library.h"
 #include "loaded_image.h"
+#include "sizes.h"
 
 namespace collage {
 namespace {
@@ -31,8 +32,10 @@ class CudaLibrary : public Kernel {
     const std::vector<TensorView>& tensors = blob_->tensors();
     if (tensors.empty()) TVM_FFI_THROW(ValueError) << "the blob holds no shared library";
     constants_.assign(tensors.begin() + 1, tensors.end());
-    inputs_ = static_cast<int>(blob_->GetInt("inputs", 0));
-    scratch_bytes_ = blob_->GetInt("scratch", 0);
+    inputs_ = static_cast<int>(
+        InRange(blob_->GetInt("inputs", 0), 0, kMostExtent, "cuda_library kernel: 'inputs'"));
+    scratch_bytes_ = InRange(blob_->GetInt("scratch", 0), 0, kMostBytes,
+                             "cuda_library kernel: 'scratch'");
     OpenLibrary("cudart", true);
     // Never closed: a CUDA graph may hold its kernels longer than this object lives.
     auto* image = new LoadedImage(tensors[0], kKind);
@@ -40,12 +43,13 @@ class CudaLibrary : public Kernel {
                                             blob_->GetString("symbol", "").c_str());
   }
 
+  bool OnDevice() const override { return true; }
+
   void Run(DLTensor* const* args, int count) override {
     if (count <= inputs_) {
       TVM_FFI_THROW(ValueError) << kKind << " kernel: " << count << " tensors, not more than "
                                 << inputs_;
     }
-    cuda::CheckOnDevice(args[inputs_], kKind);
     if (uploaded_.size() != constants_.size()) uploaded_ = cuda::Upload(constants_);
     std::vector<DLTensor> constants(constants_.size());
     std::vector<ffi::AnyView> all(args, args + inputs_);

@@ -15,6 +15,7 @@
 
 #include "cuda_runtime.h"
 #include "cudnn_plan.h"
+#include "sizes.h"
 
 namespace collage {
 namespace cudnn {
@@ -24,6 +25,7 @@ using vendor::Object;
 
 constexpr float kOne = 1.0f, kZero = 0.0f;
 constexpr std::size_t kStatistics = 4;
+constexpr std::int64_t kLeastRank = 3, kMostRank = 8;  // CUDNN_DIM_MAX
 
 class Cudnn : public Kernel {
  public:
@@ -35,13 +37,21 @@ class Cudnn : public Kernel {
     if (operation_ == "batch_norm" && blob_->tensors().size() != kStatistics) {
       TVM_FFI_THROW(ValueError) << "cudnn kernel: scale, bias, mean and variance are not all there";
     }
-    type_ = vendor::TypeOf(blob_->GetString("dtype", ""), kFloatTypes, kKind);
+    std::string dtype = blob_->GetString("dtype", "");
+    type_ = vendor::TypeOf(dtype, kFloatTypes, kKind);
+    for (const char* side : {"x", "y"}) expected_.push_back({Extents(side), ParseType(dtype)});
+    if (operation_ == "pooling") CheckPooling();
+    if (operation_ == "batch_norm") CheckStatistics();
+    if (operation_ != "pooling" && Ints("x") != Ints("y")) {
+      TVM_FFI_THROW(ValueError) << "cudnn kernel: 'x' and 'y' differ";
+    }
   }
 
+  bool OnDevice() const override { return true; }
+
   void Run(DLTensor* const* args, int count) override {
-    if (count != 2) TVM_FFI_THROW(ValueError) << "cudnn kernel: " << count << " tensors, not 2";
+    CheckArguments(kKind, expected_, args, count);
     const DLTensor* output = args[1];
-    cuda::CheckOnDevice(output, kKind);
     const Library& library = Library::Get();
     library.Call<dnn::SetStream>("cudnnSetStream", library.handle(),
                                  cuda::CurrentStream(output->device));
@@ -59,12 +69,52 @@ class Cudnn : public Kernel {
                                    dnn::kSpatial, &kOne, &kZero, x_.get(), x, y_.get(),
                                    DataOf(output), how_.get(), constants_[0].get(),
                                    constants_[1].get(), constants_[2].get(), constants_[3].get(),
-                                   Entry(blob_->header(), "epsilon").cast<double>());
+                                   Get<double>(blob_->header(), "epsilon"));
     }
   }
 
  private:
-  std::vector<int> Ints(const char* key) const { return blob_->GetInts(key); }
+  std::vector<int> Ints(const char* key) const {
+    std::vector<std::int64_t> found = Integers(blob_->header(), key);
+    return {found.begin(), found.end()};
+  }
+
+  // The number of elements of a side, of which a batch and channels are needed.
+  std::int64_t Extents(const char* side) const {
+    std::vector<std::int64_t> shape = Integers(blob_->header(), side);
+    std::string what = std::string("cudnn kernel: an extent of '") + side + "'";
+    InRange(static_cast<std::int64_t>(shape.size()), kLeastRank, kMostRank,
+            std::string("cudnn kernel: the rank of '") + side + "'");
+    // cuDNN counts strides in `int`.
+    return InRange(ElementsOf(shape, 1, what), 1, kMostExtent,
+                   std::string("cudnn kernel: the size of '") + side + "'");
+  }
+
+  void CheckPooling() const {
+    std::size_t spatial = Ints("x").size() - 2;
+    for (const char* key : {"window", "strides", "pads"}) {
+      std::vector<std::int64_t> sides = Integers(blob_->header(), key);
+      std::string what = std::string("cudnn kernel: '") + key + "'";
+      if (sides.size() != spatial) {
+        TVM_FFI_THROW(ValueError) << what << " has " << sides.size() << " numbers, not " << spatial;
+      }
+      std::int64_t least = std::string(key) == "pads" ? 0 : 1;
+      for (std::int64_t one : sides) InRange(one, least, kMostExtent, what);
+    }
+    if (Ints("y").size() != Ints("x").size()) {
+      TVM_FFI_THROW(ValueError) << "cudnn kernel: 'x' and 'y' differ in rank";
+    }
+  }
+
+  void CheckStatistics() const {
+    Get<double>(blob_->header(), "epsilon");
+    std::int64_t channels = Integers(blob_->header(), "x")[1];
+    for (const TensorView& tensor : blob_->tensors()) {
+      if (!tensor.is_float32() || ElementsOf(tensor.shape, 0, "") != channels) {
+        TVM_FFI_THROW(ValueError) << "cudnn kernel: the blob's tensors do not fit its header";
+      }
+    }
+  }
 
   Object Contiguous(const std::vector<int>& extents, int type) const {
     std::vector<int> strides(extents.size(), 1);
@@ -101,6 +151,7 @@ class Cudnn : public Kernel {
   std::shared_ptr<const Blob> blob_;
   std::string operation_;
   int type_ = 0;
+  std::vector<Argument> expected_;
   Object x_, y_, how_;
   std::vector<cuda::Memory> constants_;
 };

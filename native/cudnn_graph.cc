@@ -7,6 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "sizes.h"
+
 namespace collage {
 namespace cudnn {
 namespace {
@@ -15,6 +17,7 @@ namespace ffi = tvm::ffi;
 
 constexpr std::int64_t kAlignment = 16;
 constexpr std::int64_t kAbsent = -1;
+constexpr std::int64_t kMostRank = 1000;
 
 template <typename T>
 T Named(const std::map<std::string, T>& known, const std::string& name, const char* what) {
@@ -24,21 +27,13 @@ T Named(const std::map<std::string, T>& known, const std::string& name, const ch
 }
 
 std::string Text(const json::Object& object, const char* key) {
-  return Entry(object, key).cast<ffi::String>();
-}
-
-std::vector<std::int64_t> Ints(const json::Object& object, const char* key) {
-  std::vector<std::int64_t> found;
-  for (const ffi::Any& one : Entry(object, key).cast<json::Array>()) {
-    found.push_back(one.cast<std::int64_t>());
-  }
-  return found;
+  return Get<ffi::String>(object, key);
 }
 
 bool Has(const json::Object& object, const char* key) { return object.count(ffi::String(key)) > 0; }
 
 std::int64_t Int(const json::Object& object, const char* key, std::int64_t otherwise) {
-  return Has(object, key) ? Entry(object, key).cast<std::int64_t>() : otherwise;
+  return Has(object, key) ? Get<std::int64_t>(object, key) : otherwise;
 }
 
 std::size_t Checked(std::int64_t number, const std::vector<Value>& all) {
@@ -52,19 +47,42 @@ Value ReadValue(const json::Object& entry) {
   static const std::map<std::string, Role> kRoles = {
       {"input", Role::kInput},   {"constant", Role::kConstant}, {"output", Role::kOutput},
       {"buffer", Role::kBuffer}, {"virtual", Role::kVirtual},   {"number", Role::kNumber}};
-  Value made{Named(kRoles, Text(entry, "role"), "role"), Text(entry, "dtype"), Ints(entry, "shape"),
-             Ints(entry, "strides"), static_cast<std::size_t>(Int(entry, "place", 0)), 0, 0};
-  if (Has(entry, "number")) made.number = static_cast<float>(Entry(entry, "number").cast<double>());
+  Value made{Named(kRoles, Text(entry, "role"), "role"), Text(entry, "dtype"), Integers(entry, "shape"),
+             Integers(entry, "strides"),
+             static_cast<std::size_t>(
+                 InRange(Int(entry, "place", 0), 0, kMostExtent, "cudnn kernel: a value's 'place'")),
+             0, 0, {}};
+  if (Has(entry, "number")) made.number = static_cast<float>(Get<double>(entry, "number"));
   if (made.shape.empty() || made.shape.size() != made.strides.size()) {
     TVM_FFI_THROW(ValueError) << "cudnn kernel: a value with " << made.shape.size()
                               << " extents and " << made.strides.size() << " strides";
   }
-  std::size_t last = 0;
+  std::int64_t last = 0;
   for (std::size_t i = 0; i < made.shape.size(); ++i) {
-    last += static_cast<std::size_t>((made.shape[i] - 1) * made.strides[i]);
+    InRange(made.shape[i], 1, kMostExtent, "cudnn kernel: an extent of a value");
+    InRange(made.strides[i], 0, kMostBytes, "cudnn kernel: a stride of a value");
+    last = Plus(last, Times(made.shape[i] - 1, made.strides[i]));
   }
-  made.nbytes = (last + 1) * (ffi::StringToDLDataType(made.dtype).bits / 8);
+  made.type = ParseType(made.dtype);
+  made.nbytes = BytesOf(Times(Plus(last, 1), (made.type.bits + 7) / 8),
+                        "cudnn kernel: the size of a value");
   return made;
+}
+
+void CheckCopy(const Value& from, const Value& to) {
+  for (const Value* one : {&from, &to}) {
+    if (one->role == Role::kVirtual || one->role == Role::kNumber) {
+      TVM_FFI_THROW(ValueError) << "cudnn kernel: a copy of what is not in memory";
+    }
+    for (const std::vector<std::int64_t>* side : {&one->shape, &one->strides}) {
+      for (std::int64_t number : *side) {
+        InRange(number, 0, kMostExtent, "cudnn kernel: an extent or stride of a copy");
+      }
+    }
+  }
+  if (from.shape != to.shape || to.role == Role::kInput || to.role == Role::kConstant) {
+    TVM_FFI_THROW(ValueError) << "cudnn kernel: a copy to where it does not fit";
+  }
 }
 
 // Describes the operations of one graph.
@@ -125,14 +143,14 @@ class Translator {
 
   void Convolution(const json::Object& entry) {
     Described& how = Make(dnn::kConvolutionHow);
-    std::vector<std::int64_t> strides = Ints(entry, "strides");
+    std::vector<std::int64_t> strides = Integers(entry, "strides");
     how.Set(dnn::kConvolutionPrecision, dnn::kDataTypeType, dnn::kFloat);
     how.Set(dnn::kConvolutionMode, dnn::kConvolutionModeType, dnn::kCrossCorrelation);
     how.Set(dnn::kSpatialDims, dnn::kInt64Type, static_cast<std::int64_t>(strides.size()));
-    how.Set(dnn::kPrePads, dnn::kInt64Type, Ints(entry, "pads_before"));
-    how.Set(dnn::kPostPads, dnn::kInt64Type, Ints(entry, "pads_after"));
+    how.Set(dnn::kPrePads, dnn::kInt64Type, Integers(entry, "pads_before"));
+    how.Set(dnn::kPostPads, dnn::kInt64Type, Integers(entry, "pads_after"));
     how.Set(dnn::kStrides, dnn::kInt64Type, strides);
-    how.Set(dnn::kDilations, dnn::kInt64Type, Ints(entry, "dilations"));
+    how.Set(dnn::kDilations, dnn::kInt64Type, Integers(entry, "dilations"));
     how.Finalize();
     Described& operation = Operation(dnn::kConvolution);
     operation.Set(dnn::kConvolutionDescriptor, how);
@@ -179,7 +197,7 @@ class Translator {
 
   static void Parameter(Described& how, const json::Object& entry, const char* key,
                         dnn::Attribute attribute) {
-    if (Has(entry, key)) how.Set(attribute, dnn::kDoubleType, Entry(entry, key).cast<double>());
+    if (Has(entry, key)) how.Set(attribute, dnn::kDoubleType, Get<double>(entry, key));
   }
 
   void Reduction(const json::Object& entry) {
@@ -268,8 +286,8 @@ std::int64_t Described::Count(dnn::Attribute attribute, dnn::Type type) const {
 
 std::vector<Value> ReadValues(const Blob& blob) {
   std::vector<Value> found;
-  for (const ffi::Any& one : Entry(blob.header(), "values").cast<json::Array>()) {
-    found.push_back(ReadValue(one.cast<json::Object>()));
+  for (const ffi::Any& one : Get<json::Array>(blob.header(), "values")) {
+    found.push_back(ReadValue(As<json::Object>(one, "values")));
     const Value& value = found.back();
     if (value.role != Role::kConstant) continue;
     if (value.place >= blob.tensors().size() ||
@@ -283,10 +301,11 @@ std::vector<Value> ReadValues(const Blob& blob) {
 
 OperationGraph::OperationGraph(const json::Object& entry, const std::vector<Value>& all,
                                dnn::Handle handle)
-    : whole(dnn::kOperationGraph), rank(Int(entry, "rank", 0)) {
+    : whole(dnn::kOperationGraph),
+      rank(InRange(Int(entry, "rank", 0), 0, kMostRank, "cudnn kernel: a graph's 'rank'")) {
   Translator translator(all, this);
-  for (const ffi::Any& one : Entry(entry, "operations").cast<json::Array>()) {
-    translator.Add(one.cast<json::Object>());
+  for (const ffi::Any& one : Get<json::Array>(entry, "operations")) {
+    translator.Add(As<json::Object>(one, "operations"));
   }
   values = translator.InMemory();
   if (handle != nullptr) whole.Set(dnn::kGraphHandle, dnn::kHandleType, handle);
@@ -297,13 +316,14 @@ OperationGraph::OperationGraph(const json::Object& entry, const std::vector<Valu
 std::vector<Step> ReadSteps(const Blob& blob, const std::vector<Value>& values,
                             dnn::Handle handle) {
   std::vector<Step> found;
-  for (const ffi::Any& one : Entry(blob.header(), "graphs").cast<json::Array>()) {
-    json::Object entry = one.cast<json::Object>();
+  for (const ffi::Any& one : Get<json::Array>(blob.header(), "graphs")) {
+    json::Object entry = As<json::Object>(one, "graphs");
     if (Has(entry, "operations")) {
       found.push_back({std::make_unique<OperationGraph>(entry, values, handle), 0, 0});
     } else {
       found.push_back({nullptr, Checked(Int(entry, "from", kAbsent), values),
                        Checked(Int(entry, "to", kAbsent), values)});
+      CheckCopy(values[found.back().from], values[found.back().to]);
     }
   }
   return found;

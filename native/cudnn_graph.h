@@ -85,6 +85,7 @@ struct Value {
   std::size_t place;
   float number;
   std::size_t nbytes;
+  DLDataType type;
 };
 
 // Throws a ffi ValueError where an entry cannot be what it says.

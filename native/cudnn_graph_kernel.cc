@@ -22,6 +22,7 @@
 
 #include "cuda_runtime.h"
 #include "cudnn_plan.h"
+#include "sizes.h"
 
 namespace collage {
 namespace cudnn {
@@ -58,8 +59,11 @@ vendor::Object DescribeValue(const Value& value) {
 class CudnnGraph : public Kernel {
  public:
   explicit CudnnGraph(const KernelSpec& spec) : blob_(spec.blob), values_(ReadValues(*blob_)) {
-    inputs_ = static_cast<std::size_t>(blob_->GetInt("inputs", 1));
-    count_ = inputs_ + static_cast<std::size_t>(blob_->GetInt("outputs", 1));
+    inputs_ = static_cast<std::size_t>(
+        InRange(blob_->GetInt("inputs", 1), 0, kMostExtent, "cudnn kernel: 'inputs'"));
+    count_ = inputs_ + static_cast<std::size_t>(InRange(blob_->GetInt("outputs", 1), 1, kMostExtent,
+                                                        "cudnn kernel: 'outputs'"));
+    BytesOf(LimitsOf(*blob_).workspace, "cudnn kernel: 'workspace'");
     for (const Value& value : values_) {
       std::size_t end = value.role == Role::kInput ? inputs_ : count_ - inputs_;
       bool argument = value.role == Role::kInput || value.role == Role::kOutput;
@@ -69,12 +73,14 @@ class CudnnGraph : public Kernel {
     }
   }
 
+  bool OnDevice() const override { return true; }
+
   void Run(DLTensor* const* args, int count) override {
     if (count < 0 || static_cast<std::size_t>(count) != count_) {
       TVM_FFI_THROW(ValueError) << kKind << " kernel: " << count << " tensors, not " << count_;
     }
     const DLTensor* output = args[inputs_];
-    cuda::CheckOnDevice(output, kKind);
+    CheckValues(args);
     const Library& library = Library::Get();
     library.Call<dnn::SetStream>("cudnnSetStream", library.handle(),
                                  cuda::CurrentStream(output->device));
@@ -93,6 +99,21 @@ class CudnnGraph : public Kernel {
   }
 
  private:
+  // That each argument holds what its values say; two values may be one argument, seen in two ways.
+  void CheckValues(DLTensor* const* args) const {
+    for (const Value& value : values_) {
+      if (value.role != Role::kInput && value.role != Role::kOutput) continue;
+      std::size_t position = value.place + (value.role == Role::kOutput ? inputs_ : 0);
+      const DLTensor& tensor = *args[position];
+      std::int64_t nbytes = CountOf(tensor) * ((tensor.dtype.bits + 7) / 8);
+      if (nbytes >= static_cast<std::int64_t>(value.nbytes) && IsSame(tensor.dtype, value.type)) continue;
+      RefuseArgument(kKind, position,
+                     {static_cast<std::int64_t>(value.nbytes) / ((value.type.bits + 7) / 8),
+                      value.type},
+                     tensor);
+    }
+  }
+
   void Prepare() {
     dnn::Handle handle = Library::Get().handle();
     std::vector<Stage> stages;
@@ -172,6 +193,7 @@ class CudnnGraph : public Kernel {
 ffi::Array<ffi::Array<ffi::String>> ProposalsFor(const ffi::Bytes& bytes,
                                                  const ffi::String& properties,
                                                  std::int64_t most) {
+  InRange(most, 1, kMostExtent, "the number of proposals");
   std::shared_ptr<const Blob> blob = Blob::Parse({bytes.data(), bytes.size()});
   Described device(dnn::kDevice);
   device.Set(dnn::kDeviceJson, dnn::kCharType,

@@ -1,6 +1,10 @@
 #include "kernel.h"
 
+#include <tvm/ffi/dtype.h>
+
 #include <map>
+
+#include "sizes.h"
 
 namespace collage {
 namespace {
@@ -14,6 +18,28 @@ std::map<std::string, KernelFactory>& Registry() {
 
 RegisterKernel::RegisterKernel(const char* kind, KernelFactory factory) {
   Registry()[kind] = factory;
+}
+
+KernelSpec ReadSpec(std::string_view bytes, int threads) {
+  KernelSpec spec{Blob::Parse(bytes), threads};
+  spec.threads = static_cast<int>(
+      InRange(spec.blob->GetInt("threads", threads), 1, kMostThreads, "a blob's 'threads'"));
+  return spec;
+}
+
+Argument ReadArgument(const json::Object& entry) {
+  return {ElementsOf(Integers(entry, "shape"), 0, "an extent of an argument's 'shape'"),
+          ParseType(Get<tvm::ffi::String>(entry, "dtype"))};
+}
+
+void RefuseArgument(const char* kind, std::size_t position, const Argument& expected,
+                    const DLTensor& tensor) {
+  TVM_FFI_THROW(ValueError) << kind << " kernel: tensor " << position << " must hold "
+                            << expected.elements << " numbers of "
+                            << tvm::ffi::DLDataTypeToString(expected.dtype) << "; it holds "
+                            << CountOf(tensor) << " of "
+                            << tvm::ffi::DLDataTypeToString(tensor.dtype);
+  TVM_FFI_UNREACHABLE();
 }
 
 KernelFactory FindKernelFactory(const std::string& kind) {

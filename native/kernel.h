@@ -14,8 +14,11 @@
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "blob.h"
@@ -25,15 +28,22 @@ namespace collage {
 // Keep `blob` when the kernel uses its tensors in place; else it is freed after construction.
 struct KernelSpec {
   std::shared_ptr<const Blob> blob;
-  int threads;
+  int threads;  // 1 or more
 };
+
+// The kernel of a blob by its bytes, with the threads that its header says, else `threads`.
+KernelSpec ReadSpec(std::string_view bytes, int threads);
 
 class Kernel {
  public:
   virtual ~Kernel() = default;
 
-  // `args` are inputs, then outputs: contiguous CPU tensors. Calls never overlap on one kernel.
+  // `args` are inputs, then outputs: contiguous tensors, on the CPU unless OnDevice. The kernel itself
+  // checks their number, dtypes and sizes. Calls never overlap on one kernel.
   virtual void Run(DLTensor* const* args, int count) = 0;
+
+  // True where arguments are tensors of a GPU.
+  virtual bool OnDevice() const { return false; }
 
   // True where an output's shape depends on data. The kernel is then called with inputs only, through
   // RunAllocating, and makes all its outputs.
@@ -56,6 +66,50 @@ struct RegisterKernel {
 
 // The factory of `kind`; throws a ffi ValueError that lists the known kinds.
 KernelFactory FindKernelFactory(const std::string& kind);
+
+inline bool IsSame(DLDataType one, DLDataType other) {
+  return one.code == other.code && one.bits == other.bits && one.lanes == other.lanes;
+}
+
+// The number of elements of a tensor; -1 where no int64 holds it.
+inline std::int64_t CountOf(const DLTensor& tensor) {
+  std::int64_t count = 1;
+  for (int i = 0; i < tensor.ndim; ++i) {
+    if (__builtin_mul_overflow(count, tensor.shape[i], &count)) return -1;
+  }
+  return count;
+}
+
+// What a kernel can read or write as one of its arguments.
+struct Argument {
+  std::int64_t elements;
+  DLDataType dtype;
+
+  bool Fits(const DLTensor& tensor) const {
+    return IsSame(tensor.dtype, dtype) && CountOf(tensor) == elements;
+  }
+};
+
+// What {"dtype", "shape"} in a blob's header says of an argument.
+Argument ReadArgument(const json::Object& entry);
+
+constexpr DLDataType kFloat32 = {kDLFloat, 32, 1};
+
+// Throws a ffi ValueError that says what argument `position` of a kernel of `kind` must be.
+[[noreturn]] void RefuseArgument(const char* kind, std::size_t position, const Argument& expected,
+                                 const DLTensor& tensor);
+
+// Throws a ffi ValueError unless there are as many arguments as `expected`, and each fits.
+inline void CheckArguments(const char* kind, const std::vector<Argument>& expected,
+                           DLTensor* const* args, int count) {
+  if (static_cast<std::size_t>(count) != expected.size()) {
+    TVM_FFI_THROW(ValueError) << kind << " kernel: expected " << expected.size()
+                              << " tensors, got " << count;
+  }
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (!expected[i].Fits(*args[i])) RefuseArgument(kind, i, expected[i], *args[i]);
+  }
+}
 
 // First byte of a tensor's data.
 inline void* DataOf(const DLTensor* tensor) {

@@ -3,7 +3,8 @@
 // A module is (kind, symbol, blob). It is saved into the executable as these three and comes back
 // without Python. The kernel is built when its function is first looked up, which the Relax VM does
 // when it is initialised: by then threads and library paths are set. Every lookup builds a kernel
-// of its own, so virtual machines can run in several threads.
+// of its own, so virtual machines can run in several threads; one that says "alone" (it is a whole
+// model) is built once, for the virtual machine and for whoever calls it directly.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/module.h>
@@ -12,6 +13,7 @@
 
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +21,7 @@
 
 #include "kernel.h"
 #include "library.h"
+#include "sizes.h"
 #include "thread_pool.h"
 
 namespace collage {
@@ -37,13 +40,27 @@ void ReturnTensors(const std::vector<ffi::Tensor>& tensors, ffi::Any* result) {
   }
 }
 
-void RunPacked(Kernel& kernel, const std::string& symbol, ffi::PackedArgs args, ffi::Any* result) {
+bool IsAt(const DLTensor& tensor, bool on_device) {
+  DLDeviceType type = tensor.device.device_type;
+  return on_device ? type == kDLCUDA : type == kDLCPU || type == kDLCUDAHost;
+}
+
+void RunPacked(Kernel& kernel, bool on_device, const std::string& symbol, ffi::PackedArgs args,
+               ffi::Any* result) {
   DLTensor* tensors[kMaxArguments];
   if (args.size() > kMaxArguments) TVM_FFI_THROW(ValueError) << symbol << ": too many arguments";
   for (int i = 0; i < args.size(); ++i) {
     auto tensor = args[i].try_cast<DLTensor*>();
     if (!tensor) TVM_FFI_THROW(TypeError) << symbol << ": argument " << i << " is not a tensor";
     tensors[i] = *tensor;
+    if (!IsAt(*tensors[i], on_device)) {
+      TVM_FFI_THROW(ValueError) << symbol << ": the kernel's tensors must be on "
+                                << (on_device ? "a GPU" : "the CPU") << "; tensor " << i
+                                << " is not";
+    }
+    if (!ffi::IsContiguous(*tensors[i])) {
+      TVM_FFI_THROW(ValueError) << symbol << ": tensor " << i << " is not contiguous: copy it first";
+    }
   }
   if (kernel.Allocates()) {
     ReturnTensors(kernel.RunAllocating(tensors, args.size()), result);
@@ -68,9 +85,10 @@ class KernelModule : public ffi::ModuleObj {
   ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
     if (name != symbol_) return std::nullopt;
     std::shared_ptr<Kernel> kernel = Build();
+    bool on_device = kernel->OnDevice();
     return ffi::Function::FromPacked(
-        [kernel, symbol = symbol_](ffi::PackedArgs args, ffi::Any* result) {
-          RunPacked(*kernel, symbol, args, result);
+        [kernel, on_device, symbol = symbol_](ffi::PackedArgs args, ffi::Any* result) {
+          RunPacked(*kernel, on_device, symbol, args, result);
         });
   }
 
@@ -95,11 +113,13 @@ class KernelModule : public ffi::ModuleObj {
   }
 
  private:
-  std::shared_ptr<Kernel> Build() const {
-    std::string_view bytes(blob_.data(), blob_.size());
-    KernelSpec spec{Blob::Parse(bytes), DefaultThreads()};
-    spec.threads = static_cast<int>(spec.blob->GetInt("threads", spec.threads));
-    return FindKernelFactory(kind_)(spec);
+  std::shared_ptr<Kernel> Build() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (std::shared_ptr<Kernel> kernel = alone_.lock()) return kernel;
+    KernelSpec spec = ReadSpec({blob_.data(), blob_.size()}, DefaultThreads());
+    std::shared_ptr<Kernel> kernel = FindKernelFactory(kind_)(spec);
+    if (spec.blob->GetInt("alone", 0) != 0) alone_ = kernel;
+    return kernel;
   }
 
   static std::string TakeString(std::string_view* rest) {
@@ -116,6 +136,8 @@ class KernelModule : public ffi::ModuleObj {
   std::string kind_;
   std::string symbol_;
   ffi::Bytes blob_;
+  std::mutex mutex_;
+  std::weak_ptr<Kernel> alone_;
 };
 
 TVM_FFI_STATIC_INIT_BLOCK() {
@@ -128,9 +150,8 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("ffi.Module.load_from_bytes.collage_kernel", KernelModule::LoadFromBytes)
       .def("collage.set_library",
            [](ffi::String name, ffi::String path) { SetLibrary(name, path); })
-      .def("collage.set_threads", [](int threads) {
-        if (threads < 1) TVM_FFI_THROW(ValueError) << "threads must be 1 or more, not " << threads;
-        SetDefaultThreads(threads);
+      .def("collage.set_threads", [](std::int64_t threads) {
+        SetDefaultThreads(static_cast<int>(InRange(threads, 1, kMostThreads, "threads")));
       })
       .def("collage.wake_threads", WakeThreads);
 }

@@ -9,6 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "sizes.h"
+
 namespace collage {
 
 inline std::int64_t DivideUp(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -42,7 +44,7 @@ class Scratch {
  public:
   float* AtLeast(std::int64_t floats) {
     if (floats > size_) {
-      auto bytes = static_cast<std::size_t>(DivideUp(floats, 16) * 64);
+      auto bytes = static_cast<std::size_t>(Times(DivideUp(floats, 16), 64));
       data_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
       size_ = data_ == nullptr ? 0 : floats;
       if (data_ == nullptr) TVM_FFI_THROW(RuntimeError) << "no memory for " << bytes << " bytes";

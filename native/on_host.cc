@@ -4,11 +4,13 @@
 //   inputs   how many there are
 // It waits for the device, so it cannot be captured in a CUDA graph. Its buffers on the host are kept.
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "cuda_runtime.h"
 #include "kernel.h"
+#include "sizes.h"
 
 namespace collage {
 namespace {
@@ -20,22 +22,26 @@ class OnHost : public Kernel {
   explicit OnHost(const KernelSpec& spec) {
     const std::vector<TensorView>& tensors = spec.blob->tensors();
     if (tensors.size() != 1) TVM_FFI_THROW(ValueError) << kKind << " kernel: it holds no kernel";
-    inputs_ = static_cast<int>(spec.blob->GetInt("inputs", 0));
+    inputs_ = static_cast<int>(
+        InRange(spec.blob->GetInt("inputs", 0), 0, kMostExtent, "on_host kernel: 'inputs'"));
+    std::string kind = spec.blob->GetString("kind", "");
+    // One inside another, and so on, would each be made by the one around it.
+    if (kind == kKind) TVM_FFI_THROW(ValueError) << kKind << " kernel: it holds one of its own kind";
     std::string_view bytes(static_cast<const char*>(tensors[0].data), tensors[0].nbytes);
-    KernelSpec inner{Blob::Parse(bytes), spec.threads};
-    inner.threads = static_cast<int>(inner.blob->GetInt("threads", inner.threads));
-    kernel_ = FindKernelFactory(spec.blob->GetString("kind", ""))(inner);
+    kernel_ = FindKernelFactory(kind)(ReadSpec(bytes, spec.threads));
+    if (kernel_->OnDevice()) TVM_FFI_THROW(ValueError) << kKind << " kernel: " << kind << " needs a GPU";
     if (kernel_->Allocates()) {
       TVM_FFI_THROW(ValueError) << kKind << " kernel: an output's shape depends on data";
     }
   }
+
+  bool OnDevice() const override { return true; }
 
   void Run(DLTensor* const* args, int count) override {
     if (count <= inputs_) {
       TVM_FFI_THROW(ValueError) << kKind << " kernel: " << count << " tensors, not more than "
                                 << inputs_;
     }
-    cuda::CheckOnDevice(args[inputs_], kKind);
     cuda::Stream stream = cuda::CurrentStream(args[inputs_]->device);
     Reserve(args, count);
     for (int i = 0; i < inputs_; ++i) {
@@ -50,9 +56,9 @@ class OnHost : public Kernel {
   }
 
  private:
-  // Makes a buffer on the host for every tensor, once.
+  // Makes a buffer on the host for every tensor, once. Later tensors must fit into these.
   void Reserve(DLTensor* const* args, int count) {
-    if (host_.size() == static_cast<std::size_t>(count)) return;
+    if (!pointers_.empty()) return CheckArguments(kKind, expected_, args, count);
     for (int i = 0; i < count; ++i) {
       buffers_.push_back(cuda::AllocateHost(cuda::SizeOf(args[i])));
       host_.push_back(*args[i]);
@@ -60,6 +66,7 @@ class OnHost : public Kernel {
       host_.back().byte_offset = 0;
       host_.back().device = {kDLCPU, 0};
       shapes_.emplace_back(args[i]->shape, args[i]->shape + args[i]->ndim);
+      expected_.push_back({CountOf(*args[i]), args[i]->dtype});
     }
     for (int i = 0; i < count; ++i) {
       host_[i].shape = shapes_[i].data();
@@ -70,6 +77,7 @@ class OnHost : public Kernel {
 
   std::unique_ptr<Kernel> kernel_;
   int inputs_ = 0;
+  std::vector<Argument> expected_;
   std::vector<cuda::HostMemory> buffers_;
   std::vector<DLTensor> host_;
   std::vector<std::vector<std::int64_t>> shapes_;

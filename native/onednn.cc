@@ -11,6 +11,7 @@
 
 #include "kernel.h"
 #include "onednn_builder.h"
+#include "sizes.h"
 
 namespace collage::onednn {
 namespace {
@@ -27,16 +28,18 @@ class OneDnnKernel : public Kernel {
                "a stream");
     stream_ = {stream, api_.dnnl_stream_destroy};
     bound_.assign(schedule_.bindings.size(), nullptr);
+    for (const std::vector<int>* side : {&program_.inputs, &program_.outputs}) {
+      for (int value : *side) {
+        expected_.push_back({ElementsOf(program_.values[value], 1, "onednn"), kFloat32});
+      }
+    }
     if (std::getenv("COLLAGE_ONEDNN_VERBOSE") != nullptr) Print();
   }
 
   void Run(DLTensor* const* args, int count) final {
-    if (static_cast<std::size_t>(count) != bound_.size()) {
-      TVM_FFI_THROW(ValueError) << "onednn kernel: expected " << bound_.size() << " tensors, got "
-                                << count;
-    }
+    // A scalar is a value of shape [1], so only the numbers of elements are compared.
+    CheckArguments("onednn", expected_, args, count);
     for (std::size_t i = 0; i < bound_.size(); ++i) {
-      CheckShape(i, *args[i]);
       if (DataOf(args[i]) != bound_[i]) Bind(i, DataOf(args[i]));
     }
     ThreadScope scope(api_, threads_);
@@ -50,22 +53,6 @@ class OneDnnKernel : public Kernel {
   }
 
  private:
-  // A scalar is a value of shape [1], so only the numbers of elements are compared.
-  void CheckShape(std::size_t position, const DLTensor& tensor) const {
-    bool input = position < program_.inputs.size();
-    int value =
-        input ? program_.inputs[position] : program_.outputs[position - program_.inputs.size()];
-    const Dims& dims = program_.values[value];
-    dnnl_dim_t expected = 1, found = 1;
-    for (dnnl_dim_t extent : dims) expected *= extent;
-    for (int i = 0; i < tensor.ndim; ++i) found *= tensor.shape[i];
-    bool right = expected == found && tensor.dtype.code == kDLFloat && tensor.dtype.bits == 32;
-    if (right) return;
-    TVM_FFI_THROW(RuntimeError) << "onednn kernel: tensor " << position << " must hold " << expected
-                                << " float32 numbers; it holds " << found << " of "
-                                << static_cast<int>(tensor.dtype.bits) << " bits";
-  }
-
   // The pointer counts as bound only when every memory has it.
   void Bind(std::size_t position, void* data) {
     bound_[position] = nullptr;
@@ -87,6 +74,7 @@ class OneDnnKernel : public Kernel {
   int threads_;
   Schedule schedule_;
   std::shared_ptr<dnnl_stream> stream_;
+  std::vector<Argument> expected_;
   std::vector<void*> bound_;  // per argument: the pointer that its memories have
 };
 

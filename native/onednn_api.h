@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "openmp.h"
+
 namespace collage::onednn {
 
 #define COLLAGE_ONEDNN_FUNCTIONS(F)                         \
@@ -122,10 +124,11 @@ class OneDnn {
   int block_ = 8;  // what fits one vector register
 };
 
-// Sets this thread's OpenMP threads, and sets them back.
+// Sets this thread's OpenMP threads, to fewer where there can be no more, and sets them back.
 class ThreadScope {
  public:
   ThreadScope(const OneDnn& api, int threads) : api_(api), before_(api.omp_get_max_threads()) {
+    threads = UsableThreads(threads);
     changed_ = before_ != threads;
     if (changed_) api_.omp_set_num_threads(threads);
   }

@@ -277,9 +277,7 @@ Maker FindMaker(const Step& step) {
       {"resampling", Resampling},
       {"concat", Concat},
   };
-  auto found = kMakers.find(step.op);
-  if (found == kMakers.end()) TVM_FFI_THROW(ValueError) << "onednn: unknown " << step.name;
-  return found->second;
+  return kMakers.at(step.op);
 }
 
 // oneDNN picks the layout of an operand of the result's shape; a smaller one stays plain.

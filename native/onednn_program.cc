@@ -59,7 +59,7 @@ dnnl_alg_kind_t Algorithm(const std::string& name) {
 }
 
 float Number(const json::Object& object, const char* key) {
-  return static_cast<float>(Entry(object, key).cast<double>());
+  return static_cast<float>(Get<double>(object, key));
 }
 
 int Checked(std::int64_t value, std::size_t count) {
@@ -71,9 +71,7 @@ int Checked(std::int64_t value, std::size_t count) {
 
 std::vector<int> Numbers(const json::Object& object, const char* key, std::size_t count) {
   std::vector<int> found;
-  for (const ffi::Any& one : Entry(object, key).cast<json::Array>()) {
-    found.push_back(Checked(one.cast<std::int64_t>(), count));
-  }
+  for (std::int64_t one : Integers(object, key)) found.push_back(Checked(one, count));
   return found;
 }
 
@@ -99,22 +97,22 @@ PostOp ParseEltwise(dnnl_alg_kind_t algorithm, const json::Object& entry) {
 PostOp ParsePost(const json::Object& entry, std::size_t count) {
   PostOp post;
   if (entry.count(ffi::String("binary"))) {
-    post.algorithm = Algorithm(Entry(entry, "binary").cast<ffi::String>());
-    post.value = Checked(Entry(entry, "value").cast<std::int64_t>(), count);
+    post.algorithm = Algorithm(Get<ffi::String>(entry, "binary"));
+    post.value = Checked(Get<std::int64_t>(entry, "value"), count);
     return post;
   }
-  return ParseEltwise(Algorithm(Entry(entry, "eltwise").cast<ffi::String>()), entry);
+  return ParseEltwise(Algorithm(Get<ffi::String>(entry, "eltwise")), entry);
 }
 
 Step ParseStep(const json::Object& entry, std::size_t number, std::size_t count) {
   Step step;
-  step.op = Entry(entry, "op").cast<ffi::String>();
+  step.op = Get<ffi::String>(entry, "op");
   step.position = static_cast<int>(number);
   step.name = "step " + std::to_string(number) + " (" + step.op + ")";
   step.inputs = Numbers(entry, "in", count);
-  step.output = Checked(Entry(entry, "out").cast<std::int64_t>(), count);
-  for (const ffi::Any& post : Entry(entry, "post").cast<json::Array>()) {
-    step.post.push_back(ParsePost(post.cast<json::Object>(), count));
+  step.output = Checked(Get<std::int64_t>(entry, "out"), count);
+  for (const ffi::Any& post : Get<json::Array>(entry, "post")) {
+    step.post.push_back(ParsePost(As<json::Object>(post, "post"), count));
   }
   step.attributes = entry;
   if (step.op == "eltwise") step.main = ParseEltwise(step.algorithm(), entry);
@@ -125,19 +123,15 @@ Step ParseStep(const json::Object& entry, std::size_t number, std::size_t count)
 }  // namespace
 
 dnnl_alg_kind_t Step::algorithm() const {
-  return Algorithm(Entry(attributes, "algorithm").cast<ffi::String>());
+  return Algorithm(Get<ffi::String>(attributes, "algorithm"));
 }
 
 Dims Step::dims(const char* key) const {
-  Dims found;
-  for (const ffi::Any& one : Entry(attributes, key).cast<json::Array>()) {
-    found.push_back(one.cast<std::int64_t>());
-  }
-  return found;
+  return Integers(attributes, key);
 }
 
 dnnl_dim_t Step::integer(const char* key) const {
-  return Entry(attributes, key).cast<std::int64_t>();
+  return Get<std::int64_t>(attributes, key);
 }
 
 float Step::number(const char* key) const { return Number(attributes, key); }
@@ -160,10 +154,10 @@ Layout ParseLayout(const std::string& name) {
 Program Program::Parse(const Blob& blob) {
   Program program;
   const json::Object& header = blob.header();
-  for (const ffi::Any& one : Entry(header, "values").cast<json::Array>()) {
+  for (const ffi::Any& one : Get<json::Array>(header, "values")) {
     Dims dims;
-    for (const ffi::Any& extent : one.cast<json::Array>()) {
-      dims.push_back(extent.cast<std::int64_t>());
+    for (const ffi::Any& extent : As<json::Array>(one, "values")) {
+      dims.push_back(As<std::int64_t>(extent, "values"));
     }
     program.values.push_back(std::move(dims));
   }
@@ -175,10 +169,14 @@ Program Program::Parse(const Blob& blob) {
     TVM_FFI_THROW(ValueError) << "onednn: " << program.weights.size() << " weights, but "
                               << blob.tensors().size() << " tensors in the blob";
   }
-  json::Array steps = Entry(header, "steps").cast<json::Array>();
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    program.steps.push_back(ParseStep(steps[i].cast<json::Object>(), i, count));
+  for (const TensorView& tensor : blob.tensors()) {
+    if (!tensor.is_float32()) TVM_FFI_THROW(ValueError) << "onednn: a weight is not float32";
   }
+  json::Array steps = Get<json::Array>(header, "steps");
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    program.steps.push_back(ParseStep(As<json::Object>(steps[i], "steps"), i, count));
+  }
+  CheckProgram(program);
   return program;
 }
 

@@ -53,6 +53,10 @@ struct Program {
   static Program Parse(const Blob& blob);
 };
 
+// Throws a ffi ValueError where numbers or shapes are not such as oneDNN may be given, or a value is made
+// twice (onednn_checks.cc).
+void CheckProgram(const Program& program);
+
 // A primitive and which value it reads as which argument.
 struct Recipe {
   PrimitiveDesc primitive;

@@ -22,6 +22,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -39,7 +40,7 @@ constexpr int kFirstGpu = 0;  // of those that the process sees
 
 // The options of a provider as text, and the stream that it computes on, null for one of its own.
 struct ProviderOptions {
-  std::vector<std::string> text;
+  std::vector<std::pair<std::string, std::string>> text;
   cuda::Stream stream = nullptr;
 };
 
@@ -52,9 +53,9 @@ void AppendProvider(const OnnxRuntime& runtime, const SessionOptions& session,
   runtime.NeedVersion(ort::kProviderApiVersion);
   auto made = runtime.Make<Create, Release, Options>();
   std::vector<const char*> keys, values;
-  for (std::size_t i = 0; i + 1 < options.text.size(); i += 2) {
-    keys.push_back(options.text[i].c_str());
-    values.push_back(options.text[i + 1].c_str());
+  for (const auto& [key, value] : options.text) {
+    keys.push_back(key.c_str());
+    values.push_back(value.c_str());
   }
   runtime.Call<Update>(made.get(), keys.data(), values.data(), keys.size());
   if (options.stream != nullptr) {
@@ -134,8 +135,8 @@ class GpuSession {
   SessionOptions Options(const Provider& provider, const KernelSpec& spec, int device) const {
     SessionOptions session(runtime_, *spec.blob, spec.threads);
     session.Set("session.disable_cpu_ep_fallback", "1");
-    ProviderOptions options{spec.blob->GetStrings("provider_options"), stream_.get()};
-    options.text.insert(options.text.end(), {"device_id", std::to_string(device)});
+    ProviderOptions options{spec.blob->GetPairs("provider_options"), stream_.get()};
+    options.text.emplace_back("device_id", std::to_string(device));
     provider.append(runtime_, session, options);
     return session;
   }
@@ -180,10 +181,11 @@ class OnnxRuntimeGpu : public Kernel {
     for (const std::string& name : spec.blob->GetStrings("libraries")) OpenLibrary(name);
   }
 
+  bool OnDevice() const final { return true; }
+
   void Run(DLTensor* const* args, int count) final {
     if (count == 0) TVM_FFI_THROW(ValueError) << provider_.kind << " kernel: no tensors";
     const DLTensor* output = args[count - 1];
-    cuda::CheckOnDevice(output, provider_.kind);
     cuda::Stream caller = cuda::CurrentStream(output->device);
     if (session_ == nullptr) {
       FullPrecision kept(spec_.blob->GetInt("full_precision", 0) != 0);
@@ -216,7 +218,7 @@ void CheckProvider(const ffi::String& kind, const ffi::Array<ffi::String>& libra
 }
 
 void TrySession(const ffi::String& kind, const ffi::Bytes& bytes) {
-  KernelSpec spec{Blob::Parse({bytes.data(), bytes.size()}), DefaultThreads()};
+  KernelSpec spec = ReadSpec({bytes.data(), bytes.size()}, DefaultThreads());
   for (const std::string& name : spec.blob->GetStrings("libraries")) OpenLibrary(name);
   GpuSession(FindProvider(kind), spec, kFirstGpu, nullptr);
 }

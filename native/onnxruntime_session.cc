@@ -11,7 +11,7 @@ namespace {
 
 // ONNXTensorElementDataType of a tensor.
 int ElementType(DLDataType type) {
-  switch (type.code) {
+  switch (type.lanes == 1 ? static_cast<int>(type.code) : -1) {
     case kDLFloat:
       if (type.bits == 32) return 1;
       if (type.bits == 16) return 10;
@@ -118,12 +118,13 @@ DLDataType TensorType(int element) {
 ort::Value* WrappedTensor::Wrap(const DLTensor* tensor) {
   void* data = DataOf(tensor);
   std::size_t rank = static_cast<std::size_t>(tensor->ndim);
-  if (value_ != nullptr && data == data_ && rank == shape_.size() &&
+  if (value_ != nullptr && data == data_ && rank == shape_.size() && IsSame(tensor->dtype, dtype_) &&
       std::memcmp(shape_.data(), tensor->shape, rank * sizeof(std::int64_t)) == 0) {
     return value_;
   }
   Release();
   data_ = data;
+  dtype_ = tensor->dtype;
   shape_.assign(tensor->shape, tensor->shape + rank);
   std::size_t size = (tensor->dtype.bits * tensor->dtype.lanes + 7) / 8;
   for (std::int64_t extent : shape_) size *= static_cast<std::size_t>(extent);
@@ -143,26 +144,24 @@ SessionOptions::SessionOptions(const OnnxRuntime& runtime, const Blob& blob, int
                             ort::SessionOptions>()) {
   runtime_.Call<ort::SetGraphOptimizationLevel>(
       get(), OptimizationLevel(blob.GetString("graph_optimization_level", "all")));
-  Set("session.use_env_allocators", "1");
-  SetThreads(threads);
-  std::vector<std::string> config = blob.GetStrings("config");
-  for (std::size_t i = 0; i + 1 < config.size(); i += 2) {
-    Set(config[i].c_str(), config[i + 1].c_str());
-  }
+  bool alone = blob.GetInt("alone", 0) != 0;
+  if (!alone) Set("session.use_env_allocators", "1");
+  SetThreads(threads, alone);
+  for (const auto& [key, value] : blob.GetPairs("config")) Set(key.c_str(), value.c_str());
 }
 
 void SessionOptions::Set(const char* key, const char* value) {
   runtime_.Call<ort::AddSessionConfigEntry>(get(), key, value);
 }
 
-void SessionOptions::SetThreads(int threads) {
-  if (threads == runtime_.threads()) {
+void SessionOptions::SetThreads(int threads, bool alone) {
+  if (threads == runtime_.threads() && !alone) {
     runtime_.Call<ort::DisablePerSessionThreads>(get());
     return;
   }
   runtime_.Call<ort::SetIntraOpNumThreads>(get(), threads);
   runtime_.Call<ort::SetInterOpNumThreads>(get(), 1);
-  Set("session.intra_op.allow_spinning", "0");
+  if (!alone) Set("session.intra_op.allow_spinning", "0");
 }
 
 OnnxSession::OnnxSession(const OnnxRuntime& runtime, const Blob& blob,
@@ -176,6 +175,9 @@ OnnxSession::OnnxSession(const OnnxRuntime& runtime, const Blob& blob,
       runtime_.env(), model.data, model.nbytes, options.get());
   names_ = blob.GetStrings("input_names");
   std::vector<std::string> outputs = blob.GetStrings("output_names");
+  if (outputs.empty() && !names_.empty()) {
+    TVM_FFI_THROW(ValueError) << "the blob's header has 'input_names' and no 'output_names'";
+  }
   if (outputs.empty()) {
     names_ = ReadNames<ort::SessionGetInputCount, ort::SessionGetInputName>();
     outputs = ReadNames<ort::SessionGetOutputCount, ort::SessionGetOutputName>();

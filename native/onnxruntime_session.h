@@ -69,7 +69,7 @@ class OnnxRuntime {
 // The DLPack type of an ONNXTensorElementDataType.
 DLDataType TensorType(int element);
 
-// An OrtValue around memory of the caller, made anew only when the memory or shape changes.
+// An OrtValue around memory of the caller, made anew only when the memory, dtype or shape changes.
 class WrappedTensor {
  public:
   // `memory`: where the tensors are.
@@ -90,12 +90,16 @@ class WrappedTensor {
   const ort::MemoryInfo* memory_;
   ort::Value* value_ = nullptr;
   void* data_ = nullptr;
+  DLDataType dtype_{};
   std::vector<std::int64_t> shape_;
 };
 
 // What a session is made with. Header entries of the blob:
 //   graph_optimization_level  "all" (default), "extended", "basic" or "disable"
 //   config                    [key, value, key, value, ...]: session configuration entries
+//   alone                     1: no other session computes beside it, as where a process runs the
+//                             model with ONNX Runtime only: a pool and an arena of its own, and its
+//                             threads spin while they wait
 class SessionOptions {
  public:
   SessionOptions(const OnnxRuntime& runtime, const Blob& blob, int threads);
@@ -104,7 +108,7 @@ class SessionOptions {
   ort::SessionOptions* get() const { return options_.get(); }
 
  private:
-  void SetThreads(int threads);
+  void SetThreads(int threads, bool alone);
 
   const OnnxRuntime& runtime_;
   std::unique_ptr<ort::SessionOptions, ort::ReleaseSessionOptions::Type> options_;

@@ -1,16 +1,21 @@
 // Regions that OpenVINO runs on the CPU. Blob: tensor 0 is an ONNX model (bytes); header entries:
 //   inference_precision  "f32" (default), "bf16" or "f16": what matrix products compute in
 //   config               [key, value, key, value, ...]: more properties of the compiled model
+//   alone                1: OpenVINO chooses where its threads run, as where nothing else computes
+//   shapes               [rank, extents..., rank, extents..., ...]: what the model's inputs become first
+//   inputs               [index, ...]: the model's input for each input of the kernel; default: in order
 //
 // OpenVINO reads the ONNX bytes itself. One core serves the process; each kernel has one stream, as
 // many threads as the process, and one inference request. Tensors are wrapped, never copied; a
 // wrapper is kept as long as the executable passes the same memory.
 #include <openvino/c/openvino.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernel.h"
@@ -25,6 +30,9 @@ namespace {
   F(ov_core_read_model_from_memory_buffer)       \
   F(ov_core_compile_model_props)                 \
   F(ov_model_free)                               \
+  F(ov_model_reshape_by_port_indexes)            \
+  F(ov_shape_to_partial_shape)                   \
+  F(ov_partial_shape_free)                       \
   F(ov_compiled_model_inputs_size)               \
   F(ov_compiled_model_outputs_size)              \
   F(ov_compiled_model_create_infer_request)      \
@@ -74,7 +82,7 @@ class OpenVino {
 };
 
 ov_element_type_e ElementType(DLDataType type) {
-  switch (type.code) {
+  switch (type.lanes == 1 ? static_cast<int>(type.code) : -1) {
     case kDLFloat:
       if (type.bits == 32) return F32;
       if (type.bits == 16) return F16;
@@ -106,11 +114,11 @@ ov_element_type_e ElementType(DLDataType type) {
   TVM_FFI_UNREACHABLE();
 }
 
-// What a parameter of the request is bound to; bound anew only when memory or shape changes.
+// What a parameter of the request is bound to; bound anew only when memory, dtype or shape changes.
 class Binding {
  public:
   bool Matches(const DLTensor* tensor) const {
-    return tensor_ != nullptr && DataOf(tensor) == data_ &&
+    return tensor_ != nullptr && DataOf(tensor) == data_ && IsSame(tensor->dtype, dtype_) &&
            static_cast<std::size_t>(tensor->ndim) == shape_.size() &&
            std::memcmp(shape_.data(), tensor->shape, shape_.size() * sizeof(std::int64_t)) == 0;
   }
@@ -118,6 +126,7 @@ class Binding {
   const ov_tensor_t* Wrap(const OpenVino& runtime, const DLTensor* tensor) {
     tensor_ = nullptr;
     data_ = DataOf(tensor);
+    dtype_ = tensor->dtype;
     shape_.assign(tensor->shape, tensor->shape + tensor->ndim);
     ov_shape_t shape{static_cast<std::int64_t>(shape_.size()), shape_.data()};
     ov_tensor_t* wrapped = nullptr;
@@ -132,7 +141,32 @@ class Binding {
  private:
   std::unique_ptr<ov_tensor_t, decltype(&ov_tensor_free)> tensor_{nullptr, nullptr};
   void* data_ = nullptr;
+  DLDataType dtype_{};
   std::vector<std::int64_t> shape_;
+};
+
+// Shapes in OpenVINO's form, which own memory.
+class PartialShapes {
+ public:
+  explicit PartialShapes(const OpenVino& runtime) : runtime_(runtime) {}
+  PartialShapes(const PartialShapes&) = delete;
+  PartialShapes& operator=(const PartialShapes&) = delete;
+  ~PartialShapes() {
+    for (ov_partial_shape_t& shape : shapes_) runtime_.ov_partial_shape_free(&shape);
+  }
+
+  void Add(std::vector<std::int64_t>* extents) {
+    ov_shape_t shape{static_cast<std::int64_t>(extents->size()), extents->data()};
+    ov_partial_shape_t made{};
+    runtime_.Check(runtime_.ov_shape_to_partial_shape(shape, &made));
+    shapes_.push_back(made);
+  }
+
+  const ov_partial_shape_t* data() const { return shapes_.data(); }
+
+ private:
+  const OpenVino& runtime_;
+  std::vector<ov_partial_shape_t> shapes_;
 };
 
 class OpenVinoKernel : public Kernel {
@@ -150,6 +184,19 @@ class OpenVinoKernel : public Kernel {
     runtime_.Check(runtime_.ov_compiled_model_inputs_size(model_.get(), &inputs_));
     runtime_.Check(runtime_.ov_compiled_model_outputs_size(model_.get(), &outputs));
     bindings_.resize(inputs_ + outputs);
+    places_ = spec.blob->GetSizes("inputs");
+    if (places_.empty()) {
+      for (std::size_t i = 0; i < inputs_; ++i) places_.push_back(static_cast<int>(i));
+    }
+    if (places_.size() != inputs_) {
+      TVM_FFI_THROW(ValueError) << "openvino kernel: the model has " << inputs_ << " inputs, not "
+                                << places_.size();
+    }
+    for (int place : places_) {
+      if (static_cast<std::size_t>(place) >= inputs_) {
+        TVM_FFI_THROW(ValueError) << "openvino kernel: the model has no input " << place;
+      }
+    }
   }
 
   void Run(DLTensor* const* args, int count) final {
@@ -170,21 +217,38 @@ class OpenVinoKernel : public Kernel {
     runtime_.Check(runtime_.ov_core_read_model_from_memory_buffer(
         runtime_.core(), static_cast<const char*>(bytes.data), bytes.nbytes, nullptr, &model));
     std::unique_ptr<ov_model_t, decltype(&ov_model_free)> guard(model, runtime_.ov_model_free);
+    Reshape(*spec.blob, model);
     std::string threads = std::to_string(spec.threads);
     std::string precision = spec.blob->GetString("inference_precision", "f32");
-    std::vector<std::string> config = spec.blob->GetStrings("config");
+    std::vector<std::pair<std::string, std::string>> config = spec.blob->GetPairs("config");
     std::vector<ov_property_t> properties = {{"INFERENCE_NUM_THREADS", threads.c_str()},
                                              {"NUM_STREAMS", "1"},
                                              {"PERFORMANCE_HINT", "LATENCY"},
-                                             {"INFERENCE_PRECISION_HINT", precision.c_str()},
-                                             {"ENABLE_CPU_PINNING", "NO"}};
-    for (std::size_t i = 0; i + 1 < config.size(); i += 2) {
-      properties.push_back({config[i].c_str(), config[i + 1].c_str()});
-    }
+                                             {"INFERENCE_PRECISION_HINT", precision.c_str()}};
+    if (spec.blob->GetInt("alone", 0) == 0) properties.push_back({"ENABLE_CPU_PINNING", "NO"});
+    for (const auto& [key, value] : config) properties.push_back({key.c_str(), value.c_str()});
     ov_compiled_model_t* compiled = nullptr;
     runtime_.Check(runtime_.ov_core_compile_model_props(
         runtime_.core(), model, "CPU", properties.size(), properties.data(), &compiled));
     model_.reset(compiled);
+  }
+
+  // Gives the inputs of the model the shapes that the blob names for them.
+  void Reshape(const Blob& blob, ov_model_t* model) const {
+    std::vector<int> flat = blob.GetSizes("shapes");
+    if (flat.empty()) return;
+    std::vector<std::size_t> ports;
+    PartialShapes shapes(runtime_);
+    for (std::size_t at = 0; at < flat.size();) {
+      std::size_t rank = static_cast<std::size_t>(flat[at++]);
+      if (rank > flat.size() - at) TVM_FFI_THROW(ValueError) << "the blob's shapes are truncated";
+      std::vector<std::int64_t> extents(flat.begin() + at, flat.begin() + at + rank);
+      at += rank;
+      ports.push_back(ports.size());
+      shapes.Add(&extents);
+    }
+    runtime_.Check(runtime_.ov_model_reshape_by_port_indexes(model, ports.data(), shapes.data(),
+                                                             ports.size()));
   }
 
   // A refused tensor leaves the binding empty, so that the next call does not take it for bound.
@@ -193,7 +257,9 @@ class OpenVinoKernel : public Kernel {
     auto set = input ? runtime_.ov_infer_request_set_input_tensor_by_index
                      : runtime_.ov_infer_request_set_output_tensor_by_index;
     const ov_tensor_t* wrapped = bindings_[position].Wrap(runtime_, tensor);
-    ov_status_e status = set(request_.get(), input ? position : position - inputs_, wrapped);
+    std::size_t place =
+        input ? static_cast<std::size_t>(places_[position]) : position - inputs_;
+    ov_status_e status = set(request_.get(), place, wrapped);
     if (status != ov_status_e::OK) bindings_[position].Forget();
     runtime_.Check(status);
   }
@@ -202,6 +268,7 @@ class OpenVinoKernel : public Kernel {
   std::unique_ptr<ov_compiled_model_t, decltype(&ov_compiled_model_free)> model_;
   std::unique_ptr<ov_infer_request_t, decltype(&ov_infer_request_free)> request_;
   std::size_t inputs_ = 0;
+  std::vector<int> places_;        // of the kernel's inputs among the model's
   std::vector<Binding> bindings_;  // inputs, then outputs
 };
 

@@ -5,7 +5,10 @@
 // The library exports
 //   extern "C" int collage_kernel(const void* const* inputs, const void* const* constants,
 //                                 void* const* outputs);
-// and returns 0 when it succeeded. Header entry "inputs" is the number of inputs.
+// and returns 0 when it succeeded. Header entries:
+//   inputs     how many there are
+//   arguments  [{"dtype", "shape"}, ...]: inputs, then outputs; the code reads and writes as many numbers
+// The code is trusted as the executable is in which the blob lies; what it is given is checked.
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "kernel.h"
 #include "library.h"
 #include "loaded_image.h"
+#include "sizes.h"
 
 namespace collage {
 namespace {
@@ -22,8 +26,12 @@ class SharedLibraryKernel : public Kernel {
   explicit SharedLibraryKernel(const KernelSpec& spec) : blob_(spec.blob) {
     const std::vector<TensorView>& tensors = blob_->tensors();
     if (tensors.empty()) TVM_FFI_THROW(ValueError) << "the blob holds no shared library";
-    inputs_ = blob_->GetInt("inputs", -1);
-    if (inputs_ < 0) TVM_FFI_THROW(ValueError) << "the blob's header lacks 'inputs'";
+    for (const tvm::ffi::Any& one : Get<json::Array>(blob_->header(), "arguments")) {
+      expected_.push_back(ReadArgument(As<json::Object>(one, "arguments")));
+    }
+    inputs_ = InRange(Get<std::int64_t>(blob_->header(), "inputs"), 0,
+                      static_cast<std::int64_t>(expected_.size()),
+                      "shared_library kernel: 'inputs'");
     for (const std::string& name : blob_->GetStrings("libraries")) OpenLibrary(name, true);
     image_ = std::make_unique<LoadedImage>(tensors[0], "shared_library");
     run_ = FindSymbolAs<Function>(image_->handle(), "shared_library kernel", "collage_kernel");
@@ -31,10 +39,7 @@ class SharedLibraryKernel : public Kernel {
   }
 
   void Run(DLTensor* const* args, int count) final {
-    if (count < inputs_) {
-      TVM_FFI_THROW(ValueError) << "shared_library kernel: expected at least " << inputs_
-                                << " tensors, got " << count;
-    }
+    CheckArguments("shared_library", expected_, args, count);
     data_.resize(static_cast<std::size_t>(count));
     for (int i = 0; i < count; ++i) data_[i] = DataOf(args[i]);
     int status = run_(data_.data(), constants_.data(), data_.data() + inputs_);
@@ -48,6 +53,7 @@ class SharedLibraryKernel : public Kernel {
   std::unique_ptr<LoadedImage> image_;
   Function run_ = nullptr;
   std::int64_t inputs_ = 0;
+  std::vector<Argument> expected_;
   std::vector<const void*> constants_;
   std::vector<void*> data_;
 };

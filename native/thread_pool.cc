@@ -7,8 +7,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "openmp.h"
@@ -42,19 +44,48 @@ void AwaitAwake(Ready ready) {
   } while (std::chrono::steady_clock::now() < end);
 }
 
+// Holds the pool for one caller. A mutex would not do: a task that begins a loop of its own asks for it in the
+// thread that has it.
+class Turn {
+ public:
+  explicit Turn(std::atomic<bool>* taken) : taken_(taken), mine_(!taken->exchange(true)) {}
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    if (mine_) *taken_ = false;
+  }
+
+  bool is_mine() const { return mine_; }
+
+ private:
+  std::atomic<bool>* taken_;
+  bool mine_;
+};
+
 class ThreadPool {
  public:
   void Run(int threads, std::int64_t count, const Task& task) {
-    std::unique_lock<std::mutex> only(busy_, std::try_to_lock);
-    if (!only.owns_lock() || threads < 2 || count < 2) {
-      for (std::int64_t index = 0; index < count; ++index) task(index, 0);
-      return;
-    }
+    if (threads < 2 || count < 2) return RunAlone(count, task);
+    Turn turn(&taken_);
+    if (!turn.is_mine()) return RunAlone(count, task);
     threads = static_cast<int>(std::min<std::int64_t>(threads, count));
     next_ = 0;
     count_ = count;
     task_ = &task;
-    if (RunOnOpenMp(threads, [this](int worker) { Work(worker); })) return;
+    if (!RunOnOpenMp(threads, [this](int worker) { Work(worker); })) RunOnOwn(threads);
+    task_ = nullptr;
+    if (failed_) {
+      failed_ = false;
+      std::rethrow_exception(std::exchange(error_, nullptr));
+    }
+  }
+
+ private:
+  static void RunAlone(std::int64_t count, const Task& task) {
+    for (std::int64_t index = 0; index < count; ++index) task(index, 0);
+  }
+
+  void RunOnOwn(int threads) {
     Start(threads);
     Work(0);
     AwaitAwake([this] { return working_ == 0; });
@@ -62,14 +93,17 @@ class ThreadPool {
     done_.wait(lock, [this] { return working_ == 0; });
   }
 
- private:
+  // With fewer threads where no more can be made.
   void Start(int threads) {
     std::lock_guard<std::mutex> lock(mutex_);
-    while (static_cast<int>(threads_.size()) < threads - 1) {
-      int worker = static_cast<int>(threads_.size()) + 1;
-      threads_.emplace_back([this, worker, seen = round_.load()] { Wait(worker, seen); });
+    try {
+      while (static_cast<int>(threads_.size()) < threads - 1) {
+        int worker = static_cast<int>(threads_.size()) + 1;
+        threads_.emplace_back([this, worker, seen = round_.load()] { Wait(worker, seen); });
+      }
+    } catch (const std::exception&) {
     }
-    wanted_ = threads - 1;
+    wanted_ = std::min(threads - 1, static_cast<int>(threads_.size()));
     working_ = wanted_;
     ++round_;
     start_.notify_all();
@@ -89,14 +123,23 @@ class ThreadPool {
     }
   }
 
+  // Nothing is thrown through OpenMP or out of a thread: the first exception of a loop ends it, and the caller
+  // throws it again when no worker is left in it.
   void Work(int worker) {
-    for (std::int64_t index; (index = next_.fetch_add(1)) < count_;) (*task_)(index, worker);
+    try {
+      for (std::int64_t index; (index = next_.fetch_add(1)) < count_;) (*task_)(index, worker);
+    } catch (...) {
+      if (!failed_.exchange(true)) error_ = std::current_exception();
+      next_ = count_;
+    }
   }
 
-  std::mutex busy_;  // held by the caller of Run
+  std::atomic<bool> taken_{false};  // by the caller of Run
   const Task* task_ = nullptr;
   std::int64_t count_ = 0;
   std::atomic<std::int64_t> next_{0};
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;  // of the first worker that failed
 
   // What follows is for threads of our own.
   std::mutex mutex_;  // guards it; the two atomic ones are read without it by who is awake

@@ -11,7 +11,9 @@ namespace collage {
 
 // Runs task(index, worker) for every index below `count`, on `threads` threads of which the caller is
 // worker 0, and returns when all are done. Indices are handed out in order, to whoever is free. While
-// another thread's call is under way, the caller does all the work itself. Tasks must not throw.
+// another call is under way, in another thread or around this one, the caller does all the work itself;
+// where no more threads can be made, there are fewer. The first exception of a task ends the loop: the
+// caller throws it when no thread is at work any more.
 void ParallelFor(int threads, std::int64_t count,
                  const std::function<void(std::int64_t index, int worker)>& task);
 

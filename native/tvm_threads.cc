@@ -7,8 +7,8 @@
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
-#include <atomic>
 #include <cstdint>
+#include <exception>
 
 #include "thread_pool.h"
 
@@ -22,14 +22,31 @@ struct Group {  // TVMParallelGroupEnv
 
 using Task = int (*)(int number, Group* group, void* data);
 
+// The error of a task, which waits in the thread that ran it.
+[[noreturn]] void ThrowRaised() {
+  TVMFFIObjectHandle raised = nullptr;
+  TVMFFIErrorMoveFromRaised(&raised);
+  if (raised == nullptr) TVM_FFI_THROW(RuntimeError) << "a task of a parallel loop failed";
+  using Unsafe = tvm::ffi::details::ObjectUnsafe;
+  throw Unsafe::ObjectRefFromObjectPtr<tvm::ffi::Error>(
+      Unsafe::ObjectPtrFromOwned<tvm::ffi::Object>(static_cast<TVMFFIObject*>(raised)));
+}
+
+// Called by C: an error is left for the caller, in its own thread.
 int Launch(Task task, void* data, int tasks) {
-  int threads = DefaultThreads();
-  Group group{nullptr, tasks > 0 ? tasks : threads};
-  std::atomic<bool> failed{false};
-  ParallelFor(threads, group.tasks, [&](std::int64_t number, int) {
-    if (task(static_cast<int>(number), &group, data) != 0) failed = true;
-  });
-  return failed ? -1 : 0;
+  try {
+    int threads = DefaultThreads();
+    Group group{nullptr, tasks > 0 ? tasks : threads};
+    ParallelFor(threads, group.tasks, [&](std::int64_t number, int) {
+      if (task(static_cast<int>(number), &group, data) != 0) ThrowRaised();
+    });
+    return 0;
+  } catch (const tvm::ffi::Error& error) {
+    tvm::ffi::details::SetSafeCallRaised(error);
+  } catch (const std::exception& error) {
+    TVMFFIErrorSetRaisedFromCStr("RuntimeError", error.what());
+  }
+  return -1;
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {

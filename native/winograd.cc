@@ -4,7 +4,7 @@
 //   tile                         outputs per tile and side: 2 or 4
 //   batch, channels_in, channels_out, height, width, out_height, out_width, pad_top, pad_left
 //   first, last                  Activation before and after the residual is added
-//   inputs                       the first one is convolved
+//   inputs                       the first one is convolved, a second one is the residual
 //   residual                     which input is added, -1 for none
 //   transformed                  1: the weights are u; 0: they are transformed in every run
 // and "instructions" (text, for tests): the instruction set to use, if the machine has it.
@@ -20,6 +20,7 @@
 
 #include "kernel.h"
 #include "native_kernel.h"
+#include "sizes.h"
 #include "thread_pool.h"
 
 namespace collage {
@@ -48,15 +49,13 @@ class WinogradKernel : public Kernel {
         size_(blob_->GetInt("tile", 0)),
         instructions_(CheckedInstructions()) {
     ReadGeometry();
+    ReadArguments();
     ReadTensors();
     PlanBlocks();
   }
 
   void Run(DLTensor* const* args, int count) final {
-    if (count != inputs_ + 1) {
-      TVM_FFI_THROW(ValueError) << "winograd kernel: expected " << inputs_ + 1 << " tensors, got "
-                                << count;
-    }
+    CheckArguments("winograd", expected_, args, count);
     auto data = [&](std::int64_t i) { return static_cast<float*>(DataOf(args[i])); };
     const float* input = data(0);
     float* output = data(inputs_);
@@ -80,30 +79,62 @@ class WinogradKernel : public Kernel {
   }
 
   void ReadGeometry() {
-    auto get = [&](const char* key) { return blob_->GetInt(key, 0); };
-    geometry_ = {get("channels_in"), get("channels_out"), get("height"),  get("width"),
-                 get("out_height"),  get("out_width"),    get("pad_top"), get("pad_left"), 0, 0};
-    geometry_.tiles_y = DivideUp(geometry_.out_height, size_);
-    geometry_.tiles_x = DivideUp(geometry_.out_width, size_);
-    tiles_ = get("batch") * geometry_.tiles_y * geometry_.tiles_x;
+    auto get = [&](const char* key, std::int64_t least, std::int64_t most = kMostExtent) {
+      return InRange(blob_->GetInt(key, 0), least, most,
+                     std::string("winograd kernel: '") + key + "'");
+    };
+    geometry_ = {get("channels_in", 1), get("channels_out", 1), get("height", 1),
+                 get("width", 1),       get("out_height", 1),   get("out_width", 1),
+                 get("pad_top", 0),     get("pad_left", 0),     0,
+                 0};
+    const Geometry& g = geometry_;
+    // A window of three; what is padded at the bottom and right follows.
+    if (g.out_height + 2 < g.height + g.pad_top || g.out_width + 2 < g.width + g.pad_left) {
+      TVM_FFI_THROW(ValueError) << "winograd kernel: 'out_height' and 'out_width' leave pixels of the "
+                                   "input out";
+    }
+    batch_ = get("batch", 1);
+    geometry_.tiles_y = DivideUp(g.out_height, size_);
+    geometry_.tiles_x = DivideUp(g.out_width, size_);
+    tiles_ = Times(batch_, g.tiles_y, g.tiles_x);
     points_ = (size_ + 2) * (size_ + 2);
-    groups_ = DivideUp(geometry_.channels_in, instructions_.lanes);
-    panels_ = DivideUp(geometry_.channels_out, kPanel);
-    transformed_ = get("transformed") != 0;
-    panel_floats_ = (transformed_ ? points_ : 9) * geometry_.channels_in * kPanel;
-    inputs_ = blob_->GetInt("inputs", 1);
-    residual_ = blob_->GetInt("residual", -1);
-    if (residual_ >= inputs_) TVM_FFI_THROW(ValueError) << "winograd kernel: no such residual";
-    epilogue_.first.kind = static_cast<Activation>(get("first"));
-    epilogue_.last.kind = static_cast<Activation>(get("last"));
+    groups_ = DivideUp(g.channels_in, instructions_.lanes);
+    panels_ = DivideUp(g.channels_out, kPanel);
+    transformed_ = get("transformed", 0, 1) != 0;
+    panel_floats_ = Times(transformed_ ? points_ : 9, g.channels_in, kPanel);
+    epilogue_.first.kind = static_cast<Activation>(get("first", 0, kActivations - 1));
+    epilogue_.last.kind = static_cast<Activation>(get("last", 0, kActivations - 1));
+  }
+
+  // The convolved input, a residual where that is another one, and the output.
+  void ReadArguments() {
+    inputs_ = InRange(blob_->GetInt("inputs", 1), 1, 2, "winograd kernel: 'inputs'");
+    residual_ = InRange(blob_->GetInt("residual", -1), inputs_ == 2 ? 1 : -1, inputs_ - 1,
+                        "winograd kernel: 'residual'");
+    const Geometry& g = geometry_;
+    Argument input{Times(batch_, g.channels_in, g.height, g.width), kFloat32};
+    Argument output{Times(batch_, g.channels_out, g.out_height, g.out_width), kFloat32};
+    for (const Argument& one : {input, output}) {
+      BytesOf(Times(one.elements, sizeof(float)), "winograd kernel: the size of a tensor");
+    }
+    if (residual_ == 0 && input.elements != output.elements) {
+      TVM_FFI_THROW(ValueError) << "winograd kernel: 'residual' is an input of another size than the "
+                                   "output";
+    }
+    expected_ = {input};
+    if (inputs_ == 2) expected_.push_back(output);
+    expected_.push_back(output);
   }
 
   void ReadTensors() {
     const std::vector<TensorView>& tensors = blob_->tensors();
-    auto weights = static_cast<std::size_t>(panels_ * panel_floats_);
-    if (tensors.size() != 3 || tensors[0].nbytes != weights * sizeof(float) ||
-        tensors[1].nbytes != static_cast<std::size_t>(geometry_.channels_out) * sizeof(float) ||
-        tensors[2].nbytes != 4 * sizeof(float)) {
+    auto holds = [&](std::size_t number, std::int64_t floats) {
+      const TensorView& tensor = tensors[number];
+      return tensor.is_float32() &&
+             tensor.nbytes == BytesOf(Times(floats, sizeof(float)), "winograd kernel: a tensor");
+    };
+    if (tensors.size() != 3 || !holds(0, Times(panels_, panel_floats_)) ||
+        !holds(1, geometry_.channels_out) || !holds(2, 4)) {
       TVM_FFI_THROW(ValueError) << "winograd kernel: the blob's tensors do not fit its header";
     }
     weights_ = static_cast<const float*>(tensors[0].data);
@@ -116,15 +147,17 @@ class WinogradKernel : public Kernel {
   // Blocks of nearly equal size whose v stays in the cache. With several threads each takes blocks
   // of its own if there are enough tiles, else all work on one block.
   void PlanBlocks() {
-    std::int64_t bytes = points_ * geometry_.channels_in * static_cast<std::int64_t>(sizeof(float));
+    std::int64_t bytes = Times(points_, geometry_.channels_in, sizeof(float));
     std::int64_t most = std::max(kBlockBytes / bytes, kLeastTiles);
     shared_block_ = threads_ > 1 && tiles_ < threads_ * kLeastTiles;
     blocks_ = DivideUp(tiles_, most);
     if (!shared_block_) blocks_ = DivideUp(blocks_, threads_) * threads_;
     block_tiles_ = DivideUp(tiles_, blocks_);
     blocks_ = DivideUp(tiles_, block_tiles_);
-    v_stride_ = OddLines(groups_ * block_tiles_ * instructions_.lanes);
-    m_stride_ = OddLines(kPanel * block_tiles_);
+    v_stride_ = OddLines(Times(groups_, block_tiles_, instructions_.lanes));
+    m_stride_ = OddLines(Times(kPanel, block_tiles_));
+    BytesOf(Times(points_, std::max(v_stride_, m_stride_), sizeof(float)),
+            "winograd kernel: the size of a block");
   }
 
   Range TilesOf(std::int64_t block) const {
@@ -189,7 +222,8 @@ class WinogradKernel : public Kernel {
   Geometry geometry_{};
   Epilogue epilogue_{};
   const float* weights_ = nullptr;
-  std::int64_t inputs_ = 1, residual_ = -1;
+  std::vector<Argument> expected_;
+  std::int64_t batch_ = 1, inputs_ = 1, residual_ = -1;
   bool shared_block_ = false, transformed_ = true;
   std::int64_t tiles_ = 0, points_ = 0, groups_ = 0, panels_ = 0, panel_floats_ = 0;
   std::int64_t blocks_ = 0, block_tiles_ = 0, v_stride_ = 0, m_stride_ = 0;

@@ -22,6 +22,7 @@ from collage.graph.index_set import first, indices
 from collage.graph.units import joined_units
 from collage.rules.candidates import find_candidates
 from collage.verify.contender_process import Contender, ContenderProcess
+from collage.verify.plan_executable import function_signature
 from tests.frontend.build import floats, imported, integers, model, save
 
 Inputs = Mapping[str, np.ndarray]
@@ -31,8 +32,9 @@ def compiled(made: onnx.ModelProto, folder: Path):
     """Compile with little measuring; return the model's path, the bundle and the summary."""
     path = save(made, folder)
     options = collage.Options(
-        threads=1, cache_dir=folder / "store", verify_s=0.1, measure_budget_s=6
-    )
+        threads=1, cache_dir=folder / "store", verify_s=0.1, measure_budget_s=6,
+        fallback=False, allow_slower=True,
+    )  # fmt: skip
     return path, folder / "bundle", collage.compile(path, options, output=folder / "bundle")
 
 
@@ -197,7 +199,8 @@ def test_a_tensor_that_a_kernel_allocated_feeds_a_native_kernel(tmp_path):
     assert planned[0].kernel.allocates
     assemble([FunctionPlan(function, tuple(planned))], 1, tmp_path / "plan.so")
     x = {"x": floats(4, 6)}
-    contender = Contender("plan", "executable", tmp_path / "plan.so")
+    signature = function_signature(function)
+    contender = Contender("plan", "executable", tmp_path / "plan.so", signature)
     np.savez(tmp_path / "x.npz", **x)
     process = ContenderProcess(contender, tmp_path / "x.npz", ["x"], 1)
     try:

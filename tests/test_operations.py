@@ -35,7 +35,9 @@ def server_page():
 
     metrics = Metrics("m", "1")
     metrics.count(200, 0.01)
-    return metrics.text(1, 2)
+    return metrics.text(
+        dict.fromkeys(("under_way", "places", "memory_reserved_bytes", "memory_bytes", "ready"), 1)
+    )
 
 
 @pytest.fixture

@@ -62,6 +62,8 @@ def quick(folder, *backends):
         threads=1,
         cache_dir=folder / "store",
         verify_s=0.2,
+        fallback=False,
+        allow_slower=True,
         measure_budget_s=30,
         workers=1,
     )

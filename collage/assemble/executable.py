@@ -45,6 +45,8 @@ class PlannedKernel:
     kernel: Kernel | None
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    shared: str = ""
+    """Symbol of a kernel that several functions call, with one copy of its weights; "" for one of its own."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,14 @@ class FunctionPlan:
 
     function: Function
     kernels: tuple[PlannedKernel, ...]
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the kernels in the executable, by position."""
+        return tuple(
+            planned.shared or kernel_symbol(self.function.name, position, planned.backend)
+            for position, planned in enumerate(self.kernels)
+        )
 
 
 def kernel_symbol(function: str, position: int, backend: str) -> str:
@@ -184,8 +194,7 @@ def emit_function(
         with builder.dataflow():
             for value, param in zip(inputs, params, strict=True):
                 places.enter(value, param)
-            for position, planned in enumerate(plan.kernels):
-                symbol = kernel_symbol(function.name, position, planned.backend)
+            for symbol, planned in zip(plan.symbols, plan.kernels, strict=True):
                 _emit_kernel(planned, symbol, places, callees)
             results = [places.result(value) for value in function.graph.outputs]
             result = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))

@@ -203,7 +203,13 @@ class CSourceBackend(Backend):
         region = self._region(function, nodes)
         code = self._translation_unit(region, threads)
         image = build(compiler(), self.flags, code, self.link_flags)
-        header: Header = {"inputs": len(region.inputs), "libraries": list(self.libraries)}
+        header: Header = {
+            "inputs": len(region.inputs), "libraries": list(self.libraries),
+            "arguments": [
+                {"dtype": value.dtype, "shape": list(value.shape)}
+                for value in (*region.inputs, *region.outputs)
+            ],
+        }  # fmt: skip
         weights = [function.weights[value.name] for value in region.weights]
         return PluginKernel("shared_library", pack(header, [np.frombuffer(image, "u1"), *weights]))
 

@@ -5,7 +5,9 @@ The loader (`collage.runtime.loader`) reads the same file with the standard libr
 
 from pydantic import BaseModel, ConfigDict
 
-SCHEMA_VERSION = 1
+from collage.verify.verdict import Verdict
+
+SCHEMA_VERSION = 2
 
 
 class _Frozen(BaseModel):
@@ -25,11 +27,15 @@ class Tensor(_Frozen):
 
 
 class Signature(_Frozen):
-    """One function of the executable (one shape set)."""
+    """One function of the executable (one shape set).
+
+    `kernel` is the symbol of the one kernel that is the whole function, where calls need no virtual machine.
+    """
 
     function: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    kernel: str = ""
 
 
 class Cpu(_Frozen):
@@ -58,6 +64,39 @@ class MeasuredLatency(_Frozen):
     low: float | None = None
     high: float | None = None
     reason: str = ""
+
+
+class Ratio(_Frozen):
+    """Time of a call over that of a framework's, round by round: the median with its 95 % interval.
+
+    An end that is None is not known: there were too few rounds.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+class FunctionGate(_Frozen):
+    """What the gate said of one function.
+
+    Attributes:
+        function: its name in the executable.
+        original: the framework that runs the original file itself; "" for a plan of regions.
+        latency: of the bundle ("collage") and of every framework on the original file.
+        ratios: of the bundle to each framework that ran.
+        verdict: "not slower", "slower" or "unproven" (`collage.verify.verdict`).
+        reason: the decision in words.
+        deterministic: two calls give the same numbers; else golden data tells shapes and dtypes only.
+    """
+
+    function: str
+    original: str = ""
+    latency: dict[str, MeasuredLatency]
+    ratios: dict[str, Ratio]
+    verdict: Verdict
+    reason: str
+    deterministic: bool = True
 
 
 class ReducedRegion(_Frozen):
@@ -104,9 +143,10 @@ class Manifest(_Frozen):
     threads: int
     cpu: Cpu
     libraries: dict[str, Library]
-    latency: dict[str, MeasuredLatency]
-    gate_passed: bool
-    gate_reason: str
+    gate: tuple[FunctionGate, ...]
+    """One entry a function, in the order of `functions`."""
+    allow_slower: bool = False
+    """Written though the gate refuses it: for trying out, never to be published or served."""
     provenance: Provenance
     precision: Precision | None = None
     quantised: bool = False

@@ -1,5 +1,6 @@
 """From decisions to a bundle: the manifest's facts are gathered here, and only here."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,13 @@ import numpy as np
 from collage import __version__
 from collage.bundle.manifest import (
     Cpu,
+    FunctionGate,
     Library,
     Manifest,
     MeasuredLatency,
     Precision,
     Provenance,
+    Ratio,
     Signature,
     Tensor,
 )
@@ -22,6 +25,8 @@ from collage.frontend import Function, Model
 from collage.runtime.plugin import library_distribution, library_file, library_version
 from collage.verify.gate import Decision, is_quantised
 from collage.verify.latency import Latency
+from collage.verify.plan_executable import function_signature
+from collage.verify.verdict import RatioInterval
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Facts:
     precision: Precision | None = None
     device: str = "cpu"
     compute_capability: str = ""
+    allow_slower: bool = False
 
 
 def publish(
@@ -72,12 +78,8 @@ def publish(
 
 def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str]) -> Manifest:
     cpu_model, features = cpu_features()
-    first = functions[0].decision
-    latency = {"collage": _latency(first.latency)}
-    latency |= {name: _latency(found) for name, found in first.baselines.items()}
-    failed = [one.decision.reason for one in functions if not one.decision.passed]
     return Manifest(
-        functions=tuple(_signature(one.function) for one in functions),
+        functions=tuple(_signature(one.function, one.decision) for one in functions),
         threads=facts.threads,
         cpu=Cpu(model=cpu_model, features=features),
         libraries={
@@ -88,9 +90,8 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
             )
             for name in sorted(facts.libraries)
         },
-        latency=latency,
-        gate_passed=not failed,
-        gate_reason="; ".join(failed) or first.reason,
+        gate=tuple(_gate(one.function.name, one.decision) for one in functions),
+        allow_slower=facts.allow_slower and not all(one.decision.passed for one in functions),
         provenance=Provenance(
             model_path=facts.model.path.name,
             model_sha256=facts.model.sha256,
@@ -107,17 +108,33 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
     )
 
 
-def _signature(function: Function) -> Signature:
+def _signature(function: Function, decision: Decision) -> Signature:
+    found = function_signature(function, decision.chosen.kernel)
     inputs, outputs = (
-        tuple(_tensor(function, name) for name in names)
-        for names in (function.graph.inputs, function.graph.outputs)
+        tuple(Tensor(name=one.name, shape=one.shape, dtype=one.dtype) for one in tensors)
+        for tensors in (found.inputs, found.outputs)
     )
-    return Signature(function=function.name, inputs=inputs, outputs=outputs)
+    return Signature(function=found.function, inputs=inputs, outputs=outputs, kernel=found.kernel)
 
 
-def _tensor(function: Function, name: str) -> Tensor:
-    found = function.type_of(name)
-    return Tensor(name=name, shape=found.shape, dtype=found.dtype)
+def _gate(function: str, decision: Decision) -> FunctionGate:
+    latency = {"collage": _latency(decision.latency)}
+    latency |= {name: _latency(found) for name, found in decision.baselines.items()}
+    return FunctionGate(
+        function=function,
+        original=decision.chosen.original,
+        latency=latency,
+        ratios={name: ratio_of(found) for name, found in decision.ratios.items()},
+        verdict=decision.verdict,
+        reason=decision.reason,
+        deterministic=decision.golden is None or decision.golden.deterministic,
+    )
+
+
+def ratio_of(found: RatioInterval) -> Ratio:
+    """Return an interval as a document has it."""
+    high = found.high if math.isfinite(found.high) else None
+    return Ratio(ratio=found.ratio, low=found.low or None, high=high)
 
 
 def _latency(found: Latency) -> MeasuredLatency:

@@ -22,6 +22,7 @@ _HARMFUL = ["MatMulAddFusion"]
 _LARGE_BYTES = 1 << 30
 """Above this a model is written with external data (a protobuf ends at 2 GiB)."""
 
+_NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "length_error")
 _DEFAULT_OPSET = 17
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
 _PLACE = re.compile(r"/\S+\.(cc|h|cpp|hpp):\d+ [^()]*\(")
@@ -75,6 +76,8 @@ def _optimise(source: Path, target: Path, large: bool) -> str:
             str(source), options, providers=["CPUExecutionProvider"], disabled_optimizers=_HARMFUL
         )
     except Exception as error:  # ONNX Runtime's share no base class
+        if is_out_of_memory(error):
+            raise MemoryError(first_line(error)) from error
         _require_loadable(source, error)
         return first_line(error)
     try:
@@ -91,6 +94,11 @@ def _require_loadable(source: Path, error: Exception) -> None:
         raise ModelError(
             f"ONNX Runtime does not load the model with these shapes: {told_reason(error)}"
         ) from error
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Tell whether ONNX Runtime, which has no class for it, found no memory."""
+    return any(words in str(error) for words in _NO_MEMORY)
 
 
 def first_line(error: Exception) -> str:

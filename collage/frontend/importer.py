@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -16,16 +17,38 @@ from collage.frontend.model import Function, Model
 from collage.frontend.proto import tensor_type
 from collage.graph.op_pattern import OpPatternKind
 
+ShapeSet = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Simplified:
+    """What was written of a model: the files of its functions, and what its own file is.
+
+    Attributes:
+        sha256: of the model's files.
+        float_types: of the model, before anything was changed.
+        functions: name and simplified file of each function.
+        notes: what could not be done, in plain words.
+    """
+
+    sha256: str
+    float_types: frozenset[str]
+    functions: tuple[tuple[str, Path], ...]
+    notes: tuple[str, ...]
+
 
 def import_model(
     path: Path,
     *,
     dims: Mapping[str, int] = {},
-    shapes: Sequence[Mapping[str, tuple[int, ...]]] = (),
+    shapes: Sequence[ShapeSet] = (),
     work_dir: Path,
     keep_half: bool = False,
 ) -> Model:
     """Import an ONNX model as functions `main`, `main_1`, ..., one per shape set.
+
+    It is read in this process, without limits of memory and time: for a model that may be hostile there
+    is `frontend.guarded.guarded_import`.
 
     Args:
         path: the model; external data lies beside it.
@@ -43,6 +66,24 @@ def import_model(
         >>> model.functions[0].graph.outputs
     """
     path = Path(path)
+    simplified = simplify_model(
+        path, dims=dims, shapes=shapes, work_dir=work_dir, keep_half=keep_half
+    )
+    return finish_import(path, simplified)
+
+
+def simplify_model(
+    path: Path,
+    *,
+    dims: Mapping[str, int],
+    shapes: Sequence[ShapeSet],
+    work_dir: Path,
+    keep_half: bool,
+) -> Simplified:
+    """Write each function of the model, simplified and with all types, to a file of its own.
+
+    The arguments and errors are those of `import_model`.
+    """
     work_dir.mkdir(parents=True, exist_ok=True)
     source, digest = read_model(path)
     floats = float_types(source)
@@ -54,32 +95,47 @@ def import_model(
             model = onnx.ModelProto()
             model.CopyFrom(source)
         name = f"main_{number}" if number else "main"
+        file = work_dir / f"{name}.simplified.onnx"
         try:
             bind_shapes(model, dims, shape)
-            function, found = _import_function(model, name, work_dir, keep_half)
+            notes.update(dict.fromkeys(_simplify(model, file, work_dir, keep_half)))
         except InputError as error:
             raise type(error)(f"{path}: {error}") from error
-        functions.append(function)
-        notes.update(dict.fromkeys(found))
-    return Model(path, digest, tuple(functions), floats, tuple(notes))
+        functions.append((name, file))
+    return Simplified(digest, floats, tuple(functions), tuple(notes))
 
 
-def _import_function(
-    model: onnx.ModelProto, name: str, work_dir: Path, keep_half: bool
-) -> tuple[Function, list[str]]:
+def finish_import(path: Path, simplified: Simplified) -> Model:
+    """Make a model of the simplified files, with the operator kinds, which are written into them."""
+    functions = tuple(_with_kinds(name, file) for name, file in simplified.functions)
+    return Model(path, simplified.sha256, functions, simplified.float_types, simplified.notes)
+
+
+def _simplify(model: onnx.ModelProto, file: Path, work_dir: Path, keep_half: bool) -> list[str]:
     model, note = _folded(model, work_dir) if keep_half else fold(model, work_dir)
     notes = [note] if note else []
     tidy(model)
     types = infer_types(model, work_dir)
     _require_tensors(model, types)
     notes += write_types(model, types)
-    simplified = work_dir / f"{name}.simplified.onnx"
-    unknown = [OpPatternKind.OPAQUE] * len(model.graph.node)
-    kinds = _kinds(make_function(model, name, simplified, unknown))
     del model.metadata_props[:]
-    model.metadata_props.add(key=KINDS, value=json.dumps([int(kind) for kind in kinds]))
-    save_model(model, simplified)
-    return make_function(model, name, simplified, kinds), notes
+    save_model(model, file)
+    return notes
+
+
+def _with_kinds(name: str, file: Path) -> Function:
+    """Load a simplified function, find its operator kinds, and add them to its file.
+
+    What follows a protobuf's bytes is merged into it when it is parsed, so the file is not written again.
+    """
+    model = onnx.load(file)
+    unknown = [OpPatternKind.OPAQUE] * len(model.graph.node)
+    kinds = _kinds(make_function(model, name, file, unknown))
+    more = onnx.ModelProto()
+    more.metadata_props.add(key=KINDS, value=json.dumps([int(kind) for kind in kinds]))
+    with file.open("ab") as stream:
+        stream.write(more.SerializeToString())
+    return make_function(model, name, file, kinds)
 
 
 def _folded(model: onnx.ModelProto, work_dir: Path) -> tuple[onnx.ModelProto, str]:

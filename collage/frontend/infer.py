@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import onnx
 
-from collage.frontend.fold import save_model, session
+from collage.frontend.fold import is_out_of_memory, save_model, session
 from collage.frontend.proto import ELEMENT_TYPES, sub_graphs, tensor_type, type_proto
 from collage.graph.dataflow import TensorType
 
@@ -128,7 +128,9 @@ def _observe(
         try:
             running = session(Path(folder) / "probe.onnx")
             results = running.run(None, feeds)
-        except Exception:
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise MemoryError(str(error)) from error
             # The model cannot run on ones: its open values stay open, and the caller notes that.
             return {}
     names = [value.name for value in running.get_outputs()]

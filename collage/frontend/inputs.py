@@ -18,7 +18,7 @@ import onnx
 import onnxruntime
 
 from collage.errors import ModelError
-from collage.frontend.fold import first_line, session_options
+from collage.frontend.fold import first_line, is_out_of_memory, session_options
 from collage.frontend.half import retyped, retyped_array
 from collage.frontend.model import Function
 from collage.frontend.region import region_onnx
@@ -123,6 +123,8 @@ def reference_values(function: Function, inputs: Mapping[str, np.ndarray]) -> di
         feed = {name: retyped_array(value, BFLOAT16, FLOAT) for name, value in inputs.items()}
         results = running.run(names, feed)
     except Exception as error:  # ONNX Runtime's share no base class
+        if is_out_of_memory(error):
+            raise MemoryError(first_line(error)) from error
         raise ModelError(
             f"ONNX Runtime cannot run the model on generated inputs: {first_line(error)}"
         ) from error

@@ -1,6 +1,6 @@
 """Read a model file, or say what is wrong with it; bind its dynamic dimensions."""
 
-import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,10 +8,9 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import inliner
-from onnx.external_data_helper import uses_external_data
 
 from collage.errors import DimensionError, ModelError
-from collage.frontend.proto import nodes_within
+from collage.frontend.model_files import ModelFiles, open_model
 from collage.frontend.versions import make_readable
 
 UNNAMED = frozenset({"", "?", "-1"})
@@ -24,83 +23,50 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
-    """Load `path` with its external data; return it with the SHA-256 of all those files."""
-    model = _read_proto(path)
-    digest = _digest([path, *_external_files(model, path)])
-    try:
-        onnx.load_external_data_for_model(model, str(path.parent))
-    except (ValueError, OSError, onnx.checker.ValidationError) as error:
-        raise ModelError(
-            f"{path}: its external data cannot be read ({error}); the files must lie beside the"
-            " model, complete, as the exporter wrote them"
-        ) from error
+    """Load `path` with its external data; return it with the SHA-256 of all those files.
+
+    Raises:
+        ModelError: it is no ONNX model, is damaged, or takes more than the limits of import.
+    """
+    with open_model(path) as files:
+        model = _parsed(files)
+        digest = files.digest
+        files.fill(model)
     if model.functions:
-        model = inliner.inline_local_functions(model)
-    _normalise(model)
+        model = _inlined(model, path)
     try:
+        _normalise(model)
         make_readable(model)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
     return model, digest
 
 
-def _read_proto(path: Path) -> onnx.ModelProto:
-    if not path.is_file():
-        raise ModelError(f"{path}: no such file; give the path of an ONNX model")
+def read_proto(path: Path) -> onnx.ModelProto:
+    """Load `path` with its external data, otherwise as it is. Raises ModelError."""
+    with open_model(path) as files:
+        model = _parsed(files)
+        files.fill(model)
+        return model
+
+
+def _parsed(files: ModelFiles) -> onnx.ModelProto:
     try:
-        model = onnx.load(path, load_external_data=False)
+        model = onnx.load_model_from_string(files.data)
     except (DecodeError, UnicodeDecodeError, ValueError) as error:
         raise ModelError(
-            f"{path}: not an ONNX model, or truncated ({error}); export or download it again"
+            f"{files.path}: not an ONNX model, or truncated ({error}); export or download it again"
         ) from error
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        raise ModelError(f"{path}: not an ONNX model (no graph); export or download it again")
+        raise ModelError(f"{files.path}: not an ONNX model (no graph); export or download it again")
     return model
 
 
-def external_files(path: Path) -> list[Path]:
-    """Name the files that hold weights of the model at `path`. Raises ModelError."""
-    return _external_files(_read_proto(path), path)
-
-
-def external_names(path: Path) -> list[str]:
-    """Name those files as the model does, whether they are there or not. Raises ModelError."""
-    return _external_names(_read_proto(path))
-
-
-def _external_names(model: onnx.ModelProto) -> list[str]:
-    tensors = list(model.graph.initializer)
-    for node in model.graph.node:
-        for inner in nodes_within(node):
-            tensors += [item.t for item in inner.attribute if item.HasField("t")]
-    names = {
-        entry.value
-        for tensor in tensors
-        if uses_external_data(tensor)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    return sorted(names)
-
-
-def _external_files(model: onnx.ModelProto, path: Path) -> list[Path]:
-    files = [path.parent / name for name in _external_names(model)]
-    missing = [str(file) for file in files if not file.is_file()]
-    if missing:
-        raise ModelError(
-            f"{path}: its weights are in other files, which are missing: {', '.join(missing)};"
-            " copy them beside the model"
-        )
-    return files
-
-
-def _digest(files: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
+def _inlined(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    try:
+        return inliner.inline_local_functions(model)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"{path}: its functions cannot be expanded: {error}") from error
 
 
 def _normalise(model: onnx.ModelProto) -> None:
@@ -122,13 +88,23 @@ def _normalise(model: onnx.ModelProto) -> None:
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    """Write a sparse tensor, whose dense size was checked, as a dense one. Raises ModelError."""
     values = onnx.numpy_helper.to_array(sparse.values)
     places = onnx.numpy_helper.to_array(sparse.indices)
-    result = np.zeros(tuple(sparse.dims), values.dtype)
-    if places.ndim == 1:
-        result.reshape(-1)[places] = values
+    shape = tuple(sparse.dims)
+    if places.ndim == 2 and places.shape[1] == len(shape):
+        columns, sizes = places.T, shape
     else:
-        result[tuple(places.T)] = values
+        columns, sizes = places.reshape(1, -1), (math.prod(shape),)
+    if places.dtype != np.int64 or values.ndim != 1 or len(columns[0]) != len(values):
+        raise ModelError(
+            f"sparse tensor {sparse.values.name!r} is damaged: places and values differ"
+        )
+    for column, size in zip(columns, sizes, strict=True):
+        if len(column) and not (column.min() >= 0 and column.max() < size):
+            raise ModelError(f"sparse tensor {sparse.values.name!r} has a place outside of {shape}")
+    result = np.zeros(shape, values.dtype)
+    result.reshape(sizes)[tuple(columns)] = values
     return onnx.numpy_helper.from_array(result, sparse.values.name)
 
 

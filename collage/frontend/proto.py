@@ -69,6 +69,41 @@ def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
             yield from nodes_within(node)
 
 
+def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor of the model: of graphs, bodies, functions and attributes."""
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        for attribute in function.attribute_proto:
+            yield from _attribute_tensors(attribute)
+        for node in function.node:
+            for attribute in node.attribute:
+                yield from _attribute_tensors(attribute)
+    for training in model.training_info:
+        yield from _graph_tensors(training.initialization)
+        yield from _graph_tensors(training.algorithm)
+
+
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from _attribute_tensors(attribute)
+
+
+def _attribute_tensors(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
+    if attribute.HasField("t"):
+        yield attribute.t
+    yield from attribute.tensors
+    sparse = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+    for one in (*sparse, *attribute.sparse_tensors):
+        yield from (one.values, one.indices)
+    graphs = [attribute.g] if attribute.HasField("g") else []
+    for graph in (*graphs, *attribute.graphs):
+        yield from _graph_tensors(graph)
+
+
 def captured(node: onnx.NodeProto) -> list[str]:
     """Return the outer values that the node's bodies read, in order of first use."""
     found: dict[str, None] = {}

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from collage.backends.base import Backend
 from collage.backends.registry import known_backends
-from collage.frontend import Function, import_model
+from collage.frontend import Function
+from collage.frontend.guarded import guarded_import
 from collage.graph.index_set import indices
 from collage.options import Options
 from collage.rules import Candidate, find_candidates, single_backend_partition
@@ -65,7 +66,7 @@ def list_candidates(path: Path, options: Options) -> list[ListedBackend]:
     """
     backends = known_backends(options.backends, options.device)
     with tempfile.TemporaryDirectory(prefix="collage-") as folder:
-        model = import_model(
+        model = guarded_import(
             path,
             dims=options.dims,
             shapes=options.shapes,

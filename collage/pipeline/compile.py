@@ -8,6 +8,7 @@ compile, the next one repeats no measurement.
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,16 +19,16 @@ from collage.backends.base import Backend, PluginKernel
 from collage.backends.nvidia.architecture import architecture
 from collage.backends.tensorrt.engine import ENGINES
 from collage.bundle.publish import Facts, Published, publish
-from collage.errors import InputError, MeasureError
+from collage.errors import GateError, InputError, MeasureError, SearchError, UnprovenError
 from collage.frontend import Function, Model
 from collage.frontend.inputs import random_inputs
 from collage.measure.peaks import machine_peaks
 from collage.options import Options
 from collage.pipeline.mark import worth_remembering
-from collage.pipeline.plans import WholePlans
+from collage.pipeline.original import OriginalFile, with_original, without_plans
+from collage.pipeline.plans import WholePlans, seconds_by_position
 from collage.pipeline.refinement import Refinement
 from collage.pipeline.searching import (
-    Samples,
     enumerated_function,
     imported,
     local_measurer,
@@ -45,12 +46,14 @@ from collage.runtime.arrays import load_arrays
 from collage.runtime.blob import unpack
 from collage.runtime.manifest import Manifest
 from collage.runtime.plugin import library_names
-from collage.search.function import FunctionSearch
+from collage.search.function import Enumerated, FunctionSearch
 from collage.search.worth import NamedPlan
 from collage.store.folder import check_output
 from collage.verify import Contender, Latency, compare_latency, profile_kernels
 from collage.verify.frameworks import original_frameworks
-from collage.verify.gate import Budget, Decision, Gate, PlanExecutable
+from collage.verify.gate import Budget, Decision, Gate
+from collage.verify.plan_executable import PlanExecutable, function_signature
+from collage.verify.sampling import Samples
 from collage.verify.trials import MORE_SEEDS, write_trials
 
 
@@ -73,7 +76,8 @@ def compile_model(
     """Compile the model at `path` into the bundle folder `output`.
 
     Raises:
-        CollageError: see `collage.errors`; nothing is published then.
+        GateError: no executable has the right numbers, or none is proven as fast as every framework.
+        CollageError: see `collage.errors`; nothing is written then.
     """
     check_output(output)
     with open_session(options, progress) as session:
@@ -100,6 +104,7 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         manifest_precision(allowed, results) if allowed else None,
         session.options.device,
         "" if session.options.device == "cpu" else architecture().removeprefix("sm_"),
+        session.options.allow_slower,
     )
     run = Run(
         model,
@@ -130,24 +135,113 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     samples = sampled(model, function, session)
     enumerated = enumerated_function(function, session)
     measurer = local_measurer(function, samples.reference_dir, session)
-    search, mark = measured_search(enumerated, measurer, session)
+    original = OriginalFile(model, function, session)
+    try:
+        search, mark = measured_search(enumerated, measurer, session)
+    except SearchError as error:
+        if not original.plans.baselines:
+            raise
+        return _original_alone(error, enumerated, samples, original, session)
     search, is_new = tuned_search(search, mark, samples.reference_dir, session)
     plans = WholePlans(search, session)
     remembered = () if is_new else mark.plans(search)
     executables = _assemble_all(plans, remembered or search.plans)
-    budget = _budget(function, samples, session)
     refinement = (
         Refinement(plans, 0.0, mark.in_place(search))
         if remembered
         else Refinement(plans, session.options.refine_s)
     )
+    with _gate(model, function, samples, session) as gate:
+        decision = gate.decide(
+            function,
+            executables,
+            samples.inputs,
+            samples.expected,
+            refinement.next_heat,
+            lambda: [plans.assemble(one) for one in plans.fresh()],
+            original.plans,
+        )
+        best = worth_remembering(plans.named, decision.latencies, decision.finalists)
+        mark.write(search.lazy.gap_s, best, in_place=refinement.in_place.seen)
+    pace = refinement.pace(decision)
+    return _compiled(refinement.learnt(pace), plans, original, decision, samples, session, pace)
+
+
+def _original_alone(
+    error: SearchError,
+    enumerated: Enumerated,
+    samples: Samples,
+    original: OriginalFile,
+    session: Session,
+) -> Compiled:
+    """Ship the original file where no plan of regions computes its numbers, as with random operators.
+
+    Raises:
+        SearchError: it does not run either.
+    """
+    search = without_plans(enumerated)
+    function = enumerated.function
+    with _gate(original.model, function, samples, session) as gate:
+        try:
+            decision = gate.decide(
+                function, (), samples.inputs, samples.expected, originals=original.plans
+            )
+        except GateError:
+            raise error from None
+    plans = WholePlans(search, session)
+    return _compiled(search, plans, original, decision, samples, session)
+
+
+def _compiled(
+    search: FunctionSearch,
+    plans: WholePlans,
+    original: OriginalFile,
+    decision: Decision,
+    samples: Samples,
+    session: Session,
+    pace: float = 1.0,
+) -> Compiled:
+    """Gather what came of a function; raises UnprovenError where it must not ship."""
+    function, name = search.enumerated.function, decision.chosen.name
+    if not decision.passed and not session.options.allow_slower:
+        raise UnprovenError(_refusal(function, decision, session.options))
+    expected: Mapping[str, np.ndarray] = samples.expected
+    if decision.golden is not None:
+        expected = decision.golden.outputs
+        kernels = original.kernels[name]
+        search, chosen = with_original(search, original.named[name], decision)
+    else:
+        kernels = plans.kernels[name]
+        chosen = next(one for one in search.plans if one.name == name)
+    session.chosen.update(one.backend for one in kernels.kernels)
+    with session.seconds.of("verify"):
+        measured_s = _kernel_seconds(kernels, decision, samples.inputs, session)
+    published = Published(function, decision, samples.inputs, expected)
+    return Compiled(search, chosen, kernels, published, measured_s, pace)
+
+
+def _refusal(function: Function, decision: Decision, options: Options) -> str:
+    """Say what the gate refuses, and how to go on."""
+    advice = "run it again on a machine that does less beside, or with a longer --verify"
+    if not options.fallback:
+        advice += ". Without --no-fallback the original file itself can ship"
+    return (
+        f"{function.name} is {decision.reason}; nothing was written. To go on, {advice}. --allow-slower "
+        "writes the bundle all the same, for trying out: it is refused where bundles are published or served"
+    )
+
+
+@contextmanager
+def _gate(model: Model, function: Function, samples: Samples, session: Session) -> Iterator[Gate]:
+    """Make the gate of one function, while its stage is shown and its seconds are counted."""
+    budget = _budget(function, samples, session)
     with session.progress.stage("verify") as stage, session.seconds.of("verify"):
 
         def on_round(done: int, total: int) -> None:
             stage.total = stage.done + total - done + 1
             stage.advance(1)
 
-        gate = Gate(
+        yield Gate(
             model.path,
             session.threads,
             session.options.verify_s,
@@ -157,28 +251,6 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
             session.options.device,
             session.options.store_dir / ENGINES,
         )
-        decision = gate.decide(
-            function,
-            executables,
-            samples.inputs,
-            samples.expected,
-            refinement.next_heat,
-            lambda: [plans.assemble(one) for one in plans.fresh()],
-        )
-        best = worth_remembering(plans.named, decision.latencies, decision.finalists)
-        mark.write(search.lazy.gap_s, best, in_place=refinement.in_place.seen)
-        measured_s = _kernel_seconds(plans, decision, samples.inputs, session)
-    pace = refinement.pace(decision)
-    learnt = refinement.learnt(pace)
-    session.chosen.update(one.backend for one in plans.kernels[decision.chosen.name].kernels)
-    return Compiled(
-        learnt,
-        next(one for one in learnt.plans if one.name == decision.chosen.name),
-        plans.kernels[decision.chosen.name],
-        Published(function, decision, samples.inputs, samples.expected),
-        measured_s,
-        pace,
-    )
 
 
 def _allowed(session: Session) -> Allowed | None:
@@ -214,7 +286,7 @@ def _assemble_all(plans: WholePlans, wanted: Sequence[NamedPlan]) -> list[PlanEx
 
 
 def _kernel_seconds(
-    plans: WholePlans,
+    plan: FunctionPlan,
     decision: Decision,
     inputs: dict[str, np.ndarray],
     session: Session,
@@ -223,9 +295,10 @@ def _kernel_seconds(
 
     They are told at the pace of the comparison that the executable has won.
     """
-    function, executable = plans.search.enumerated.function.name, decision.chosen
+    executable = decision.chosen
+    signature = function_signature(plan.function, executable.kernel)
     contender = Contender(
-        executable.name, "executable", executable.path, function, executable.device
+        executable.name, "executable", executable.path, signature, executable.device
     )
     try:
         found = profile_kernels(contender, inputs, session.threads, session.work_dir)
@@ -234,7 +307,7 @@ def _kernel_seconds(
     pace = decision.latency.seconds / found.call_s
     return {
         position: pace * seconds
-        for position, seconds in plans.by_position(executable.name, found.kernels_s).items()
+        for position, seconds in seconds_by_position(plan, found.kernels_s).items()
     }
 
 
@@ -270,32 +343,51 @@ def _toolchains(plans: Iterator[FunctionPlan], backends: Sequence[Backend]) -> d
     return {backend.name: backend.identity for backend in backends if backend.name in used}
 
 
-def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, Latency]:
+def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, dict[str, Latency]]:
     """Compare a saved bundle with the original frameworks, interleaved, in fresh processes.
 
     Where less than float32 was allowed to the bundle, it is to the frameworks too.
+
+    Returns:
+        Latencies by name, of every function of the bundle.
 
     Raises:
         InputError: no bundle, or no model, at the path.
     """
     if not model.is_file():
         raise InputError(f"{model}: no such file; give the original ONNX model")
-    manifest, contender, inputs = saved_contender("collage", bundle)
-    contenders = [
-        contender,
-        *original_frameworks(
+    found = {}
+    for saved in saved_contenders("collage", bundle):
+        manifest = saved.manifest
+        frameworks = original_frameworks(
             model,
             may_reduce=manifest.precision is not None,
             device=manifest.device,
             engines=Options().store_dir / ENGINES,
-        ),
-    ]
-    with tempfile.TemporaryDirectory() as work_dir:
-        return compare_latency(contenders, inputs, manifest.threads, seconds, Path(work_dir))
+        )
+        with tempfile.TemporaryDirectory() as work_dir:
+            found[saved.function] = compare_latency(
+                [saved.target, *frameworks],
+                saved.inputs,
+                manifest.threads,
+                seconds,
+                Path(work_dir),
+            )
+    return found
 
 
-def saved_contender(name: str, bundle: Path) -> tuple[Manifest, Contender, dict[str, np.ndarray]]:
-    """Return a bundle's manifest, its first function as a contender, and that one's golden inputs.
+@dataclass(frozen=True)
+class SavedFunction:
+    """One function of a saved bundle, as a benchmark target with its golden inputs."""
+
+    function: str
+    manifest: Manifest
+    target: Contender
+    inputs: dict[str, np.ndarray]
+
+
+def saved_contenders(name: str, bundle: Path) -> list[SavedFunction]:
+    """Return the functions of a bundle as benchmark targets, all called `name`.
 
     Raises:
         InputError: no bundle at the path.
@@ -303,9 +395,17 @@ def saved_contender(name: str, bundle: Path) -> tuple[Manifest, Contender, dict[
     from collage.runtime.loader import load
 
     manifest = load(bundle).manifest
-    signature = manifest.functions[0]
-    function = signature.function
     golden = load_arrays(bundle / "golden.npz")
-    inputs = {one.name: golden[f"{function}/input/{one.name}"] for one in signature.inputs}
     executable = bundle / manifest.executable
-    return manifest, Contender(name, "executable", executable, function, manifest.device), inputs
+    return [
+        SavedFunction(
+            signature.function,
+            manifest,
+            Contender(name, "executable", executable, signature, manifest.device),
+            {
+                one.name: golden[f"{signature.function}/input/{one.name}"]
+                for one in signature.inputs
+            },
+        )
+        for signature in manifest.functions
+    ]

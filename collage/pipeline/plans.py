@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
-from collage.assemble import FunctionPlan, PlannedKernel, assemble, kernel_symbol
+from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import Kernel
 from collage.frontend.region import region_values
 from collage.pipeline.session import Session
@@ -11,7 +11,16 @@ from collage.rules.rule import HOST
 from collage.search.function import FunctionSearch
 from collage.search.problem import Option, Plan
 from collage.search.worth import NamedPlan
-from collage.verify.gate import PlanExecutable
+from collage.verify.plan_executable import PlanExecutable
+
+
+def seconds_by_position(plan: FunctionPlan, seconds: Mapping[str, float]) -> dict[int, float]:
+    """Return the seconds of a plan's kernels, given by symbol, by position; views have none."""
+    return {
+        position: seconds[symbol]
+        for position, symbol in enumerate(plan.symbols)
+        if symbol in seconds
+    }
 
 
 @dataclass
@@ -38,14 +47,7 @@ class WholePlans:
 
     def by_position(self, name: str, seconds: Mapping[str, float]) -> dict[int, float]:
         """Return the seconds of a plan's kernels, given by symbol, by position; views have none."""
-        plan = self.kernels[name]
-        symbols = {
-            position: kernel_symbol(plan.function.name, position, planned.backend)
-            for position, planned in enumerate(plan.kernels)
-        }
-        return {
-            position: seconds[symbol] for position, symbol in symbols.items() if symbol in seconds
-        }
+        return seconds_by_position(self.kernels[name], seconds)
 
     def fresh(self) -> list[NamedPlan]:
         """Return the plans of the search that were not assembled yet."""

@@ -91,8 +91,11 @@ class Refinement:
         last heat: what it takes now is the machine's doing. Those tell that spend most of their time (to a
         tenth) in kernels of the chosen plan, since a machine need not slow down all kinds alike: other guests
         take memory's bandwidth, or cores are moved away from each other. The chosen plan has no say, since
-        its prediction is held against the same comparison.
+        its prediction is held against the same comparison. The original file has no kernel in common with
+        the others.
         """
+        if decision.chosen.name not in self._plans.named:
+            return 1.0
         chosen = {option.key for option in self._plan(decision.chosen.name).options}
         told: dict[float, list[float]] = defaultdict(list)
         for name in decision.finalists:

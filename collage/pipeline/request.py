@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from collage.backends.registry import names_on
 from collage.cost import Environment
-from collage.errors import StoreError
-from collage.frontend.load import external_files
+from collage.errors import ModelError, StoreError
+from collage.frontend.model_files import checked_name, open_model
 from collage.options import EFFORTS, DeviceName, Options
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import fetch_blob, keep_blobs, put_blob, read_checked, trash_key
@@ -40,6 +40,7 @@ class RequestOptions(_Document):
     tune_s: float = 0.0
     """Of the machine that finishes: off unless asked for, since that one is to measure nothing twice."""
     verify_s: float = 2.0
+    fallback: bool = True
     precision: str = "fp32"
     tolerance: float = Options().tolerance
     workers: int = 2
@@ -121,24 +122,38 @@ class SearchFacts(_Document):
     seconds: float
 
 
+class FunctionFacts(_Document):
+    """What came of one function.
+
+    Attributes:
+        function: its name.
+        verdict: what the gate has proven of its speed; "not slower", else nothing was published.
+        predicted_s: what the plan was predicted to take.
+        latency_s: of the bundle ("collage") and of every baseline; None where it did not run.
+    """
+
+    function: str
+    verdict: str
+    predicted_s: float | None
+    latency_s: Mapping[str, float | None]
+
+
 class CompileResult(_Document):
     """What a finished compile says.
 
     Attributes:
         bundle: digest of the bundle in the store.
         report: digest of its HTML page there.
-        passed: the gate's verdict on speed; a bundle with wrong numbers is never published.
-        speedup: latency of the fastest original framework divided by the bundle's; None without one.
-        latency_s: of the bundle ("collage") and of every baseline; None where it did not run.
+        speedup: latency of the fastest original framework divided by the bundle's, the least of any
+            function; None without one.
+        functions: what came of each function.
     """
 
     bundle: str
     report: str
-    passed: bool
     reason: str
     speedup: float | None
-    predicted_s: float | None
-    latency_s: Mapping[str, float | None]
+    functions: tuple[FunctionFacts, ...]
     plan: tuple[str, ...]
     measured: int
     cached: int
@@ -162,24 +177,25 @@ def submit(
 
     Raises:
         OptionError: an unknown backend, or none of them runs on the device.
-        ModelError: the file is no ONNX model, or its external data is missing.
+        ModelError: the file is no ONNX model, or its external data is missing or lies elsewhere.
         StoreError: the store fails.
     """
     options = options or RequestOptions()
-    files = {file: put_blob(store, file) for file in external_files(path)}
-    external = {file.relative_to(path.parent).as_posix(): one for file, one in files.items()}
-    files[path] = put_blob(store, path)
-    request = CompileRequest(
-        name=name or path.stem,
-        model=files[path],
-        external=external,
-        environment=environment,
-        threads=threads,
-        device=device,
-        options=options.model_copy(update={"backends": names_on(options.backends, device)}),
-    )
-    store.create(_key(request.digest), request.text)
-    keep_blobs(store, {digest: file for file, digest in files.items()})
+    with open_model(path) as files:
+        external = {name: put_blob(store, file.path) for name, file in files.external.items()}
+        model = put_blob(store, files.own.path)
+        request = CompileRequest(
+            name=name or path.stem,
+            model=model,
+            external=external,
+            environment=environment,
+            threads=threads,
+            device=device,
+            options=options.model_copy(update={"backends": names_on(options.backends, device)}),
+        )
+        store.create(_key(request.digest), request.text)
+        held = {external[name]: file.path for name, file in files.external.items()}
+        keep_blobs(store, {model: files.own.path, **held})
     return request
 
 
@@ -208,12 +224,19 @@ def fetch_model(store: Store, request: CompileRequest, folder: Path) -> Path:
     path = folder / "model.onnx"
     fetch_blob(store, BlobDigest(request.model), path)
     for name, digest in request.external.items():
-        file = folder / name
+        file = folder / _name_below(name)
         if not file.resolve().is_relative_to(folder.resolve()) or file == path:
             raise StoreError(f"the request's external data {name!r} lies outside of the model")
         file.parent.mkdir(parents=True, exist_ok=True)
         fetch_blob(store, BlobDigest(digest), file)
     return path
+
+
+def _name_below(name: str) -> str:
+    try:
+        return checked_name(name)
+    except ModelError as error:
+        raise StoreError(f"the request cannot be right: {error}") from error
 
 
 def _key(digest: str) -> str:

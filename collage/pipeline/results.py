@@ -16,6 +16,7 @@ compared it there with every original framework.
 
 import hashlib
 import json
+import statistics
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -32,6 +33,7 @@ from collage.store.bundles import (
     assign_alias,
     bundle_key,
     read_bundle,
+    require_proven,
     sign_published,
 )
 
@@ -103,9 +105,11 @@ def promote(
             then counts as none.
 
     Raises:
+        UnprovenError: the bundle is not proven as fast as the original frameworks.
         BundleError: `signing`, and no trusted key signed the bundle as this model.
         StoreError: the store fails, or somebody else moved the alias at this moment.
     """
+    require_proven(store, BlobDigest(result.bundle))
     now = _standing(store, alias, signing)
     if now == result.bundle:
         return Promotion(now, False, "it stands there already")
@@ -123,20 +127,25 @@ def promote(
 def is_better(
     facts: NodeFacts, result: CompileResult, standing: Manifest | None
 ) -> tuple[bool, str]:
-    """Judge a finished compile against the bundle that an alias stands for; also say why."""
-    if not result.passed:
-        return False, result.reason
+    """Judge a finished compile against the bundle that an alias stands for; also say why.
+
+    Of several functions the geometric mean counts; a bundle with other functions is another thing.
+    """
     if standing is None:
         return True, "the first that passed the gate"
     if standing.provenance.environment_digest != facts.environment.digest:
         return True, "the standing bundle was measured in another environment"
     if changed := _changed_toolchain(standing, facts):
         return True, f"the standing bundle was made by {changed}"
-    ours_s, theirs_s = result.latency_s.get("collage"), standing.latency.get("collage")
-    if ours_s is None or theirs_s is None or theirs_s.seconds is None:
+    ours_s = {one.function: one.latency_s.get("collage") for one in result.functions}
+    theirs_s = {one.function: one.latency["collage"].seconds for one in standing.gate}
+    if ours_s.keys() != theirs_s.keys():
+        return True, "the standing bundle has other functions"
+    ratios = [theirs / ours for name, ours in ours_s.items() if ours and (theirs := theirs_s[name])]
+    if len(ratios) < len(ours_s) or not ratios:
         return True, "the standing bundle's latency is not known"
-    ratio = theirs_s.seconds / ours_s
-    if ours_s >= BETTER * theirs_s.seconds:
+    ratio = statistics.geometric_mean(ratios)
+    if 1 / ratio >= BETTER:
         return False, f"the standing bundle is as fast ({ratio:.2f}x)"
     return True, f"{ratio:.2f}x the standing bundle's speed"
 

@@ -6,15 +6,14 @@ processes of this machine, or the Jobs of a cluster.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from collage.cost import Cost
 from collage.errors import ModelError
-from collage.frontend import Function, Model, import_model
-from collage.frontend.inputs import random_inputs, reference_values, save_reference
+from collage.frontend import Function, Model
+from collage.frontend.guarded import guarded_import
+from collage.frontend.inputs import random_inputs
 from collage.frontend.sensitivity import Sensitivity
 from collage.measure.local import LocalMeasurer
 from collage.measure.sweep import Sweep
@@ -31,7 +30,7 @@ from collage.search.function import (
 )
 from collage.search.launches import without_graphs
 from collage.search.reduced import ErrorBudget, within_budget
-from collage.verify.original import original_outputs
+from collage.verify.sampling import Samples, sample
 
 SENSITIVITY_S = 20.0
 """Seconds for finding what errors inside a function are at its outputs."""
@@ -41,7 +40,7 @@ def imported(path: Path, session: Session) -> Model:
     """Import the model with the shapes that the options bind."""
     options = session.options
     with session.progress.stage("import"), session.seconds.of("import"):
-        return import_model(
+        return guarded_import(
             path,
             dims=options.dims,
             shapes=options.shapes,
@@ -50,20 +49,12 @@ def imported(path: Path, session: Session) -> Model:
         )
 
 
-@dataclass(frozen=True)
-class Samples:
-    """One set of inputs with the original model's outputs, and all values between on disk."""
-
-    inputs: dict[str, np.ndarray]
-    expected: dict[str, np.ndarray]
-    reference_dir: Path
-
-
 def sampled(model: Model, function: Function, session: Session) -> Samples:
     """Make inputs, and run the original model on them.
 
     Raises:
-        ModelError: ONNX Runtime cannot run it, or it is in bfloat16 and for a CPU.
+        ModelError: ONNX Runtime cannot run it within the limits of import, or it is in bfloat16 and for
+            a CPU.
     """
     for value in (*function.graph.inputs, *function.graph.outputs):
         if function.type_of(value).dtype == "bfloat16" and session.options.device == "cpu":
@@ -71,10 +62,7 @@ def sampled(model: Model, function: Function, session: Session) -> Samples:
                 f"{value!r} is bfloat16, for which only a GPU has kernels: add --device cuda"
             )
     with session.seconds.of("import"):
-        inputs = random_inputs(function, session.options.seed)
-        folder = session.work_dir / f"reference-{function.name}"
-        save_reference(reference_values(function, inputs), folder)
-        return Samples(inputs, original_outputs(model, function, inputs), folder)
+        return sample(model, function, session.options.seed, session.work_dir)
 
 
 def enumerated_function(function: Function, session: Session) -> Enumerated:

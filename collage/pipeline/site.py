@@ -21,6 +21,7 @@ from collage.pipeline.compile import compile_model
 from collage.pipeline.request import (
     CompileRequest,
     CompileResult,
+    FunctionFacts,
     NodeFacts,
     PlanFacts,
     SearchFacts,
@@ -206,11 +207,17 @@ def _result(summary: Summary, bundle: str, report: str) -> CompileResult:
     return CompileResult(
         bundle=bundle,
         report=report,
-        passed=summary.gate.passed,
         reason=summary.gate.reason,
         speedup=summary.speedup_over_best,
-        predicted_s=summary.predicted_s,
-        latency_s={"collage": summary.latency.collage_s, **summary.latency.baselines},
+        functions=tuple(
+            FunctionFacts(
+                function=one.function,
+                verdict=one.verdict,
+                predicted_s=one.predicted_s,
+                latency_s={"collage": one.latency.collage_s, **one.latency.baselines},
+            )
+            for one in summary.functions
+        ),
         plan=tuple(f"{len(region.nodes)} nodes on {region.backend}" for region in summary.plan),
         measured=summary.candidates.measured,
         cached=summary.candidates.cached,

@@ -4,7 +4,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from collage.errors import ModelError
-from collage.frontend.load import external_names
+from collage.frontend.model_files import external_names
 from collage.store import Store, open_store
 
 
@@ -44,8 +44,8 @@ def _download(store: Store, name: str, folder: Path) -> Path:
         raise ModelError(f"{store.url}/{name}: no such object")
     for external in external_names(path):
         file = folder / external
-        if not file.resolve().is_relative_to(folder.resolve()):
-            raise ModelError(f"{name} names external data outside of its folder: {external}")
+        if file == path:
+            raise ModelError(f"{name} names itself as its external data")
         file.parent.mkdir(parents=True, exist_ok=True)
         if not store.download(external, file):
             raise ModelError(

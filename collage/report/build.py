@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from collage.bundle.publish import ratio_of
 from collage.cost import Cost, Environment
 from collage.frontend import Function, Model
 from collage.frontend.region import computes_int8, region_bytes_and_flops
@@ -18,6 +19,7 @@ from collage.report.data import (
     CandidateCounts,
     CandidateState,
     FunctionReport,
+    FunctionSummary,
     GateResult,
     GraphNode,
     InvalidCandidate,
@@ -39,6 +41,7 @@ from collage.rules.rule import HOST
 from collage.search.explain import explain
 from collage.search.launches import predicted_s
 from collage.search.problem import UNKNOWN, Option
+from collage.verify.verdict import Verdict
 
 LIBRARIES = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp", "numpy", "onnx")
 MAX_ALTERNATIVES = 25
@@ -72,7 +75,7 @@ class Run:
 
 
 def build_report(run: Run, results: Sequence[FunctionResult]) -> ReportData:
-    """Gather the facts of a compile; the summary's latency is that of the first function."""
+    """Gather the facts of a compile."""
     peaks = _raised(run, results)
     return ReportData(
         summary=_summary(run, results),
@@ -102,34 +105,56 @@ def _raised(run: Run, results: Sequence[FunctionResult]) -> Peaks:
 
 
 def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
-    first = results[0].decision
-    baselines = {
-        name: None if found.reason else found.seconds for name, found in first.baselines.items()
-    }
-    counted = [seconds for name, seconds in baselines.items() if name not in first.excused]
-    best = min((seconds for seconds in counted if seconds), default=None)
-    failed = [one.decision.reason for one in results if not one.decision.passed]
+    functions = tuple(_function_summary(one) for one in results)
+    speedups = [one.speedup_over_best for one in functions]
+    failed = [one for one in functions if one.verdict is not Verdict.NOT_SLOWER]
     return Summary(
         model_sha256=run.model.sha256,
         backends=tuple(run.backends),
         threads=run.environment.threads,
-        latency=Latencies(
-            collage_s=first.latency.seconds,
-            baselines=baselines,
-            baseline_reasons={n: f.reason for n, f in first.baselines.items() if f.reason},
-        ),
-        speedup_over_best=best / first.latency.seconds if best else None,
-        predicted_s=results[0].chosen.plan.predicted_s,
+        functions=functions,
+        speedup_over_best=None if None in speedups else min(filter(None, speedups)),
         plan=tuple(region for one in results for region in _plan(one)),
         candidates=run.counts,
         seconds=StageSeconds.model_validate(dict(run.seconds)),
-        gate=GateResult(passed=not failed, reason="; ".join(failed) or first.reason),
+        gate=GateResult(passed=not failed, reason=_reason(failed or functions)),
         bundle=str(run.output),
         tuning=run.tuning,
         notes=run.model.notes,
         precision=precision_result(run.allowed, results) if run.allowed else None,
-        alone_s=_alone_s(results[0]),
-        pace=results[0].pace,
+    )
+
+
+def _reason(functions: Sequence[FunctionSummary]) -> str:
+    """Join the reasons of functions, each told once; with one function it needs no name."""
+    if len({one.reason for one in functions}) == 1:
+        return functions[0].reason
+    return "; ".join(f"{one.function}: {one.reason}" for one in functions)
+
+
+def _function_summary(result: FunctionResult) -> FunctionSummary:
+    decision = result.decision
+    baselines = {
+        name: None if found.reason else found.seconds for name, found in decision.baselines.items()
+    }
+    counted = [seconds for name, seconds in baselines.items() if name not in decision.excused]
+    best = min((seconds for seconds in counted if seconds), default=None)
+    return FunctionSummary(
+        function=result.search.enumerated.function.name,
+        latency=Latencies(
+            collage_s=decision.latency.seconds,
+            baselines=baselines,
+            baseline_reasons={n: f.reason for n, f in decision.baselines.items() if f.reason},
+        ),
+        speedup_over_best=best / decision.latency.seconds if best else None,
+        predicted_s=result.chosen.plan.predicted_s,
+        alone_s=_alone_s(result),
+        pace=result.pace,
+        verdict=decision.verdict,
+        reason=decision.reason,
+        ratios={name: ratio_of(found) for name, found in decision.ratios.items()},
+        original=decision.chosen.original,
+        deterministic=decision.golden is None or decision.golden.deterministic,
     )
 
 

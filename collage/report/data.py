@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from collage.bundle.manifest import Ratio
+from collage.verify.verdict import Verdict
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(
@@ -76,8 +79,33 @@ class TuningFacts(_Frozen):
 
 
 class GateResult(_Frozen):
+    """Whether the bundle is proven as fast as every original framework, for all functions or one."""
+
     passed: bool
     reason: str = ""
+
+
+class FunctionSummary(_Frozen):
+    """What came of one function (one shape set).
+
+    `predicted_s` is the sum of the regions' costs in place, `alone_s` that of their costs alone. A machine
+    with other guests is not as fast at all times: `pace` is how many times as long as when those costs were
+    taken another plan took when the latencies were, and `predicted_s` is at that pace. `ratios` are the
+    function's times over those of each framework that ran; `original` names the framework that runs the
+    original file itself, "" for a plan of regions; `deterministic` tells whether two calls give the same.
+    """
+
+    function: str
+    latency: Latencies
+    speedup_over_best: float | None
+    predicted_s: float | None
+    alone_s: float | None = None
+    pace: float = 1.0
+    verdict: Verdict
+    reason: str
+    ratios: dict[str, Ratio] = Field(default_factory=dict)
+    original: str = ""
+    deterministic: bool = True
 
 
 class PrecisionResult(_Frozen):
@@ -107,17 +135,14 @@ class PrecisionResult(_Frozen):
 class Summary(_Frozen):
     """The one document of `collage compile --json`.
 
-    `predicted_s` is the sum of the regions' costs in place, `alone_s` that of their costs alone. A machine
-    with other guests is not as fast at all times: `pace` is how many times as long as when those costs were
-    taken another plan took when the latencies were, and `predicted_s` is at that pace.
+    `speedup_over_best` is the least of any function; the gate has passed where it has for each.
     """
 
     model_sha256: str
     backends: tuple[str, ...]
     threads: int
-    latency: Latencies
+    functions: tuple[FunctionSummary, ...]
     speedup_over_best: float | None
-    predicted_s: float | None
     plan: tuple[PlannedRegion, ...]
     candidates: CandidateCounts
     seconds: StageSeconds
@@ -128,8 +153,11 @@ class Summary(_Frozen):
     """What kept the model from finer regions, in plain words."""
     precision: PrecisionResult | None = None
     """None where nothing but float32 was allowed."""
-    alone_s: float | None = None
-    pace: float = 1.0
+
+    @property
+    def latency(self) -> Latencies:
+        """Latencies of the first function."""
+        return self.functions[0].latency
 
     def to_json(self) -> str:
         """Return the document on one line, keys in the documented order."""
@@ -275,7 +303,7 @@ class PeakRates(_Frozen):
     memory_bytes_per_s: float
 
 
-REPORT_SCHEMA_VERSION = 1
+REPORT_SCHEMA_VERSION = 2
 
 
 class ReportData(_Frozen):

@@ -8,6 +8,7 @@ are the documents of `--json`.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -23,7 +24,13 @@ from collage.report.data import (
     PeakRates,
     RegionReport,
     ReportData,
+    Summary,
 )
+from collage.runtime.folder import BundleFolder
+
+REPORT, SUMMARY = "report.json", "summary.json"
+MAX_REPORT_BYTES = 1 << 28
+Document = TypeVar("Document", bound=BaseModel)
 
 
 class _Frozen(BaseModel):
@@ -95,19 +102,62 @@ def read_report(path: Path) -> ReportData:
         InputError: there is no report at the path.
         BundleError: the report is damaged, or of another version of Collage.
     """
-    file = path / "report.json" if path.is_dir() else path
-    if not file.is_file():
-        raise InputError(f"{path} holds no report.json; is it a bundle of this version?")
-    try:
-        data = ReportData.model_validate_json(file.read_text())
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise BundleError(f"{file} is damaged, or of another version; compile again") from error
+    file = path if path.is_file() else path / REPORT
+    data = _document(file, ReportData)
     if data.schema_version != REPORT_SCHEMA_VERSION:
         raise BundleError(
             f"{file} has schema {data.schema_version}, this version reads "
             f"{REPORT_SCHEMA_VERSION}; compile again"
         )
+    for function in data.functions:
+        _check_numbers(file, function)
     return data
+
+
+def read_summary(bundle: Path) -> Summary:
+    """Read the summary of a bundle. Errors as of `read_report`."""
+    return _document(bundle / SUMMARY, Summary)
+
+
+def _document(file: Path, model: type[Document]) -> Document:
+    """Read a file of a bundle; nobody has to have signed it."""
+    try:
+        data = BundleFolder(file.parent).read(file.name, MAX_REPORT_BYTES)
+        return model.model_validate_json(data)
+    except (BundleError, FileNotFoundError):
+        raise InputError(
+            f"{file.parent} holds no {file.name}; is it a bundle of this version?"
+        ) from None
+    except OSError as error:
+        raise BundleError(f"{file} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise BundleError(
+            f"{file} is damaged, or of another version ({_first_fault(error)}); compile again"
+        ) from error
+
+
+def _first_fault(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"[:300]
+
+
+def _check_numbers(file: Path, function: FunctionReport) -> None:
+    """Refuse a report whose regions or neighbours are not nodes of the function."""
+    known = {node.index for node in function.nodes}
+    named = {
+        "nodes": [number for node in function.nodes for number in (*node.inputs, *node.outputs)],
+        "regions": [number for one in function.regions for number in one.nodes],
+    }
+    wrong = next((field for field, numbers in named.items() if not known.issuperset(numbers)), "")
+    if len(known) != len(function.nodes):
+        wrong = "nodes"
+    if not all(one.nodes for one in function.regions):
+        wrong = "regions"
+    if wrong:
+        raise BundleError(
+            f"{file} is damaged: the {wrong} of function {function.name} have numbers of no node, of "
+            "several, or none; compile again"
+        )
 
 
 def overview(data: ReportData) -> Overview:
@@ -150,13 +200,16 @@ def _find(function: FunctionReport, name: str) -> GraphNode | None:
     if len(named) > 1:
         numbers = ", ".join(str(node.index) for node in named)
         raise OptionError(f"--node {name}: nodes {numbers} have that name; give a number")
-    if not named and name.isdigit():
+    if not named and name.isdecimal():
         named = [node for node in function.nodes if node.index == int(name)]
     return named[0] if named else None
 
 
 def _explain(data: ReportData, function: FunctionReport, node: GraphNode) -> NodeExplanation:
-    number = next(n for n, one in enumerate(function.regions) if node.index in one.nodes)
+    holding = (n for n, one in enumerate(function.regions) if node.index in one.nodes)
+    number = next(holding, None)
+    if number is None:
+        raise OptionError(f"--node {node.name}: no region of the plan has this node")
     having = [one for one in function.considered if node.index in one.nodes]
     rest = tuple(one for one in function.rest if one.node == node.index)
     offered = {one.backend for one in having} | {one.backend for one in rest}

@@ -11,7 +11,13 @@ import json
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
-from collage.report.data import FunctionReport, PrecisionResult, ReportData, Summary
+from collage.report.data import (
+    FunctionReport,
+    FunctionSummary,
+    PrecisionResult,
+    ReportData,
+    Summary,
+)
 from collage.report.drawing import Mark, backend_marks, draw_function
 from collage.report.page_candidates import (
     alternatives,
@@ -81,15 +87,23 @@ def _heading(data: ReportData) -> str:
     gate = summary.gate
     verdict = '<b class="good">passed</b>' if gate.passed else '<b class="bad">not passed</b>'
     speedup = summary.speedup_over_best
+    several = len(summary.functions) > 1
     facts = [
-        ("median latency", f"<b>{duration(summary.latency.collage_s)}</b>"),
+        (f"{name}, {one.function}" if several else name, f"<b>{duration(seconds)}</b>")
+        for one in summary.functions
+        for name, seconds in (
+            ("median latency", one.latency.collage_s), ("predicted", one.predicted_s),
+        )
+    ]  # fmt: skip
+    facts[1:1] = [
         ("over the best baseline", f"<b>{speedup:.2f}×</b>" if speedup else "<b>–</b>"),
-        ("predicted", f"<b>{duration(summary.predicted_s)}</b>"),
+    ]
+    facts += [
         ("threads", f"<b>{summary.threads}</b>"),
         ("gate", verdict),
         ("candidates measured", f"<b>{_share(summary)}</b>"),
     ]
-    cards = "".join(f'<div class="fact">{value}<span class="soft">{name}</span></div>'
+    cards = "".join(f'<div class="fact">{value}<span class="soft">{escaped(name)}</span></div>'
                     for name, value in facts)  # fmt: skip
     reason = f"<p>Gate: {escaped(gate.reason)}</p>\n" if gate.reason else ""
     notes = "".join(f"<li>{escaped(note)}</li>" for note in data.notes)
@@ -135,7 +149,16 @@ def _error(value: float | None) -> str:
 
 
 def _latencies(summary: Summary) -> str:
-    latency = summary.latency
+    several = len(summary.functions) > 1
+    return "<h2>Latency</h2>\n" + "".join(
+        _function_latencies(one, f"<h3>{escaped(one.function)}</h3>\n" if several else "")
+        for one in summary.functions
+    )
+
+
+def _function_latencies(function: FunctionSummary, title: str) -> str:
+    """Show medians, and what the gate has proven of the ratio to each framework."""
+    latency = function.latency
     baselines = [
         (name, seconds, latency.baseline_reasons.get(name, ""))
         for name, seconds in latency.baselines.items()
@@ -145,10 +168,23 @@ def _latencies(summary: Summary) -> str:
     most = max((seconds for _, seconds, _ in entries if seconds), default=1.0)
     rows = [
         f"<tr{' class=chosen' if name == 'collage' else ''}><td>{escaped(name)}</td>"
-        f'<td class="n">{duration(seconds)}</td>{meter(seconds, most, name == "collage", reason)}</tr>'
+        f'<td class="n">{duration(seconds)}</td><td class="n">{_ratio(function, name)}</td>'
+        f"{meter(seconds, most, name == 'collage', reason)}</tr>"
         for name, seconds, reason in entries
     ]
-    return "<h2>Latency</h2>\n" + table(("what", "median", ""), rows, (1,), wide=True)
+    header = ("what", "median", "collage takes", "")
+    proven = f"<p>The gate: {escaped(function.verdict)}. {escaped(function.reason)}</p>\n"
+    return title + proven + table(header, rows, (1, 2), wide=True)
+
+
+def _ratio(function: FunctionSummary, baseline: str) -> str:
+    """Write the ratio to a framework with its interval."""
+    found = function.ratios.get(baseline)
+    if found is None:
+        return ""
+    low = "0" if found.low is None else f"{found.low:.3f}"
+    high = "∞" if found.high is None else f"{found.high:.3f}"
+    return f"{found.ratio:.3f}× ({low} to {high})"
 
 
 def _function(
@@ -204,7 +240,10 @@ def _environment(data: ReportData) -> str:
         ("candidates", f"{counts.enumerated} found, {counts.unique} different, {counts.measured} "
          f"measured, {counts.cached} cached, {counts.invalid} invalid"),
         ("tuning", tuning_text(summary.tuning) or "nothing that could change the plan"),
-        ("pace of the machine", pace_text(summary.pace) or "steady"),
+        *(
+            (f"pace of the machine, {one.function}", pace_text(one.pace) or "steady")
+            for one in summary.functions
+        ),
         ("time of the stages", ", ".join(f"{name} {duration(of)}" for name, of in stages.items())),
         ("bundle", summary.bundle),
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from collage.report.data import Summary, TuningFacts
+from collage.report.data import FunctionSummary, Summary, TuningFacts
 from collage.report.words import MISSING, duration, printable
 
 if TYPE_CHECKING:
@@ -149,21 +149,38 @@ def _left(stage: Stage) -> str:
 
 def format_summary(summary: Summary) -> str:
     """Write latencies, the plan by backend, the gate and where the bundle is."""
-    parts = [_latency_table(summary), _plan_table(summary)]
+    parts = [*(_latency_table(summary, one) for one in summary.functions), _plan_table(summary)]
     gate = "passed" if summary.gate.passed else "not passed"
     counts = summary.candidates
     facts = [
         ("gate", f"{gate}: {printable(summary.gate.reason)}" if summary.gate.reason else gate),
+        *_verdict_facts(summary),
         ("candidates", f"{counts.enumerated} found, {counts.unique} different, "
          f"{counts.measured} measured, {counts.cached} cached, {counts.invalid} invalid"),
         *_precision_facts(summary),
         *([("tuning", tuning)] if (tuning := tuning_text(summary.tuning)) else []),
         ("bundle", printable(summary.bundle)),
-        *([("pace", pace)] if (pace := pace_text(summary.pace)) else []),
+        *_pace_facts(summary),
         *(("note", printable(note)) for note in summary.notes),
     ]  # fmt: skip
     parts.append("\n".join(f"{name:<12}{text}" for name, text in facts))
     return "\n\n".join(parts)
+
+
+def _verdict_facts(summary: Summary) -> list[tuple[str, str]]:
+    """Tell the verdict of each function, where there are several."""
+    if len(summary.functions) == 1:
+        return []
+    return [("", f"{printable(one.function)}: {one.verdict}") for one in summary.functions]
+
+
+def _pace_facts(summary: Summary) -> list[tuple[str, str]]:
+    several = len(summary.functions) > 1
+    return [
+        ("pace", f"{printable(one.function)}: {pace}" if several else pace)
+        for one in summary.functions
+        if (pace := pace_text(one.pace))
+    ]
 
 
 def _precision_facts(summary: Summary) -> list[tuple[str, str]]:
@@ -206,15 +223,17 @@ def print_summary(summary: Summary, file: TextIO | None = None) -> None:
     print(format_summary(summary), file=file or sys.stdout)
 
 
-def _latency_table(summary: Summary) -> str:
-    latency = summary.latency
-    rows = [("collage", duration(latency.collage_s), _times(summary.speedup_over_best))]
+def _latency_table(summary: Summary, function: FunctionSummary) -> str:
+    latency = function.latency
+    rows = [("collage", duration(latency.collage_s), _times(function.speedup_over_best))]
     for name, seconds in sorted(
         latency.baselines.items(), key=lambda item: (item[1] is None, item[1] or 0, item[0])
     ):
         reason = printable(latency.baseline_reasons.get(name, "")) if seconds is None else ""
         rows.append((printable(name), duration(seconds), reason))
-    return _table(("latency", "median", ""), rows, right=(1,))
+    several = len(summary.functions) > 1
+    title = f"latency of {printable(function.function)}" if several else "latency"
+    return _table((title, "median", ""), rows, right=(1,))
 
 
 def _times(speedup: float | None) -> str:

@@ -55,17 +55,18 @@ class BundleFolder:
         except OSError as error:
             raise BundleError(f"{self.path} cannot be read: {_reason(error)}") from error
 
-    def read(self, name: str) -> bytes:
-        """Content of a file of at most MAX_READ_BYTES.
+    def read(self, name: str, limit_bytes: int = MAX_READ_BYTES) -> bytes:
+        """Content of a file of at most `limit_bytes`.
 
         Raises:
             FileNotFoundError: there is none.
             OSError: it cannot be read, is no regular file, or too large.
         """
         with self._open(name) as file:
-            data = file.read(MAX_READ_BYTES + 1)
-        if len(data) > MAX_READ_BYTES:
-            raise OSError(errno.EFBIG, f"more than {MAX_READ_BYTES} bytes", name)
+            size_bytes = os.fstat(file.fileno()).st_size
+            data = file.read() if size_bytes <= limit_bytes else b""
+        if max(size_bytes, len(data)) > limit_bytes:
+            raise OSError(errno.EFBIG, f"it has more than {limit_bytes} bytes", name)
         return data
 
     def open_verified(self, name: str, digest: str) -> "VerifiedFile":

@@ -4,8 +4,8 @@ Needs numpy, tvm-ffi and the vendor libraries that the bundle's kernels call; no
 vendor's Python package. What goes in and out, and when it is copied, is in `collage.runtime.exchange`.
 
 Any thread may call a `LoadedBundle`, and several bundles may run in one process. A bundle computes one call
-at a time: calls from other threads wait (`collage.runtime.session`). To compute several at once, load the
-bundle as often.
+at a time: calls from other threads wait (`collage.runtime.session`). To compute several at once, make
+copies.
 """
 
 import statistics
@@ -84,7 +84,7 @@ def open_bundle(path: Path, keys: "TrustedKeys | None") -> "LoadedBundle":
             data = verify_statement(folder.read, folder.names(), keys)
         except BundleError as error:
             raise BundleError(f"{path}: {error}") from None
-    manifest = parse_manifest(data, path / MANIFEST)
+    manifest = parse_manifest(data, str(path / MANIFEST))
     files = open_files(folder, manifest, keep=(manifest.executable, GOLDEN))
     declare_libraries(manifest)
     verify_machine(manifest)
@@ -104,7 +104,7 @@ class LoadedBundle:
         """
         self.path = path
         self.manifest = manifest
-        self._golden_file = files.get(GOLDEN)
+        self._files = files
         self._session = ExecutableSession(
             files[manifest.executable], manifest.functions, manifest.threads, manifest.device
         )
@@ -113,6 +113,14 @@ class LoadedBundle:
     def signatures(self) -> tuple[Signature, ...]:
         """The functions, one a shape set, with names, shapes and dtypes of inputs and outputs."""
         return self.manifest.functions
+
+    def copy(self) -> "LoadedBundle":
+        """Start another executable of the same verified files, for calls at the same time.
+
+        Raises:
+            BundleError: a file was changed in place meanwhile.
+        """
+        return LoadedBundle(self.path, self.manifest, self._files)
 
     def run(self, inputs: Mapping[str, object]) -> Outputs:
         """Compute the outputs for `inputs`, by name, as arrays; shapes choose the function.
@@ -143,7 +151,10 @@ class LoadedBundle:
         return self._session.run_tensors(inputs, stream or 0)
 
     def check(self) -> None:
-        """Compare every function with the golden data. Raises BundleError when numbers differ."""
+        """Compare every function with the golden data. Raises BundleError when numbers differ.
+
+        Of a function that draws random numbers the shapes and dtypes are compared, not the numbers.
+        """
         for signature in self.signatures:
             inputs, expected = self._golden(signature.function)
             found = list(self.run(inputs).items())
@@ -153,9 +164,9 @@ class LoadedBundle:
             for name, value in found:
                 self._compare_output(signature.function, name, value, expected[name])
 
-    def benchmark(self, seconds: float = 3.0) -> float:
-        """Median seconds of one `run` of the first function on the golden inputs."""
-        inputs = self._golden(self.signatures[0].function)[0]
+    def benchmark(self, seconds: float = 3.0, function: str = "main") -> float:
+        """Median seconds of one `run` of a function on its golden inputs."""
+        inputs = self._golden(function)[0]
         self.run(inputs)
         samples: list[float] = []
         end = time.perf_counter() + seconds
@@ -169,16 +180,32 @@ class LoadedBundle:
         self, function: str, name: str, value: np.ndarray, expected: np.ndarray
     ) -> None:
         precision = self.manifest.precision
-        if precision is not None and precision.reduced:
+        if function in self.manifest.random_functions:
+            self._compare_declared(function, name, value)
+        elif precision is not None and precision.reduced:
             _compare_within((function, name), value, expected, precision)
         else:
             _compare(f"{function}, output {name}", value, expected, self.manifest.quantised)
 
+    def _compare_declared(self, function: str, name: str, value: np.ndarray) -> None:
+        """Compare an output of a function that draws random numbers with its signature."""
+        outputs = next(one.outputs for one in self.signatures if one.function == function)
+        declared = next(one for one in outputs if one.name == name)
+        sizes = value.shape if declared.shape is None else declared.shape
+        fits = len(sizes) == value.ndim and all(
+            size in (-1, extent) for size, extent in zip(sizes, value.shape, strict=True)
+        )
+        if not fits or str(value.dtype) != declared.dtype:
+            raise BundleError(
+                f"self check: {function}, output {name} is {value.dtype}{list(value.shape)}, "
+                f"expected {declared}"
+            )
+
     def _golden(self, function: str) -> tuple[Outputs, Outputs]:
-        if self._golden_file is None:
+        if GOLDEN not in self._files:
             raise BundleError(f"{self.path} has no golden data: {GOLDEN} is not among its files")
         try:
-            with self._golden_file.content() as file:
+            with self._files[GOLDEN].content() as file:
                 data = load_arrays(file)
         except (OSError, ValueError, BadZipFile) as error:
             raise BundleError(f"{self.path} has no golden data: {error}") from error

@@ -8,7 +8,9 @@ CPU. All its kernels run on the current stream of the calling thread (stream 0 u
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,29 +64,49 @@ def start_machine(executable: Path | VerifiedFile, threads: int, device: str = "
     Raises:
         BundleError: it cannot be loaded here; says why.
     """
-    with _starting:
-        return _started(executable, threads, device)
+    return ExecutableFile(executable, threads, device).machine
 
 
-def _started(executable: Path | VerifiedFile, threads: int, device: str) -> Machine:
-    load_plugin()
+class ExecutableFile:
+    """An executable that was opened: its kernels, and the virtual machine that calls them in order."""
 
-    if os.environ.get("TVM_NUM_THREADS") != str(threads):
-        os.environ["TVM_NUM_THREADS"] = str(threads)
-    use_threads(threads)
-    try:
-        if device == "cuda":
-            load_cuda_runtime()
-        machine: Machine = _module(executable)["vm_load_executable"]()
-        first = (CUDA, 0, POOLED_ALLOCATOR) if device == "cuda" else ()
-        machine["vm_initialization"](*first, CPU, 0, POOLED_ALLOCATOR)
-    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-        file = executable if isinstance(executable, Path) else executable.path
-        raise BundleError(f"{file} cannot be loaded: {error}") from error
-    return machine
+    def __init__(self, executable: Path | VerifiedFile, threads: int, device: str = "cpu") -> None:
+        """Open it; arguments and errors are those of `start_machine`."""
+        self._path = executable if isinstance(executable, Path) else executable.path
+        self._device = device
+        with _starting, self._explained():
+            load_plugin()
+            if os.environ.get("TVM_NUM_THREADS") != str(threads):
+                os.environ["TVM_NUM_THREADS"] = str(threads)
+            use_threads(threads)
+            if device == "cuda":
+                load_cuda_runtime()
+            self._library = _opened(executable)
+
+    @cached_property
+    def machine(self) -> Machine:
+        """The virtual machine; it is started, and its kernels are made, when it is first asked for."""
+        with _starting, self._explained():
+            machine: Machine = self._library["vm_load_executable"]()
+            first = (CUDA, 0, POOLED_ALLOCATOR) if self._device == "cuda" else ()
+            machine["vm_initialization"](*first, CPU, 0, POOLED_ALLOCATOR)
+        return machine
+
+    def kernel(self, symbol: str) -> Callable[..., Any]:
+        """Make a kernel for calls without the virtual machine. Raises BundleError where there is none."""
+        with _starting, self._explained():
+            found: Callable[..., Any] = self._library.get_function(symbol, query_imports=True)
+        return found
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            raise BundleError(f"{self._path} cannot be loaded: {error}") from error
 
 
-def _module(executable: Path | VerifiedFile) -> Any:
+def _opened(executable: Path | VerifiedFile) -> Any:
     """Load the library; it stays for as long as the process, for results may need its code."""
     import tvm_ffi
 

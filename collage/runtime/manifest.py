@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collage.errors import BackendError, BundleError
+from collage.errors import BackendError, BundleError, UnprovenError
 from collage.runtime.cpu import cpu_flags
 from collage.runtime.fields import Field, FieldError, parse_json
 from collage.runtime.folder import MANIFEST, MAX_READ_BYTES, BundleFolder, VerifiedFile
@@ -22,7 +22,7 @@ from collage.runtime.plugin import (
     register_library,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DTYPES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4,
     "uint64": 8, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8,
@@ -32,6 +32,9 @@ DEVICES = ("cpu", "cuda")
 MAX_THREADS = 4096
 MAX_DIMENSIONS = 64
 MAX_TENSOR_BYTES = 1 << 46
+NOT_SLOWER = "not slower"
+"""Verdict of the gate on a function that is proven as fast as every original framework."""
+VERDICTS = (NOT_SLOWER, "slower", "unproven")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class Signature:
     function: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    kernel: str = ""
+    """Symbol of the one kernel that is the whole function, where calls need no virtual machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,16 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionGate:
+    """What the gate said of one function; `deterministic` tells whether its golden data can be compared."""
+
+    function: str
+    verdict: str
+    reason: str
+    deterministic: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What running a bundle needs to know."""
 
@@ -102,11 +117,17 @@ class Manifest:
     """Where its kernels run."""
     compute_capability: str = ""
     """Of the GPU that it was built for: its kernels are for GPUs with that major number."""
+    gate: tuple[FunctionGate, ...] = ()
+
+    @property
+    def random_functions(self) -> frozenset[str]:
+        """Names of the functions that compute other numbers in every call."""
+        return frozenset(one.function for one in self.gate if not one.deterministic)
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Read `folder/manifest.json`. Raises BundleError when there is none or it cannot be understood."""
-    return parse_manifest(manifest_bytes(BundleFolder(folder)), folder / MANIFEST)
+    return parse_manifest(manifest_bytes(BundleFolder(folder)), str(folder / MANIFEST))
 
 
 def manifest_bytes(folder: BundleFolder) -> bytes:
@@ -121,12 +142,12 @@ def manifest_bytes(folder: BundleFolder) -> bytes:
         ) from error
 
 
-def parse_manifest(data: bytes, file: Path) -> Manifest:
+def parse_manifest(data: bytes, what: str) -> Manifest:
     """Understand a manifest.
 
     Args:
-        data: the bytes of `file`.
-        file: for the messages.
+        data: its bytes.
+        what: how messages call it.
 
     Raises:
         BundleError: names the field that is missing or garbled.
@@ -138,11 +159,11 @@ def parse_manifest(data: bytes, file: Path) -> Manifest:
             return _parse(root)
     except FieldError as error:
         raise BundleError(
-            f"{file} lacks or garbles a field: {error}. Publish the bundle again."
+            f"{what} lacks or garbles a field: {error}. Publish the bundle again."
         ) from None
     shown = version if isinstance(version, int | float | str) else "of no known kind"
     raise BundleError(
-        f"{file} has schema version {str(shown)[:20]}; this Collage reads {SCHEMA_VERSION}. Compile the "
+        f"{what} has schema version {str(shown)[:20]}; this Collage reads {SCHEMA_VERSION}. Compile the "
         "model again, or install the Collage that made the bundle."
     )
 
@@ -196,6 +217,41 @@ def verify_machine(manifest: Manifest) -> None:
         raise BundleError("the bundle does not fit this machine:\n  " + "\n  ".join(problems))
 
 
+def refuse_unproven(manifest: Manifest, what: str) -> None:
+    """Refuse a bundle that is not proven as fast as the original frameworks, function by function.
+
+    Args:
+        manifest: of the bundle.
+        what: the bundle, as the message calls it.
+
+    Raises:
+        UnprovenError: the gate said so, and the bundle was written with --allow-slower.
+    """
+    judged = {one.function: one for one in manifest.gate}
+    reasons = []
+    for name in (signature.function for signature in manifest.functions):
+        found = judged.get(name)
+        if found is None:
+            reasons.append(f"{name} was not judged")
+        elif found.verdict != NOT_SLOWER:
+            reasons.append(f"{name} is {found.verdict}: {found.reason}")
+    if reasons:
+        raise UnprovenError(
+            f"{what} is for trying out only, as --allow-slower has it ({'; '.join(reasons)}); compile the "
+            "model again without --allow-slower and --no-fallback, on a machine with less other work or with "
+            "a longer --verify, and use that bundle"
+        )
+
+
+def read_signature(raw: object) -> Signature:
+    """Return one function's signature from its entry in a manifest.
+
+    Raises:
+        FieldError: it is none.
+    """
+    return _signature(Field(raw, "signature"))
+
+
 def _parse(root: Field) -> Manifest:
     precision, quantised = root.get("precision"), root.get("quantised")
     device, capability = root.get("device"), root.get("compute_capability")
@@ -211,6 +267,7 @@ def _parse(root: Field) -> Manifest:
         quantised=quantised.flag() if quantised else False,
         device=device.one_of(DEVICES) if device else "cpu",
         compute_capability=capability.text(empty=True) if capability else "",
+        gate=tuple(map(_gate, root["gate"].items())),
     )
     _check_names(root["functions"], [one.function for one in found.functions])
     if found.executable not in found.files:
@@ -218,11 +275,22 @@ def _parse(root: Field) -> Manifest:
     return found
 
 
+def _gate(raw: Field) -> FunctionGate:
+    return FunctionGate(
+        raw["function"].text(),
+        raw["verdict"].one_of(VERDICTS),
+        raw["reason"].text(empty=True),
+        raw["deterministic"].flag(),
+    )
+
+
 def _signature(raw: Field) -> Signature:
+    kernel = raw.get("kernel")
     found = Signature(
         raw["function"].text(),
         tuple(_tensor(one, known=True) for one in raw["inputs"].items()),
         tuple(_tensor(one, known=False) for one in raw["outputs"].items()),
+        kernel.text(empty=True) if kernel else "",
     )
     if not found.outputs:
         raise raw["outputs"].fault("at least one output")

@@ -184,7 +184,8 @@ def library_reason(name: str) -> str:
 def thread_environment(threads: int) -> dict[str, str]:
     """Return what a process that runs kernels with so many threads finds in its environment."""
     count = str(threads)
-    return WAITING | TELEMETRY_OFF | {"OMP_NUM_THREADS": count, "TVM_NUM_THREADS": count}
+    counts = {"OMP_NUM_THREADS": count, "TVM_NUM_THREADS": count}
+    return {**WAITING, **TELEMETRY_OFF, **counts}
 
 
 def load_plugin() -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from collage.errors import BundleError, InputError
 from collage.runtime.cuda import Cuda, cuda
+from collage.runtime.direct import CallableFunction, DirectFunction
 from collage.runtime.exchange import (
     DeviceTensor,
     Feed,
@@ -29,7 +30,7 @@ from collage.runtime.exchange import (
     receive,
 )
 from collage.runtime.folder import VerifiedFile
-from collage.runtime.machine import Machine, on_device, start_machine, use_threads
+from collage.runtime.machine import ExecutableFile, Machine, on_device, use_threads
 from collage.runtime.manifest import Signature
 
 Outputs = dict[str, np.ndarray]
@@ -60,18 +61,28 @@ class ExecutableSession:
         """
         if not signatures:
             raise BundleError("the bundle has no functions. Compile the model again")
-        machine = start_machine(path, threads, device)
+        self._file = ExecutableFile(path, threads, device)
         gpu = cuda() if device == "cuda" else None
         self.signatures = signatures
         self._threads = threads
         self._lock = threading.Lock()
-        self._functions = [_Function(signature, machine, gpu) for signature in signatures]
+        self._functions = [
+            DirectFunction(one, self._file.kernel(one.kernel))
+            if one.kernel
+            else _Function(one, self._file.machine, gpu)
+            for one in signatures
+        ]
         self._names = self._functions[0].names
-        self._by_shapes: dict[Shapes, _Function] = {
+        self._by_shapes: dict[Shapes, CallableFunction] = {
             tuple(tensor.shape for tensor in function.signature.inputs): function
             for function in reversed(self._functions)
             if function.names == self._names
         }
+
+    @property
+    def machine(self) -> Machine:
+        """The virtual machine, for whoever profiles kernels: a call of it holds no lock."""
+        return self._file.machine
 
     def run(self, feeds: Mapping[str, object]) -> Outputs:
         """Compute the outputs for `feeds`, by name, as arrays that belong to the caller.
@@ -115,7 +126,7 @@ class ExecutableSession:
             outputs = function.run_tensors(values, 0)
             return {name: output.numpy() for name, output in outputs.items()}
 
-    def _select(self, values: Mapping[str, Received]) -> "_Function":
+    def _select(self, values: Mapping[str, Received]) -> CallableFunction:
         shapes = {name: tuple(value.shape) for name, value in values.items()}
         for function in self._functions:
             if shapes == {tensor.name: tensor.shape for tensor in function.signature.inputs}:

@@ -25,7 +25,12 @@ from pathlib import Path
 
 from collage.errors import BundleError, StoreError
 from collage.runtime.envelope import MAX_BYTES
-from collage.runtime.manifest import read_manifest, verify_files
+from collage.runtime.manifest import (
+    parse_manifest,
+    read_manifest,
+    refuse_unproven,
+    verify_files,
+)
 from collage.runtime.signature import (
     MAX_STATEMENTS,
     Statement,
@@ -100,9 +105,12 @@ def publish_bundle(
 
     Raises:
         BundleError: the folder holds no whole bundle, or an alias is not one of the signed model's.
+        UnprovenError: the bundle is not proven as fast as the original frameworks.
         StoreError: the store fails.
     """
-    verify_files(folder, read_manifest(folder))
+    manifest = read_manifest(folder)
+    verify_files(folder, manifest)
+    refuse_unproven(manifest, f"the bundle {folder}")
     data = (folder / MANIFEST).read_bytes()
     if signing:
         sign_bundle(folder, signing.aliases.signer, signing.model)
@@ -309,6 +317,18 @@ def read_bundle(store: Store, digest: BlobDigest) -> bytes:
         if (data := read_checked(store, key, digest)) is not None:
             return data
     raise _no_bundle(store, digest)
+
+
+def require_proven(store: Store, digest: BlobDigest) -> None:
+    """Refuse a published bundle that is not proven as fast as the original frameworks.
+
+    Raises:
+        UnprovenError: it is not.
+        BundleError: its manifest cannot be understood.
+        StoreError: there is no such bundle, or it is damaged.
+    """
+    manifest = parse_manifest(read_bundle(store, digest), f"the manifest of the bundle {digest}")
+    refuse_unproven(manifest, f"the bundle {digest}")
 
 
 def list_bundles(store: Store, folder: str = "") -> Iterator[BlobDigest]:

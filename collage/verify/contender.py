@@ -1,7 +1,7 @@
 """A child process that holds one contender and runs it when asked: `python -m collage.verify.contender`.
 
 Contenders are separate processes so that no thread pool, allocator or cache of one disturbs the
-other; each sleeps on its pipe while another runs. Started with one JSON line (kind, path, function,
+other; each sleeps on its pipe while another runs. Started with one JSON line (kind, path, signature,
 inputs, threads, cpus); then each line `N` makes N timed calls and answers with a JSON list of seconds, and
 a line `save FILE` writes the outputs of one call of an executable, in order, as .npz; a line
 `profile N` makes N calls of an executable, and N with its kernels timed one by one; `answer FOLDER` and
@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from collage.runtime.arrays import aligned_copy, as_array, as_tensor, load_arrays
+from collage.runtime.arrays import load_arrays
 from collage.runtime.child import die_with_parent
-from collage.runtime.machine import start_machine
+from collage.runtime.manifest import Signature, read_signature
 from collage.runtime.plugin import FULL_PRECISION, PROVIDER_LIBRARIES, open_libraries
+from collage.runtime.session import ExecutableSession
 from collage.verify.original import Original, Provider, open_file
 from collage.verify.trials import answer_trials, check_trials
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Runner(abc.ABC):
-    """A contender on inputs that stay at one place in memory."""
+    """A benchmark target, called as its users call it: with arrays by name, for arrays of their own."""
 
     def __init__(self, inputs: dict[str, np.ndarray]) -> None:
         self.inputs = inputs
@@ -66,29 +67,26 @@ class Runner(abc.ABC):
 
 
 class _Executable(Runner):
-    """An executable's function."""
+    """An executable's function, called as callers of a bundle call it."""
 
     def __init__(
         self,
         path: str,
-        function: str,
         inputs: dict[str, np.ndarray],
         threads: int,
+        signature: Signature,
         device: str = "cpu",
     ) -> None:
-        super().__init__({name: aligned_copy(value) for name, value in inputs.items()})
+        super().__init__(inputs)
         self._device = device
-        self._machine = start_machine(Path(path), threads, device)
-        self._function = self._machine[function]
-        self._tensors = [as_tensor(value) for value in self.inputs.values()]
+        self._kernel = signature.kernel
+        self._session = ExecutableSession(Path(path), (signature,), threads, device)
 
     def __call__(self) -> object:
-        return self._function(*self._tensors)
+        return self._session.run(self.inputs)
 
     def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
-        result = self()
-        found = [result] if hasattr(result, "shape") else list(result)  # type: ignore[call-overload]
-        return [as_array(output) for output in found]
+        return list(self._session.run(self.inputs).values())
 
     def profile(self, calls: int) -> dict[str, object]:
         """Time `calls` calls whole, and in turns with them as many with every kernel timed.
@@ -101,6 +99,9 @@ class _Executable(Runner):
             raise RuntimeError(
                 "kernels on a GPU end after their launch, which is all the host can time"
             )
+        if self._kernel:
+            call_s = statistics.median(_later(_timed(self, 1 + calls)))
+            return {"call_s": call_s, "kernels_s": {self._kernel: call_s}}
         samples: dict[str, list[float]] = {}
         started = 0
 
@@ -112,7 +113,7 @@ class _Executable(Runner):
             started = time.perf_counter_ns()
             return 0
 
-        hook, set_hook = tvm_ffi.convert(instrument), self._machine["set_instrument"]
+        hook, set_hook = tvm_ffi.convert(instrument), self._session.machine["set_instrument"]
         whole: list[float] = []
         try:
             for _ in range(1 + calls):
@@ -154,17 +155,12 @@ def session_options(threads: int) -> "onnxruntime.SessionOptions":
 
 
 class _OnnxRuntime(Runner):
-    def __init__(self, path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> None:
+    def __init__(self, path: str, inputs: dict[str, np.ndarray], threads: int) -> None:
         super().__init__(inputs)
         self._session = open_file(path, session_options(threads), ["CPUExecutionProvider"])
-        self._binding = self._session.io_binding()
-        for name, value in inputs.items():
-            self._binding.bind_cpu_input(name, value)
-        for output in self._session.get_outputs():
-            self._binding.bind_output(output.name)
 
     def __call__(self) -> object:
-        return self._session.run_with_iobinding(self._binding)
+        return self._session.run(None, self.inputs)
 
     def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
         return list(self._session.run(list(names), self.inputs))
@@ -173,7 +169,7 @@ class _OnnxRuntime(Runner):
 class _Original(Runner):
     """What `verify.original` says is right."""
 
-    def __init__(self, path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> None:
+    def __init__(self, path: str, inputs: dict[str, np.ndarray], threads: int) -> None:
         from collage.frontend.half import file_float_types
 
         super().__init__(inputs)
@@ -198,7 +194,6 @@ class _OnGpu(_OnnxRuntime):
     def __init__(
         self,
         path: str,
-        _: str,
         inputs: dict[str, np.ndarray],
         threads: int,
         options: Mapping[str, str],
@@ -211,9 +206,6 @@ class _OnGpu(_OnnxRuntime):
         self._session = open_file(path, session_options(threads), providers)
         if first not in (running := self._session.get_providers()):
             raise RuntimeError(f"{first} does not start here: only {', '.join(running)} do")
-
-    def __call__(self) -> object:
-        return self._session.run(None, self.inputs)
 
 
 class _TensorRtTf32(_OnGpu):
@@ -230,7 +222,7 @@ class _TensorRt(_TensorRtTf32):
 class _OpenVino(Runner):
     precision = "f32"
 
-    def __init__(self, path: str, _: str, inputs: dict[str, np.ndarray], threads: int) -> None:
+    def __init__(self, path: str, inputs: dict[str, np.ndarray], threads: int) -> None:
         from collage.backends.telemetry import import_openvino
 
         super().__init__(inputs)
@@ -244,22 +236,16 @@ class _OpenVino(Runner):
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": self.precision,
         }
-        compiled = core.compile_model(self._model, "CPU", settings)
-        self._request = compiled.create_infer_request()
-        for name, value in inputs.items():
-            self._request.set_tensor(name, openvino.Tensor(value, shared_memory=True))
+        self._compiled = core.compile_model(self._model, "CPU", settings)
 
     def __call__(self) -> object:
-        return self._request.infer()
+        return self._compiled(self.inputs)
 
     def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
         """OpenVINO may rename an output that another one equals: those are found by position."""
-        self()
+        results = self._compiled(self.inputs)
         places = {name: n for n, out in enumerate(self._model.outputs) for name in out.get_names()}
-        return [
-            self._request.get_output_tensor(places.get(name, place)).data
-            for place, name in enumerate(names)
-        ]
+        return [results[places.get(name, place)] for place, name in enumerate(names)]
 
 
 class _OpenVinoBf16(_OpenVino):
@@ -288,8 +274,10 @@ def main() -> None:
     try:
         make = KINDS[request["kind"]]
         more = {} if request["device"] == "cpu" else {"device": request["device"]}
+        if request["signature"] is not None:
+            more["signature"] = read_signature(request["signature"])
         more |= {"options": request["options"]} if request["options"] else {}
-        run = make(request["path"], request["function"], inputs, request["threads"], **more)
+        run = make(request["path"], inputs, request["threads"], **more)
         run()
         _stay_on(request["cpus"])
     except Exception as error:  # whatever a library raises is the reason

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from collage.errors import MeasureError
 from collage.runtime.arrays import load_arrays
+from collage.runtime.manifest import Signature
 from collage.runtime.plugin import library_environment, thread_environment
 
 PATIENCE_S = 120.0
@@ -29,7 +30,8 @@ class Contender:
     name: str
     kind: str
     path: Path
-    function: str = "main"
+    signature: Signature | None = None
+    """Of the executable's function that runs; None for a framework."""
     device: str = "cpu"
     """What an executable was assembled for."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -76,10 +78,10 @@ class ContenderProcess:
         request = {
             "kind": contender.kind,
             "path": str(contender.path.resolve()),
-            "function": contender.function,
             "device": contender.device,
             "inputs": str(feed.resolve()),
             "order": list(order),
+            "signature": asdict(contender.signature) if contender.signature else None,
             "options": dict(contender.options),
             "threads": threads,
             "cpus": _cpus(contender, threads),

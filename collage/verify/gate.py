@@ -1,44 +1,50 @@
-"""The gate: only an executable with the right numbers that is not slower than a single toolchain ships.
+"""The gate: only an executable with the right numbers that is proven as fast as every toolchain ships.
 
-Plans are first compared with each other, then the best one meets the original frameworks, all
-interleaved. A plan with regions in less than float32 is held to the error budget on every trial
+Plans are first compared with each other, then the best ones meet the original frameworks, all
+interleaved. A plan with regions in less than float32 is held to the error budget on every sample
 (`verify.trials`), all others to the tolerances of every candidate; one that is beyond is rejected, and
 the others go on: plans in float32 are always among them. The original frameworks get the same
 permission: OpenVINO runs in bfloat16 too, and counts where it keeps the budget.
 
-Single-toolchain plans are among the plans, so where mixing does not pay, by `LEAST_GAIN` or by less but
-surely, the best of them is what ships. A busy machine can send the fastest plan home early: where the
-best one is slower than an original framework, all that were sent home come back once, and with them
-plans that nobody had asked for before. Speed is judged on ratios taken round by round; a ratio within
-`NOISE` of 1, or whose interval reaches 1, is not "slower".
+A plan of regions ships where it is proven to be as fast as every framework (`verify.verdict`). Otherwise
+the original file itself ships, run as the framework that was the fastest runs it: its numbers are right by
+definition. Where that is not possible, a plan may be slower by `NOISE`. Single-toolchain plans are among
+the plans, so where mixing does not pay, by `LEAST_GAIN` or by less but surely, the best of them is judged.
+A busy machine can eliminate the fastest plan early: where the best one looks slower than an original
+framework, all that were eliminated come back once, and with them plans that nobody had asked for before.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from collage.errors import GateError, MeasureError
+from collage.errors import BackendError, GateError, MeasureError
 from collage.frontend import Function
 from collage.frontend.region import function_outputs_of
 from collage.verify.contender_process import Contender
-from collage.verify.frameworks import REDUCED, original_frameworks
-from collage.verify.latency import (
-    Arena,
-    KernelProfile,
-    Latency,
-    OnRound,
-    fastest_first,
-    interval_of_ratio,
-    ratio,
+from collage.verify.final import (
+    Comparison,
+    Judgement,
+    finalists,
+    judged_original,
+    original_reason,
+    proven,
+    reason_of,
 )
+from collage.verify.frameworks import REDUCED, original_frameworks
+from collage.verify.latency import Arena, KernelProfile, Latency, OnRound, fastest_first
 from collage.verify.numerics import compare_outputs
+from collage.verify.plan_executable import PlanExecutable, function_signature
 from collage.verify.trials import Errors, beyond
+from collage.verify.verdict import NOISE, RatioInterval, Verdict
 
-NOISE = 0.02
-LEAST_GAIN = 0.01
+TRIES = 2
+"""Comparisons of the original-file plan, which must be slower in each to be refused: it is a framework by
+construction, and processes differ by where their memory happens to lie."""
 SCREEN_S = 0.6
 FINALISTS = 2
 AT_ONCE = (FINALISTS + 2, 6)
@@ -46,19 +52,6 @@ AT_ONCE = (FINALISTS + 2, 6)
 LOADED_BYTES = 5 << 29
 COPIES = 4
 """Times that a loaded executable holds its weights: the file, the blob, and what a library packs."""
-
-
-@dataclass(frozen=True)
-class PlanExecutable:
-    """An assembled plan: `single` names the one backend it uses, "" for a mix."""
-
-    name: str
-    path: Path
-    predicted_s: float
-    single: str = ""
-    reduced: bool = False
-    device: str = "cpu"
-    """What it was assembled for."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +82,31 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Decision:
-    """What ships and why; `latencies` hold every contender that was compared whole.
+class OriginalPlans:
+    """The original file as a plan: the baselines as which it can be run, and who assembles it."""
 
-    Those of the `finalists` come from one comparison, the others from heats at other times. Under a
-    budget, `errors` are those of all contenders that were tried, and `excused` says of a baseline why
-    it is faster than it may be.
+    baselines: frozenset[str] = frozenset()
+    assemble: Callable[[str], PlanExecutable] | None = None
+    """Given a baseline's name; raises BackendError where it cannot be assembled."""
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What the original-file plan computes of the gate's inputs: the numbers that are right for it."""
+
+    outputs: Mapping[str, np.ndarray]
+    deterministic: bool
+    """Two calls gave the same numbers."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What ships and why; `latencies` hold every target that was compared whole.
+
+    Those of the `finalists` come from one comparison, the others from rounds at other times. `ratios` are
+    those of what ships to each original framework that ran. Under a budget, `errors` are those of all
+    targets that were checked, and `excused` says of a baseline why it is faster than it may be.
+    `golden` is there where the original file ships.
     """
 
     chosen: PlanExecutable
@@ -102,11 +114,18 @@ class Decision:
     baselines: Mapping[str, Latency]
     latencies: Mapping[str, Latency]
     rejected: Mapping[str, str]
-    passed: bool
+    verdict: Verdict
     reason: str
+    ratios: Mapping[str, RatioInterval] = field(default_factory=dict)
     errors: Mapping[str, Errors] = field(default_factory=dict)
     excused: Mapping[str, str] = field(default_factory=dict)
     finalists: tuple[str, ...] = ()
+    golden: Golden | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether it is proven as fast as every original framework."""
+        return self.verdict is Verdict.NOT_SLOWER
 
 
 @dataclass
@@ -140,14 +159,30 @@ class _Heats:
 
 @dataclass(frozen=True)
 class _Final:
-    """The comparison of the best plans with the original frameworks, and its verdict."""
+    """A comparison of plans with the original frameworks; `chosen` is None where no plan is left."""
 
-    latencies: Mapping[str, Latency]
+    comparison: Comparison
     excused: Mapping[str, str]
     plans: "tuple[PlanExecutable, ...]"
-    chosen: PlanExecutable
-    passed: bool
-    reason: str
+    judging: Sequence[str]
+    """Frameworks that ran and count, the fastest first."""
+    chosen: PlanExecutable | None
+    judgement: Judgement | None
+    reason: str = ""
+
+    @property
+    def latencies(self) -> Mapping[str, Latency]:
+        return self.comparison.latencies
+
+    @property
+    def passed(self) -> bool:
+        return self.judgement is not None and self.judgement.verdict is Verdict.NOT_SLOWER
+
+    @property
+    def looks_slower(self) -> bool:
+        """Tell whether the plan looks slower than a framework, by more than noise, or there is none."""
+        worst = self.judgement.worst if self.judgement else None
+        return self.chosen is None or (worst is not None and worst[1].ratio > 1 + NOISE)
 
 
 @dataclass(frozen=True)
@@ -172,6 +207,7 @@ class Gate:
         expected: Mapping[str, np.ndarray],
         next_heat: NextHeat = lambda standings: (),
         reserves: Callable[[], Sequence[PlanExecutable]] = tuple,
+        originals: OriginalPlans = OriginalPlans(),
     ) -> Decision:
         """Choose the executable that ships.
 
@@ -181,17 +217,13 @@ class Gate:
             inputs: input arrays in the function's order.
             expected: the original model's outputs.
             next_heat: more plans, given how those so far stand; none ends the heats.
-            reserves: plans that are tried only where all others are slower than a framework.
+            reserves: plans that are tried only where all others look slower than a framework.
+            originals: the original file as a plan, where nothing else is proven as fast.
 
         Raises:
             GateError: no plan computes the model's numbers; says for each what differs.
         """
-        baselines = original_frameworks(
-            self.model,
-            may_reduce=self.budget is not None,
-            device=self.device,
-            engines=self.engines,
-        )
+        baselines = self._frameworks
         errors: dict[str, Errors] = {}
         with Arena(inputs, self.threads, self.work_dir) as arena:
             examiner = Examiner(arena, function, expected, self.budget, errors)
@@ -199,23 +231,24 @@ class Gate:
                 arena.ask(Contender("original", "original", self.model), self.budget.trials)
             heats = _Heats()
             self._run_heats(arena, examiner, heats, plans, next_heat)
-            final = self._final(arena, examiner, heats, baselines)
-            if not final.passed and (back := _sent_home(arena, heats, reserves)):
+            final = self._final(arena, examiner, heats, baselines, originals)
+            retry = not final.passed and final.looks_slower
+            if retry and (back := _sent_home(arena, heats, reserves)):
                 for name in {one.name for one in baselines} & set(arena.names):
                     arena.leave(name)
                 self._run_heats(arena, examiner, heats, back, lambda standings: ())
-                final = self._final(arena, examiner, heats, baselines)
-        return Decision(
-            final.chosen,
-            final.latencies[final.chosen.name],
-            {contender.name: final.latencies[contender.name] for contender in baselines},
-            heats.latencies | {plan.name: final.latencies[plan.name] for plan in final.plans},
-            heats.rejected,
-            final.passed,
-            final.reason,
-            errors,
-            final.excused,
-            tuple(plan.name for plan in final.plans),
+                final = self._final(arena, examiner, heats, baselines, originals)
+            found = None if final.passed else self._original(arena, examiner, final, originals)
+            kept = found or self._decision(arena, final, heats)
+        heats.latencies |= {plan.name: final.latencies[plan.name] for plan in final.plans}
+        return replace(
+            kept,
+            baselines={one.name: kept.baselines[one.name] for one in baselines},
+            latencies={**heats.latencies, **kept.latencies},
+            rejected=heats.rejected,
+            errors=errors,
+            excused=final.excused,
+            finalists=tuple(plan.name for plan in final.plans),
         )
 
     def _run_heats(
@@ -235,9 +268,7 @@ class Gate:
             room = _most_at_once(waiting) - len(arena.names)
             heat, waiting = waiting[:room], waiting[room:]
             heats.met += [plan for plan in heat if plan not in heats.met]
-            heats.rejected |= arena.enter(
-                [Contender(p.name, "executable", p.path, device=p.device) for p in heat]
-            )
+            heats.rejected |= arena.enter([examiner.target(plan) for plan in heat])
             for plan in heat:
                 if plan.name in arena.names and (why := examiner.wrong(plan)):
                     heats.rejected[plan.name] = why
@@ -252,24 +283,164 @@ class Gate:
                 _dismiss(arena, order, {plan.name for plan in heats.met if plan.single})
 
     def _final(
-        self, arena: Arena, examiner: "Examiner", heats: _Heats, baselines: Sequence[Contender]
+        self,
+        arena: Arena,
+        examiner: "Examiner",
+        heats: _Heats,
+        baselines: Sequence[Contender],
+        originals: OriginalPlans,
     ) -> _Final:
         """Compare the plans in the arena with the original frameworks, which stay in it."""
         best = heats.inside(arena)
-        if not best:
+        if not best and not originals.baselines:
             raise heats.none_left()
         refused = arena.enter(baselines)
         running = [one.name for one in baselines if one.name not in refused]
         excused = examiner.excuse(set(running) & REDUCED)
-        names = [*(plan.name for plan in best), *running]
-        found = arena.compare(names, self.seconds_each, self.on_round)
-        alive = heats.survivors({plan.name: found[plan.name] for plan in best})
-        best = [plan for plan in best if plan.name in alive]
+        comparison = Comparison(arena, self.seconds_each, self.on_round)
+        if names := [*(plan.name for plan in best), *running]:
+            comparison.run(names)
+        comparison.latencies |= {n: Latency(math.nan, reason=why) for n, why in refused.items()}
+        judging = [name for name in comparison.ran(running) if name not in excused]
+        judging = fastest_first({name: comparison.latencies[name] for name in judging})
+        fallback = bool(judging) and judging[0] in originals.baselines
+        allowance, hopeless = (0.0, 1.0) if fallback else (NOISE, math.inf)
+        chosen, found, reason = None, None, ""
+        while best := self._alive(heats, best, comparison):
+            order = finalists(best, comparison.latencies)
+            chosen = order[0]
+            found = proven(comparison, chosen.name, judging, allowance, hopeless)
+            if found is None:
+                continue  # it has died
+            reason = reason_of(chosen, found)
+            if found.verdict is not Verdict.NOT_SLOWER and order[1:]:
+                other = proven(comparison, order[1].name, judging, allowance, hopeless)
+                if other is None:
+                    continue
+                chosen, reason = order[1], reason_of(order[1], other, found.text())
+                found = other
+            break
         if not best:
+            if not originals.baselines.intersection(judging):
+                raise heats.none_left()
+            chosen = found = None
+        return _Final(comparison, excused, tuple(best), judging, chosen, found, reason)
+
+    def _alive(
+        self, heats: _Heats, plans: Sequence[PlanExecutable], comparison: Comparison
+    ) -> list[PlanExecutable]:
+        """Return the plans that have not died in the comparison; the others are rejected."""
+        found = {plan.name: comparison.latencies[plan.name] for plan in plans}
+        alive = heats.survivors(found)
+        return [plan for plan in plans if plan.name in alive]
+
+    def _decision(self, arena: Arena, final: _Final, heats: _Heats) -> Decision:
+        """Return what ships where that is a plan of regions; one that has to ship has an allowance."""
+        if final.chosen is None or final.judgement is None:
             raise heats.none_left()
-        found |= {name: Latency(math.nan, reason=why) for name, why in refused.items()}
-        judging = [one.name for one in baselines if one.name not in excused]
-        return _Final(found, excused, tuple(best), *choose(best, found, judging))
+        chosen, found, reason = final.chosen, final.judgement, final.reason
+        if not final.passed and found.allowance < NOISE:
+            missing = [one for one in self._frameworks if one.name in final.judging]
+            arena.enter([one for one in missing if one.name not in arena.names])
+            again = proven(final.comparison, chosen.name, final.judging, NOISE)
+            if again is None:
+                raise GateError(f"{chosen.name} died: {final.latencies[chosen.name].reason}")
+            found, reason = again, reason_of(chosen, again)
+        return Decision(
+            chosen,
+            final.latencies[chosen.name],
+            final.latencies,
+            {},
+            {},
+            found.verdict,
+            reason,
+            found.ratios,
+        )
+
+    def _original(
+        self, arena: Arena, examiner: "Examiner", final: _Final, originals: OriginalPlans
+    ) -> Decision | None:
+        """Let the original file ship, as the fastest framework that can run it; None where none can."""
+        for own in [name for name in final.judging if name in originals.baselines]:
+            found = self._as_baseline(arena, examiner, final, originals, own)
+            if found is not None and (found.passed or final.judgement is None):
+                return found
+        return None
+
+    def _as_baseline(
+        self,
+        arena: Arena,
+        examiner: "Examiner",
+        final: _Final,
+        originals: OriginalPlans,
+        own: str,
+    ) -> Decision | None:
+        """Compare the original-file plan of one framework with all; None where it does not run."""
+        assert originals.assemble is not None, "whoever names baselines can assemble their plans"
+        try:
+            plan = originals.assemble(own)
+        except BackendError:
+            return None
+        kept = {final.chosen.name} if final.chosen else set()
+        for name in set(arena.names) - kept:
+            arena.leave(name)
+        compared = None
+        for _ in range(TRIES):
+            compared = self._compared_original(arena, examiner, plan, final.judging)
+            if compared is None or compared.passed:
+                break
+        if compared is None:
+            return None
+        return replace(compared, baselines={**final.latencies, **compared.baselines})
+
+    def _compared_original(
+        self, arena: Arena, examiner: "Examiner", plan: PlanExecutable, judging: Sequence[str]
+    ) -> Decision | None:
+        """Compare the original-file plan with the frameworks, all in fresh processes.
+
+        Returns:
+            None where the plan does not run, or dies.
+        """
+        frameworks = [one for one in self._frameworks if one.name in judging]
+        refused = arena.enter([examiner.target(plan), *frameworks])
+        baselines = [one.name for one in frameworks if one.name not in refused]
+        try:
+            if plan.name in refused:
+                return None
+            golden = examiner.golden(plan)
+            comparison = Comparison(arena, self.seconds_each, self.on_round)
+            comparison.run([plan.name, *baselines])
+            if comparison.latencies[plan.name].reason:
+                return None
+            found = judged_original(comparison, plan.name, comparison.ran(baselines))
+        except MeasureError:
+            return None
+        finally:
+            for name in {plan.name, *baselines} & set(arena.names):
+                arena.leave(name)
+        if found is None:
+            return None
+        latency = comparison.latencies[plan.name]
+        return Decision(
+            plan,
+            latency,
+            {name: comparison.latencies[name] for name in baselines},
+            {plan.name: latency},
+            {},
+            found.verdict,
+            original_reason(plan, found),
+            found.ratios,
+            golden=golden,
+        )
+
+    @cached_property
+    def _frameworks(self) -> list[Contender]:
+        return original_frameworks(
+            self.model,
+            may_reduce=self.budget is not None,
+            device=self.device,
+            engines=self.engines,
+        )
 
 
 def _sent_home(
@@ -302,6 +473,22 @@ class Examiner:
     expected: Mapping[str, np.ndarray]
     budget: Budget | None
     errors: dict[str, Errors]
+
+    def target(self, plan: PlanExecutable) -> Contender:
+        """Return the plan as a benchmark target."""
+        signature = function_signature(self.function, plan.kernel)
+        return Contender(plan.name, "executable", plan.path, signature, plan.device)
+
+    def golden(self, plan: PlanExecutable) -> Golden:
+        """Run the original-file plan twice. Raises MeasureError when it dies."""
+        if self.budget:
+            self.errors[plan.name] = self.arena.check(plan.name, self.budget.trials)
+        names = self.function.graph.outputs
+        first, second = (
+            dict(zip(names, self.arena.outputs(plan.name), strict=True)) for _ in range(2)
+        )
+        checks = compare_outputs(first, second, quantised=is_quantised(self.function))
+        return Golden(first, all(check.passed for check in checks))
 
     def wrong(self, plan: PlanExecutable) -> str:
         """Say how the plan's outputs differ from the original's, "" when they do not."""
@@ -338,48 +525,3 @@ class Examiner:
 def is_quantised(function: Function) -> bool:
     """Tell whether the function converts between floats and small integers."""
     return any("Quantize" in node.op or "Integer" in node.op for node in function.graph.nodes)
-
-
-def choose(
-    plans: Sequence[PlanExecutable], final: Mapping[str, Latency], baselines: Sequence[str]
-) -> tuple[PlanExecutable, bool, str]:
-    """Return what ships, whether it passes, and why.
-
-    A mix that is slower than a baseline gives way to the best plan of one toolchain, which is then
-    judged itself. So does one that is hardly faster than that plan: what the rounds of one comparison
-    cannot tell apart, luck has put in order.
-    """
-    named = {plan.name: plan for plan in plans}
-    by_speed = [named[name] for name in fastest_first({name: final[name] for name in named})]
-    chosen = by_speed[0]
-    single = next((plan for plan in by_speed if plan.single), None)
-    if single and not _gains(final[chosen.name], final[single.name]):
-        chosen = single
-    passed, reason = judge(chosen, final, baselines)
-    if passed or chosen.single or single is None:
-        return chosen, passed, reason
-    passed, verdict = judge(single, final, baselines)
-    return single, passed, f"the mix is {reason}; {single.single} alone ships instead: {verdict}"
-
-
-def _gains(faster: Latency, slower: Latency) -> bool:
-    """Tell whether one is faster by `LEAST_GAIN`, or surely by less."""
-    _, high = interval_of_ratio(faster.rounds, slower.rounds)
-    return ratio(faster, slower) <= 1 - LEAST_GAIN or high < 1
-
-
-def judge(
-    chosen: PlanExecutable, final: Mapping[str, Latency], baselines: Sequence[str]
-) -> tuple[bool, str]:
-    """Tell whether the chosen plan is slower than a baseline beyond noise, and put it into words."""
-    for name in baselines:
-        if final[name].reason:
-            continue
-        times = ratio(final[chosen.name], final[name])
-        low, _ = interval_of_ratio(final[chosen.name].rounds, final[name].rounds)
-        if times > 1 + NOISE and low > 1:
-            return False, f"{(times - 1) * 100:.1f} % slower than {name} on the original file"
-    alone = f"no mix is faster than {chosen.single} alone"
-    what = alone if chosen.single else "the mix is the fastest"
-    how = "within the tolerance of" if chosen.reduced else "equal to"
-    return True, f"outputs {how} the original model's; {what}"

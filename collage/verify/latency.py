@@ -308,6 +308,10 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
     return low, ordered[min(len(ordered) - 1, math.ceil(middle + spread))]
 
 
+def latency_of(rounds: Sequence[float]) -> Latency:
+    """Return the latency of a target whose slices had these medians, in the order of time."""
+    return Latency(statistics.median(rounds), *_interval(rounds), tuple(rounds))
+
+
 def _summary(rounds: list[list[float]]) -> Latency:
-    medians = tuple(statistics.median(samples) for samples in rounds)
-    return Latency(statistics.median(medians), *_interval(medians), medians)
+    return latency_of([statistics.median(samples) for samples in rounds])

@@ -14,8 +14,6 @@ import numpy as np
 if TYPE_CHECKING:
     import onnxruntime
 
-    from collage.frontend import Function, Model
-
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 """Entry of session options: where weights in other files lie for a model that is given as bytes."""
 
@@ -47,15 +45,6 @@ class Original:
             retyped_array(value, wide, bfloat16) if name in self._narrow else value
             for name, value in zip(wanted, found, strict=True)
         ]
-
-
-def original_outputs(
-    model: "Model", function: "Function", inputs: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Run the original file once and return its outputs by name."""
-    names = list(function.graph.outputs)
-    original = Original(model.path, model.float_types)
-    return dict(zip(names, original.run(names, inputs), strict=True))
 
 
 def _session(model: Path | str) -> "onnxruntime.InferenceSession":
@@ -95,9 +84,10 @@ def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozense
     import onnx
 
     from collage.frontend.half import retyped
+    from collage.frontend.load import read_proto
     from collage.frontend.versions import make_readable
 
-    bfloat16, loaded = onnx.TensorProto.BFLOAT16, onnx.load(model)
+    bfloat16, loaded = onnx.TensorProto.BFLOAT16, read_proto(Path(model))
     narrow = frozenset(
         one.name for one in loaded.graph.output if one.type.tensor_type.elem_type == bfloat16
     )

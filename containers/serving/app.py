@@ -1,42 +1,62 @@
 """The HTTP application: routes, limits, and which error has which status.
 
 400 what was sent is wrong, 404 another model, 408 a body that does not arrive, 413 a body that is too
-big, 503 no place (with Retry-After). Every error is `{"error": "..."}`, as the protocol says.
+big, 503 no place or no memory (with Retry-After), 504 a call that missed its deadline. Every error is
+`{"error": "..."}`, as the protocol says. A request has a place until its answer is made, and a
+reservation of memory until its client has the answer.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from collage.errors import InputError
 from collage.logs import log_context
-from containers.serving.engine import Engine, Overloaded
+from containers.serving.engine import Engine, Executable, TooSlow
+from containers.serving.memory import (
+    Memory,
+    Overloaded,
+    RequestCosts,
+    Reservation,
+    answering,
+    known_outputs,
+)
 from containers.serving.metrics import Metrics
 from containers.serving.protocol import (
     HEADER_LENGTH,
+    Answer,
+    json_length,
     model_metadata,
     parse_request,
     render_answer,
+    wanted_outputs,
 )
+from containers.serving.protocol import Request as InferenceRequest
+from containers.serving.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
-Handler = Callable[[Request], Awaitable[Response]]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`body_s` is how long a client may take to send `body_bytes`."""
+    """`body_s` is how long a client may take to send its body; `costs` what requests may need."""
 
-    body_bytes: int = 64 << 20
+    costs: RequestCosts
+    memory: Memory
     body_s: float = 30.0
 
 
@@ -49,20 +69,25 @@ class _Refused(Exception):
 class Server:
     """One model under one name."""
 
-    def __init__(self, name: str, version: str, engine: Engine, limits: Limits) -> None:
+    def __init__(
+        self, name: str, version: str, engine: Engine, limits: Limits, watchdog: Watchdog
+    ) -> None:
         self.name = name
         self.version = version
         self._engine = engine
         self._limits = limits
+        self._watchdog = watchdog
         self._metrics = Metrics(name, version)
+        # One thread: parsing holds the interpreter's lock anyway, and each thread keeps a heap.
+        self._pool = ThreadPoolExecutor(1, "protocol")
 
     def application(self) -> Starlette:
         """Make the application."""
         model = "/v2/models/{name}"
         routes = [
             Route("/v2", self._server),
-            Route("/v2/health/live", self._healthy),
-            Route("/v2/health/ready", self._healthy),
+            Route("/v2/health/live", self._live),
+            Route("/v2/health/ready", self._ready),
             Route("/metrics", self._show_metrics),
         ]
         for prefix in (model, model + "/versions/{version}"):
@@ -71,20 +96,45 @@ class Server:
                 Route(f"{prefix}/ready", self._model_ready),
                 Route(f"{prefix}/infer", self._infer, methods=["POST"]),
             ]
-        return Starlette(routes=routes, exception_handlers={HTTPException: _refusal})
+        return Starlette(
+            routes=routes, exception_handlers={HTTPException: _refusal}, lifespan=self._lifespan
+        )
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        watching = asyncio.create_task(self._watchdog.run())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
     async def _server(self, request: Request) -> Response:
         return JSONResponse(
             {"name": "collage", "version": self.version, "extensions": ["binary_tensor_data"]}
         )
 
-    async def _healthy(self, request: Request) -> Response:
-        """The socket opens only after the bundle was loaded and has computed its golden data."""
+    async def _live(self, request: Request) -> Response:
+        if self._watchdog.gave_up:
+            return JSONResponse({"error": self._engine.problem(), "live": False}, 503)
+        return JSONResponse({"live": True})
+
+    async def _ready(self, request: Request) -> Response:
+        """The socket opens only after the bundle has computed its golden data; then calls tell."""
+        if problem := self._engine.problem():
+            return JSONResponse({"error": problem, "ready": False}, 503)
         return JSONResponse({"live": True, "ready": True})
 
     async def _show_metrics(self, request: Request) -> Response:
-        places = self._engine.copies + self._engine.queue
-        text = self._metrics.text(self._engine.admitted, places)
+        memory = self._limits.memory
+        gauges = {
+            "under_way": self._engine.admitted,
+            "places": self._engine.copies + self._engine.queue,
+            "memory_reserved_bytes": memory.reserved_bytes,
+            "memory_bytes": memory.size_bytes,
+            "ready": int(not self._engine.problem()),
+        }
+        text = self._metrics.text(gauges)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _model(self, request: Request) -> Response:
@@ -93,6 +143,8 @@ class Server:
 
     async def _model_ready(self, request: Request) -> Response:
         self._check_name(request)
+        if problem := self._engine.problem():
+            return JSONResponse({"error": problem, "name": self.name, "ready": False}, 503)
         return JSONResponse({"name": self.name, "ready": True})
 
     async def _infer(self, request: Request) -> Response:
@@ -112,6 +164,8 @@ class Server:
                 return await self._compute(request)
         except Overloaded as error:
             return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
+        except TooSlow as error:
+            return JSONResponse({"error": str(error)}, 504)
         except InputError as error:
             return JSONResponse({"error": str(error)}, 400)
         except _Refused as error:
@@ -123,33 +177,79 @@ class Server:
             return JSONResponse({"error": "the model failed; the server's log says why"}, 500)
 
     async def _compute(self, request: Request) -> Response:
+        reservation = self._admit(request)
+        try:
+            asked = await self._parsed(request, reservation)
+            executable = await self._executable(request)
+            outputs = await self._engine.run(executable, asked.inputs)
+            self._reserve_answer(
+                reservation, asked, [(one.size, one.nbytes) for one in outputs.values()]
+            )
+            render = partial(render_answer, self.name, self.version, asked, outputs)
+            return _ReservedResponse(await self._in_pool(render), reservation)
+        except BaseException:
+            reservation.release()
+            raise
+
+    def _admit(self, request: Request) -> Reservation:
+        """Reserve what reading and parsing the body can cost."""
+        costs = self._limits.costs
+        size = int(request.headers.get("content-length", costs.body_bytes))
+        if size > costs.body_bytes:
+            raise self._too_big()
+        length = json_length(request.headers.get(HEADER_LENGTH), size)
+        return self._limits.memory.reserve(costs.reading(size, length))
+
+    async def _parsed(self, request: Request, reservation: Reservation) -> InferenceRequest:
         body = await self._body(request)
         length = request.headers.get(HEADER_LENGTH)
         signatures = self._engine.signatures
-        asked = await run_in_threadpool(parse_request, body, length, signatures)
-        outputs = await self._engine.run(asked.inputs)
-        answer = await run_in_threadpool(render_answer, self.name, self.version, asked, outputs)
-        if answer.header_length is None:
-            return Response(answer.body, media_type="application/json")
-        headers = {HEADER_LENGTH: str(answer.header_length)}
-        return Response(answer.body, 200, headers, "application/octet-stream")
+        parse = partial(parse_request, body, length, signatures, self._limits.costs.json)
+        asked = await self._in_pool(parse)
+        self._reserve_answer(reservation, asked, known_outputs(signatures, asked.inputs))
+        return asked
 
-    async def _body(self, request: Request) -> bytes:
-        limit = self._limits.body_bytes
-        too_big = _Refused(413, f"the body has more than {limit} bytes")
-        if int(request.headers.get("content-length", 0)) > limit:
-            raise too_big
-        chunks, size = [], 0
+    def _reserve_answer(
+        self, reservation: Reservation, asked: InferenceRequest, outputs: list[tuple[int, int]]
+    ) -> None:
+        """Keep what the inputs (in the body, where they are binary) and the answer need."""
+        binary = all(wanted_outputs(asked, {"": None}).values())
+        inputs = sum(value.nbytes for value in asked.inputs.values())
+        reservation.resize(2 * inputs + answering(outputs, binary=binary))
+
+    async def _executable(self, request: Request) -> Executable:
+        """Wait for an executable, as long as the client does."""
+        if (executable := self._engine.take_idle()) is not None:
+            return executable
+        waiting = asyncio.create_task(self._engine.take())
+        leaving = asyncio.create_task(_left(request))
+        try:
+            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            raise ClientDisconnect
+        finally:
+            leaving.cancel()
+            waiting.cancel()
+
+    async def _in_pool(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def _body(self, request: Request) -> bytearray:
+        body = bytearray()
         try:
             async with asyncio.timeout(self._limits.body_s):
                 async for chunk in request.stream():
-                    size += len(chunk)
-                    if size > limit:
-                        raise too_big
-                    chunks.append(chunk)
+                    if len(body) + len(chunk) > self._limits.costs.body_bytes:
+                        raise self._too_big()
+                    body += chunk
         except TimeoutError:
             raise _Refused(408, f"the body took more than {self._limits.body_s:g} s") from None
-        return b"".join(chunks)
+        return body
+
+    def _too_big(self) -> _Refused:
+        limit = self._limits.costs.body_bytes
+        return _Refused(413, f"the body has more than {limit} bytes, the most this model needs")
 
     def _check_name(self, request: Request) -> None:
         name = request.path_params["name"]
@@ -159,6 +259,37 @@ class Server:
                 404, f"there is no model {name!r} of version {version!r} here: this is "
                 f"{self.name!r} of version {self.version!r}"
             )  # fmt: skip
+
+
+class _ReservedResponse(Response):
+    """An answer whose memory is reserved until the client has taken it, or is cut off."""
+
+    def __init__(self, answer: Answer, reservation: Reservation) -> None:
+        headers = {} if answer.header_length is None else {HEADER_LENGTH: str(answer.header_length)}
+        kind = "application/octet-stream" if headers else "application/json"
+        super().__init__(answer.body, 200, headers, kind)
+        reservation.resize(2 * len(answer.body))  # here, and in the connection's buffer
+        self._reservation = reservation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send head and body, and an empty end, which the server takes once the body has gone out."""
+        head = {
+            "type": "http.response.start",
+            "status": self.status_code,
+            "headers": self.raw_headers,
+        }
+        try:
+            await send(head)
+            await send({"type": "http.response.body", "body": self.body, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._reservation.release()
+
+
+async def _left(request: Request) -> None:
+    """Return when the client has closed its connection; the body has been read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _refusal(request: Request, error: Exception) -> Response:

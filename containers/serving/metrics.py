@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -21,8 +22,8 @@ class Metrics:
         self._buckets[bisect_left(BOUNDS_S, seconds)] += 1
         self._sum_s += seconds
 
-    def text(self, under_way: int, places: int) -> str:
-        """Return the page."""
+    def text(self, gauges: Mapping[str, int]) -> str:
+        """Return the page; `gauges` are what the server is doing now."""
         name = "collage_serve_request_seconds"
         lines = ["# TYPE collage_serve_requests_total counter"]
         lines += [
@@ -36,7 +37,7 @@ class Metrics:
             lines.append(f'{name}_bucket{{{self._labels},le="{bound}"}} {total}')
         lines.append(f"{name}_sum{{{self._labels}}} {self._sum_s:.6f}")
         lines.append(f"{name}_count{{{self._labels}}} {total}")
-        for gauge, value in (("under_way", under_way), ("places", places)):
+        for gauge, value in gauges.items():
             lines.append(f"# TYPE collage_serve_{gauge} gauge")
             lines.append(f"collage_serve_{gauge}{{{self._labels}}} {value}")
         return "\n".join(lines) + "\n"

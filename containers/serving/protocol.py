@@ -2,30 +2,25 @@
 
 A request is JSON, or JSON followed by the raw little-endian bytes of the tensors that say
 `binary_data_size`, in order; the header `Inference-Header-Content-Length` tells where the JSON ends.
-Nothing a client sends is converted in silence: a fraction for an integer or a number that the type
-cannot hold is an error that names the tensor.
+Every part has one type, which is checked before the part is used; what is wrong is said by name.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from collage.errors import InputError
 from collage.runtime.manifest import Signature, Tensor
+from containers.serving.bounded_json import JsonLimits, parse_json
+from containers.serving.tensors import DATATYPES, checked_shape, from_bytes, from_json, shown
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-DATATYPES = {
-    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
-    "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16",
-    "FP32": "float32", "FP64": "float64",
-}  # fmt: skip
+MAX_ID = 1024
 _NAMES = {numpy_name: name for name, numpy_name in DATATYPES.items()}
-_TAKEN = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
-"""Kinds of JSON values that a kind of tensor takes."""
+Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -46,44 +41,48 @@ class Answer:
     header_length: int | None
 
 
+def json_length(header_length: str | None, body_bytes: int) -> int:
+    """Return how many bytes of a body are JSON. Raises InputError for no length within the body."""
+    if header_length is None:
+        return body_bytes
+    text = header_length.strip()
+    if not text.isascii() or not text.isdecimal() or len(text) > 15 or int(text) > body_bytes:
+        raise InputError(f"{HEADER_LENGTH}: {shown(text)} is no length within the body")
+    return int(text)
+
+
 def parse_request(
-    body: bytes, header_length: str | None, signatures: Sequence[Signature]
+    body: bytearray, header_length: str | None, signatures: Sequence[Signature], limits: JsonLimits
 ) -> Request:
     """Parse the body of an inference request. Raises InputError that says what is wrong."""
-    text, rest = _split(body, header_length)
-    try:
-        raw = json.loads(text)
-        parameters = raw.get("parameters", {})
-        entries = raw["inputs"]
-        inputs: dict[str, np.ndarray] = {}
-        for entry in entries:
-            name = entry["name"]
-            if name in inputs:
-                raise InputError(f"the input {name!r} is given twice")
-            inputs[name], rest = _tensor(entry, rest)
-        outputs = {
-            one["name"]: bool(one.get("parameters", {}).get("binary_data", _all(parameters)))
-            for one in raw.get("outputs", ())
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"the request is no inference request: {_said(error)}") from error
+    end = json_length(header_length, len(body))
+    raw = _of(dict, parse_json(body if end == len(body) else body[:end], limits), "the request")
+    binary = _flag(_parameters(raw, "the request"), "binary_data_output", False)
+    inputs, rest = _inputs(raw, memoryview(body)[end:], [one.name for one in signatures[0].inputs])
     if rest:
         raise InputError(f"{len(rest)} bytes follow the tensors that the request describes")
+    outputs = {}
+    for entry in _entries(raw, "outputs", optional=True):
+        name = _name(entry, "an output")
+        outputs[name] = _flag(_parameters(entry, f"output {shown(name)}"), "binary_data", binary)
     known = {tensor.name for one in signatures for tensor in one.outputs}
     if unknown := sorted(set(outputs) - known):
-        raise InputError(f"unknown output {unknown[0]!r}; there is {', '.join(sorted(known))}")
-    return Request(str(raw.get("id", "")), inputs, outputs, _all(parameters))
+        raise InputError(f"unknown output {shown(unknown[0])}; there is {', '.join(sorted(known))}")
+    identity = _of(str, raw.get("id", ""), "the id")
+    if len(identity) > MAX_ID:
+        raise InputError(f"the id has more than {MAX_ID} characters")
+    return Request(identity, inputs, outputs, binary)
 
 
 def render_answer(
     model: str, version: str, request: Request, outputs: Mapping[str, np.ndarray]
 ) -> Answer:
     """Return the body for the outputs that the request asked for. Raises InputError for NaN in JSON."""
-    wanted = request.outputs or dict.fromkeys(outputs, request.binary)
+    wanted = wanted_outputs(request, outputs)
     entries, chunks = [], []
     for name, binary in wanted.items():
         value = outputs[name]
-        entry: dict[str, Any] = {
+        entry: Object = {
             "name": name, "datatype": _NAMES[value.dtype.name], "shape": list(value.shape),
         }  # fmt: skip
         if binary:
@@ -92,14 +91,19 @@ def render_answer(
         else:
             entry["data"] = _json_data(name, value)
         entries.append(entry)
-    raw: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": entries}
+    raw: Object = {"model_name": model, "model_version": version, "outputs": entries}
     if request.id:
         raw["id"] = request.id
     text = json.dumps(raw, allow_nan=False).encode()
     return Answer(b"".join([text, *chunks]), len(text) if chunks else None)
 
 
-def model_metadata(model: str, version: str, signatures: Sequence[Signature]) -> dict[str, Any]:
+def wanted_outputs(request: Request, outputs: Mapping[str, object]) -> Mapping[str, bool]:
+    """Return the names that are asked for, and whether each in binary."""
+    return request.outputs or dict.fromkeys(outputs, request.binary)
+
+
+def model_metadata(model: str, version: str, signatures: Sequence[Signature]) -> Object:
     """Describe the model; a dimension in which its shape sets differ is -1."""
     sides = ([one.inputs for one in signatures], [one.outputs for one in signatures])
     inputs, outputs = ([_merged(same) for same in zip(*side, strict=True)] for side in sides)
@@ -109,64 +113,79 @@ def model_metadata(model: str, version: str, signatures: Sequence[Signature]) ->
     }  # fmt: skip
 
 
-def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
-    if header_length is None:
-        return body, b""
-    if not header_length.isdecimal() or int(header_length) > len(body):
-        raise InputError(f"{HEADER_LENGTH}: {header_length} is no length within the body")
-    return body[: int(header_length)], body[int(header_length) :]
+def _inputs(
+    raw: Object, rest: memoryview, known: Sequence[str]
+) -> tuple[dict[str, np.ndarray], memoryview]:
+    inputs: dict[str, np.ndarray] = {}
+    for entry in _entries(raw, "inputs"):
+        name = _name(entry, "an input")
+        if name in inputs:
+            raise InputError(f"the input {name!r} is given twice")
+        if name not in known:
+            raise InputError(f"unknown input {shown(name)}; expected {', '.join(known)}")
+        datatype = _of(str, _get(entry, "datatype", f"input {name!r}"), f"the datatype of {name!r}")
+        if datatype not in DATATYPES:
+            raise InputError(
+                f"input {name!r} has the datatype {shown(datatype)}; known: {', '.join(DATATYPES)}"
+            )
+        dtype = np.dtype(DATATYPES[datatype])
+        shape = checked_shape(name, _get(entry, "shape", f"input {name!r}"))
+        size = _parameters(entry, f"input {name!r}").get("binary_data_size")
+        if size is None:
+            data = _get(entry, "data", f"input {name!r}")
+            inputs[name] = from_json(name, data, dtype, shape)
+        else:
+            inputs[name] = from_bytes(name, rest, size, dtype, shape)
+            rest = rest[inputs[name].nbytes :]
+    return inputs, rest
 
 
-def _tensor(entry: dict[str, Any], rest: bytes) -> tuple[np.ndarray, bytes]:
-    name, shape = entry["name"], entry["shape"]
-    datatype = DATATYPES.get(entry["datatype"])
-    if datatype is None:
-        known = ", ".join(DATATYPES)
-        raise InputError(f"input {name!r} has the datatype {entry['datatype']!r}; known: {known}")
-    if not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise InputError(f"input {name!r}: the shape {shape} is no list of sizes")
-    size = entry.get("parameters", {}).get("binary_data_size")
-    if size is None:
-        return _from_json(name, entry["data"], np.dtype(datatype), tuple(shape)), rest
-    expected = prod(shape) * np.dtype(datatype).itemsize
-    if size != expected or size > len(rest):
+def _entries(raw: Object, key: str, optional: bool = False) -> list[Object]:
+    found = raw.get(key, []) if optional else _get(raw, key, "the request")
+    entries: list[object] = _of(list, found, repr(key))
+    return [_of(dict, entry, f"an entry of {key!r}") for entry in entries]
+
+
+def _name(entry: Object, what: str) -> str:
+    name: str = _of(str, _get(entry, "name", what), f"the name of {what}")
+    return name
+
+
+def _parameters(raw: Object, what: str) -> Object:
+    found: Object = _of(dict, raw.get("parameters", {}), f"'parameters' of {what}")
+    return found
+
+
+def _flag(parameters: Object, key: str, default: bool) -> bool:
+    return bool(_of(bool, parameters.get(key, default), repr(key)))
+
+
+def _get(raw: Object, key: str, what: str) -> object:
+    if key not in raw:
+        raise InputError(f"the request is no inference request: {what}: {key!r} is missing")
+    return raw[key]
+
+
+def _of(kind: type, value: object, what: str) -> Any:
+    if type(value) is not kind:
+        words = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
         raise InputError(
-            f"input {name!r}: {datatype}{shape} has {expected} bytes; binary_data_size says {size} and "
-            f"{len(rest)} bytes are left"
+            f"the request is no inference request: {what} is {shown(value)}, not {words[kind]}"
         )
-    flat = np.frombuffer(rest, np.dtype(datatype).newbyteorder("<"), prod(shape))
-    return flat.reshape(shape), rest[size:]
+    return value
 
 
-def _from_json(name: str, data: object, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    try:
-        given = np.asarray(data)
-    except ValueError:
-        raise InputError(f"input {name!r}: the data is no regular array") from None
-    if given.size != prod(shape):
-        raise InputError(
-            f"input {name!r}: the shape {list(shape)} has {prod(shape)} values, not {given.size}"
-        )
-    if given.size and given.dtype.kind not in _TAKEN[dtype.kind]:
-        raise InputError(f"input {name!r}: the data is not {dtype.name}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        made = given.astype(dtype)
-    held = np.isfinite(made).all() if dtype.kind == "f" else (made == given).all()
-    if not held:
-        raise InputError(f"input {name!r}: {dtype.name} cannot hold all of the data")
-    return made.reshape(shape)
-
-
-def _json_data(name: str, value: np.ndarray) -> list:
+def _json_data(name: str, value: np.ndarray) -> list[Any]:
     if value.dtype.kind == "f" and not np.isfinite(value).all():
         raise InputError(
             f"output {name!r} holds NaN or infinity, which JSON cannot say; ask for it with the "
             "parameter binary_data"
         )
-    return value.ravel().tolist()
+    found: list[Any] = value.ravel().tolist()
+    return found
 
 
-def _merged(same: Sequence[Tensor]) -> dict[str, Any]:
+def _merged(same: Sequence[Tensor]) -> Object:
     shapes = [tensor.shape for tensor in same]
     first = shapes[0]
     if first is None or any(one is None or len(one) != len(first) for one in shapes):
@@ -175,11 +194,3 @@ def _merged(same: Sequence[Tensor]) -> dict[str, Any]:
         columns = zip(*(one or () for one in shapes), strict=True)
         shape = [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in columns]
     return {"name": same[0].name, "datatype": _NAMES[same[0].dtype], "shape": shape}
-
-
-def _all(parameters: dict[str, Any]) -> bool:
-    return bool(parameters.get("binary_data_output", False))
-
-
-def _said(error: Exception) -> str:
-    return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)

@@ -1,11 +1,15 @@
 // Loads a bundle without Python, runs its first function, and prints latency and output checksums.
 //
-//   serve_bundle RUNTIME_FOLDER BUNDLE_FOLDER [INPUT.bin ...]
+//   serve_bundle [--key PUBLIC.pem]... RUNTIME_FOLDER BUNDLE_FOLDER [INPUT.bin ...]
 //
 // RUNTIME_FOLDER holds libtvm_runtime.so and libcollage_runtime.so (collage/runtime/lib). Vendor
 // libraries are named by the environment: COLLAGE_LIB_ONNXRUNTIME, COLLAGE_LIB_OPENVINO,
 // COLLAGE_LIB_ONEDNN. Each INPUT.bin holds one input's elements, in the order of the manifest;
 // without files, inputs are filled with a constant.
+//
+// With keys, one of them must have signed the bundle, which is verified before anything of it is parsed.
+// Then the manifest's fields, the processor and the versions of the libraries are checked, and the
+// executable is loaded from the very bytes whose digest was compared.
 #include <dlfcn.h>
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/map.h>
@@ -27,8 +31,11 @@
 #include <string>
 #include <vector>
 
+#include "folder.h"
+#include "manifest.h"
+#include "signature.h"
+
 namespace ffi = tvm::ffi;
-namespace json = tvm::ffi::json;
 
 namespace {
 
@@ -40,6 +47,7 @@ struct AlignedMemory {
   void AllocData(DLTensor* tensor) {
     std::size_t size = (ffi::GetDataSize(*tensor) + 63) / 64 * 64;
     tensor->data = std::aligned_alloc(64, std::max<std::size_t>(size, 64));
+    if (tensor->data == nullptr) throw std::bad_alloc();
   }
   void FreeData(DLTensor* tensor) { std::free(tensor->data); }
 };
@@ -54,19 +62,11 @@ void Open(const std::string& path) {
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) throw std::runtime_error(dlerror());
 }
 
-template <typename T>
-T Get(const json::Object& object, const char* key) {
-  return object.at(ffi::String(key)).cast<T>();
-}
-
-ffi::Tensor MakeInput(const json::Object& description, const std::string& file) {
-  std::vector<std::int64_t> shape;
-  for (const ffi::Any& extent : Get<json::Array>(description, "shape")) {
-    shape.push_back(extent.cast<std::int64_t>());
-  }
-  DLDataType dtype = ffi::StringToDLDataType(Get<ffi::String>(description, "dtype"));
+ffi::Tensor MakeInput(const TensorInfo& description, const std::string& file) {
+  DLDataType dtype = ffi::StringToDLDataType(description.dtype);
   ffi::Tensor tensor =
-      ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::Shape(shape), dtype, DLDevice{kDLCPU, 0});
+      ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::Shape(description.shape), dtype,
+                               DLDevice{kDLCPU, 0});
   std::size_t size = ffi::GetDataSize(*tensor.GetDLTensorPtr());
   if (!file.empty()) {
     std::string bytes = ReadFile(file);
@@ -98,30 +98,46 @@ void PrintOutput(const std::string& name, const ffi::Tensor& tensor) {
   std::printf("%-24s %10zu bytes  checksum %.6g\n", name.c_str(), size, sum);
 }
 
-void Serve(const std::string& runtime, const std::string& bundle, std::vector<std::string> files) {
-  json::Object manifest =
-      json::Parse(ffi::String(ReadFile(bundle + "/manifest.json"))).cast<json::Object>();
-  auto threads = Get<std::int64_t>(manifest, "threads");
+Manifest ReadManifest(const Folder& folder, const std::vector<std::string>& keys) {
+  if (!keys.empty()) return ParseManifest(VerifiedManifest(folder, keys));
+  std::cerr << "serve_bundle: nobody was asked who made the bundle: no --key\n";
+  return ParseManifest(folder.Read(kManifestName, kMaxManifest));
+}
+
+// What TVM's own loader does for a file, for an open descriptor. It stays open: the dynamic loader knows
+// libraries by their paths, and another file must not get this one.
+ffi::Module LoadLibrary(Descriptor file) {
+  static std::vector<Descriptor> open;
+  open.push_back(std::move(file));
+  std::string path = "/proc/self/fd/" + std::to_string(open.back().get());
+  return ffi::Function::GetGlobalRequired("ffi.Module.load_from_file.so")(path, "so")
+      .cast<ffi::Module>();
+}
+
+void Serve(const std::string& runtime, const std::string& bundle,
+           const std::vector<std::string>& keys, std::vector<std::string> files) {
+  Folder folder(bundle);
+  Manifest manifest = ReadManifest(folder, keys);
+  Descriptor executable = folder.OpenVerified(manifest.executable, manifest.digest);
+  setenv("ORT_DISABLE_TELEMETRY", "1", 1);  // before any library is opened
   setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
-  setenv("TVM_NUM_THREADS", std::to_string(threads).c_str(), 1);
+  setenv("TVM_NUM_THREADS", std::to_string(manifest.threads).c_str(), 1);
+  CheckMachine(manifest);
   Open(runtime + "/libtvm_runtime.so");
   Open(runtime + "/libcollage_runtime.so");
-  ffi::Function::GetGlobalRequired("collage.set_threads")(threads);
+  ffi::Function::GetGlobalRequired("collage.set_threads")(manifest.threads);
 
-  std::string executable = std::string(Get<ffi::String>(manifest, "executable"));
-  ffi::Module library = ffi::Module::LoadFromFile(bundle + "/" + executable);
+  ffi::Module library = LoadLibrary(std::move(executable));
   auto machine = library->GetFunction("vm_load_executable").value()().cast<ffi::Module>();
   machine->GetFunction("vm_initialization").value()(kCpu, 0, kPooledAllocator);
 
-  auto signature = Get<json::Array>(manifest, "functions")[0].cast<json::Object>();
-  auto inputs = Get<json::Array>(signature, "inputs");
-  files.resize(inputs.size());
+  files.resize(manifest.inputs.size());
   std::vector<ffi::Any> tensors;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    tensors.push_back(MakeInput(inputs[i].cast<json::Object>(), files[i]));
+    tensors.push_back(MakeInput(manifest.inputs[i], files[i]));
   }
   std::vector<ffi::AnyView> arguments(tensors.begin(), tensors.end());
-  ffi::Function function = machine->GetFunction(Get<ffi::String>(signature, "function")).value();
+  ffi::Function function = machine->GetFunction(manifest.function).value();
   ffi::Any result;
   std::vector<double> milliseconds;
   for (int call = 0; call < kCalls; ++call) {
@@ -132,11 +148,9 @@ void Serve(const std::string& runtime, const std::string& bundle, std::vector<st
   }
   std::nth_element(milliseconds.begin(), milliseconds.begin() + kCalls / 2, milliseconds.end());
   std::printf("%-24s %10.3f ms\n", "median latency", milliseconds[kCalls / 2]);
-  auto outputs = Get<json::Array>(signature, "outputs");
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    std::string name = Get<ffi::String>(outputs[i].cast<json::Object>(), "name");
-    bool single = outputs.size() == 1;
-    PrintOutput(name,
+  for (std::size_t i = 0; i < manifest.outputs.size(); ++i) {
+    bool single = manifest.outputs.size() == 1;
+    PrintOutput(manifest.outputs[i].name,
                 single ? result.cast<ffi::Tensor>() : result.cast<ffi::Array<ffi::Tensor>>()[i]);
   }
 }
@@ -144,12 +158,19 @@ void Serve(const std::string& runtime, const std::string& bundle, std::vector<st
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    std::cerr << "usage: serve_bundle RUNTIME_FOLDER BUNDLE_FOLDER [INPUT.bin ...]\n";
+  std::vector<std::string> words(argv + 1, argv + argc), keys;
+  while (words.size() > 1 && words[0] == "--key") {
+    keys.push_back(words[1]);
+    words.erase(words.begin(), words.begin() + 2);
+  }
+  if (words.size() < 2) {
+    std::cerr << "usage: serve_bundle [--key PUBLIC.pem]... RUNTIME_FOLDER BUNDLE_FOLDER "
+                 "[INPUT.bin ...]\n";
     return 2;
   }
   try {
-    Serve(argv[1], argv[2], std::vector<std::string>(argv + 3, argv + argc));
+    for (std::string& key : keys) key = ReadPublicKey(key);
+    Serve(words[0], words[1], keys, std::vector<std::string>(words.begin() + 2, words.end()));
   } catch (const std::exception& error) {
     std::cerr << "serve_bundle: " << error.what() << "\n";
     return 1;

@@ -284,7 +284,7 @@ def test_a_blob_that_does_not_fit_is_refused(tmp_path):
     nodes = function.graph.everything
     header, _ = unpack(BlockedBackend().compile(function, nodes, 1).blob)
     wrong = [[9, *shape[1:]] if i else [1, 17, 20, 20] for i, shape in enumerate(header["values"])]
-    with pytest.raises(ValueError, match="do not fit its header"):
+    with pytest.raises(ValueError, match="input and output differ in batch"):
         run(function, nodes, values=wrong)
     with pytest.raises(ValueError, match="a step ends too early"):
         run(function, nodes, steps=[step[:-1] for step in header["steps"]])

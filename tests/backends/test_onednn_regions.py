@@ -220,7 +220,9 @@ def test_memory_may_change_between_calls_and_a_wrong_shape_leaves_the_kernel_usa
     results = []
     for value in (floats(*IMAGE), np.zeros(IMAGE, "float32"), floats(*IMAGE)):
         out = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
-        with pytest.raises(RuntimeError, match="onednn kernel: tensor 0 must hold 3168 float32"):
+        with pytest.raises(
+            ValueError, match="onednn kernel: tensor 0 must hold 3168 numbers of float32"
+        ):
             call(tvm.runtime.tensor(np.zeros((1, 8), "float32")), out)
         with pytest.raises(ValueError, match="expected 2 tensors, got 1"):
             call(out)
@@ -251,7 +253,7 @@ def step(op="eltwise", **changes):
 
 WRONG = [
     (pack({}, []), "lacks 'values'"),
-    (program(step("fly")), r"unknown step 0 \(fly\)"),
+    (program(step("fly")), r"step 0 \(fly\): there is no such operator"),
     (program(step(algorithm="fly")), "no algorithm fly"),
     (program(step(**{"in": [7]})), "there is no value 7"),
     (program(), "output 0 is not made"),

@@ -14,8 +14,8 @@ def manifest(files):
         model_path="m.onnx", model_sha256="0", collage_version="0", environment_digest="0", seed=0
     )
     return Manifest(
-        functions=(), threads=1, cpu=Cpu(model="cpu", features=()), libraries={}, latency={},
-        gate_passed=True, gate_reason="", provenance=provenance, files=files,
+        functions=(), threads=1, cpu=Cpu(model="cpu", features=()), libraries={}, gate=(),
+        provenance=provenance, files=files,
     )  # fmt: skip
 
 

@@ -129,6 +129,15 @@ def test_own_writes_and_other_events_start_nothing(receiver, prefect, body, resu
     assert len(prefect.runs) == runs
 
 
+def test_strangers_see_nothing_but_the_webhook(receiver):
+    """Probes and metrics are on a port that the network policy opens for the cluster alone."""
+    for path in ("/metrics", "/healthz", "/readyz", "/"):
+        assert httpx.get(receiver.url + path).status_code == 404
+    for path in ("/metrics", "/healthz", "/readyz"):
+        assert httpx.get(receiver.status_url + path).status_code == 200
+    assert httpx.post(f"{receiver.status_url}/webhooks/mlflow").status_code == 404
+
+
 def unsigned(send):
     return {name: value for name, value in send.items() if "signature" not in name}
 
@@ -243,7 +252,7 @@ def test_killed_at_ten_random_moments_among_webhooks_it_keeps_what_it_promised(
 
 
 def metrics(receiver):
-    return httpx.get(f"{receiver.url}/metrics").text
+    return httpx.get(f"{receiver.status_url}/metrics").text
 
 
 def test_prefect_down_for_long_gives_up_and_counts(receive):

@@ -14,58 +14,16 @@ import pytest
 
 from collage.store import open_store
 from collage.store.bundles import publish_bundle
-from tests.ports import free_port
-
-INFER = "/v2/models/relu/infer"
-
-
-class Process:
-    def __init__(self, bundle, *options):
-        self.url = f"http://127.0.0.1:{(port := free_port())}"
-        self.port = port
-        begin = time.perf_counter()
-        command = [
-            sys.executable,
-            "-m",
-            "containers.serve",
-            "--bundle",
-            str(bundle),
-            "--name",
-            "relu",
-        ]
-        self.process = subprocess.Popen(
-            [*command, "--port", str(port), "--host", "127.0.0.1", *options],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        while True:
-            if self.process.poll() is not None:
-                raise AssertionError(self.process.stderr.read())
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.01)
-        self.started_s = time.perf_counter() - begin
-        self.client = httpx.Client(base_url=self.url, timeout=30)
-
-    def stop(self):
-        self.client.close()
-        self.process.send_signal(signal.SIGTERM)
-        said = self.process.communicate(timeout=30)[1]
-        return [json.loads(line) for line in said.splitlines()]
+from tests.runtime.conftest import gate_entry, write_manifest
+from tests.servers.model_server import INFER, ModelServer, head, request
 
 
 @pytest.fixture(scope="module")
 def server(bundle):
-    made = Process(bundle, "--max-body", "1MiB", "--threads", "2", "--body-timeout", "1s")
+    made = ModelServer(bundle, "--max-body", "1MiB", "--threads", "2", "--body-timeout", "1s")
     yield made
     made.stop()
     assert made.process.returncode == 0
-
-
-def request(x, **more):
-    entry = {"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.ravel().tolist()}
-    return {"inputs": [entry | more]}
 
 
 def binary(x, outputs):
@@ -126,7 +84,7 @@ def test_binary_tensors_both_ways(server, outputs):
 
 
 WRONG = [
-    ({"name": "z"}, "unknown input 'z'"),
+    ({"name": "z"}, "unknown input 'z'; expected x"),
     ({"shape": [4, 2]}, "no function of the bundle takes the shapes"),
     ({"shape": [1, 9]}, "9 values, not 8"),
     ({"shape": [-1, 8]}, "no list of sizes"),
@@ -170,7 +128,7 @@ def test_a_body_that_is_too_big_or_never_comes(server):
     chunks = (b" " * 65536 for _ in range(40))
     assert server.client.post(INFER, content=chunks).status_code == 413
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
-        slow.sendall(f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{{".encode())
+        slow.sendall(head(10) + b"{")
         assert b" 408 " in slow.recv(1000)
 
 
@@ -189,23 +147,22 @@ def test_concurrent_clients_each_get_their_own_answer(server):
 
 
 def test_metrics_count_what_was_answered(server):
-    def value(start):
-        lines = server.client.get("/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(start))
-
+    value = server.metric
     before = value("collage_serve_request_seconds_count")
     server.client.post(INFER, json=request(sample(1)))
     server.client.post(INFER, content=b"{")
     assert value("collage_serve_request_seconds_count") == before + 2
     assert value("collage_serve_under_way") == 0
     assert value("collage_serve_places") == 66
+    assert value("collage_serve_memory_bytes") == 256 << 20
+    assert value("collage_serve_memory_reserved_bytes") == 0
+    assert value("collage_serve_ready") == 1
 
 
 def open_request(server, body):
     """Send the head and all but the last byte: the request has its place and is not computed yet."""
     made = socket.create_connection(("127.0.0.1", server.port))
-    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    made.sendall(head + body[:-1])
+    made.sendall(head(len(body)) + body[:-1])
     return made
 
 
@@ -219,7 +176,7 @@ def read(connection):
 
 
 def test_a_full_queue_is_503_and_sigterm_answers_what_was_begun(bundle):
-    server = Process(bundle, "--queue", "1")
+    server = ModelServer(bundle, "--queue", "1")
     body = json.dumps(request(sample(1))).encode()
     open_ones = [open_request(server, body) for _ in range(2)]
     time.sleep(0.3)
@@ -251,9 +208,22 @@ def test_an_unfit_bundle_ends_with_its_exit_code(tmp_path):
     assert "manifest.json is missing" in json.loads(done.stderr.splitlines()[-1])["message"]
 
 
+def test_an_unproven_bundle_is_not_served(bundle, tmp_path):
+    for file in bundle.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    write_manifest(tmp_path, gate=[gate_entry("main"), gate_entry("main_1", "slower")])
+    done = subprocess.run(
+        [sys.executable, "-m", "containers.serve", "--bundle", str(tmp_path), "--name", "x"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 4
+    assert "main_1 is slower" in json.loads(done.stderr.splitlines()[-1])["message"]
+
+
 def test_a_bundle_from_a_store_by_its_alias(bundle, tmp_path):
     publish_bundle(open_store(tmp_path), bundle, ["relu/optimized"])
-    server = Process(tmp_path, "--alias", "relu/optimized")
+    server = ModelServer(tmp_path, "--alias", "relu/optimized")
     assert server.client.post(INFER, json=request(sample(1))).status_code == 200
     server.stop()
     assert server.process.returncode == 0

@@ -57,12 +57,15 @@ class Played:
     environment: Values = {"cpu": 2}
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
-        ports = {name: str(free_port()) for name in ("worker", "receiver")}
+        ports = {name: str(free_port()) for name in ("worker", "receiver", "status")}
         self.worker = {
             "extraEnv": [{"name": "PREFECT_WORKER_WEBSERVER_PORT", "value": ports["worker"]}]
         }
         self.receiver = {
-            "extraEnv": [{"name": "COLLAGE_RECEIVER__PORT", "value": ports["receiver"]}]
+            "extraEnv": [
+                {"name": "COLLAGE_RECEIVER__PORT", "value": ports["receiver"]},
+                {"name": "COLLAGE_RECEIVER__STATUS_PORT", "value": ports["status"]},
+            ]
         }
         self.serve_port = free_port()
         self._receiver_url = f"http://127.0.0.1:{ports['receiver']}"

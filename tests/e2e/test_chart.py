@@ -111,7 +111,7 @@ def hook(plane, place, namespace, mlflow_site, release, tmp_path):  # noqa: F811
     user = MlflowUser(mlflow_site, tmp_path)
     url = place.receiver_url(namespace, f"{RELEASE}-receiver")
     try:
-        wait_for(lambda: answers(f"{url}/readyz"), 60)
+        wait_for(lambda: answers(f"{url}/webhooks/mlflow"), 60)
     except AssertionError:
         print(*pod_logs(plane, namespace).values(), sep="\n\n")
         raise
@@ -124,8 +124,9 @@ def hook(plane, place, namespace, mlflow_site, release, tmp_path):  # noqa: F811
 
 
 def answers(url):
+    """Whether the receiver is there: it takes deliveries, and nothing that is read."""
     with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(url, timeout=2).status_code == 200
+        return httpx.get(url, timeout=2).status_code == 405
     return False
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from collage.cli_base import size
 from collage.store.open import parse_s3
 from containers.serve import _parser
 
@@ -30,6 +31,8 @@ def test_the_command_is_one_that_the_server_takes(spec):
     if parsed.alias:
         assert parse_s3(parsed.bundle).bucket == "models"
         assert spec["terminationGracePeriodSeconds"] > parsed.stop_timeout
+    limit = size(container["resources"]["limits"]["memory"] + "B")
+    assert limit - parsed.memory - (128 << 20) >= 1 << 30, "a GiB is left for the model"
     for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["path"].startswith("/v2/health/")
 
@@ -45,6 +48,8 @@ def test_pods_are_restricted_and_have_cores_of_their_own(spec):
     assert context["capabilities"] == {"drop": ["ALL"]}
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["resources"]["requests"] == container["resources"]["limits"]
+    (volume,) = spec["volumes"]
+    assert volume["emptyDir"]["sizeLimit"]
     kept = ("containers", "volumes", "terminationGracePeriodSeconds")
     pod = {
         "apiVersion": "v1",

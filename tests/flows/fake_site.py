@@ -4,7 +4,7 @@ import json
 import threading
 
 from collage.cost import Environment
-from collage.pipeline.request import CompileResult, NodeFacts, PlanFacts, SearchFacts
+from collage.pipeline.request import CompileResult, FunctionFacts, NodeFacts, PlanFacts, SearchFacts
 from collage.store import open_store
 from collage.store.blobs import digest_of
 from collage.store.bundles import MANIFEST, BundleSigning, publish_bundle
@@ -19,7 +19,6 @@ class FakeSite:
         self.store, self.folder, self.names = store, folder, functions
         self.errors = {}
         self.driver = {}
-        self.passed = {}
         self.signs = True
         self.calls = []
         self.requests = []
@@ -63,11 +62,12 @@ class FakeSite:
         bundle = publish_bundle(
             open_store(self.store), made, signing=by if self.signs else None
         ).digest
-        passed = self.passed.get(request.environment, True)
+        times = {"collage": latency_s, "onnxruntime": 1.25 * latency_s, "openvino": None}
+        function = FunctionFacts(
+            function="main", verdict="not slower", predicted_s=1e-3, latency_s=times
+        )
         return CompileResult(
-            bundle=bundle, report=digest_of(b"report"), passed=passed,
-            reason="" if passed else "slower than onnxruntime", speedup=1.25, predicted_s=1e-3,
-            latency_s={"collage": latency_s, "onnxruntime": 1.25 * latency_s, "openvino": None},
+            bundle=bundle, report=digest_of(b"report"), reason="", speedup=1.25, functions=(function,),
             plan=("2 nodes on one",), measured=0, cached=2, invalid=0, seconds={"verify": 1.0},
         )  # fmt: skip
 
@@ -91,15 +91,23 @@ def registered(settings, model, name="small", version="1"):
     return registry
 
 
+def gate_entry(latency_s, verdict="not slower", function="main"):
+    """Build what a manifest says of one function."""
+    return {
+        "function": function, "original": "", "latency": {"collage": {"seconds": latency_s}}, "ratios": {},
+        "verdict": verdict, "reason": "", "deterministic": True,
+    }  # fmt: skip
+
+
 def _bundle(folder, latency_s):
     folder.mkdir(parents=True)
     files = {"model.so": b"code", "report.html": b"report"}
     for name, data in files.items():
         (folder / name).write_bytes(data)
     manifest = {
-        "schema_version": 1, "executable": "model.so", "functions": [], "threads": 1,
+        "schema_version": 2, "executable": "model.so", "functions": [], "threads": 1,
         "cpu": {"model": "cpu", "features": []}, "libraries": {},
-        "latency": {"collage": {"seconds": latency_s}}, "gate_passed": True, "gate_reason": "",
+        "gate": [gate_entry(latency_s)],
         "provenance": {
             "model_path": "model.onnx", "model_sha256": "0" * 64, "collage_version": "0",
             "environment_digest": "fake", "seed": 0,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collage.errors import GateError, MeasureError, ModelError, StoreError
+from collage.errors import GateError, MeasureError, ModelError, StoreError, UnprovenError
 from collage.registry import VersionStatus
 from collage.runtime.signature import trusted_keys
 from collage.store import open_store
@@ -120,7 +120,7 @@ def test_an_environment_that_fails_leaves_the_others_alone(site, registry, setti
 
 
 def test_a_gate_that_does_not_pass_moves_no_alias(site, registry, settings):
-    site.passed["a"] = False
+    site.errors["a", "finish"] = [UnprovenError("main is 3.0 % slower than onnxruntime")]
     state = optimize("small", "1")
     assert state.is_completed()
     assert tags(registry).status == "not-faster"
@@ -259,7 +259,7 @@ def test_events_tell_what_was_published_and_rejected(site, registry, monkeypatch
         "flows.records.emit_event",
         lambda event, resource, payload: told.append((event, resource["prefect.resource.id"])),
     )
-    site.passed["b"] = False
+    site.errors["b", "finish"] = [UnprovenError("main is 3.0 % slower than onnxruntime")]
     optimize("small", "1")
     resource = "collage.model.small"
     assert sorted(told) == sorted([

@@ -4,8 +4,15 @@ import pytest
 
 pytest.importorskip("prefect")
 
-from collage.errors import DamagedError, GateError, ModelError, RegistryError, StoreError
-from collage.pipeline.request import CompileResult
+from collage.errors import (
+    DamagedError,
+    GateError,
+    ModelError,
+    RegistryError,
+    StoreError,
+    UnprovenError,
+)
+from collage.pipeline.request import CompileResult, FunctionFacts
 from collage.store.base import check_key
 from flows.names import artifact_key, slug, version_alias
 from flows.outcome import (
@@ -70,6 +77,7 @@ def test_tags_of_one_and_of_several_environments():
         (DamagedError("wrong bytes"), False, False),
         (ModelError("not ONNX"), False, True),
         (GateError("other numbers"), False, True),
+        (UnprovenError("on a busy machine"), False, True),
         (ValueError("a bug"), False, False),
     ],
 )
@@ -78,10 +86,18 @@ def test_who_is_at_fault(error, again, rejected):
     assert failed("a", error).rejected == rejected
 
 
+FUNCTIONS = tuple(
+    FunctionFacts(
+        function=name, verdict="not slower", predicted_s=None,
+        latency_s={"collage": 2e-3, "openvino": 3e-3, "onnx|runtime": None},
+    )
+    for name in ("main", "main_1")
+)  # fmt: skip
+
+
 def test_the_summary_shows_verdict_and_latencies():
     result = CompileResult(
-        bundle="b", report="r", passed=True, reason="", speedup=1.5, predicted_s=None,
-        latency_s={"collage": 2e-3, "openvino": 3e-3, "onnx|runtime": None}, plan=(), measured=3,
+        bundle="b", report="r", reason="", speedup=1.5, functions=FUNCTIONS[:1], plan=(), measured=3,
         cached=4, invalid=1, seconds={"verify": 2.0},
     )  # fmt: skip
     text = summary_markdown("m", "1", outcome(bundle="b1", alias="m/1/a", result=result))
@@ -90,3 +106,8 @@ def test_the_summary_shows_verdict_and_latencies():
     assert "| onnx\\|runtime | – | – |" in text
     assert "collage fetch STORE m/1/a" in text
     assert not any(line.startswith(" ") for line in text.splitlines())
+    both = result.model_copy(update={"functions": FUNCTIONS})
+    text = summary_markdown("m", "1", outcome(bundle="b1", alias="m/1/a", result=both))
+    assert "### main: not slower" in text
+    assert "### main_1: not slower" in text
+    assert text.count("| openvino | 3.00 ms | 1.50x |") == 2

@@ -50,6 +50,7 @@ def store(tmp_path_factory):
 
 def compiled(model, store, tmp_path, **more):
     options = {"threads": 1, "verify_s": 0.5, "refine_s": 0.0, "measure_budget_s": 20}
+    options |= {"fallback": False, "allow_slower": True}
     options |= {"backends": ("onnxruntime", "openvino", "onednn"), "cache_dir": store}
     return collage.compile(model, Options(**options | more), output=tmp_path / "bundle")
 

@@ -16,6 +16,7 @@ from collage.search.shortest_path import find_plan, valid_space
 from collage.search.worth import NamedPlan
 from collage.verify import KernelProfile, Latency
 from collage.verify.gate import Decision, PlanExecutable, Standings
+from collage.verify.verdict import Verdict
 from tests.search.oracle import chain
 from tests.search.test_reduced import ERRORS, problem_and_costs
 
@@ -159,7 +160,8 @@ def decided(chosen, latencies):
     """Return what came of a last comparison of plans that took these seconds."""
     found = {name: Latency(seconds) for name, seconds in latencies.items()}
     plan = PlanExecutable(chosen, Path(chosen), 0.0)
-    return Decision(plan, found[chosen], {}, found, {}, True, "", finalists=tuple(found))
+    passed = Verdict.NOT_SLOWER
+    return Decision(plan, found[chosen], {}, found, {}, passed, "", finalists=tuple(found))
 
 
 def test_predictions_are_told_at_the_pace_of_the_last_comparison(two_toolchains):

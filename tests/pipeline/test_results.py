@@ -8,8 +8,8 @@ import pytest
 
 from collage.bundle.manifest import Manifest
 from collage.cost import Environment
-from collage.errors import BundleError
-from collage.pipeline.request import CompileRequest, CompileResult, NodeFacts
+from collage.errors import BundleError, UnprovenError
+from collage.pipeline.request import CompileRequest, CompileResult, FunctionFacts, NodeFacts
 from collage.pipeline.results import claim_result, is_better, node_digest, promote, read_result
 from collage.store import open_store
 from collage.store.aliases import AliasSigning, move_alias, read_alias, read_record
@@ -18,8 +18,10 @@ from collage.store.blobs import digest_of
 from collage.store.bundles import BundleSigning, fetch_bundle, publish_bundle
 from collage.store.seen import Verification
 from collage.store.statement import SignedModel
+from tests.flows.fake_site import gate_entry
 from tests.support.keys import make_key
 
+OUTPUT = {"name": "y", "shape": [1], "dtype": "float32"}
 REQUEST = CompileRequest(name="m", model="0" * 64)
 
 
@@ -28,20 +30,28 @@ def facts(driver="", **backends):
     return NodeFacts(environment=environment, cache_bytes=1, backends=backends)
 
 
-def result(bundle="0" * 64, seconds=1e-3, passed=True):
+def result(bundle="0" * 64, seconds=1e-3, more_s=None):
+    times = {"main": seconds} | ({} if more_s is None else {"main_1": more_s})
+    functions = tuple(
+        FunctionFacts(
+            function=name, verdict="not slower", predicted_s=None, latency_s={"collage": one}
+        )
+        for name, one in times.items()
+    )
     return CompileResult(
-        bundle=bundle, report="", passed=passed, reason="" if passed else "slower", speedup=1.1,
-        predicted_s=None, latency_s={"collage": seconds}, plan=(), measured=0, cached=0, invalid=0,
-        seconds={},
+        bundle=bundle, report="", reason="", speedup=1.1, functions=functions, plan=(), measured=0,
+        cached=0, invalid=0, seconds={},
     )  # fmt: skip
 
 
-def manifest(seconds=1e-3, node=None, files=None, **toolchains):
+def manifest(seconds=1e-3, node=None, files=None, verdict="not slower", more_s=None, **toolchains):
+    times = {"main": seconds} | ({} if more_s is None else {"main_1": more_s})
     return {
-        "schema_version": 1, "executable": "model.so", "functions": [], "threads": 1,
+        "schema_version": 2, "executable": "model.so", "threads": 1,
+        "functions": [{"function": name, "inputs": [], "outputs": [OUTPUT]} for name in times],
         "cpu": {"model": "cpu", "features": []},
         "libraries": {},
-        "latency": {"collage": {"seconds": seconds}}, "gate_passed": True, "gate_reason": "",
+        "gate": [gate_entry(one, verdict, name) for name, one in times.items()],
         "provenance": {
             "model_path": "m", "model_sha256": "", "collage_version": "", "seed": 0,
             "environment_digest": (node or facts()).environment.digest, "toolchains": toolchains,
@@ -57,12 +67,14 @@ def store(tmp_path):
 
 @pytest.fixture
 def publish(store, tmp_path):
-    def make(seconds=1e-3, signing=None):
+    def make(seconds=1e-3, verdict="not slower", signing=None):
         folder = tmp_path / f"bundle-{seconds}"
         folder.mkdir()
         (folder / "model.so").write_bytes(b"code")
         files = {"model.so": digest_of(b"code")}
-        (folder / "manifest.json").write_text(json.dumps(manifest(seconds, files=files)))
+        (folder / "manifest.json").write_text(
+            json.dumps(manifest(seconds, files=files, verdict=verdict))
+        )
         return publish_bundle(store, folder, signing=signing).digest
 
     return make
@@ -117,12 +129,13 @@ def test_node_digests_differ_where_a_plan_may():
     ("made", "standing", "node", "better", "why"),
     [
         (result(), None, facts(), True, "first"),
-        (result(passed=False), None, facts(), False, "slower"),
-        (result(passed=False), manifest(9.0), facts(), False, "slower"),
         (result(seconds=0.9e-3), manifest(1e-3), facts(), True, "1.11x"),
         (result(seconds=0.995e-3), manifest(1e-3), facts(), False, "as fast"),
         (result(seconds=2e-3), manifest(1e-3), facts(), False, "0.50x"),
         (result(seconds=2e-3), manifest(1e-3), facts("new driver"), True, "another environment"),
+        (result(seconds=2e-3, more_s=1e-3), manifest(1e-3), facts(), True, "other functions"),
+        (result(seconds=1e-3, more_s=1e-3), manifest(1e-3, more_s=2e-3), facts(), True, "1.41x"),
+        (result(seconds=1e-3, more_s=2e-3), manifest(2e-3, more_s=1e-3), facts(), False, "as fast"),
         (
             result(seconds=2e-3),
             manifest(a="a x=1"),
@@ -138,6 +151,17 @@ def test_what_is_better(made, standing, node, better, why):
     found = is_better(node, made, Manifest.model_validate(standing) if standing else None)
     assert found[0] == better
     assert why in found[1]
+
+
+def test_nothing_stands_for_what_is_not_proven(store, publish, monkeypatch):
+    standing = result(publish(2e-3), 2e-3)
+    promote(store, "m/1/a", facts(), standing)
+    monkeypatch.setattr("collage.store.bundles.refuse_unproven", lambda *_: None)
+    faster = result(publish(1e-3, "slower"), 1e-3)
+    monkeypatch.undo()
+    with pytest.raises(UnprovenError, match="main is slower"):
+        promote(store, "m/1/a", facts(), faster)
+    assert read_alias(store, "m/1/a").bundle == standing.bundle
 
 
 def test_an_alias_moves_to_what_is_better_and_no_further(store, publish):
@@ -186,7 +210,7 @@ def test_a_signed_bundle_of_another_request_is_not_promoted(store, publish, tmp_
 def test_an_unsigned_standing_alias_counts_as_none(store, publish, tmp_path):
     by = AliasSigning.by(make_key(tmp_path).signer)
     signing = BundleSigning(by, SignedModel("m"))
-    faster, slower = publish(1e-3), publish(2e-3, signing)
+    faster, slower = publish(1e-3), publish(2e-3, signing=signing)
     move_alias(store, "m/1/a", BlobDigest(faster))
     assert promote(store, "m/1/a", facts(), result(slower, 2e-3), signing).moved
     assert read_record(store, "m/1/a", by.keys).bundle == slower

@@ -130,7 +130,64 @@ def test_what_is_no_report_is_refused(bundle, tmp_path):
     with pytest.raises(BundleError, match="damaged"):
         read_report(bundle)
     (bundle / "report.json").write_text(
-        text.replace('"schema_version":1', '"schema_version":99', 1)
+        text.replace('"schema_version":2', '"schema_version":99', 1)
     )
     with pytest.raises(BundleError, match="schema 99"):
         read_report(bundle)
+
+
+def _edited(bundle, change):
+    """Change the first function of the bundle's report."""
+    document = json.loads((bundle / "report.json").read_text())
+    change(document["functions"][0])
+    (bundle / "report.json").write_text(json.dumps(document))
+
+
+DAMAGES = {
+    "regions": lambda one: one["regions"][0].update(nodes=[]),
+    "nodes": lambda one: one["nodes"][0].update(inputs=[10**6]),
+}
+
+
+@pytest.mark.parametrize("field", DAMAGES)
+def test_numbers_of_no_node_are_refused(bundle, field):
+    _edited(bundle, DAMAGES[field])
+    with pytest.raises(BundleError, match=f"the {field} of function"):
+        read_report(bundle)
+
+
+def test_two_nodes_of_one_number_are_refused(bundle):
+    _edited(bundle, lambda one: one["nodes"][1].update(index=0))
+    with pytest.raises(BundleError, match="the nodes of function"):
+        read_report(bundle)
+
+
+DOCUMENTS = [b"", b"[]", b"\xff", b"[" * 100_000, b'{"schema_version": ' + b"9" * 5000 + b"}"]
+
+
+@pytest.mark.parametrize("command", ["explain", "diff", "report"])
+@pytest.mark.parametrize("data", DOCUMENTS)
+def test_a_garbled_document_ends_with_exit_code_5(bundle, capsys, command, data):
+    (bundle / "report.html").write_text("")
+    for name in ("report.json", "summary.json"):
+        (bundle / name).write_bytes(data)
+    others = [str(bundle)] if command == "diff" else []
+    assert main([command, str(bundle), *others, "--json"]) == 5
+    assert "is damaged, or of another version (" in "".join(capsys.readouterr())
+
+
+def test_a_report_without_its_summary_is_refused(bundle, capsys):
+    (bundle / "report.html").write_text("")
+    assert main(["report", str(bundle), "--json"]) == 2
+    assert "holds no summary.json" in "".join(capsys.readouterr())
+
+
+def test_a_node_that_no_region_has_is_explained_as_such(bundle):
+    _edited(bundle, lambda one: one.update(regions=one["regions"][1:]))
+    with pytest.raises(OptionError, match="no region of the plan has this node"):
+        explain_node(read_report(bundle), "0")
+
+
+def test_digits_that_are_no_number_name_no_node():
+    with pytest.raises(OptionError, match="no such node"):
+        explain_node(sample_report(blocks=2), "\N{SUPERSCRIPT TWO}")

@@ -8,14 +8,14 @@ from rich.console import Console
 
 from collage.backends.base import Availability
 from collage.report.data import CandidateCounts, Summary
+from collage.report.html import render_html
 from collage.report.terminal import Progress, format_summary, print_backends
-from tests.report.sample import sample_report
+from collage.verify.verdict import Verdict
+from tests.report.sample import function_summary, sample_report
 
 KEYS = {
-    "": ["model_sha256", "backends", "threads", "latency", "speedup_over_best", "predicted_s", "plan",
-         "candidates", "seconds", "gate", "bundle", "tuning", "notes", "precision",
-         "alone_s", "pace"],
-    "latency": ["collage_s", "baselines", "baseline_reasons"],
+    "": ["model_sha256", "backends", "threads", "functions", "speedup_over_best", "plan",
+         "candidates", "seconds", "gate", "bundle", "tuning", "notes", "precision"],
     "candidates": ["enumerated", "unique", "measured", "cached", "invalid"],
     "seconds": ["import", "enumerate", "measure", "search", "tune", "assemble", "verify"],
     "gate": ["passed", "reason"],
@@ -38,7 +38,14 @@ def test_the_keys_of_the_json_document(part):
     assert list(document["plan"][0]) == [
         "function", "nodes", "ops", "backend", "label", "cost_s", "precision", "error"
     ]  # fmt: skip
-    assert document["latency"]["baselines"]["openvino"] is None
+    (function,) = document["functions"]
+    assert list(function) == [
+        "function", "latency", "speedup_over_best", "predicted_s", "alone_s", "pace", "verdict", "reason",
+        "ratios", "original", "deterministic",
+    ]  # fmt: skip
+    assert list(function["latency"]) == ["collage_s", "baselines", "baseline_reasons"]
+    assert function["latency"]["baselines"]["openvino"] is None
+    assert function["ratios"]["onnxruntime"] == {"ratio": 0.79, "low": 0.78, "high": 0.8}
 
 
 def test_the_json_document_is_one_line_and_reads_back():
@@ -103,13 +110,15 @@ def test_the_summary_is_aligned():
     latency = summary.latency.model_copy(
         update={"collage_s": 0.0123, "baselines": {"openvino": None, "onnxruntime": 0.0161}}
     )
+    (function,) = summary.functions
+    function = function.model_copy(update={"latency": latency, "speedup_over_best": 1.31})
     counts = CandidateCounts(enumerated=9, unique=8, measured=7, cached=1, invalid=0)
     plan = (*sample_report(blocks=1).summary.plan,)
     plan = tuple(
         region.model_copy(update={"cost_s": cost_s})
         for region, cost_s in zip(plan, (0.008, 0.003, 0.001), strict=True)
     )
-    update = {"latency": latency, "candidates": counts, "plan": plan, "speedup_over_best": 1.31}
+    update = {"functions": (function,), "candidates": counts, "plan": plan}
     assert format_summary(summary.model_copy(update=update)) == GOLDEN
 
 
@@ -129,11 +138,32 @@ candidates  9 found, 8 different, 7 measured, 1 cached, 0 invalid
 bundle      ch_PP-OCRv4_det.collage"""
 
 
+def several_functions():
+    summary = sample_report().summary
+    (first,) = summary.functions
+    second = function_summary("main_1", 4e-3).model_copy(update={"verdict": Verdict.UNPROVEN})
+    return summary.model_copy(update={"functions": (first, second)})
+
+
+def test_every_function_has_its_latencies_and_its_verdict():
+    lines = format_summary(several_functions()).splitlines()
+    assert [line for line in lines if line.startswith("latency of ")] == [
+        "latency of main   median", "latency of main_1   median"
+    ]  # fmt: skip
+    assert "            main: not slower" in lines
+    assert "            main_1: unproven" in lines
+    page = render_html(sample_report().model_copy(update={"summary": several_functions()}))
+    assert "The gate: unproven." in page
+    assert page.count("0.790× (0.780 to 0.800)") == 2
+
+
 @pytest.mark.parametrize(
     ("pace", "said"), [(1.0, ""), (1.02, ""), (1.18, "18% longer"), (0.9, "10% less")]
 )
 def test_a_machine_that_changed_its_pace_is_mentioned(pace, said):
-    lines = format_summary(sample_report().summary.model_copy(update={"pace": pace})).splitlines()
+    summary = sample_report().summary
+    functions = tuple(one.model_copy(update={"pace": pace}) for one in summary.functions)
+    lines = format_summary(summary.model_copy(update={"functions": functions})).splitlines()
     found = [line for line in lines if line.startswith("pace ")]
     assert bool(found) == bool(said)
     assert not said or f" the plan most like this one took {said} in the last" in found[0]

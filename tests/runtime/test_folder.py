@@ -89,6 +89,14 @@ def test_an_exchanged_file_gives_what_was_verified(bundles, after_verifying):
     assert added(load(first)) == 1
 
 
+def test_a_copy_is_of_what_was_verified(bundles):
+    loaded = load(bundles[0])
+    exchange(*bundles)
+    copy = loaded.copy()
+    assert added(copy) == added(loaded) == 1
+    copy.check()
+
+
 def test_a_removed_folder_keeps_its_golden_data(bundles):
     loaded = load(bundles[0])
     for file in bundles[0].iterdir():

@@ -10,7 +10,7 @@ import pytest
 import tvm_ffi
 from onnx import helper, numpy_helper
 
-from collage.runtime.blob import pack
+from collage.runtime.blob import Header, pack
 from collage.runtime.plugin import load_plugin
 from tests.runtime import executables
 
@@ -136,6 +136,9 @@ def test_an_allocating_kernel_says_what_it_cannot_take_or_return():
         _allocating([helper.make_node("SplitToSequence", ["x"], ["y"])])(x)
 
 
+VECTOR = {"dtype": "float32", "shape": [4]}
+SIDES: Header = {"inputs": 1, "arguments": [VECTOR, VECTOR]}
+"""What a shared library with one input and one output says of them."""
 NOT_ONNX = pack({}, [np.zeros(8, "uint8")])
 WRONG = [
     ("onnxruntime", b"nonsense", "not a kernel blob"),
@@ -143,8 +146,8 @@ WRONG = [
     ("onnxruntime", pack({}, []), "no ONNX model"),
     ("onnxruntime", NOT_ONNX, "onnxruntime"),
     ("openvino", NOT_ONNX, "openvino"),
-    ("shared_library", pack({"inputs": 1}, [np.zeros(8, "uint8")]), "cannot be loaded"),
-    ("shared_library", pack({}, [np.zeros(8, "uint8")]), "'inputs'"),
+    ("shared_library", pack(SIDES, [np.zeros(8, "uint8")]), "cannot be loaded"),
+    ("shared_library", pack({}, [np.zeros(8, "uint8")]), "'arguments'"),
     ("nonesuch", NOT_ONNX, "no kernel of kind 'nonesuch'"),
 ]
 
@@ -197,15 +200,15 @@ def test_shared_library_kernels_with_constants_and_libraries(tmp_path):
     factor = _compile(tmp_path, "factor", "int helper_factor(void) { return 3; }")
     x, y = np.arange(4, dtype="float32"), np.zeros(4, "float32")
     for weight, factor_name, scale in ((2, None, 1), (5, None, 1), (2, "factor", 3)):
-        header = {"inputs": 1, "libraries": [factor_name] if factor_name else []}
+        header = {**SIDES, "libraries": [factor_name] if factor_name else []}
         tvm_ffi.get_global_func("collage.set_library")("factor", str(factor))
         blob = pack(header, [image, np.full(4, weight, "float32")])
         executables.call_kernel("shared_library", blob, [x], [y])
         np.testing.assert_array_equal(y, x * weight * scale)
-    failing = pack({"inputs": 1}, [image, np.full(4, -1, "float32")])
+    failing = pack(SIDES, [image, np.full(4, -1, "float32")])
     with pytest.raises(RuntimeError, match="returned 1"):
         executables.call_kernel("shared_library", failing, [x], [y])
-    missing = pack({"inputs": 1, "libraries": ["absent"]}, [image])
+    missing = pack({**SIDES, "libraries": ["absent"]}, [image])
     with pytest.raises(RuntimeError, match="COLLAGE_LIB_ABSENT"):
         executables.call_kernel("shared_library", missing, [x], [y])
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import collage
-from collage.errors import BundleError, InputError
+from collage.errors import BundleError, InputError, UnprovenError
 from collage.runtime.loader import load
-from tests.runtime.conftest import SHAPES, write_manifest
+from collage.runtime.manifest import read_manifest, refuse_unproven
+from tests.runtime.conftest import SHAPES, gate_entry, tensor, write_manifest
 
 
 def test_shapes_choose_the_function(bundle):
@@ -106,6 +107,50 @@ def test_no_manifest_no_bundle(copy, content):
         (copy / "manifest.json").write_text(content)
     with pytest.raises(BundleError, match=r"manifest\.json"):
         load(copy)
+
+
+def random_entries(**changes):
+    """Build what a manifest says of functions that draw random numbers."""
+    return [gate_entry(name) | {"deterministic": False} | changes for name in SHAPES]
+
+
+def test_random_numbers_are_checked_by_shape_and_dtype(copy):
+    """The golden data of `y` is what another call drew."""
+    with np.load(copy / "golden.npz") as stored:
+        golden = {name: stored[name] + ("output" in name) for name in stored.files}
+    np.savez(copy / "golden.npz", **golden)
+    write_manifest(copy, gate=random_entries())
+    load(copy).check()
+    made = [{"name": "y", "shape": None, "dtype": "float64"}]
+    functions = [
+        {"function": name, "inputs": [tensor("x", shape)], "outputs": made}
+        for name, shape in SHAPES.items()
+    ]
+    write_manifest(copy, gate=random_entries(), functions=functions)
+    message = r"output y is float32\[1, 8\], expected y: float64\[\.\.\.\]"
+    with pytest.raises(BundleError, match=message):
+        load(copy).check()
+
+
+@pytest.mark.parametrize(
+    ("gate", "reason"),
+    [
+        ([gate_entry("main"), gate_entry("main_1", "slower")], "main_1 is slower: a test"),
+        ([gate_entry("main", "unproven"), gate_entry("main_1")], "main is unproven: a test"),
+        ([gate_entry("main")], "main_1 was not judged"),
+        ([], "main was not judged; main_1 was not judged"),
+    ],
+)
+def test_what_is_not_proven_is_refused_with_a_way_on(copy, gate, reason):
+    write_manifest(copy, gate=gate)
+    with pytest.raises(UnprovenError, match=f"{reason}.*longer --verify") as refused:
+        refuse_unproven(read_manifest(copy), "the bundle")
+    assert refused.value.exit_code == 4
+    load(copy).check()  # it runs all the same
+
+
+def test_what_is_proven_is_not_refused(copy):
+    refuse_unproven(read_manifest(copy), "the bundle")
 
 
 def test_other_numbers_fail_the_self_check(copy):

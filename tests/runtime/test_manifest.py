@@ -13,7 +13,8 @@ TENSOR = {"name": "x", "shape": [1, 8], "dtype": "float32"}
 OUTPUT = {"name": "y", "shape": [1, -1], "dtype": "bfloat16"}
 FUNCTION = {"function": "main", "inputs": [TENSOR], "outputs": [OUTPUT]}
 MANIFEST = {
-    "schema_version": 1,
+    "schema_version": 2,
+    "gate": [{"function": "main", "verdict": "slower", "reason": "", "deterministic": True}],
     "executable": "model.so",
     "functions": [FUNCTION],
     "threads": 1,
@@ -25,6 +26,7 @@ MANIFEST = {
     "device": "cpu",
     "compute_capability": "",
 }
+GATE = MANIFEST["gate"][0]
 
 
 def _input(**changes):
@@ -82,6 +84,13 @@ GARBLED = [
         {"precision": {"reduced": True, "tolerance": -1, "probabilities": []}},
         r"precision\.tolerance is -1, where a number",
     ),
+    ({"gate": None}, "gate is None, where a list"),
+    ({"gate": ["slower"]}, r"gate\[0\] is 'slower', where an object"),
+    (
+        {"gate": [GATE | {"verdict": "fast"}]},
+        r"gate\[0\]\.verdict is 'fast', where one of not slower",
+    ),
+    ({"gate": [GATE | {"deterministic": 1}]}, r"gate\[0\]\.deterministic is 1, where true or"),
     ({"quantised": "no"}, "quantised is 'no', where true or false"),
     ({"device": "tpu"}, "device is 'tpu', where one of cpu, cuda"),
     ({"compute_capability": 90}, "compute_capability is 90, where a text"),

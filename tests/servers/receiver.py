@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.ports import free_port
+from tests.ports import free_ports
 
 SECRET = "a-test-secret-of-some-length"
 
@@ -22,13 +22,16 @@ class Receiver:
 
     def __init__(self, folder: Path, prefect_url: str, **settings: str) -> None:
         self.folder = folder
-        self.port = free_port()
+        self.port, status_port = free_ports(2)
         self.url = f"http://127.0.0.1:{self.port}"
+        self.status_url = f"http://127.0.0.1:{status_port}"
         self.log = folder / "receiver.log"
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("COLLAGE_", "PREFECT_"))}
         self._environment = {
             **plain, "COLLAGE_RECEIVER__SECRET": SECRET, "COLLAGE_RECEIVER__HOST": "127.0.0.1",
-            "COLLAGE_RECEIVER__PORT": str(self.port), "COLLAGE_RECEIVER__JOURNAL": str(folder / "journal.db"),
+            "COLLAGE_RECEIVER__PORT": str(self.port),
+            "COLLAGE_RECEIVER__STATUS_PORT": str(status_port),
+            "COLLAGE_RECEIVER__JOURNAL": str(folder / "journal.db"),
             "PREFECT_API_URL": prefect_url, **settings,
         }  # fmt: skip
         self.start()
@@ -44,7 +47,7 @@ class Receiver:
         while time.monotonic() < end:
             assert self.process.poll() is None, self.log.read_text()
             try:
-                if httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200:
+                if httpx.get(f"{self.status_url}/readyz", timeout=2).status_code == 200:
                     return
             except httpx.HTTPError:
                 time.sleep(0.05)
@@ -60,7 +63,7 @@ class Receiver:
 
     def count(self, name: str, result: str) -> float:
         wanted = f'collage_receiver_{name}_total{{result="{result}"}}'
-        for line in httpx.get(f"{self.url}/metrics").text.splitlines():
+        for line in httpx.get(f"{self.status_url}/metrics").text.splitlines():
             if line.startswith(wanted):
                 return float(line.split()[1])
         raise AssertionError(f"no metric {wanted}")

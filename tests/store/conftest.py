@@ -5,6 +5,7 @@ import json
 import pytest
 
 from collage.store import open_store
+from tests.runtime.conftest import gate_entry
 from tests.servers.fixtures import running
 from tests.store import versitygw
 from tests.store.proxy import Proxy
@@ -90,7 +91,7 @@ def make_bundle(tmp_path):
     """Make a folder with the files, and a manifest that the runtime reads."""
     from collage.store.blobs import digest_of
 
-    def make(name="bundle", **files):
+    def make(name="bundle", verdicts=None, **files):
         folder = tmp_path / name
         folder.mkdir()
         contents = {"model.so": b"code", "plan.json": b"[]"} | {
@@ -99,7 +100,13 @@ def make_bundle(tmp_path):
         for file, data in contents.items():
             (folder / file).write_bytes(data)
         manifest = {
-            "schema_version": 1, "executable": "model.so", "functions": [], "threads": 1,
+            "schema_version": 2, "executable": "model.so", "threads": 1,
+            "functions": [
+                {"function": one, "inputs": [],
+                 "outputs": [{"name": "y", "shape": [1], "dtype": "float32"}]}
+                for one in verdicts or {}
+            ],
+            "gate": [gate_entry(*one) for one in (verdicts or {}).items()],
             "cpu": {"model": "cpu", "features": []}, "libraries": {},
             "files": {file: digest_of(data) for file, data in contents.items()},
         }  # fmt: skip

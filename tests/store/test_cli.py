@@ -5,6 +5,7 @@ import pytest
 from collage.cli import main
 from collage.store import open_store
 from collage.store.blobs import blob_key, digest_of, put_blob
+from collage.store.bundles import bundle_key
 
 
 def run(capsys, *arguments):
@@ -39,6 +40,31 @@ def test_an_alias_cannot_stand_for_nothing(address, capsys):
     code, said = run(capsys, "alias", address, "a", "0" * 64)
     assert code == 6
     assert "has no bundle" in said.err
+
+
+UNPROVEN = {"main": "not slower", "main_1": "unproven"}
+
+
+def test_an_unproven_bundle_is_not_published(address, make_bundle, capsys):
+    code, said = run(capsys, "publish", make_bundle(verdicts=UNPROVEN), address, "--alias", "a")
+    assert code == 4
+    assert "main_1 is unproven" in said.err
+    assert "without --allow-slower" in said.err
+    store = open_store(address)
+    assert list(store.entries("bundles/")) == list(store.entries("aliases/")) == []
+
+
+def test_no_alias_is_moved_to_an_unproven_bundle(address, make_bundle, capsys):
+    """Whatever way it took into the store."""
+    proven, unproven = make_bundle("one"), make_bundle("two", verdicts=UNPROVEN)
+    run(capsys, "publish", proven, address, "--alias", "a")
+    digest = digest_of(unproven / "manifest.json")
+    open_store(address).create(bundle_key(digest), (unproven / "manifest.json").read_bytes())
+    code, said = run(capsys, "alias", address, "a", digest)
+    assert code == 4
+    assert f"the bundle {digest} is for trying out only" in said.err
+    _, said = run(capsys, "aliases", address)
+    assert said.out == f"a  {digest_of(proven / 'manifest.json')}\n"
 
 
 def test_gc_deletes_when_told(address, make_bundle, capsys):

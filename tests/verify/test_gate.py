@@ -9,9 +9,15 @@ import pytest
 from onnx import helper
 
 from collage.errors import GateError, MeasureError
-from collage.verify.gate import Budget, Examiner, Gate, PlanExecutable, choose
-from collage.verify.latency import Latency
+from collage.verify.final import Judgement, finalists, proven, reason_of
+from collage.verify.gate import Budget, Examiner, Gate, OriginalPlans
+from collage.verify.latency import Latency, latency_of
+from collage.verify.plan_executable import PlanExecutable
+from collage.verify.verdict import NOISE, RatioInterval, Verdict
 from tests.frontend.build import imported, model
+from tests.verify.rounds import compared
+
+PASSED, SLOWER = Verdict.NOT_SLOWER, Verdict.SLOWER
 
 MIX = PlanExecutable("best-1", Path("best-1.so"), 1.0)
 ALONE = PlanExecutable("ort-only", Path("ort.so"), 1.0, "onnxruntime")
@@ -23,64 +29,47 @@ def latency(seconds):
     return Latency(seconds, min(rounds), max(rounds), rounds)
 
 
+def chosen(plans, seconds, noise=None):
+    """Return what ships where nothing but these plans can, and whether it is proven."""
+    comparison = compared(seconds, noise, seconds_each=0.6)
+    order = finalists(plans, comparison.latencies)
+    baselines = [name for name in seconds if name not in {plan.name for plan in plans}]
+    for plan in order:
+        found = proven(comparison, plan.name, baselines, NOISE)
+        if found.verdict is Verdict.NOT_SLOWER:
+            break
+    return plan.name, found.verdict
+
+
 @pytest.mark.parametrize(
-    ("seconds", "ships", "passed"),
+    ("seconds", "ships", "verdict"),
     [
-        ({"best-1": 0.9, "ort-only": 1.0, "tvm-only": 2.0, "onnxruntime": 1.0}, "best-1", True),
-        ({"best-1": 1.01, "ort-only": 1.02, "tvm-only": 2.0, "onnxruntime": 1.0}, "best-1", True),
+        ({"best-1": 0.9, "ort-only": 1.0, "tvm-only": 2.0, "onnxruntime": 1.0}, "best-1", PASSED),
+        ({"best-1": 1.01, "ort-only": 1.1, "tvm-only": 2.0, "onnxruntime": 1.0}, "best-1", PASSED),
         (
-            {"best-1": 1.03, "ort-only": 1.031, "tvm-only": 2.0, "onnxruntime": 1.0},
+            {"best-1": 1.03, "ort-only": 1.04, "tvm-only": 2.0, "onnxruntime": 1.0},
             "ort-only",
-            False,
+            SLOWER,
         ),
-        ({"best-1": 1.5, "ort-only": 1.6, "tvm-only": 2.0, "onnxruntime": 1.0}, "ort-only", False),
-        ({"best-1": 1.5, "ort-only": 1.4, "tvm-only": 2.0, "onnxruntime": 1.0}, "ort-only", False),
+        ({"best-1": 1.5, "ort-only": 1.6, "tvm-only": 2.0, "onnxruntime": 1.0}, "ort-only", SLOWER),
+        ({"best-1": 1.5, "ort-only": 1.4, "tvm-only": 2.0, "onnxruntime": 1.0}, "ort-only", SLOWER),
     ],
 )
-def test_a_mix_slower_than_a_baseline_gives_way_to_one_toolchain(seconds, ships, passed):
-    final = {name: latency(value) for name, value in seconds.items()}
-    chosen, found, reason = choose([MIX, SLOW_ALONE, ALONE], final, ["onnxruntime"])
-    assert (chosen.name, found) == (ships, passed)
-    assert ("slower than onnxruntime" in reason) is not passed
-
-
-def test_the_single_plan_that_ships_is_judged_itself():
-    # The mix is faster than the single one in most rounds; that one is faster than the baseline in some.
-    final = {
-        "onnxruntime": Latency(1.0, 1.0, 1.0, (1.0,) * 7),
-        "best-1": Latency(1.03, 1.03, 1.03, (1.03,) * 7),
-        "ort-only": Latency(1.05, 0.99, 1.05, (1.05, 0.99, 1.05, 0.99, 1.05, 0.99, 1.05)),
-    }
-    chosen, passed, reason = choose([MIX, ALONE], final, ["onnxruntime"])
-    assert (chosen.name, passed) == ("ort-only", True)
-    assert reason.startswith("the mix is 3.0 % slower than onnxruntime")
+def test_a_mix_slower_than_a_baseline_gives_way_to_one_toolchain(seconds, ships, verdict):
+    assert chosen([MIX, SLOW_ALONE, ALONE], seconds) == (ships, verdict)
 
 
 @pytest.mark.parametrize(
     ("mix", "ships"),
     [
-        (
-            (0.995, 1.002, 0.994, 1.001, 0.995, 1.003, 0.995),
-            "ort-only",
-        ),  # 0.5 %, and not in all rounds
+        ((0.995, 1.002, 0.994, 1.001, 0.995, 1.003, 0.995), "ort-only"),  # not in all rounds
         ((0.995,) * 7, "best-1"),  # as little, but surely
         ((0.98, 1.01, 0.97, 1.02, 0.98, 0.98, 0.98), "best-1"),
     ],
 )
 def test_a_mix_that_is_hardly_faster_gives_way_to_one_toolchain(mix, ships):
-    final = {
-        "onnxruntime": Latency(1.1, 1.1, 1.1, (1.1,) * 7),
-        "best-1": Latency(min(mix), min(mix), max(mix), mix),
-        "ort-only": Latency(1.0, 1.0, 1.0, (1.0,) * 7),
-    }
-    chosen, passed, reason = choose([MIX, ALONE], final, ["onnxruntime"])
-    assert (chosen.name, passed) == (ships, True)
-    assert ("no mix is faster than onnxruntime alone" in reason) == (ships == "ort-only")
-
-
-def test_a_baseline_that_did_not_run_refuses_nothing():
-    final = {"best-1": latency(1.0), "openvino": Latency(math.nan, reason="no such operator")}
-    assert choose([MIX], final, ["openvino"])[1]
+    latencies = {"best-1": latency_of(mix), "ort-only": latency_of((1.0,) * 7)}
+    assert finalists([MIX, ALONE], latencies)[0].name == ships
 
 
 class Tried:
@@ -128,9 +117,14 @@ def test_a_reduced_baseline_beyond_the_budget_does_not_count(tmp_path):
 
 
 def test_what_ships_says_whether_it_is_equal_or_within_the_tolerance():
-    final = {"best-1": latency(1.0)}
-    assert "equal to" in choose([MIX], final, [])[2]
-    assert "within the tolerance of" in choose([replace(MIX, reduced=True)], final, [])[2]
+    found = Judgement(PASSED, {}, 0.0)
+    assert "equal to" in reason_of(MIX, found)
+    assert "within the tolerance of" in reason_of(replace(MIX, reduced=True), found)
+    slower = Judgement(SLOWER, {"onnxruntime": RatioInterval(1.03, 1.025, 1.04)}, NOISE)
+    words = reason_of(ALONE, found, slower.text())
+    assert words.startswith("the mix is 3.0 % slower than onnxruntime on the original file, so ")
+    unproven = Judgement(Verdict.UNPROVEN, {"openvino": RatioInterval(1.01, 0.9, 1.2)}, NOISE)
+    assert "not proven to be as fast as openvino" in unproven.text()
 
 
 class BusyArena:
@@ -271,3 +265,100 @@ def test_a_framework_that_dies_refuses_nothing(tmp_path, monkeypatch):
 def test_when_all_plans_die_the_gate_says_of_what(tmp_path, monkeypatch, where):
     with pytest.raises(GateError, match="mix-1: mix-1 died while it ran"):
         decided(DeadlyArena(SECONDS, **{where: PLANS}), tmp_path, monkeypatch, PLANS)
+
+
+RELU = {"y": np.float32([1.0, 2.0])}
+
+
+class NumbersArena(DeadlyArena):
+    """An arena in which each target has outputs of its own, one array a call."""
+
+    def __init__(self, seconds, outputs):
+        super().__init__(seconds)
+        self._outputs = {name: iter(values) for name, values in outputs.items()}
+
+    def outputs(self, name):
+        return [np.float32(next(self._outputs[name]))]
+
+
+def with_original(arena, tmp_path, monkeypatch, plans, frameworks=("onnxruntime", "openvino")):
+    """Decide where the original file can ship as one of the frameworks."""
+    monkeypatch.setattr("collage.verify.gate.Arena", arena)
+    made = []
+    for name in plans:
+        (tmp_path / name).write_bytes(b"")
+        made.append(PlanExecutable(name, tmp_path / name, 1.0))
+
+    def assemble(baseline):
+        name = f"original-{baseline}"
+        return PlanExecutable(name, tmp_path / name, 0.0, baseline, original=baseline)
+
+    function = examiner(tmp_path, {}).function
+    gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
+    originals = OriginalPlans(frozenset(frameworks), assemble)
+    return gate.decide(function, made, {}, RELU, originals=originals)
+
+
+ORIGINALS = {"original-onnxruntime": 1.0, "original-openvino": 2.0}
+FRAMEWORKS = {"onnxruntime": 1.0, "openvino": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ships"),
+    [(0.9, "mix"), (0.997, "mix"), (1.0, "original-onnxruntime"), (1.01, "original-onnxruntime")],
+)
+def test_the_original_file_ships_unless_a_plan_is_proven_faster(
+    tmp_path, monkeypatch, seconds, ships
+):
+    arena = BusyArena({"mix": seconds, **FRAMEWORKS, **ORIGINALS}, "")
+    decision = with_original(arena, tmp_path, monkeypatch, ["mix"])
+    assert (decision.chosen.name, decision.verdict) == (ships, PASSED)
+    assert set(decision.ratios) == set(FRAMEWORKS)
+    assert decision.finalists == ("mix",)
+
+
+def test_numbers_of_the_original_file_need_no_comparison(tmp_path, monkeypatch):
+    outputs = {"mix": [[5, 5]], "original-onnxruntime": [[9, 9], [9, 9]]}
+    arena = NumbersArena({"mix": 0.5, **FRAMEWORKS, **ORIGINALS}, outputs)
+    decision = with_original(arena, tmp_path, monkeypatch, ["mix"])
+    assert (decision.chosen.name, decision.verdict) == ("original-onnxruntime", PASSED)
+    assert "mix" in decision.rejected
+    np.testing.assert_array_equal(decision.golden.outputs["y"], [9, 9])
+    assert decision.golden.deterministic
+
+
+def test_random_numbers_of_the_original_file_are_noted(tmp_path, monkeypatch):
+    arena = NumbersArena({**FRAMEWORKS, **ORIGINALS}, {"original-onnxruntime": [[1, 2], [3, 4]]})
+    decision = with_original(arena, tmp_path, monkeypatch, [])
+    assert decision.passed
+    assert not decision.golden.deterministic
+
+
+def test_a_framework_that_is_not_allowed_does_not_ship(tmp_path, monkeypatch):
+    """OpenVINO is the fastest and not among the backends; ONNX Runtime's own run is slower than it."""
+    seconds = {"mix": 1.5, "onnxruntime": 2.0, "openvino": 1.0, "original-onnxruntime": 2.0}
+    arena = BusyArena(seconds, "")
+    decision = with_original(arena, tmp_path, monkeypatch, ["mix"], ["onnxruntime"])
+    assert (decision.chosen.name, decision.verdict) == ("mix", SLOWER)
+    assert "slower than openvino" in decision.reason
+
+
+def test_an_original_that_costs_callers_more_is_not_passed(tmp_path, monkeypatch):
+    arena = BusyArena({**FRAMEWORKS, **ORIGINALS, "original-onnxruntime": 1.3}, "")
+    decision = with_original(arena, tmp_path, monkeypatch, [])
+    assert (decision.chosen.original, decision.verdict) == ("onnxruntime", SLOWER)
+    assert "30.0 % slower than onnxruntime" in decision.reason
+
+
+def test_where_the_original_does_not_run_a_plan_may_be_as_fast(tmp_path, monkeypatch):
+    """Then the allowance is that of a plan that has to ship."""
+
+    class Refusing(BusyArena):
+        def enter(self, targets):
+            refused = {one.name: "no" for one in targets if one.name.startswith("original-")}
+            super().enter([one for one in targets if one.name not in refused])
+            return refused
+
+    arena = Refusing({"mix": 1.01, **FRAMEWORKS}, "")
+    decision = with_original(arena, tmp_path, monkeypatch, ["mix"])
+    assert (decision.chosen.name, decision.verdict) == ("mix", PASSED)

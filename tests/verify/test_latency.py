@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from collage.errors import MeasureError
+from collage.runtime.manifest import Signature, Tensor
 from collage.verify import Arena, Contender, compare_latency, profile_kernels, ratio
 from collage.verify.contender import without_hook
 from collage.verify.latency import Latency, at_one_pace, fastest_first
@@ -28,6 +29,7 @@ def model(tmp_path):
 
 
 FEED = {"x": np.ones((1, 64), np.float32)}
+RELU = Signature("main", (Tensor("x", (1, 64), "float32"),), (Tensor("y", (1, 64), "float32"),))
 
 
 def test_original_frameworks_are_compared_round_by_round(model, tmp_path):
@@ -162,7 +164,12 @@ def test_kernels_are_timed_inside_the_executable(tmp_path):
         executables.chain(kernels, [kind], [kind], name="collage"), tmp_path / "two.so"
     )
     feed = {"x": np.ones(shape["x"], np.float32)}
-    contender = Contender("two", "executable", file, "collage")
+    signature = Signature(
+        "collage",
+        (Tensor("x", shape["x"], "float32"),),
+        (Tensor("y", shape["x"], "float32"),),
+    )
+    contender = Contender("two", "executable", file, signature)
     found = profile_kernels(contender, feed, 1, tmp_path)
     kernels_s = found.kernels_s
     assert set(kernels_s) == {"collage_kernel_0", "collage_kernel_1"}
@@ -188,4 +195,4 @@ def test_an_executable_that_does_not_load_is_not_profiled(tmp_path):
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"not a library")
     with pytest.raises(MeasureError, match="does not run"):
-        profile_kernels(Contender("bad", "executable", broken), FEED, 1, tmp_path)
+        profile_kernels(Contender("bad", "executable", broken, RELU), FEED, 1, tmp_path)

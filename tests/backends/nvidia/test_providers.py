@@ -54,8 +54,12 @@ def test_a_model_on_both_alone_computes_its_numbers_and_never_builds_an_engine_a
     summary, _ = compiled(BOTH)
     assert {region["backend"] for region in summary["plan"]} <= set(BOTH.split(","))
     assert summary["candidates"]["invalid"] == 0
-    assert set(summary["latency"]["baselines"]) >= {"onnxruntime", "onnxruntime-cuda", "tensorrt"}
-    assert not summary["latency"]["baseline_reasons"]
+    assert set(summary["functions"][0]["latency"]["baselines"]) >= {
+        "onnxruntime",
+        "onnxruntime-cuda",
+        "tensorrt",
+    }
+    assert not summary["functions"][0]["latency"]["baseline_reasons"]
     kept = tmp_path / "cache" / "engines"
     assert len(logged(tmp_path, "build engine")) > 0
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
@@ -81,9 +85,9 @@ def test_the_frameworks_of_the_gate_get_options_and_say_when_they_do_not_start(c
     summary, _ = compiled(
         "onnxruntime-cuda", SIMULATED_ONNXRUNTIME_BROKEN="TensorrtExecutionProvider"
     )
-    assert summary["latency"]["baselines"]["onnxruntime-cuda"] > 0
-    assert summary["latency"]["baselines"]["tensorrt"] is None
-    assert summary["latency"]["baseline_reasons"]["tensorrt"] == (
+    assert summary["functions"][0]["latency"]["baselines"]["onnxruntime-cuda"] > 0
+    assert summary["functions"][0]["latency"]["baselines"]["tensorrt"] is None
+    assert summary["functions"][0]["latency"]["baseline_reasons"]["tensorrt"] == (
         "RuntimeError: TensorrtExecutionProvider does not start here: only CUDAExecutionProvider, "
         "CPUExecutionProvider do"
     )

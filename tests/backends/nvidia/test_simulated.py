@@ -123,7 +123,7 @@ def test_with_permission_what_tensor_cores_compute_faster_ships_in_tf32(on_gpu, 
     found = summary["precision"]
     assert 1e-5 < found["errors"]["y"] < 0.005
     assert {"onnxruntime-cuda-tf32", "tensorrt-tf32"} <= set(found["baselines"])
-    assert {"onnxruntime-cuda", "tensorrt"} <= set(summary["latency"]["baselines"])
+    assert {"onnxruntime-cuda", "tensorrt"} <= set(summary["functions"][0]["latency"]["baselines"])
     manifest = json.loads((bundle / "manifest.json").read_text())["precision"]
     assert [region["precision"] for region in manifest["regions"]] == ["tf32"] * len(
         summary["plan"]

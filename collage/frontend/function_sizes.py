@@ -1,0 +1,67 @@
+"""How many nodes a model has once its functions are inlined, counted without inlining.
+
+A function that calls two others twice doubles with every level, so a kilobyte can become a million
+nodes. Each function is counted once, after those that it calls; one that reaches itself has no end.
+Complexity: linear in the calls.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from collage.errors import ModelError
+
+FunctionId = tuple[str, str, str]
+"""Domain, name and overload."""
+Calls = Counter[FunctionId]
+"""How often each operator or function is called, bodies included."""
+
+MAX_CALL_DEPTH = 64
+
+
+def inlined_nodes(calls: Calls, functions: Mapping[FunctionId, Calls]) -> int:
+    """Count the nodes of a graph with these calls.
+
+    Raises:
+        ModelError: a function calls itself, or functions are nested too deep.
+    """
+    known: dict[FunctionId, _Size] = {}
+    for name in functions:
+        _measure(name, functions, known)
+    return _nodes(calls, known)
+
+
+class _Size(NamedTuple):
+    nodes: int
+    depth: int
+
+
+def _measure(
+    first: FunctionId, functions: Mapping[FunctionId, Calls], known: dict[FunctionId, _Size]
+) -> None:
+    """Add the sizes of a function and of all that it reaches."""
+    path: dict[FunctionId, None] = {}
+    pending = [first]
+    while pending:
+        name = pending[-1]
+        if name in known:
+            pending.pop()
+            continue
+        callees = [one for one in functions[name] if one in functions]
+        unknown = [one for one in callees if one not in known]
+        if not unknown:
+            depth = 1 + max((known[one].depth for one in callees), default=0)
+            if depth > MAX_CALL_DEPTH:
+                raise ModelError(f"its functions call each other more than {MAX_CALL_DEPTH} deep")
+            known[name] = _Size(_nodes(functions[name], known), depth)
+            path.pop(name, None)
+            pending.pop()
+            continue
+        path[name] = None
+        if looping := next((one for one in unknown if one in path), None):
+            raise ModelError(f"its function {looping[1]!r} calls itself, which has no end")
+        pending.append(unknown[0])
+
+
+def _nodes(calls: Calls, known: Mapping[FunctionId, _Size]) -> int:
+    return sum(count * (known[one].nodes if one in known else 1) for one, count in calls.items())

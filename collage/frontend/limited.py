@@ -1,0 +1,174 @@
+"""One question to a child process with limits, and both ends of it.
+
+Whatever a foreign model makes ONNX's libraries do, fold a gigabyte of zeros, crash, or never end, it does
+to a child that has a limit of private memory (RLIMIT_DATA), of processor time and of files, and no
+secrets in its environment. The question is a JSON file, the answer another one of bounded length; what is
+large travels in files that the limits bound too. A child starts in less than half a second.
+
+Every way in which it can end but one is a refusal with a reason: an InputError, hence exit code 2.
+"""
+
+import json
+import logging
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from collage.errors import CollageError, DimensionError, InputError, ModelError, OptionError
+from collage.import_limits import MEMORY, SECONDS, import_limits
+from collage.runtime.child import die_with_parent
+from collage.runtime.child_environment import child_environment
+from collage.runtime.plugin import thread_environment
+from collage.runtime.process_group import end_group
+
+_OUT_OF_MEMORY = 77
+"""Exit code, for there may be no memory to write an answer with."""
+_KINDS: dict[str, type[InputError]] = {
+    kind.__name__: kind for kind in (InputError, ModelError, DimensionError, OptionError)
+}
+_WALL_FACTOR, _WALL_SPARE_S = 4.0, 30.0
+"""A machine that is busy gives a child that much less processor time."""
+_LARGEST_ANSWER = 16 << 20
+_LAST_WORDS = 2000
+
+Question = Mapping[str, Any]
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What one child may take: bytes of private memory, seconds of processor time."""
+
+    memory_bytes: int
+    cpu_s: float
+
+
+def ask_limited(
+    module: str, question: Question, allowance: Allowance, path: Path, folder: Path
+) -> dict[str, Any]:
+    """Have `module`, whose main is `answer_limited`, answer a question about the model at `path`.
+
+    Args:
+        module: dotted name.
+        question: what JSON can write.
+        allowance: of the child.
+        path: for messages.
+        folder: for temporary files; exists.
+
+    Raises:
+        InputError: what the child says, or why it ended without an answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="limited-", dir=folder) as scratch:
+        asked, told = Path(scratch) / "question.json", Path(scratch) / "answer.json"
+        limits = {
+            "parent": os.getpid(),
+            "memory_bytes": allowance.memory_bytes,
+            "cpu_s": math.ceil(allowance.cpu_s),
+        }
+        asked.write_text(json.dumps({"limits": limits, "question": dict(question)}))
+        with tempfile.TemporaryFile() as words:
+            code = _run([module, str(asked), str(told)], allowance, path, words)
+            if code:
+                raise _refusal(path, code, allowance, words)
+        return _read_answer(path, told)
+
+
+def answer_limited(answer: Callable[[Question], Mapping[str, Any]]) -> None:
+    """Be the child: set the limits, answer the question, and end the process."""
+    asked, told = sys.argv[1:]
+    document = json.loads(Path(asked).read_text())
+    _limit_process(document["limits"])
+    try:
+        found = dict(answer(document["question"]))
+    except MemoryError:
+        os._exit(_OUT_OF_MEMORY)
+    except CollageError as error:
+        found = {"error": type(error).__name__, "message": str(error)}
+    Path(told).write_text(json.dumps(found))
+    os._exit(0)
+
+
+def _run(arguments: list[str], allowance: Allowance, path: Path, words: IO[bytes]) -> int:
+    environment = {
+        **child_environment(),
+        **thread_environment(1),
+        "OPENBLAS_NUM_THREADS": "1",
+        "TMPDIR": os.path.dirname(arguments[-1]),
+        "PYTHONPATH": os.pathsep.join(part for part in sys.path if part),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=words,
+        stderr=words,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(_WALL_FACTOR * allowance.cpu_s + _WALL_SPARE_S)
+    except subprocess.TimeoutExpired:
+        raise _too_slow(path, allowance) from None
+    finally:
+        end_group(process)
+
+
+def _limit_process(limits: Mapping[str, int]) -> None:
+    die_with_parent(limits["parent"])
+    for kind, limit in (
+        (resource.RLIMIT_DATA, limits["memory_bytes"]),
+        (resource.RLIMIT_FSIZE, limits["memory_bytes"]),
+        (resource.RLIMIT_CPU, limits["cpu_s"]),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _, hard = resource.getrlimit(kind)
+        allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (allowed, hard))
+
+
+def _refusal(path: Path, code: int, allowance: Allowance, words: IO[bytes]) -> ModelError:
+    words.seek(max(0, words.seek(0, os.SEEK_END) - _LAST_WORDS))
+    said = words.read().decode(errors="replace").strip()
+    logger.debug("%s: the process that read it ended with %s: %s", path, code, said)
+    last = said.rpartition("\n")[2][:300]
+    if code == -signal.SIGXCPU:
+        return _too_slow(path, allowance)
+    if code in (_OUT_OF_MEMORY, -signal.SIGKILL) or "MemoryError" in last or "bad_alloc" in said:
+        return ModelError(
+            f"{path}: reading and running it takes more than {gib(allowance.memory_bytes)} of memory; set"
+            f" {MEMORY} (now {gib(import_limits().memory_bytes)}) higher if you trust the model"
+        )
+    if code < 0:
+        name = signal.Signals(-code).name
+        return ModelError(f"{path}: the model crashes the libraries that read it ({name})")
+    return ModelError(f"{path}: the model cannot be read: {last or f'exit code {code}'}")
+
+
+def _too_slow(path: Path, allowance: Allowance) -> ModelError:
+    return ModelError(
+        f"{path}: reading and running it takes more than {allowance.cpu_s:.0f} s; set {SECONDS} (now"
+        f" {import_limits().cpu_s:.0f}) higher if you trust the model"
+    )
+
+
+def _read_answer(path: Path, file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        content = stream.read(_LARGEST_ANSWER + 1)
+    if len(content) > _LARGEST_ANSWER:
+        raise ModelError(f"{path}: the names in it are too many or too long")
+    answer: dict[str, Any] = json.loads(content)
+    if "error" in answer:
+        raise _KINDS.get(str(answer["error"]), ModelError)(str(answer["message"]))
+    return answer
+
+
+def gib(size_bytes: float) -> str:
+    """Write a size for people."""
+    return f"{size_bytes / (1 << 30):.3g} GiB"

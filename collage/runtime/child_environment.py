@@ -1,0 +1,48 @@
+"""What a process that runs what models bring finds in its environment.
+
+A kernel, a compiler or a library that reads a model may read its environment too, and a controller's holds
+passwords. So nothing is passed on but what toolchains read, by name. A name that sounds like a secret is
+left out whatever its prefix (`NVIDIA_API_KEY`). A toolchain of a user's own may need more: the variable
+COLLAGE_WORKER_ENV lists the names, separated by commas.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+
+PASSED = "COLLAGE_WORKER_ENV"
+
+_NAMES = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR", "TEMP", "TMP",
+    "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_BIND_NOW", "GLIBC_TUNABLES", "CC", "CXX", "CPATH", "LIBRARY_PATH",
+    "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX", "SOURCE_DATE_EPOCH",
+    "COLLAGE_GPU_CAPABILITY", "COLLAGE_GPU_SHARING", "COLLAGE_ONEDNN_VERBOSE", "COLLAGE_POD",
+    "COLLAGE_NODE",
+})  # fmt: skip
+_PREFIXES = (
+    "LC_", "PYTHON", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "TVM_", "ORT_",
+    "ONNX_", "OV_", "OPENVINO_", "ONEDNN_", "DNNL_", "CUDA_", "NVIDIA_", "NVCC_", "NVRTC_", "CUDNN_",
+    "CUBLAS", "CUTLASS_", "TENSORRT_", "TRT_", "MALLOC_", "ASAN_", "UBSAN_", "TSAN_", "LSAN_",
+    "COLLAGE_LIB_", "COLLAGE_IMPORT_",
+)  # fmt: skip
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|APIKEY|API_KEY|PRIVATE|_KEY$|_AUTH")
+
+
+def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the part of this process's environment that such a process gets.
+
+    >>> child_environment({"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x", "NVIDIA_API_KEY": "y"})
+    {'PATH': '/bin'}
+    """
+    variables = os.environ if environ is None else environ
+    asked = {name.strip() for name in variables.get(PASSED, "").split(",")}
+    return {
+        name: value
+        for name, value in variables.items()
+        if name in asked or name == PASSED or _is_known(name)
+    }
+
+
+def _is_known(name: str) -> bool:
+    return (name in _NAMES or name.startswith(_PREFIXES)) and not _SECRET.search(name.upper())

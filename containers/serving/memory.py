@@ -1,0 +1,143 @@
+"""Memory of the requests under way: reserved before it is used, of one fixed amount.
+
+How big a request can be follows from the model: `body_limit` allows `ELEMENT_TEXT` characters for each
+number of its inputs. What a body can cost follows from its length: a request reserves that before its
+first byte is read, and who finds too little left is told at once (503). After parsing, the reservation
+becomes what the arrays and the answer need, and after that what the answer has until its reader has
+it. So requests never use more than `Memory.size_bytes`, whatever they hold and however many there are.
+
+    body        9/8 of its bytes (a buffer that grows)
+    JSON        its text once decoded and once more, and min(32 x its bytes, objects); the arrays
+    objects     64 bytes a number and 96 a list of the inputs, and those of the rest of a request
+    answer      its bytes three times; as JSON 128 bytes more for each of its numbers
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from collage.runtime.manifest import Signature, Tensor
+from containers.serving.bounded_json import BYTES_PER_BYTE, JsonLimits
+
+ELEMENT_TEXT = 32
+"""Characters for one number in JSON: a double has 24, and space around it."""
+LIST_TEXT, TENSOR_TEXT, REQUEST_TEXT = 16, 1 << 10, 64 << 10
+_NUMBER, _LIST, _ANSWER_NUMBER = 64, 96, 128
+
+
+class Overloaded(Exception):
+    """There is no place, or no memory, for another request."""
+
+
+class Memory:
+    """An amount of bytes, of which requests reserve parts; used by one event loop."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.reserved_bytes = 0
+
+    def reserve(self, size_bytes: int) -> "Reservation":
+        """Reserve. Raises Overloaded where so much is not left."""
+        reservation = Reservation(self)
+        reservation.resize(size_bytes)
+        return reservation
+
+
+class Reservation:
+    """A part of the memory; `release` gives it back."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._bytes = 0
+
+    def resize(self, size_bytes: int) -> None:
+        """Change it to `size_bytes`. Raises Overloaded, and changes nothing, where that is too much."""
+        memory = self._memory
+        total = memory.reserved_bytes + size_bytes - self._bytes
+        if size_bytes > self._bytes and total > memory.size_bytes:
+            raise Overloaded(
+                f"the requests under way have {memory.reserved_bytes >> 20} of "
+                f"{memory.size_bytes >> 20} MiB; try again, or elsewhere"
+            )
+        memory.reserved_bytes = total
+        self._bytes = size_bytes
+
+    def release(self) -> None:
+        self.resize(0)
+
+
+@dataclass(frozen=True)
+class RequestCosts:
+    """What requests of one model can have and cost; sizes in bytes."""
+
+    json: JsonLimits
+    body_bytes: int
+    objects_bytes: int
+    arrays_bytes: int
+
+    def reading(self, body_bytes: int, json_bytes: int) -> int:
+        """Cost of reading and parsing a body, of which the first `json_bytes` are JSON."""
+        objects = min(BYTES_PER_BYTE * json_bytes, self.objects_bytes)
+        arrays = min(ELEMENT_TEXT * json_bytes, self.arrays_bytes)
+        return body_bytes * 9 // 8 + 2 * json_bytes + objects + arrays
+
+    def largest(self, signatures: Sequence[Signature]) -> int:
+        """Cost of the largest request whose outputs have known sizes."""
+        outputs = max(answering(map(_size, one.outputs), binary=False) for one in signatures)
+        return max(self.reading(self.body_bytes, self.body_bytes), self.arrays_bytes + outputs)
+
+
+def request_costs(signatures: Sequence[Signature], most_body_bytes: int | None) -> RequestCosts:
+    """Derive limits from the functions; `most_body_bytes` caps that of the body."""
+    elements = _largest(signatures, lambda tensor: _size(tensor)[0])
+    lists = _largest(signatures, _lists)
+    tensors = max(len(one.inputs) + len(one.outputs) for one in signatures)
+    text = REQUEST_TEXT + TENSOR_TEXT * tensors + ELEMENT_TEXT * elements + LIST_TEXT * lists
+    limits = JsonLimits(
+        values=elements + lists + 1024, lists=lists + 256, objects=256 + 4 * tensors,
+        strings=1024 + 32 * tensors, depth=16 + max(len(_shape(t)) for s in signatures for t in s.inputs),
+    )  # fmt: skip
+    return RequestCosts(
+        json=limits,
+        body_bytes=min(text, most_body_bytes or text),
+        objects_bytes=_NUMBER * elements + _LIST * lists + BYTES_PER_BYTE * REQUEST_TEXT,
+        arrays_bytes=_largest(signatures, lambda tensor: _size(tensor)[1]),
+    )
+
+
+def answering(outputs: Iterable[tuple[int, int]], *, binary: bool) -> int:
+    """Cost of an answer whose outputs have so many elements and bytes, as bytes or as JSON."""
+    return sum(3 * size + (0 if binary else _ANSWER_NUMBER * count) for count, size in outputs)
+
+
+def known_outputs(
+    signatures: Sequence[Signature], inputs: Mapping[str, np.ndarray]
+) -> list[tuple[int, int]]:
+    """Return elements and bytes of the outputs for these inputs, where both are known before."""
+    shapes = {name: value.shape for name, value in inputs.items()}
+    for one in signatures:
+        if {tensor.name: tensor.shape for tensor in one.inputs} == shapes:
+            return [_size(tensor) for tensor in one.outputs]
+    return []
+
+
+def _largest(signatures: Sequence[Signature], cost: Callable[[Tensor], int]) -> int:
+    return max(sum(map(cost, one.inputs)) for one in signatures)
+
+
+def _size(tensor: Tensor) -> tuple[int, int]:
+    """Elements and bytes; 0 where they depend on data."""
+    elements = max(0, prod(_shape(tensor))) if tensor.shape is not None else 0
+    known = min(_shape(tensor), default=0) >= 0
+    return (elements, elements * np.dtype(tensor.dtype).itemsize) if known else (0, 0)
+
+
+def _lists(tensor: Tensor) -> int:
+    shape = _shape(tensor)
+    return sum(prod(shape[:rank]) for rank in range(len(shape)))
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tensor.shape or ()

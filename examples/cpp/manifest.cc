@@ -1,0 +1,188 @@
+#include "manifest.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "folder.h"
+
+namespace ffi = tvm::ffi;
+namespace json = tvm::ffi::json;
+
+namespace {
+
+constexpr int kSchemaVersion = 2;
+constexpr int kMaxDepth = 64, kMaxThreads = 4096;
+constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 46;
+const std::set<std::string> kDtypes = {"bool",   "int8",   "int16",    "int32",   "int64",
+                                       "uint8",  "uint16", "uint32",   "uint64",  "bfloat16",
+                                       "float16", "float32", "float64"};
+
+// Brackets outside of strings: the parser calls itself for each.
+void CheckDepth(const std::string& text, const std::string& what) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      if (c == '"') quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kMaxDepth) throw std::runtime_error(what + " is nested too deeply");
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+}
+
+std::vector<std::int64_t> Shape(const json::Object& tensor, const std::string& name) {
+  std::vector<std::int64_t> shape;
+  std::int64_t bytes = 8;
+  for (const ffi::Any& one : Get<json::Array>(tensor, "shape")) {
+    auto extent = one.try_cast<std::int64_t>();
+    if (!extent.has_value() || *extent < 0 || *extent > kMaxTensorBytes) {
+      throw std::runtime_error("the field 'shape' of " + name + " holds no size");
+    }
+    if (bytes > kMaxTensorBytes / std::max<std::int64_t>(*extent, 1)) {
+      throw std::runtime_error("the field 'shape' of " + name + " is too large");
+    }
+    bytes *= std::max<std::int64_t>(*extent, 1);
+    shape.push_back(*extent);
+  }
+  return shape;
+}
+
+std::vector<TensorInfo> Tensors(const json::Object& function, const std::string& key, bool shapes) {
+  std::vector<TensorInfo> tensors;
+  for (const ffi::Any& one : Get<json::Array>(function, key)) {
+    auto raw = one.try_cast<json::Object>();
+    if (!raw.has_value()) throw std::runtime_error("the field '" + key + "' is of another type");
+    TensorInfo tensor{GetText(*raw, "name"), GetText(*raw, "dtype"), {}};
+    if (kDtypes.count(tensor.dtype) == 0) {
+      throw std::runtime_error("the dtype '" + tensor.dtype + "' of " + tensor.name + " is unknown");
+    }
+    if (shapes) tensor.shape = Shape(*raw, tensor.name);
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+std::set<std::string> ProcessorFlags() {
+  std::ifstream stream("/proc/cpuinfo");
+  for (std::string line; std::getline(stream, line);) {
+    if (line.rfind("flags", 0) != 0) continue;
+    std::istringstream words(line.substr(std::min(line.find(':'), line.size() - 1) + 1));
+    std::set<std::string> flags;
+    for (std::string word; words >> word;) flags.insert(word);
+    return flags;
+  }
+  return {};
+}
+
+// "" where the library does not tell: oneDNN's own version is not that of its package.
+std::string LibraryVersion(const std::string& name, const char* path) {
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  if (name == "onnxruntime") {
+    struct Base {
+      const void* (*get_api)(std::uint32_t);
+      const char* (*version)();
+    };
+    auto base = reinterpret_cast<const Base* (*)()>(dlsym(library, "OrtGetApiBase"));
+    return base == nullptr ? "unknown" : base()->version();
+  }
+  if (name == "openvino") {
+    struct Version {
+      const char *build, *description;
+    } version{};
+    auto get = reinterpret_cast<int (*)(Version*)>(dlsym(library, "ov_get_openvino_version"));
+    auto free = reinterpret_cast<void (*)(Version*)>(dlsym(library, "ov_version_free"));
+    if (get == nullptr || free == nullptr || get(&version) != 0) return "unknown";
+    std::string found(version.build);
+    free(&version);
+    return found.substr(0, found.find('-'));
+  }
+  return "";
+}
+
+}  // namespace
+
+json::Object ParseObject(const std::string& text, const std::string& what) {
+  CheckDepth(text, what);
+  ffi::String reason;
+  auto parsed = json::Parse(ffi::String(text), &reason).try_cast<json::Object>();
+  if (!parsed.has_value()) {
+    throw std::runtime_error(what + " is no JSON object " + std::string(reason));
+  }
+  return *parsed;
+}
+
+std::string GetText(const json::Object& object, const std::string& key) {
+  return std::string(Get<ffi::String>(object, key));
+}
+
+Manifest ParseManifest(const std::string& text) {
+  json::Object raw = ParseObject(text, kManifestName);
+  if (auto version = Get<std::int64_t>(raw, "schema_version"); version != kSchemaVersion) {
+    throw std::runtime_error("the bundle has schema version " + std::to_string(version) +
+                             "; this program reads " + std::to_string(kSchemaVersion));
+  }
+  Manifest made;
+  made.executable = GetText(raw, "executable");
+  if (!IsFileName(made.executable)) {
+    throw std::runtime_error("'" + made.executable + "' is no name of a bundle's file");
+  }
+  made.digest = GetText(Get<json::Object>(raw, "files"), made.executable);
+  auto threads = Get<std::int64_t>(raw, "threads");
+  if (threads < 1 || threads > kMaxThreads) throw std::runtime_error("the field 'threads' is wrong");
+  made.threads = static_cast<int>(threads);
+  if (raw.count(ffi::String("device")) != 0 && GetText(raw, "device") != "cpu") {
+    throw std::runtime_error("the bundle is for a GPU; this program serves those for a CPU");
+  }
+  auto functions = Get<json::Array>(raw, "functions");
+  if (functions.empty()) throw std::runtime_error("the bundle has no functions");
+  auto first = functions[0].try_cast<json::Object>();
+  if (!first.has_value()) throw std::runtime_error("the field 'functions' is of another type");
+  made.function = GetText(*first, "function");
+  made.inputs = Tensors(*first, "inputs", true);
+  made.outputs = Tensors(*first, "outputs", false);
+  auto cpu = Get<json::Object>(raw, "cpu");
+  made.cpu_model = GetText(cpu, "model");
+  for (const ffi::Any& one : Get<json::Array>(cpu, "features")) {
+    made.cpu_features.emplace_back(one.cast<ffi::String>());
+  }
+  for (const auto& [name, library] : Get<json::Object>(raw, "libraries")) {
+    made.libraries[std::string(name.cast<ffi::String>())] =
+        GetText(library.cast<json::Object>(), "version");
+  }
+  return made;
+}
+
+void CheckMachine(const Manifest& manifest) {
+  std::set<std::string> flags = ProcessorFlags();
+  std::string missing;
+  for (const std::string& feature : manifest.cpu_features) {
+    if (flags.count(feature) == 0) missing += " " + feature;
+  }
+  if (!missing.empty()) {
+    throw std::runtime_error("this processor lacks" + missing +
+                             "; the bundle was made for a machine like " + manifest.cpu_model);
+  }
+  for (const auto& [name, version] : manifest.libraries) {
+    std::string variable = "COLLAGE_LIB_" + name;
+    for (char& c : variable) c = std::isalnum(static_cast<unsigned char>(c)) ? std::toupper(c) : '_';
+    const char* path = std::getenv(variable.c_str());
+    if (path == nullptr) continue;  // whoever needs it says what to install
+    std::string found = LibraryVersion(name, path);
+    if (!found.empty() && found != version) {
+      throw std::runtime_error("the library " + name + " has version " + found + ", but " + version +
+                               " was measured: install that, or set " + variable);
+    }
+  }
+}

@@ -1,0 +1,51 @@
+// The manifest of a bundle: bounded, and checked field by field before anything of the bundle is opened.
+#ifndef SERVE_BUNDLE_MANIFEST_H_
+#define SERVE_BUNDLE_MANIFEST_H_
+
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/map.h>
+#include <tvm/ffi/extra/json.h>
+
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+constexpr char kManifestName[] = "manifest.json";
+constexpr std::size_t kMaxManifest = 8 << 20;
+
+struct TensorInfo {
+  std::string name, dtype;
+  std::vector<std::int64_t> shape;  // of inputs
+};
+
+struct Manifest {
+  std::string executable, digest;  // the shared library, and its SHA-256 in hex
+  int threads = 1;
+  std::string function;  // the first one
+  std::vector<TensorInfo> inputs, outputs;
+  std::vector<std::string> cpu_features;
+  std::string cpu_model;
+  std::map<std::string, std::string> libraries;  // name to version
+};
+
+// All of these throw std::runtime_error that names the field.
+Manifest ParseManifest(const std::string& text);
+tvm::ffi::json::Object ParseObject(const std::string& text, const std::string& what);
+
+template <typename T>
+T Get(const tvm::ffi::json::Object& object, const std::string& key) {
+  auto found = object.find(tvm::ffi::String(key));
+  if (found == object.end()) throw std::runtime_error("the field '" + key + "' is missing");
+  auto value = (*found).second.template try_cast<T>();
+  if (!value.has_value()) throw std::runtime_error("the field '" + key + "' is of another type");
+  return *value;
+}
+
+std::string GetText(const tvm::ffi::json::Object& object, const std::string& key);
+
+// Refuses a processor that lacks a feature, and vendor libraries of another version where they tell it.
+void CheckMachine(const Manifest& manifest);
+
+#endif  // SERVE_BUNDLE_MANIFEST_H_

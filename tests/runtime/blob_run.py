@@ -1,0 +1,131 @@
+"""Runs blobs in a child process that may crash, and tells what became of each.
+
+    python -m tests.runtime.blob_run MODULE FIRST
+
+runs what MODULE's `cases()` yields from number FIRST on: it prints a case's name before it runs and its
+outcome afterwards. `outcomes` runs such a child, and another one behind the case in which one ended.
+"""
+
+import importlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tests.runtime.blob_seeds import Shape
+
+GUARD = 1024
+"""Floats on each side of an argument that a kernel must leave alone."""
+MARK = np.float32(12345.678)
+MEMORY_BYTES = 3 << 30
+CHILD_S = 300
+
+
+@dataclass(frozen=True)
+class Case:
+    """A blob, and the shapes and dtype of the arguments it is run with.
+
+    `runs` is False where a library or device is needed that is not here: the kernel is only made.
+    """
+
+    name: str
+    kind: str
+    blob: bytes
+    inputs: tuple[Shape, ...] = ()
+    outputs: tuple[Shape, ...] = ()
+    dtypes: dict[int, str] = field(default_factory=dict)
+    """Of arguments that are not float32, by number."""
+    strided: frozenset[int] = frozenset()
+    """Arguments of which every second element is passed."""
+    runs: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`kind`: "ran", the name of a Python exception, or a signal's."""
+
+    name: str
+    kind: str
+    message: str = ""
+
+
+def guarded(shape: Shape, dtype: str, strided: bool, value: float) -> tuple[np.ndarray, np.ndarray]:
+    """An array full of `value` between two guards, and the whole."""
+    size = int(np.prod(shape, dtype=np.int64)) * (2 if strided else 1)
+    whole = np.full(size + 2 * GUARD, MARK).astype(dtype)
+    inner = whole[GUARD : GUARD + size]
+    inner[:] = value
+    return (inner[::2] if strided else inner).reshape(shape), whole
+
+
+def run(case: Case) -> str:
+    """Make the kernel and call it twice. Returns what it did wrong, "" for nothing; raises what it raises."""
+    import tvm_ffi
+
+    module = tvm_ffi.get_global_func("collage.create_module")(case.kind, "kernel", case.blob)
+    kernel = module.get_function("kernel")
+    if not case.runs:
+        return ""
+    made = []
+    for number, shape in enumerate((*case.inputs, *case.outputs)):
+        dtype = case.dtypes.get(number, "float32")
+        made.append(guarded(shape, dtype, number in case.strided, 0.5))
+    for _ in range(2):
+        kernel(*(tvm_ffi.from_dlpack(array) for array, _ in made))
+    for number, (_, whole) in enumerate(made):
+        mark = np.array(MARK).astype(whole.dtype)
+        if (whole[:GUARD] != mark).any() or (whole[-GUARD:] != mark).any():
+            return f"argument {number}: written outside"
+        if number < len(case.inputs) and (whole[GUARD:-GUARD] != whole.dtype.type(0.5)).any():
+            return f"argument {number}: an input was written"
+    return ""
+
+
+def main() -> None:
+    from collage.runtime.plugin import load_plugin
+
+    load_plugin()
+    if not os.environ.get("LD_PRELOAD"):  # a sanitizer reserves all that there is
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    for number, case in enumerate(importlib.import_module(sys.argv[1]).cases()):
+        if number < int(sys.argv[2]):
+            continue
+        print(json.dumps([case.name]), flush=True)
+        try:
+            wrong = run(case)
+            outcome = Outcome(case.name, wrong or "ran")
+        except Exception as error:
+            outcome = Outcome(case.name, type(error).__name__, str(error))
+        print(json.dumps([case.name, outcome.kind, outcome.message[:500]]), flush=True)
+
+
+def outcomes(module: str) -> Iterator[Outcome]:
+    """Run all of a module's cases. A child that ends early is the outcome of the case it was at."""
+    first = 0
+    while True:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.runtime.blob_run", module, str(first)],
+            capture_output=True, text=True, timeout=CHILD_S, check=False,
+        )  # fmt: skip
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+        finished = [Outcome(*line) for line in lines if len(line) == 3]
+        yield from finished
+        if done.returncode == 0:
+            return
+        began = [line[0] for line in lines if len(line) == 1]
+        if len(began) == len(finished):
+            raise RuntimeError(f"the child ended with {done.returncode}: {done.stderr[-2000:]}")
+        code = done.returncode
+        kind = signal.Signals(-code).name if code < 0 else f"exit {code}"
+        yield Outcome(began[-1], kind, done.stderr[-2000:])
+        first += len(began)
+
+
+if __name__ == "__main__":
+    main()

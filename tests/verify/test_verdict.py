@@ -1,0 +1,161 @@
+"""Noise proves nothing: what intervals say of few rounds, of rounds that are alike, and of many looks."""
+
+import math
+
+import numpy as np
+import pytest
+
+from collage.verify.final import judge, judged_original, proven
+from collage.verify.latency import interval_of_ratio, ratio
+from collage.verify.verdict import (
+    LEAST_ROUNDS,
+    LOOKS,
+    NOISE,
+    RatioInterval,
+    Verdict,
+    ratio_interval,
+)
+from tests.verify.rounds import Independent, Persistent, compared
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "allowance", "verdict"),
+    [
+        (0.8, 0.9, 0.0, Verdict.NOT_SLOWER),
+        (0.9, 1.0, 0.0, Verdict.NOT_SLOWER),
+        (0.9, 1.001, 0.0, Verdict.UNPROVEN),
+        (0.99, 1.02, NOISE, Verdict.NOT_SLOWER),
+        (0.99, 1.03, NOISE, Verdict.UNPROVEN),
+        (1.01, 1.03, NOISE, Verdict.UNPROVEN),
+        (1.021, 1.03, NOISE, Verdict.SLOWER),
+        (1.001, 1.002, 0.0, Verdict.SLOWER),
+        (0.0, math.inf, NOISE, Verdict.UNPROVEN),
+    ],
+)
+def test_an_interval_has_one_of_three_verdicts(low, high, allowance, verdict):
+    assert RatioInterval((low + min(high, 2)) / 2, low, high).verdict(allowance) is verdict
+
+
+def test_few_rounds_prove_nothing_however_alike_they_are():
+    few = ratio_interval([0.5] * (LEAST_ROUNDS - 1), [1.0] * (LEAST_ROUNDS - 1))
+    assert (few.ratio, few.low, few.high) == (0.5, 0.0, math.inf)
+    enough = ratio_interval([0.5] * LEAST_ROUNDS, [1.0] * LEAST_ROUNDS)
+    assert (enough.low, enough.high) == (0.5, 0.5)
+
+
+def test_rounds_that_are_alike_count_as_fewer():
+    values = np.random.default_rng(0).normal(1.0, 0.05, 100)
+    mixed = ratio_interval(values.tolist(), [1.0] * 100)
+    ordered = ratio_interval(np.sort(values).tolist(), [1.0] * 100)  # the machine drifts
+    assert mixed.high - mixed.low < 0.05
+    assert (ordered.low, ordered.high) == (0.0, math.inf)
+
+
+def passes_the_old_rule(comparison):
+    """The rule before: a plan passed unless it was slower by more than noise, and surely."""
+    plan, baseline = comparison.latencies["plan"], comparison.latencies["baseline"]
+    low, _ = interval_of_ratio(plan.rounds, baseline.rounds)
+    return not (ratio(plan, baseline) > 1 + NOISE and low > 1)
+
+
+@pytest.mark.parametrize("allowance", [0.0, NOISE])
+def test_injected_noise_lets_no_slower_plan_pass(allowance):
+    """A plan that is 1.3 times slower, while a guest comes and goes on its core, for seconds."""
+    times = {"plan": 1.3, "baseline": 1.0}
+    old, new = 0, []
+    for seed in range(60):
+        comparison = compared(times, Persistent(seed, 0.5, 0.95), seconds_each=0.5)
+        old += passes_the_old_rule(comparison)
+        new.append(proven(comparison, "plan", ["baseline"], allowance).verdict)
+    assert old >= 10  # it took what it could not disprove for proven
+    assert new.count(Verdict.NOT_SLOWER) <= 4
+    assert new.count(Verdict.UNPROVEN) > 10
+
+
+@pytest.mark.parametrize("seconds_each", [0.3, 2.0])
+@pytest.mark.parametrize(
+    "noise",
+    [
+        lambda seed: Independent(seed, 0.05),
+        lambda seed: Persistent(seed, 0.05, 0.3),
+        lambda seed: Persistent(seed, 0.05, 0.7),
+    ],
+    ids=["independent", "a little alike", "alike"],
+)
+def test_verdicts_are_rarely_wrong_over_all_looks(noise, seconds_each):
+    """At the edge of the allowance either verdict is wrong, and each look is a chance to be."""
+    wrong = {Verdict.NOT_SLOWER: 0, Verdict.SLOWER: 0}
+    for seed in range(150):
+        comparison = compared({"plan": 1.0, "baseline": 1.0}, noise(seed), seconds_each)
+        verdict = proven(comparison, "plan", ["baseline"], 0.0).verdict
+        wrong[verdict] = wrong.get(verdict, 0) + 1
+    assert wrong[Verdict.NOT_SLOWER] <= 0.06 * 150
+    assert wrong[Verdict.SLOWER] <= 0.06 * 150
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(0.95, Verdict.NOT_SLOWER), (1.1, Verdict.SLOWER)])
+def test_a_clear_difference_is_proven(times, verdict):
+    found = [
+        proven(
+            compared({"plan": times, "baseline": 1.0}, Persistent(seed, 0.05, 0.3)),
+            "plan",
+            ["baseline"],
+            NOISE,
+        ).verdict
+        for seed in range(20)
+    ]
+    assert found == [verdict] * 20
+
+
+def test_what_is_decided_needs_no_further_rounds():
+    times = {"plan": 0.9, "close": 0.9, "far": 2.0}
+    comparison = compared(times, Independent(0, 0.1), seconds_each=2.0)
+    assert proven(comparison, "plan", ["close", "far"], 0.0).verdict is Verdict.UNPROVEN
+    first, *later = comparison.arena.calls
+    assert first == (("plan", "close", "far"), 2.0)
+    assert {names for names, _ in later} == {("plan", "close")}
+    assert sum(seconds for _, seconds in comparison.arena.calls) == pytest.approx(LOOKS[-1] * 2.0)
+
+
+def test_where_something_else_ships_what_is_no_gain_is_not_run_on():
+    comparison = compared({"plan": 1.1, "baseline": 1.0}, Independent(0, 0.3))
+    found = proven(comparison, "plan", ["baseline"], 0.0, hopeless=1.0)
+    assert found.ratios["baseline"].ratio >= 1.0
+    assert found.verdict is not Verdict.NOT_SLOWER
+    assert len(comparison.arena.calls) == 1
+
+
+def test_ratios_are_of_rounds_that_both_have_run():
+    """The machine is twice as slow later, when the decided baseline does not run any more."""
+
+    def slower_later(name, first, count):
+        return np.where(np.arange(first, first + count) < 5, 1.0, 2.0)
+
+    comparison = compared({"plan": 1.0, "other": 1.25}, slower_later, seconds_each=0.3)
+    comparison.run(["plan"], 3)
+    assert comparison.ratio("plan", "other").ratio == pytest.approx(0.8)
+    comparison.run(["plan", "other"], 9)
+    assert comparison.ratio("plan", "other").ratio == pytest.approx(0.8)
+
+
+def test_a_plan_that_dies_in_further_rounds_has_no_verdict():
+    times = {"plan": 1.0, "baseline": 1.0}
+    comparison = compared(times, Independent(0, 0.3), dying={"plan": 2})
+    assert proven(comparison, "plan", ["baseline"], 0.0) is None
+    assert "died" in comparison.latencies["plan"].reason
+
+
+def test_a_baseline_that_did_not_run_refuses_nothing():
+    comparison = compared({"plan": 1.0, "baseline": 0.5}, dying={"baseline": 1})
+    assert judge(comparison, "plan", ["baseline"], 0.0).verdict is Verdict.NOT_SLOWER
+
+
+def test_the_original_file_is_refused_where_it_is_proven_slower():
+    """It is its framework by construction, so noise alone does not refuse it."""
+    calm = compared({"plan": 1.2, "baseline": 1.0}, Independent(0, 0.02))
+    assert judged_original(calm, "plan", ["baseline"]).verdict is Verdict.SLOWER
+    verdicts = set()
+    for seed in range(20):
+        noisy = compared({"plan": 1.0, "baseline": 1.0}, Persistent(seed, 0.3, 0.5), 0.3)
+        verdicts.add(judged_original(noisy, "plan", ["baseline"]).verdict)
+    assert verdicts == {Verdict.NOT_SLOWER}
