@@ -206,7 +206,9 @@ def test_the_trash_is_kept_for_a_day(stores, make_bundle):
     assert [entry.key for entry in store.entries("") if entry.key != "lock"] == []
 
 
-@pytest.mark.parametrize("order", [(0, 4, 9), (0, 6, 12), (1, 6, 3), (1, 9, 6), (1, 12, 5)], ids=str)
+@pytest.mark.parametrize(
+    "order", [(0, 4, 9), (0, 6, 12), (1, 6, 3), (1, 9, 6), (1, 12, 5)], ids=str
+)
 def test_a_sweep_beside_a_publisher_in_s3(s3_address, small, order):
     """Some orders on a real server; the argument is about the protocol, which both implement."""
     store = open_store(s3_address, writes=False)
