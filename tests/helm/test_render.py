@@ -254,7 +254,7 @@ def test_the_worker_tells_finishing_pods_of_the_key(monkeypatch, signing, expect
     assert settings.sign_key == file
 
 
-def test_the_key_of_records_reaches_all_that_measure_and_compile_and_no_other():
+def test_the_record_key_reaches_who_measures_and_no_other():
     """The worker has it, tells it to the pods of its Jobs, and the receiver knows nothing of it."""
     values = {
         **charts.ALL,

@@ -16,12 +16,14 @@ import pytest
 from collage.bundle.save import save_bundle
 from collage.cost import Cost, CostKey, CostTable
 from collage.pipeline.mark import SearchMark
-from collage.runtime.signature import signature_files
+from collage.runtime.signature import is_statement
 from collage.store import folder as folders
 from collage.store import open_store
 from collage.store.bundles import fetch_bundle, publish_bundle
 from collage.store.cache import BundleCache
 from collage.store.record_keys import record_keys
+
+STATEMENT = f"statement.{'0' * 16}.{'1' * 16}.dsse.json"
 
 
 class Recorder:
@@ -138,15 +140,15 @@ def test_a_bundle_that_is_replaced_is_on_disk_before_it_is_there(recorder, tmp_p
 
 
 def test_a_fetched_bundle_is_on_disk_with_its_signatures(recorder, tmp_path):
-    (tmp_path / "bundle" / "manifest.json.0123.sig").write_bytes(b"signature")
-    assert signature_files(tmp_path / "bundle")
+    assert is_statement(STATEMENT)
+    (tmp_path / "bundle" / STATEMENT).write_bytes(b"{}")
     store = open_store(tmp_path / "store")
     publish_bundle(store, tmp_path / "bundle", ["a"])
     for cache in (None, BundleCache(tmp_path / "cache")):
         fetch_bundle(store, "a", tmp_path / "new" / "out", cache=cache)
         recorder.check()
     flushed = {event[1].name for event in recorder.events if event[0] == "flush"}
-    assert {"model.so", "plan.json", "manifest.json", "manifest.json.0123.sig"} <= flushed
+    assert {"model.so", "plan.json", "manifest.json", STATEMENT} <= flushed
 
 
 def test_what_is_there_already_is_on_disk_too(recorder, tmp_path):

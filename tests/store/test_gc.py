@@ -201,9 +201,8 @@ def test_a_request_that_nobody_uses_goes_and_then_its_model(store, asked, monkey
 def finished(store, asked, bundle):
     facts = NodeFacts(environment=ENVIRONMENT, cache_bytes=1, backends={})
     found = CompileResult(
-        bundle=bundle, report=put_blob(store, b"<p>"), passed=True, reason="", speedup=1.1,
-        predicted_s=None, latency_s={"collage": 1e-3}, plan=(), measured=0, cached=0, invalid=0,
-        seconds={},
+        bundle=bundle, report=put_blob(store, b"<p>"), reason="", speedup=1.1,
+        functions=(), plan=(), measured=0, cached=0, invalid=0, seconds={},
     )  # fmt: skip
     claim_result(store, asked, facts, found)
     return f"results/{asked.digest}/{node_digest(facts)}.json"
@@ -245,10 +244,8 @@ def test_records_go_after_their_time_and_options_change_it(store, monkeypatch, k
 
 def test_a_signature_goes_with_its_bundle(store, make_bundle):
     folder = make_bundle()
-    (folder / "manifest.json.key.sig").write_bytes(b"signature")
+    (folder / f"statement.{'0' * 16}.{'1' * 16}.dsse.json").write_bytes(b"{}")
     digest = publish_bundle(store, folder).digest
-    if not any(key.startswith("signatures/") for key in keys(store)):
-        store.create(f"signatures/{digest}/manifest.json.key.sig", b"signature")
     collect_garbage(store, 0.0, dry_run=False)
     assert any(key.startswith("signatures/") for key in keys(store))
     unpublish_bundle(store, digest)
