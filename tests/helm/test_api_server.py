@@ -204,7 +204,7 @@ def made_by_a_flow(kind, values, namespace):
     told = {one["name"]: one.get("value") for one in worker["containers"][0]["env"]}
     prefix = "COLLAGE_CLUSTER__"
     settings = {
-        name.removeprefix(prefix).lower(): json.loads(value) if value.startswith("[") else value
+        name.removeprefix(prefix).lower(): json.loads(value) if value[0] in "[{" else value
         for name, value in told.items()
         if name.startswith(prefix) and value
     }
@@ -299,7 +299,7 @@ def test_the_worker_makes_its_own_jobs_and_no_others(plane, namespace, accounts)
         assert word in answer["message"], (name, answer["message"])
     with_secret = copy.deepcopy(manifests[Kind.FINISH])
     volume = {"name": "scratch", "secret": {"secretName": "store"}}
-    set_in(with_secret, (*POD, "volumes"), [volume])
+    with_secret["spec"]["template"]["spec"]["volumes"][0] = volume
     assert dry_job(plane, namespace, with_secret, token)[0] == 201, "its own account's Secret"
     assert dry_job(plane, namespace, loose, None)[0] == 201, "others' Jobs are not its concern"
 
