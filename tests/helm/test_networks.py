@@ -128,7 +128,7 @@ METADATA = ("169.254.169.254", "169.254.170.2", "fd00:ec2::254")
 @pytest.mark.parametrize("name", [*charts.EXAMPLES, None])
 def test_no_pod_reaches_a_clouds_metadata_over_its_ports(name):
     """Whose answers are credentials of the node: no port but the API server's leads there."""
-    values = charts.example(name) if name else charts.THREE
+    values = charts.example(name) if name else charts.ENOUGH
     found = policies(charts.render(values))
     for labels in pods(values):
         outside = doors(found, labels, "Egress")

@@ -180,7 +180,7 @@ def test_measuring_pods_never_get_the_controllers_secret_by_default():
     with pytest.raises(
         helm_python.HelmError, match=r"store\.measuring\.existingSecret is required"
     ):
-        charts.render({**charts.THREE, "store": store})
+        charts.render({**charts.ENOUGH, "store": store})
     for more, measure, finish in (
         ({"measuring": {"existingSecret": "some"}}, ["some"], ["all"]),
         ({"measuring": {"existingSecret": "some"}, "finishing": {"existingSecret": "more"}},
@@ -188,7 +188,7 @@ def test_measuring_pods_never_get_the_controllers_secret_by_default():
         ({"measuring": {"shareSecret": True}}, ["all"], ["all"]),
         ({"existingSecret": ""}, [], []),
     ):  # fmt: skip
-        found = told({**charts.THREE, "store": {**store, **more}})
+        found = told({**charts.ENOUGH, "store": {**store, **more}})
         assert json.loads(found["COLLAGE_CLUSTER__ENV_FROM_SECRETS"]) == measure
         assert json.loads(found["COLLAGE_CLUSTER__FINISH_ENV_FROM_SECRETS"]) == finish
         assert found["COLLAGE_CLUSTER__FINISH_SERVICE_ACCOUNT"] == "collage-finish"
@@ -268,7 +268,8 @@ def test_the_record_key_reaches_who_measures_and_no_other():
     assert "keys" in found["collage-worker"]
     assert "keys" not in found["collage-receiver"]
     told = {one["name"]: one.get("value") for one in pods["collage-worker"]["containers"][0]["env"]}
-    assert json.loads(told["COLLAGE_CLUSTER__ENV_FROM_SECRETS"]) == ["store", "keys"]
+    assert json.loads(told["COLLAGE_CLUSTER__ENV_FROM_SECRETS"]) == ["measure", "keys"]
+    assert json.loads(told["COLLAGE_CLUSTER__FINISH_ENV_FROM_SECRETS"]) == ["store", "keys"]
 
 
 def test_the_receiver_has_no_account_that_reaches_the_store():
