@@ -4,7 +4,7 @@ from collage.backends.c_source import CSourceBackend
 from collage.rules import op
 
 LOOP = "for (long i = 0; i < {x.size}; ++i) {y}[i] = {value};"
-SLOW = "for (volatile int turn = 0; turn < 300000; ++turn) {{}}\n"
+SLOW = "for (volatile int turn = 0; turn < 5000000; ++turn) {{}}\n"
 
 
 def _loop(region, value):

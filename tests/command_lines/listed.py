@@ -30,9 +30,9 @@ FETCH_SIGNED = "collage fetch STORE --alias ocr/production /srv/ocr --verify-key
 
 RUN: Mapping[str, Run] = {
     COMPILE: Run(says="bundle"),
-    COMPILE_OTHER: Run({"x=1,3,480,480": "x=1,3,16,16"}, says="det.collage"),
+    COMPILE_OTHER: Run({"x=1,3,480,480": "x=1,3,256,256"}, says="det.collage"),
     "collage compile rec.onnx --shape x=1,3,48,320 --shape x=1,3,48,640": Run(
-        {"x=1,3,48,320": "x=1,3,8,16", "x=1,3,48,640": "x=1,3,8,24"}, says="rec.collage"
+        {"x=1,3,48,320": "x=1,3,64,256", "x=1,3,48,640": "x=1,3,64,384"}, says="rec.collage"
     ),
     "collage compile model.onnx --precision auto": Run(says="model.collage"),
     "collage compile model.onnx --effort thorough": Run(says="model.collage"),

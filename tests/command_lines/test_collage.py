@@ -74,7 +74,7 @@ class Place:
 def place(tmp_path_factory):
     folder, before = tmp_path_factory.mktemp("place"), os.getcwd()
     os.chdir(folder)
-    write_model("model.onnx", [1, 64])
+    write_model("model.onnx", [64, 4096])
     write_model("det.onnx", [1, 3, "height", "width"])
     write_model("rec.onnx", [1, 3, "height", "width"])
     with pytest.MonkeyPatch.context() as patch:
@@ -99,8 +99,8 @@ def test_two_shape_sets_run_and_serve_each(place, capfd):
     (line,) = [line for line in RUN if line.startswith("collage compile rec.onnx")]
     place.run(line, capfd)
     bundle = collage.load("rec.collage")
-    for width in (16, 24):
-        x = np.random.default_rng(width).standard_normal((1, 3, 8, width)).astype(np.float32)
+    for width in (256, 384):
+        x = np.random.default_rng(width).standard_normal((1, 3, 64, width)).astype(np.float32)
         expected = 1 / (1 + np.exp(-np.maximum(x, 0)))
         np.testing.assert_allclose(bundle.run({"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
 

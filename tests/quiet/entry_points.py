@@ -14,12 +14,12 @@ import numpy as np
 
 from collage.runtime.plugin import LIBRARY_FOLDER, library_path
 from tests.containers.test_receiver import event, headers
-from tests.ports import free_port
+from tests.ports import free_port, free_ports
 from tests.quiet.trace import Trace, speaks, traced
 from tests.servers.receiver import SECRET, PrefectRecorder
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "cpp" / "main.cc"
+EXAMPLE = ROOT / "examples" / "cpp"
 ANYWHERE = (Path("/dev"), Path("/proc"))
 """Devices, and what a process says of itself."""
 NAMES = frozenset({"/var/run/nscd/socket", "/run/nscd/socket"})
@@ -168,11 +168,11 @@ def serve(bundle: Path, seconds: float) -> Watched:
 
 def receiver(folder: Path, prefect: PrefectRecorder, seconds: float) -> Watched:
     """A webhook comes, and a run is started in Prefect."""
-    port, before = free_port(), len(prefect.runs)
+    (port, status_port), before = free_ports(2), len(prefect.runs)
 
     def drive() -> None:
         url = f"http://127.0.0.1:{port}"
-        _wait_for(f"{url}/readyz")
+        _wait_for(f"http://127.0.0.1:{status_port}/readyz")
         body = event("quiet")
         _post(f"{url}/webhooks/mlflow", body, headers(body))
         end = time.monotonic() + _START_S
@@ -183,7 +183,8 @@ def receiver(folder: Path, prefect: PrefectRecorder, seconds: float) -> Watched:
 
     environment = {
         "COLLAGE_RECEIVER__SECRET": SECRET, "COLLAGE_RECEIVER__HOST": "127.0.0.1",
-        "COLLAGE_RECEIVER__PORT": str(port), "COLLAGE_RECEIVER__JOURNAL": str(folder / "journal.db"),
+        "COLLAGE_RECEIVER__PORT": str(port), "COLLAGE_RECEIVER__STATUS_PORT": str(status_port),
+        "COLLAGE_RECEIVER__JOURNAL": str(folder / "journal.db"),
         "PREFECT_API_URL": prefect.url,
     }  # fmt: skip
     told = frozenset({prefect.url.removeprefix("http://").removesuffix("/api")})
@@ -231,7 +232,7 @@ def built_example(folder: Path) -> Path:
     library, keep = packages / "lib", folder / "keep.cc"
     keep.write_text(KEEP_CPP)
     subprocess.run(
-        ["g++", "-std=c++17", "-Dmain=Example", EXAMPLE, keep, "-o", program,
+        ["g++", "-std=c++17", "-Dmain=Example", *sorted(EXAMPLE.glob("*.cc")), keep, "-o", program,
          "-isystem", packages / "include", library / "libtvm_ffi.so", f"-Wl,-rpath,{library}", "-ldl"],
         check=True,
     )  # fmt: skip
