@@ -214,8 +214,9 @@ class Gate:
                 other = proven(comparison, order[1].name, judging, allowance, hopeless)
                 if other is None:
                     continue
-                chosen, reason = order[1], reason_of(order[1], other, found.text())
-                found = other
+                if other.verdict is Verdict.NOT_SLOWER:  # else the faster one stays the candidate
+                    chosen, reason = order[1], reason_of(order[1], other, found.text())
+                    found = other
             break
         if not best:
             if not originals.baselines.intersection(judging):

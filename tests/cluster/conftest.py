@@ -21,7 +21,7 @@ from tests.pipeline.test_compile import small_model
 from tests.servers import fixtures
 from tests.servers.node import Node
 from tests.store import versitygw
-from tests.store.conftest import bucket, credentials, s3_address, s3_server  # noqa: F401
+from tests.store.conftest import address_below, bucket, credentials, s3_address, s3_server  # noqa: F401
 
 IMAGES = {
     "collage/measure:1": [sys.executable, "-m", "containers.measure"],

@@ -102,7 +102,7 @@ def test_kernels_are_built_on_cpu_nodes_and_the_pods_with_a_gpu_build_none(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_measuring_starts_while_kernels_are_still_built_and_saves_its_time(
-    two_kinds, settings, environment, jobs, request_, s3_address, tmp_path
+    two_kinds, settings, environment, jobs, request_, address_below, tmp_path
 ):
     """The same search twice, each in a store of its own; a built kernel takes longer than a timed one."""
     options = RequestOptions(
@@ -111,7 +111,7 @@ def test_measuring_starts_while_kernels_are_still_built_and_saves_its_time(
     model = small_model(tmp_path / "slow.onnx")
     taken_s, counts = {}, {}
     for overlap in (False, True):
-        address = s3_address.replace("?", f"/overlap-{overlap}?", 1)
+        address = address_below(f"overlap-{overlap}")
         store = open_store(address)
         request = submit(store, model, environment="pool", options=options)
         build = environment.build.model_copy(update={"overlap": overlap})

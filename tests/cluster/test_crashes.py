@@ -92,13 +92,13 @@ def kill_a_pod(nodes, core, namespace, store, search, begun, seconds):
 
 @pytest.mark.timeout(300 + 150 * KILLS)
 def test_measuring_pods_that_are_killed_at_any_moment_lose_nothing(
-    nodes, settings, environment, jobs, request_, s3_address, core, namespace, tmp_path
+    nodes, settings, environment, jobs, request_, address_below, core, namespace, tmp_path
 ):
     chance = random.Random(os.getpid())
     options = request_.options.model_copy(update={"measure_budget_s": 10})
     predicted_s = []
     for number in range(KILLS):
-        address = s3_address.replace("?", f"/kill-{number}?", 1)
+        address = address_below(f"kill-{number}")
         store = open_store(address)
         model = small_model(tmp_path / "small.onnx")
         request = submit(store, model, environment="pool", options=options)

@@ -72,6 +72,18 @@ def s3_address(bucket, s3_server):
 
 
 @pytest.fixture
+def address_below(bucket, s3_address):
+    """Make the address of a store in a folder of the other's; from then on users have rights there alone."""
+
+    def make(folder):
+        policy = policies.of_bucket(bucket.name, f"{PREFIX}/{folder}")
+        bucket.client.put_bucket_policy(Bucket=bucket.name, Policy=policy)
+        return s3_address.replace("?", f"/{folder}?", 1)
+
+    return make
+
+
+@pytest.fixture
 def proxy(s3_server, bucket):
     made = Proxy(s3_server.url, hang_s=3.0, client=bucket.client)
     yield made
