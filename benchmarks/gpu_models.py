@@ -68,7 +68,7 @@ def row_of(name: str, dtype: str, model: Path, folder: Path, budget: Budget) -> 
         "compile", str(model), "-o", str(bundle), "--device", device, "--json", "--quiet",
         "--cache-dir", str(folder / "store"), "--effort", "quick", "--tune", "0s", "--refine", "0s",
         "--budget", f"{budget.measure_s:.0f}s", "--timeout", "120s", "--memory", "16GiB",
-        "--workers", str(budget.workers),
+        "--workers", str(budget.workers), "--allow-slower",
     ]  # fmt: skip
     compile_ += ["--precision", "auto"] if dtype == TF32 else []
     try:
