@@ -66,15 +66,12 @@ def test_another_copy_answers_while_one_hangs(looping):
 
 def test_changed_numbers_make_it_unready_and_end_it(looping, tmp_path):
     folder = shutil.copytree(looping, tmp_path / "bundle")
-    server = ModelServer(folder, "--watchdog", "0.5s")
+    server = ModelServer(folder, "--watchdog", "2s")
     arrays = dict(np.load(folder / "golden.npz"))
     np.savez(folder / "golden.npz", **arrays | {"main/output/y": np.array([4], "int64")})
     wait_for(lambda: not is_ready(server))
-    assert "differs from the golden data" in server.client.get("/v2/health/ready").json()["error"]
-    np.savez(folder / "golden.npz", **arrays)
-    wait_for(lambda: is_ready(server))
-    np.savez(folder / "golden.npz", **arrays | {"main/output/y": np.array([4], "int64")})
-    assert server.process.wait(20) == 1
+    assert "was changed" in server.client.get("/v2/health/ready").json()["error"]
+    assert server.process.wait(30) == 1
     assert "3 checks failed" in server.log()
 
 

@@ -13,6 +13,7 @@ import yaml
 from kubernetes import client
 
 from tests import simulated_gpu
+from tests.cost.batch_lines import KEY
 from tests.servers.node import Node
 from tests.servers.played_pod import ROOT
 
@@ -67,7 +68,7 @@ class GpuCluster:
         }  # fmt: skip
         return {
             "COLLAGE_ENVIRONMENTS_FILE": str(file), "KUBECONFIG": str(self._folder / "kubeconfig"),
-            "PYTHONPATH": str(self._bare),
+            "PYTHONPATH": str(self._bare), "COLLAGE_RECORD_KEY": KEY,
             **{f"COLLAGE_CLUSTER__{name}": value for name, value in cluster.items()},
         }  # fmt: skip
 

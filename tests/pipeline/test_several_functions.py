@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 
 import httpx
 import numpy as np
@@ -14,7 +15,8 @@ from collage.cli import main
 from collage.errors import InputError
 from collage.runtime.manifest import read_manifest
 from containers import serve
-from containers.serving.app import Limits, Server
+from containers.serving.app import Server
+from containers.serving.watchdog import Watchdog
 from tests.pipeline.test_compile import small_model
 
 SIDES = (16, 20, 24)
@@ -27,7 +29,7 @@ def compiled(folder, sides, *more):
     shapes = [word for side in sides for word in ("--shape", f"x=1,3,{side},{side}")]
     words = ["compile", str(model), "-o", str(folder / "bundle"), *shapes, "--threads", "1", "--json",
              "--quiet", "--effort", "quick", "--budget", "2s", "--verify", "0.1s",
-             "--backends", "onnxruntime",
+             "--backends", "onnxruntime,openvino",
              "--cache-dir", str(folder / "store")]  # fmt: skip
     assert main([*words, *more]) == 0
     return model
@@ -100,7 +102,9 @@ def test_bench_times_every_function(folder, capsys):
 def test_a_server_answers_every_shape(folder):
     parsed = serve._parser().parse_args(["--bundle", str(folder / "bundle")])
     engine = serve._engine(folder / "bundle", parsed)
-    application = Server("small", "1", engine, Limits(1 << 20, 5.0)).application()
+    watchdog = Watchdog(engine, math.inf, lambda: None)
+    limits = serve._limits(engine, parsed)
+    application = Server("small", "1", engine, limits, watchdog).application()
 
     async def asked():
         transport = httpx.ASGITransport(app=application)

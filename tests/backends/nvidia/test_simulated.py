@@ -47,7 +47,8 @@ def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dty
     model = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
     said = on_gpu(
         "collage", "compile", str(model), "--device", "cuda", "--backends", "cudnn,tvm-cuda",
-        "--allow-slower", "--effort", "quick", "--refine", "0s", "--verify", "0.2s", "--cache-dir", str(tmp_path / "cache"),
+        "--allow-slower", "--effort", "quick",
+        "--refine", "0s", "--verify", "0.2s", "--cache-dir", str(tmp_path / "cache"),
         "--output", str(bundle), "--json", SIMULATED_GPU_CAPABILITY=capability,
     )  # fmt: skip
     assert '"plan"' in said
@@ -79,7 +80,8 @@ def test_a_compile_tunes_what_could_change_the_plan(on_gpu, tmp_path):
     def compiled(name, tune):
         said = on_gpu(
             "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda", "--backends",
-            "tvm-cuda", "--allow-slower", "--effort", "quick", "--refine", "0s", "--verify", "0.2s", "--tune", tune,
+            "tvm-cuda", "--allow-slower", "--effort", "quick",
+        "--refine", "0s", "--verify", "0.2s", "--tune", tune,
             "--cache-dir", str(cache), "--output", str(tmp_path / name), "--timeout", "300s", "--json",
             json=True,
         )  # fmt: skip
@@ -114,7 +116,8 @@ def test_with_permission_what_tensor_cores_compute_faster_ships_in_tf32(on_gpu, 
     bundle = tmp_path / "bundle"
     said = on_gpu(
         "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda", "--backends", "cublas",
-        "--precision", "auto", "--tolerance", "0.005", "--allow-slower", "--effort", "quick", "--refine", "0s",
+        "--precision", "auto", "--tolerance", "0.005", "--allow-slower", "--effort", "quick",
+        "--refine", "0s",
         "--tune", "0s", "--cache-dir", str(tmp_path / "cache"), "--output", str(bundle), "--json", "--quiet",
         json=True,
     )  # fmt: skip
@@ -154,7 +157,8 @@ def test_kernels_that_kill_cost_their_candidates_and_not_the_run(on_gpu, tmp_pat
     )
     said = on_gpu(
         "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda",
-        "--backends", f"{faults},tvm-cuda", "--allow-slower", "--effort", "quick", "--refine", "0s", "--verify", "0.2s",
+        "--backends", f"{faults},tvm-cuda", "--allow-slower", "--effort", "quick",
+        "--refine", "0s", "--verify", "0.2s",
         "--budget", "60s", "--memory", "2GiB", "--cache-dir", str(tmp_path / "cache"), "--output",
         str(bundle), "--json",
     )  # fmt: skip
