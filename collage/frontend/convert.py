@@ -9,6 +9,7 @@ node foreign. For the operators that it converts badly `emitters` has its own fo
 import contextlib
 import io
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
@@ -180,10 +181,31 @@ def _convert(model: onnx.ModelProto) -> "tuple[relax.Function, bool] | None":
     return None
 
 
+MAX_FOLDED_BYTES = 64 << 20
+"""TVM's converter computes constants in this process: what could be larger has no Relax form."""
+_GENERATORS = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Tile"})
+
+
+def _computes_much(model: onnx.ModelProto) -> bool:
+    """Tell whether converting the node may compute a large tensor from small constants."""
+    if not any(node.op_type in _GENERATORS for node in model.graph.node):
+        return False
+    for value in model.graph.output:
+        dimensions = value.type.tensor_type.shape.dim
+        elements = math.prod(
+            one.dim_value if one.HasField("dim_value") else 1 << 40 for one in dimensions
+        )
+        if 8 * elements > MAX_FOLDED_BYTES:
+            return True
+    return False
+
+
 def _ask_tvm(model: onnx.ModelProto) -> "relax.Function | None":
     import tvm
     from tvm.relax.frontend.onnx import from_onnx
 
+    if _computes_much(model):
+        return None
     logging.getLogger("tvm").setLevel(logging.ERROR)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
