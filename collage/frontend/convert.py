@@ -9,7 +9,6 @@ node foreign. For the operators that it converts badly `emitters` has its own fo
 import contextlib
 import io
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
@@ -182,29 +181,16 @@ def _convert(model: onnx.ModelProto) -> "tuple[relax.Function, bool] | None":
 
 
 MAX_FOLDED_BYTES = 64 << 20
-"""TVM's converter computes constants in this process: what could be larger has no Relax form."""
-_GENERATORS = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Tile"})
-
-
-def _computes_much(model: onnx.ModelProto) -> bool:
-    """Tell whether converting the node may compute a large tensor from small constants."""
-    if not any(node.op_type in _GENERATORS for node in model.graph.node):
-        return False
-    for value in model.graph.output:
-        dimensions = value.type.tensor_type.shape.dim
-        elements = math.prod(
-            one.dim_value if one.HasField("dim_value") else 1 << 40 for one in dimensions
-        )
-        if 8 * elements > MAX_FOLDED_BYTES:
-            return True
-    return False
+"""TVM's converter computes in this process what has constants for all operands: not if it is larger."""
 
 
 def _ask_tvm(model: onnx.ModelProto) -> "relax.Function | None":
     import tvm
     from tvm.relax.frontend.onnx import from_onnx
 
-    if _computes_much(model):
+    results = [tensor_type(value.type) for value in model.graph.output]
+    size_bytes = sum(one.size_bytes for one in results if one)
+    if not model.graph.input and size_bytes > MAX_FOLDED_BYTES:
         return None
     logging.getLogger("tvm").setLevel(logging.ERROR)
     try:
