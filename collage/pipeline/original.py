@@ -19,7 +19,7 @@ from collage.cost import Cost
 from collage.errors import BackendError, ModelError
 from collage.frontend import Function, Model
 from collage.frontend.original_file import original_bytes
-from collage.graph.dataflow import TensorType
+from collage.graph.units import returned_open
 from collage.pipeline.session import Session
 from collage.rules.rule import HOST
 from collage.runtime.blob import Json, pack
@@ -54,14 +54,11 @@ class OriginalFile:
         if not options.fallback or options.device != "cpu" or not self.function.graph.nodes:
             return OriginalPlans()
         allowed = {backend.name for backend in self.session.compatible_backends}
-        open_outputs = any(
-            not isinstance(self.function.type_of(name), TensorType)
-            for name in self.function.graph.outputs
-        )
+        allocates = returned_open(self.function.graph, self.function.graph.everything)
         baselines = frozenset(
             baseline
             for baseline, backend in BACKENDS.items()
-            if backend in allowed and (backend == "onnxruntime" or not open_outputs)
+            if backend in allowed and (backend == "onnxruntime" or not allocates)
         )
         return OriginalPlans(baselines, self.assemble)
 
@@ -98,9 +95,7 @@ class OriginalFile:
         header: dict[str, Json] = {"threads": self.session.threads, "alone": 1}
         graph, allocates = self.function.graph, False
         if BACKENDS[baseline] == "onnxruntime":
-            allocates = any(
-                not isinstance(self.function.type_of(name), TensorType) for name in graph.outputs
-            )
+            allocates = returned_open(graph, graph.everything)
             header |= {"input_names": list(graph.inputs), "output_names": list(graph.outputs)}
             header |= {"allocates": 1} if allocates else {}
         else:

@@ -246,16 +246,9 @@ def _sealed(store: Store, name: str) -> tuple[dict[str, str | None] | None, Vers
         found = store.read(_key(name))
         if found is None:
             return None, None
-        if sealed := _unsealed(found.data):
+        if sealed := unseal(found.data):
             return sealed, found.version
     raise _damaged(store, name)
-
-
-def _unsealed(data: bytes) -> dict[str, str | None] | None:
-    try:
-        return unseal(data)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _opened(
