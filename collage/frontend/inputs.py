@@ -11,6 +11,7 @@ one `.npy` file a value, so that all workers map the same pages.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -117,23 +118,30 @@ def reference_values(function: Function, inputs: Mapping[str, np.ndarray]) -> di
     Raises:
         ModelError: ONNX Runtime cannot run the function on these inputs.
     """
-    try:
+    with run_explained():
         running = _session(function, every_value=True)
         names = [value.name for value in running.get_outputs()]
         feed = {name: retyped_array(value, BFLOAT16, FLOAT) for name, value in inputs.items()}
         results = running.run(names, feed)
-    except Exception as error:  # ONNX Runtime's share no base class
-        if is_out_of_memory(error):
-            raise MemoryError(first_line(error)) from error
-        raise ModelError(
-            f"ONNX Runtime cannot run the model on generated inputs: {first_line(error)}"
-        ) from error
     values = dict(inputs)
     for name, value in zip(names, results, strict=True):
         if isinstance(value, np.ndarray) and value.dtype.kind not in "OSU":
             rounds = name in function.graph.types and function.type_of(name).dtype == "bfloat16"
             values[name] = retyped_array(value, FLOAT, BFLOAT16) if rounds else value
     return values
+
+
+@contextmanager
+def run_explained() -> Iterator[None]:
+    """Raise what ONNX Runtime raises in a run on generated inputs as MemoryError or ModelError."""
+    try:
+        yield
+    except Exception as error:  # ONNX Runtime's share no base class
+        if is_out_of_memory(error):
+            raise MemoryError(first_line(error)) from error
+        raise ModelError(
+            f"ONNX Runtime cannot run the model on generated inputs: {first_line(error)}"
+        ) from error
 
 
 def _session(function: Function, every_value: bool) -> onnxruntime.InferenceSession:

@@ -15,12 +15,12 @@ import numpy as np
 
 from collage.errors import ModelError
 from collage.frontend import Function, Model
-from collage.frontend.fold import first_line, is_out_of_memory
 from collage.frontend.guarded import run_allowance
 from collage.frontend.inputs import (
     load_reference,
     random_inputs,
     reference_values,
+    run_explained,
     save_reference,
 )
 from collage.frontend.limited import Question, answer_limited, ask_limited
@@ -81,15 +81,9 @@ def _original_outputs(
 ) -> dict[str, np.ndarray]:
     """Run the original file once and return its outputs by name."""
     names = list(function.graph.outputs)
-    try:
+    with run_explained():
         original = Original(question["path"], frozenset(question["float_types"]))
         return dict(zip(names, original.run(names, inputs), strict=True))
-    except Exception as error:  # ONNX Runtime's share no base class
-        if is_out_of_memory(error):
-            raise MemoryError(first_line(error)) from error
-        raise ModelError(
-            f"ONNX Runtime cannot run the model on generated inputs: {first_line(error)}"
-        ) from error
 
 
 if __name__ == "__main__":
