@@ -4,7 +4,8 @@
 format) and of each operator set. ONNX Runtime follows months later and refuses the stamp, whatever the
 model holds. Most models need none of what is new. A stamp is lowered where that changes nothing: an IR
 version where no element type needs it, an operator set where every operator of the model is the same one in
-the older set, by its schema. Nothing else is converted; what remains is an error that names the operator.
+the older set, by its schema. Nothing else is converted; what remains is an error that names the operator,
+or the operator set where the installed ONNX does not describe it.
 
 What ONNX Runtime reads is found by trying, once a process: it tells its versions nowhere.
 """
@@ -43,6 +44,7 @@ def make_readable(model: onnx.ModelProto) -> bool:
     """
     before = (model.ir_version, _opset_stamps(model))
     if model.ir_version > _OLDEST_IR and model.ir_version > (newest := newest_ir_version()):
+        _require_known_ir(model.ir_version, newest)
         _require_types_of(model, newest)
         model.ir_version = newest
     for domain, oldest in _OLDEST_OPSETS.items():
@@ -78,12 +80,16 @@ def newest_ir_version() -> int:
 @lru_cache
 def newest_opset(domain: str) -> int:
     """Return the newest operator set of `domain` ("" or "ai.onnx.ml") that ONNX Runtime reads."""
-    newest = max(
-        version for name, version in helper.OP_SET_ID_VERSION_MAP if name == _named(domain)
-    )
     return _newest(
-        newest, _OLDEST_OPSETS[domain], lambda version: _identity(_OLDEST_IR, domain, version)
+        _newest_known(domain),
+        _OLDEST_OPSETS[domain],
+        lambda version: _identity(_OLDEST_IR, domain, version),
     )
+
+
+def _newest_known(domain: str) -> int:
+    """Return the newest operator set of `domain` whose operators the installed ONNX describes."""
+    return max(version for name, version in helper.OP_SET_ID_VERSION_MAP if name == _named(domain))
 
 
 def _newest(newest: int, oldest: int, made: Callable[[int], bytes]) -> int:
@@ -118,6 +124,14 @@ def _identity(ir_version: int, domain: str, opset: int) -> bytes:
     return bytes(model.SerializeToString())
 
 
+def _require_known_ir(stamped: int, newest: int) -> None:
+    if stamped > onnx.IR_VERSION:
+        raise ModelError(
+            f"it is of IR version {stamped}, and what a file may hold is known up to {onnx.IR_VERSION}"
+            f" here: export the model with IR version {newest}"
+        )
+
+
 def _require_types_of(model: onnx.ModelProto, newest: int) -> None:
     for name, version in _IR_OF_TYPES.items():
         if version > newest and getattr(onnx.TensorProto, name, None) in set(element_types(model)):
@@ -136,7 +150,13 @@ def _lower_opset(model: onnx.ModelProto, domain: str, oldest: int) -> None:
     too_new = [stamp for stamp in stamps if stamp.version > newest]
     if not too_new:
         return
-    _require_operators_of(model, domain, max(stamp.version for stamp in too_new), newest)
+    stamped = max(stamp.version for stamp in too_new)
+    if stamped > (known := _newest_known(domain)):
+        raise ModelError(
+            f"it is of operator set {stamped}{' of ' + domain if domain else ''}, and what operators mean"
+            f" is known up to {known} here: export the model with opset {newest}"
+        )
+    _require_operators_of(model, domain, stamped, newest)
     for stamp in too_new:
         stamp.version = newest
 

@@ -355,6 +355,13 @@ def weights_of_one_name():
     return made.SerializeToString()
 
 
+@refused("IR version 99")
+def ir_of_the_future():
+    made = add_y()
+    made.ir_version = 99
+    return made.SerializeToString()
+
+
 @refused("model.onnx")
 def opset_of_the_future():
     made = add_y()
