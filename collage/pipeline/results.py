@@ -25,9 +25,10 @@ from pydantic import ValidationError
 from collage.bundle.manifest import Manifest
 from collage.errors import BundleError, StoreError
 from collage.pipeline.request import CompileRequest, CompileResult, NodeFacts
+from collage.runtime.fields import is_digest
 from collage.store.aliases import read_record
 from collage.store.base import BlobDigest, Store
-from collage.store.blobs import is_digest, seal, unseal
+from collage.store.blobs import seal, unseal
 from collage.store.bundles import (
     BundleSigning,
     assign_alias,

@@ -39,11 +39,12 @@ from collage.pipeline.searching import (
 from collage.pipeline.session import Session, open_session
 from collage.report.data import Summary
 from collage.report.terminal import Progress
+from collage.runtime.folder import MANIFEST
 from collage.search.function import FunctionSearch
 from collage.store import open_store
 from collage.store.aliases import AliasSigning
 from collage.store.blobs import digest_of
-from collage.store.bundles import MANIFEST, BundleSigning, bundle_files, publish_bundle
+from collage.store.bundles import BundleSigning, bundle_files, publish_bundle
 from collage.store.statement import SignedModel
 
 OpenMeasurer = Callable[[Model, Function, Session], SearchMeasurer]

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from collage.errors import OptionError
+from collage.runtime.fields import load_json
 from collage.runtime.trust import RefusedKeyError, TrustedKeys, key_id
 
 if TYPE_CHECKING:
@@ -94,10 +95,10 @@ def _parsed(data: bytes) -> tuple[str, bytes, dict[str, bytes]]:
     if len(data) > MAX_BYTES:
         raise EnvelopeError(f"it has {len(data)} bytes, and {MAX_BYTES} are allowed")
     try:
-        raw = json.loads(data)
+        raw = load_json(data, MAX_BYTES)
         kind, payload = raw["payloadType"], b64decode(raw["payload"], validate=True)
         signatures = [_signature(one) for one in raw["signatures"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise EnvelopeError("it is damaged") from error
     if not isinstance(kind, str) or len(signatures) > MAX_SIGNATURES:
         raise EnvelopeError("it is damaged")

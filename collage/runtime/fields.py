@@ -7,8 +7,9 @@ where ... is needed". Fields that nobody takes are not looked at.
 import json
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 MAX_DEPTH = 64
@@ -30,16 +31,44 @@ def parse_json(data: bytes, limit_bytes: int) -> "Field":
     Raises:
         FieldError: too large, too deep, or no JSON.
     """
+    value = load_json(data, limit_bytes)
+    _check_depth(value)
+    return Field(value, "")
+
+
+def load_json(
+    data: bytes | str, limit_bytes: int, constants: Mapping[str, float] = MappingProxyType({})
+) -> Any:
+    """Return the value of a JSON text that anybody may have written.
+
+    Args:
+        data: the text.
+        limit_bytes: most that is read.
+        constants: numbers that JSON does not have and this text may: `Infinity`, `NaN`.
+
+    Raises:
+        FieldError: too large, nested more deeply than Python calls itself, or no JSON.
+    """
     if len(data) > limit_bytes:
         raise FieldError(f"it has {len(data)} bytes, and at most {limit_bytes} are read")
+
+    def constant(name: str) -> float:
+        if name not in constants:
+            raise ValueError(f"{name} is no number")
+        return constants[name]
+
     try:
-        value = json.loads(data.decode(), parse_constant=_no_constant)
+        text = data if isinstance(data, str) else data.decode()
+        return json.loads(text, parse_constant=constant)
     except RecursionError:
         raise FieldError("it is nested too deeply") from None
     except ValueError as error:  # of UTF-8, of JSON, or a number of too many digits
         raise FieldError(f"it is no JSON: {str(error)[:200]}") from None
-    _check_depth(value)
-    return Field(value, "")
+
+
+def is_digest(text: str) -> bool:
+    """Tell whether `text` looks like a SHA-256 in hex."""
+    return _DIGEST.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +145,7 @@ class Field:
     def digest(self) -> str:
         """A SHA-256 in hex."""
         value = self.text(empty=True)
-        if not _DIGEST.fullmatch(value):
+        if not is_digest(value):
             raise self.fault("a SHA-256 of 64 hexadecimal digits")
         return value
 
@@ -139,10 +168,6 @@ _KINDS = {dict: "an object", list: "a list", str: "a long text", int: "a long nu
 def _joined(path: str, name: str) -> str:
     shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
     return f"{path}.{shown}" if path else shown
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
 
 
 def _check_depth(value: object) -> None:

@@ -14,7 +14,6 @@ The bytes that are returned are those that were verified: parse these, not the f
 
 import functools
 import hashlib
-import json
 import logging
 import os
 import re
@@ -23,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collage.errors import BundleError
-from collage.runtime.envelope import STATEMENT, EnvelopeError, open_envelope
+from collage.runtime.envelope import MAX_BYTES, STATEMENT, EnvelopeError, open_envelope
+from collage.runtime.fields import load_json
+from collage.runtime.folder import MANIFEST
 from collage.runtime.trust import TrustedKeys, trusted_keys
 
 __all__ = [
@@ -36,7 +37,6 @@ __all__ = [
     "verify_statement",
 ]
 
-MANIFEST = "manifest.json"
 VARIABLE = "COLLAGE_VERIFY_KEYS"
 """Environment variable: files and folders of public keys, separated by colons."""
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -174,14 +174,14 @@ def _verified(
 def _parsed(payload: bytes, manifest: bytes) -> Statement:
     digest = hashlib.sha256(manifest).hexdigest()
     try:
-        raw = json.loads(payload)
+        raw = load_json(payload, MAX_BYTES)
         if (raw["_type"], raw["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
             raise EnvelopeError("it is a statement of another kind")
         subjects = {one["name"]: one["digest"]["sha256"] for one in raw["subject"]}
         given = raw["predicate"]["buildDefinition"]["externalParameters"]
         model = given["model"]
         texts = (model["name"], model["version"], given["environment"], given.get("request", ""))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise EnvelopeError("it is signed, and no statement of a bundle") from error
     if subjects.get(MANIFEST) != digest:
         raise EnvelopeError("it is of another manifest")

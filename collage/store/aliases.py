@@ -31,10 +31,12 @@ from collage.runtime.envelope import (
     open_envelope,
     unverified_payload,
 )
+from collage.runtime.fields import is_digest
 from collage.runtime.signature import is_alias_of
 from collage.runtime.trust import TrustedKeys, only_key, trusted_keys
 from collage.store.base import BlobDigest, Store, Version
-from collage.store.blobs import READS, is_digest, seal, unseal
+from collage.store.blobs import READS, seal, unseal
+from collage.store.records import parse_object
 
 ATTEMPTS = 100
 """Of a move; each one that fails means that another writer's move succeeded."""
@@ -276,13 +278,13 @@ def _opened(
         raise BundleError(
             f"the alias {name!r} in {store.url} is refused: {error}. Find out who wrote it"
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise _damaged(store, name) from error
     return record
 
 
 def _parsed(payload: bytes, name: str, signers: tuple[str, ...]) -> AliasRecord:
-    fields = json.loads(payload)
+    fields = parse_object(payload)
     alias, model, counter = fields["alias"], fields["model"], fields["counter"]
     if alias != name:
         raise EnvelopeError(f"it is the record of the alias {alias!r}")

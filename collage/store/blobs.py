@@ -7,24 +7,17 @@ bad network is more frequent than a bad disk.
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from collage.errors import DamagedError, StoreError
+from collage.runtime.fields import is_digest
 from collage.store.base import BlobDigest, Source, Store
 from collage.store.folder import file_explained
 from collage.store.records import RecordError, parse_object
 
 READS = 3
 """How often content is read before a wrong digest is believed to be what is stored."""
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-def is_digest(text: str) -> bool:
-    """Tell whether `text` looks like a SHA-256 in hex."""
-    return _DIGEST.fullmatch(text) is not None
 
 
 def digest_of(source: Source) -> BlobDigest:

@@ -25,6 +25,8 @@ from pathlib import Path
 
 from collage.errors import BundleError, StoreError
 from collage.runtime.envelope import MAX_BYTES
+from collage.runtime.fields import is_digest
+from collage.runtime.folder import MANIFEST
 from collage.runtime.manifest import (
     parse_manifest,
     read_manifest,
@@ -52,7 +54,6 @@ from collage.store.blobs import (
     blob_key,
     digest_of,
     fetch_blob,
-    is_digest,
     keep_blobs,
     put_blob,
     read_checked,
@@ -65,7 +66,6 @@ from collage.store.scratch import scratch_folder
 from collage.store.seen import Verification, check_newest
 from collage.store.statement import SignedModel, sign_bundle, signed_statement
 
-MANIFEST = "manifest.json"
 AT_ONCE = 4
 _FOLDER = "bundles/"
 _SIGNATURES = "signatures/"

@@ -11,12 +11,13 @@ fields are ignored, for the same reason. Reading is linear in the size of the te
 """
 
 import functools
-import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
+
+from collage.runtime.fields import FieldError, is_digest, load_json
 
 MAX_BYTES = 16 << 20
 """Of one record: a search checkpoint of a large model has some hundred KiB."""
@@ -42,22 +43,10 @@ def parse_json(data: bytes | str, *, infinities: bool = False) -> Any:
     Raises:
         RecordError: the text is too long, nested too deeply, or no JSON.
     """
-    if len(data) > MAX_BYTES:
-        raise RecordError(f"it has more than {MAX_BYTES} bytes")
-
-    def constant(name: str) -> float:
-        if infinities and name == "Infinity":
-            return math.inf
-        raise RecordError(f"{name} is no number")
-
     try:
-        return json.loads(data, parse_constant=constant)
-    except RecordError:
-        raise
-    except RecursionError:
-        raise RecordError("it is nested too deeply") from None
-    except ValueError:  # of the syntax, the encoding, or a number of too many digits
-        raise RecordError("it is no JSON") from None
+        return load_json(data, MAX_BYTES, {"Infinity": math.inf} if infinities else {})
+    except FieldError as error:
+        raise RecordError(str(error)) from None
 
 
 def parse_object(data: bytes | str, *, infinities: bool = False) -> dict[str, Any]:
@@ -90,7 +79,7 @@ class Fields:
     def digest(self, name: str) -> str:
         """Return a SHA-256 in hex."""
         value = self.text(name)
-        if len(value) != 64 or set(value) - set("0123456789abcdef"):
+        if not is_digest(value):
             self._refuse(name, "a SHA-256")
         return value
 

@@ -21,6 +21,7 @@ from collage.errors import BundleError, StoreError
 from collage.runtime.trust import TrustedKeys
 from collage.store.aliases import AliasRecord
 from collage.store.folder import flush_folder, write_durably
+from collage.store.records import parse_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +70,12 @@ def check_newest(folder: Path, store_url: str, alias: AliasRecord) -> None:
 
 def _remembered(file: Path) -> tuple[int, str | None]:
     try:
-        fields = json.loads(file.read_bytes())
+        fields = parse_object(file.read_bytes())
         bundle = fields["bundle"]
         return int(fields["counter"]), None if bundle is None else str(bundle)
     except FileNotFoundError:
         return 0, None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"{file}, which remembers the newest record of an alias, is damaged. Delete it when you know "
             "that the alias stands for the right bundle (`collage aliases STORE`)"

@@ -18,9 +18,11 @@ from pathlib import Path
 
 from collage.errors import BundleError
 from collage.runtime.envelope import STATEMENT, Signer
-from collage.runtime.signature import MANIFEST, PREDICATE_TYPE, STATEMENT_TYPE
+from collage.runtime.folder import MANIFEST
+from collage.runtime.signature import PREDICATE_TYPE, STATEMENT_TYPE
 from collage.store.aliases import slug
 from collage.store.folder import flush_folder, write_durably
+from collage.store.records import parse_object
 
 BUILD_TYPE = "https://collage.dev/compile/v1"
 BUILDER = "https://collage.dev/collage"
@@ -170,11 +172,11 @@ def _provenance(manifest: bytes) -> dict:
 
 def _fields(manifest: bytes) -> dict:
     try:
-        fields = json.loads(manifest)
+        fields = parse_object(manifest)
         if not isinstance(fields["files"], dict):
             raise ValueError("files")
-        return dict(fields)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return fields
+    except (ValueError, KeyError) as error:
         raise BundleError(
             f"a bundle's manifest lacks or garbles {error}; it is not signed. Compile the model again"
         ) from error
