@@ -81,7 +81,7 @@ def test_a_compile_tunes_what_could_change_the_plan(on_gpu, tmp_path):
         said = on_gpu(
             "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda", "--backends",
             "tvm-cuda", "--allow-slower", "--effort", "quick",
-        "--refine", "0s", "--verify", "0.2s", "--tune", tune,
+            "--refine", "0s", "--verify", "0.2s", "--tune", tune,
             "--cache-dir", str(cache), "--output", str(tmp_path / name), "--timeout", "300s", "--json",
             json=True,
         )  # fmt: skip
