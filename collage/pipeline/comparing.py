@@ -9,7 +9,6 @@ import numpy as np
 from collage.backends.tensorrt.engine import ENGINES
 from collage.errors import InputError
 from collage.options import Options
-from collage.runtime.arrays import load_arrays
 from collage.runtime.manifest import Manifest
 from collage.verify import Contender, Latency, compare_latency
 from collage.verify.frameworks import original_frameworks
@@ -66,18 +65,15 @@ def saved_contenders(name: str, bundle: Path) -> list[SavedFunction]:
     """
     from collage.runtime.loader import load
 
-    manifest = load(bundle).manifest
-    golden = load_arrays(bundle / "golden.npz")
+    loaded = load(bundle)
+    manifest = loaded.manifest
     executable = bundle / manifest.executable
     return [
         SavedFunction(
             signature.function,
             manifest,
             Contender(name, "executable", executable, signature, manifest.device),
-            {
-                one.name: golden[f"{signature.function}/input/{one.name}"]
-                for one in signature.inputs
-            },
+            loaded.golden(signature.function)[0],
         )
         for signature in manifest.functions
     ]

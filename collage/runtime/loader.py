@@ -156,7 +156,7 @@ class LoadedBundle:
         Of a function that draws random numbers the shapes and dtypes are compared, not the numbers.
         """
         for signature in self.signatures:
-            inputs, expected = self._golden(signature.function)
+            inputs, expected = self.golden(signature.function)
             found = list(self.run(inputs).items())
             if self.manifest.device != "cpu":
                 tensors = self.run_tensors(inputs)
@@ -166,7 +166,7 @@ class LoadedBundle:
 
     def benchmark(self, seconds: float = 3.0, function: str = "main") -> float:
         """Median seconds of one `run` of a function on its golden inputs."""
-        inputs = self._golden(function)[0]
+        inputs = self.golden(function)[0]
         self.run(inputs)
         samples: list[float] = []
         end = time.perf_counter() + seconds
@@ -201,7 +201,8 @@ class LoadedBundle:
                 f"expected {declared}"
             )
 
-    def _golden(self, function: str) -> tuple[Outputs, Outputs]:
+    def golden(self, function: str) -> tuple[Outputs, Outputs]:
+        """Inputs and expected outputs of a function's self-check. BundleError where there are none."""
         if GOLDEN not in self._files:
             raise BundleError(f"{self.path} has no golden data: {GOLDEN} is not among its files")
         try:
