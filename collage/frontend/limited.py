@@ -25,8 +25,7 @@ from typing import IO, Any
 from collage.errors import CollageError, DimensionError, InputError, ModelError, OptionError
 from collage.import_limits import MEMORY, SECONDS, import_limits
 from collage.runtime.child import die_with_parent
-from collage.runtime.child_environment import child_environment
-from collage.runtime.plugin import thread_environment
+from collage.runtime.child_environment import python_environment
 from collage.runtime.process_group import end_group
 
 _OUT_OF_MEMORY = 77
@@ -97,19 +96,12 @@ def answer_limited(answer: Callable[[Question], Mapping[str, Any]]) -> None:
 
 
 def _run(arguments: list[str], allowance: Allowance, path: Path, words: IO[bytes]) -> int:
-    environment = {
-        **child_environment(),
-        **thread_environment(1),
-        "OPENBLAS_NUM_THREADS": "1",
-        "TMPDIR": os.path.dirname(arguments[-1]),
-        "PYTHONPATH": os.pathsep.join(part for part in sys.path if part),
-    }
     process = subprocess.Popen(
         [sys.executable, "-m", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=words,
         stderr=words,
-        env=environment,
+        env=python_environment(1, os.path.dirname(arguments[-1])),
         start_new_session=True,
     )
     try:

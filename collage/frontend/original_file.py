@@ -9,7 +9,7 @@ import onnx
 
 from collage.errors import ModelError
 from collage.frontend.model_files import open_model
-from collage.frontend.versions import make_readable, readable_bytes
+from collage.frontend.versions import make_readable
 
 LARGEST_BYTES = (1 << 31) - 1
 """Of a message in protobuf's format."""
@@ -22,13 +22,11 @@ def original_bytes(path: Path) -> bytes:
         ModelError: it cannot be read, or would be larger than a protobuf message may be.
     """
     with open_model(path) as files:
-        if not files.external:
-            return readable_bytes(path) or files.data
         if files.size_bytes > LARGEST_BYTES:
             raise ModelError(
                 f"{path}: {files.size_bytes} bytes with its weights are too many for one file"
             )
         model = onnx.load_from_string(files.data)
         files.fill(model)
-        make_readable(model)
-        return bytes(model.SerializeToString())
+        changed = make_readable(model) or files.external
+        return bytes(model.SerializeToString()) if changed else files.data

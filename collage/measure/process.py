@@ -19,8 +19,7 @@ from pathlib import Path
 from collage.measure.answers import AnswerReader, BadAnswerError
 from collage.measure.messages import Answer, Request, Setup, pack_request
 from collage.measure.usage import Usage
-from collage.runtime.child_environment import child_environment
-from collage.runtime.plugin import thread_environment
+from collage.runtime.child_environment import python_environment
 from collage.runtime.process_group import end_code, end_group
 
 WORKER = "collage.measure.worker"
@@ -47,7 +46,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                env=_environment(setup.threads, self._scratch.name),
+                env=python_environment(setup.threads, self._scratch.name),
                 pass_fds=(requests, answers),
                 start_new_session=True,
             )
@@ -132,14 +131,3 @@ class WorkerProcess:
         lines = self._errors.read().decode(errors="replace").split("\n")
         said = [line.strip() for line in lines if line.strip()]
         return said[-1][:300] if said else ""
-
-
-def _environment(threads: int, scratch: str) -> dict[str, str]:
-    """What a worker needs, with the deployment's threads; it finds the modules that we found."""
-    return {
-        **child_environment(),
-        **thread_environment(threads),
-        "OPENBLAS_NUM_THREADS": "1",
-        "TMPDIR": scratch,
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-    }

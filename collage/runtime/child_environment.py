@@ -8,7 +8,10 @@ COLLAGE_WORKER_ENV lists the names, separated by commas.
 
 import os
 import re
+import sys
 from collections.abc import Mapping
+
+from collage.runtime.plugin import thread_environment
 
 PASSED = "COLLAGE_WORKER_ENV"
 
@@ -41,6 +44,22 @@ def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
         name: value
         for name, value in variables.items()
         if name in asked or name == PASSED or _is_known(name)
+    }
+
+
+def python_environment(threads: int, scratch: str) -> dict[str, str]:
+    """What such a process finds that runs Python: the modules that this process finds.
+
+    Args:
+        threads: of kernels, as in the deployment.
+        scratch: folder of its temporary files.
+    """
+    return {
+        **child_environment(),
+        **thread_environment(threads),
+        "OPENBLAS_NUM_THREADS": "1",
+        "TMPDIR": scratch,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
 
 
