@@ -18,13 +18,15 @@ from collage.errors import (
     BackendError,
     CollageError,
     DamagedError,
+    GateError,
     InputError,
     MeasureError,
     OptionError,
+    UnprovenError,
 )
 from collage.logs import redact
 from collage.measure.environment import this_environment
-from collage.pipeline.request import CompileRequest, read_request
+from collage.pipeline.request import CompileRequest, FinishAnswer, read_request
 from collage.pipeline.site import LocalSite, node_facts
 from collage.report.terminal import Progress
 from collage.store import open_store
@@ -86,7 +88,7 @@ def answer_finish(
 
     Raises:
         NodeError: this is not the environment (a digest) that was searched for.
-        CollageError: what `LocalSite.finish` raises.
+        CollageError: what `LocalSite.finish` raises, but for a GateError: that is an answer.
     """
     store = open_store(address)
     request = read_request(store, request_digest)
@@ -98,8 +100,13 @@ def answer_finish(
             f"{found.digest[:12]} ({found.cpu}, {found.cores} cores{device}): narrow the node "
             "selector so that all nodes are alike"
         )
-    result = LocalSite(address, scratch, signing).finish(request, Progress())
-    store.create(answer, result.model_dump_json().encode())
+    try:
+        answered = FinishAnswer(
+            result=LocalSite(address, scratch, signing).finish(request, Progress())
+        )
+    except GateError as error:
+        answered = FinishAnswer(refusal=str(error), unproven=isinstance(error, UnprovenError))
+    store.create(answer, answered.model_dump_json().encode())
 
 
 def environment_here(request: CompileRequest) -> Environment:

@@ -25,12 +25,13 @@ from collage.cluster.measurer import ClusterMeasurer
 from collage.cluster.sender import LABEL_DIGITS, MEASURE, SearchTask
 from collage.cluster.settings import ClusterSettings
 from collage.cost import SharedCostTable
-from collage.errors import ClusterError, OptionError
+from collage.errors import ClusterError, GateError, OptionError, UnprovenError
 from collage.frontend import Function, Model
 from collage.measure.work_key import WorkKeys, region_structure
 from collage.pipeline.request import (
     CompileRequest,
     CompileResult,
+    FinishAnswer,
     NodeFacts,
     SearchFacts,
     fetch_model,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer", NodeFacts, CompileResult)
+Answer = TypeVar("Answer", NodeFacts, FinishAnswer)
 
 ANSWERS = "answers"
 FINISH = ("python", "-m", "containers.finish")
@@ -113,7 +114,10 @@ class ClusterSite:
         with progress.stage("finish"):
             arguments = ["--request", request.digest, "--environment", environment.digest]
             answer = self._ask(Kind.FINISH, request, arguments, FINISH)
-        return _parsed(CompileResult, answer)
+        found = _parsed(FinishAnswer, answer)
+        if found.result is None:
+            raise (UnprovenError if found.unproven else GateError)(found.refusal)
+        return found.result
 
     def _known_facts(self, request: CompileRequest) -> NodeFacts:
         return self._facts.get(request.digest) or self.describe(request)

@@ -161,6 +161,20 @@ class CompileResult(_Document):
     seconds: Mapping[str, float]
 
 
+class FinishAnswer(_Document):
+    """What a finishing pod answers: its result, or that the gate let nothing pass, which is no failure.
+
+    Attributes:
+        result: None where the gate refused.
+        refusal: the gate's reason.
+        unproven: the numbers are right, and the speed is not proven.
+    """
+
+    result: CompileResult | None = None
+    refusal: str = ""
+    unproven: bool = False
+
+
 def submit(
     store: Store,
     path: Path,

@@ -49,11 +49,12 @@ class GpuCluster:
             "collage/controller:1": [sys.executable],
         }  # fmt: skip
         toolkit = {name: made[name] for name in ("CUDA_HOME", "CUTLASS_HOME")}
+        alone = {"PYTHONPATH": str(_without_frameworks(folder / "alone"))}
         self.nodes = [
             Node(plane, "gpu-builder", folder / "builder", images=images, labels={"pool": "build"},
                  environment=toolkit),
             Node(plane, "gpu-node", folder / "node", images=images, labels={"pool": "gpu"},
-                 resources={GPU: "1"}, environment=toolkit | self._seen),
+                 resources={GPU: "1"}, environment=toolkit | self._seen | alone),
         ]  # fmt: skip
 
     def settings(self, **changes) -> dict[str, str]:
@@ -99,6 +100,20 @@ class GpuCluster:
         for one in self.nodes:
             one.close()
             one.core.delete_node(one.name)
+
+
+def _without_frameworks(folder: Path) -> Path:
+    """Make a path entry with which the gate's frameworks do not start.
+
+    A simulated GPU computes on this processor, more slowly than any of them: it proves nothing of speed.
+    """
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        'if "collage.verify.contender" in sys.orig_argv:\n'
+        '    sys.modules["onnxruntime"] = sys.modules["openvino"] = None\n'
+    )
+    return folder
 
 
 def _without_wheels(folder: Path) -> Path:

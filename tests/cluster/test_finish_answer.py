@@ -1,0 +1,44 @@
+"""What the gate of a finishing pod says reaches whoever waits: as a verdict, and no failed Job."""
+
+import pytest
+
+from collage.cluster import pod
+from collage.cluster.site import ClusterSite
+from collage.errors import GateError, UnprovenError
+from collage.pipeline.request import read_request, submit
+from collage.pipeline.site import node_facts
+from collage.report.terminal import Progress
+from collage.store import open_store
+from tests.pipeline.test_compile import small_model
+
+ANSWER = "answers/finish.json"
+"""Of the pod."""
+
+
+class Waiting(ClusterSite):
+    """A site whose pod has answered."""
+
+    def __init__(self, store, facts):
+        self._store, self._found = store, facts
+
+    def _known_facts(self, request):
+        return self._found
+
+    def _ask(self, kind, request, arguments, command):
+        return self._store.read(ANSWER).data
+
+
+@pytest.mark.parametrize("kind", [GateError, UnprovenError])
+def test_the_gates_refusal_is_an_answer(kind, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise kind("main is 3.1 % slower")
+
+    monkeypatch.setattr(pod.LocalSite, "finish", refuse)
+    store = open_store(tmp_path / "store")
+    digest = submit(store, small_model(tmp_path / "small.onnx")).digest
+    request = read_request(store, digest)
+    facts = node_facts(request)
+    pod.answer_finish(str(tmp_path / "store"), digest, facts.environment.digest, ANSWER, tmp_path)
+    with pytest.raises(GateError, match="slower") as found:
+        Waiting(store, facts).finish(request, Progress(quiet=True))
+    assert type(found.value) is kind
