@@ -1,7 +1,5 @@
 """Kernels in less than float32: which are offered, how far off they are, and int8 where the model is."""
 
-import logging
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -89,7 +87,6 @@ def test_an_output_of_softmax_is_a_probability(tmp_path):
 
 @pytest.fixture(scope="module")
 def quantised(tmp_path_factory):
-    logging.getLogger().setLevel(logging.ERROR)  # the quantizer advises on preprocessing
     folder = tmp_path_factory.mktemp("quantised")
     return import_model(quantised_model(folder), work_dir=folder / "work").functions[0]
 
