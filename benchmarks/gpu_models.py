@@ -19,7 +19,7 @@ from benchmarks.model_set import ROOT
 from benchmarks.models import flat
 from collage.errors import CollageError
 from collage.frontend import Function, import_model
-from collage.frontend.half import retyped
+from collage.frontend.float16 import retyped
 
 KINDS = {
     "float32": onnx.TensorProto.FLOAT,
