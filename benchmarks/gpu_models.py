@@ -138,7 +138,7 @@ def _torch(name: str, dtype: str, function: dict) -> dict[str, str]:  # type: ig
 
 def _command(arguments: Sequence[str], timeout_s: float) -> dict:  # type: ignore[type-arg]
     """Run `collage`; return its document. Raises CollageError with its words when it fails."""
-    command, start = [sys.executable, "-m", "collage.cli", *arguments], time.monotonic()
+    command, start = [sys.executable, "-m", "collage", *arguments], time.monotonic()
     try:
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
