@@ -13,7 +13,7 @@ CHECKOUT := --no-build-isolation -C wheel.cmake=false -e .
 # GPU_ARGUMENTS: those of benchmarks/gpu.py, e.g. "--models resnet18 --dtypes float16".
 GPU_PYTHON ?= $(BIN)/python
 
-.PHONY: setup demo test lint types bench pipeline e2e images chart-docs cuda-check gpu-check clean
+.PHONY: setup demo test lint types bench pipeline e2e images chart-docs notice cuda-check gpu-check clean
 
 setup: $(PLUGIN)
 
@@ -98,6 +98,9 @@ images:
 
 chart-docs: $(SERVICES)
 	$(BIN)/python helm/readme.py
+
+notice: $(SERVICES) $(NVCC)
+	$(BIN)/python -m containers.notice
 
 # The tests of the NVIDIA toolchains with the real cuBLAS and cuDNN too, on a machine without a GPU (2.7 GB of libraries).
 cuda-check: setup $(NVCC)
