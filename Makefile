@@ -13,14 +13,14 @@ CHECKOUT := --no-build-isolation -C wheel.cmake=false -e .
 # GPU_ARGUMENTS: those of benchmarks/gpu.py, e.g. "--models resnet18 --dtypes float16".
 GPU_PYTHON ?= $(BIN)/python
 
-.PHONY: setup demo test lint types bench pipeline e2e images chart-docs notice cuda-check gpu-check clean
+.PHONY: setup demo test lint types docs bench pipeline e2e images chart-docs notice cuda-check gpu-check clean
 
 setup: $(PLUGIN)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) scikit-build-core cmake ninja
-	$(PIP) $(CHECKOUT)[dev,demo]
+	$(PIP) $(CHECKOUT)[dev,demo,docs]
 	$(PIP) --no-deps rapidocr rapidocr-onnxruntime
 	touch $@
 
@@ -62,6 +62,10 @@ lint: setup $(SERVICES)
 
 types: setup $(SERVICES)
 	$(BIN)/mypy
+
+# The documents as a site in build/site; broken links and anchors fail.
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
 
 # Every table of benchmarks/RESULTS.md, about five hours; the costs that it finds are dropped first, so that compiles are cold.
 BENCH := $(BIN)/python -m benchmarks
