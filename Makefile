@@ -35,7 +35,7 @@ $(NVCC): $(STAMP)
 	$(PIP) --no-deps nvidia-cutlass
 	touch $@
 
-$(PLUGIN): $(STAMP) $(wildcard native/*)
+$(PLUGIN): $(STAMP) $(shell find native -type f)
 	$(BIN)/cmake -S native -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
 	  -DCMAKE_INSTALL_PREFIX=$(CURDIR)

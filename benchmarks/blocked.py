@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.winograd import contenders, measure, row
-from collage.backends.blocked import BlockedBackend
+from collage.backends.cpu.blocked import BlockedBackend
 from collage.backends.registry import available_backends
 from collage.frontend import Function, import_model
 from collage.measure.environment import last_level_cache_bytes

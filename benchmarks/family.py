@@ -24,8 +24,8 @@ from benchmarks.model_set import model_options, skeletons
 from benchmarks.models import SET_S, SETS
 from benchmarks.results import Facts, machine, revisions, write_rows
 from collage.frontend import import_model
-from collage.graph.cuts import cut_points
-from collage.pipeline.comparing import saved_contenders
+from collage.graph.cut_points import cut_points
+from collage.pipeline.bundle_comparison import saved_contenders
 from collage.verify import compare_latency, ratio
 
 NAMES = ("bert_base_2l", "gpt2_2l", "resnet18")

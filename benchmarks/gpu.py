@@ -32,7 +32,7 @@ from collage.frontend import Function
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 from collage.rules import single_backend_partition
 
 MODELS = ("bert_base_2l", "gpt2_2l", "resnet18", "convnext_tiny")

@@ -19,7 +19,7 @@ from benchmarks.model_set import ROOT
 from benchmarks.models import flat
 from collage.errors import CollageError
 from collage.frontend import Function, import_model
-from collage.frontend.half import retyped
+from collage.frontend.float16 import retyped
 
 KINDS = {
     "float32": onnx.TensorProto.FLOAT,
@@ -138,7 +138,7 @@ def _torch(name: str, dtype: str, function: dict) -> dict[str, str]:  # type: ig
 
 def _command(arguments: Sequence[str], timeout_s: float) -> dict:  # type: ignore[type-arg]
     """Run `collage`; return its document. Raises CollageError with its words when it fails."""
-    command, start = [sys.executable, "-m", "collage.cli", *arguments], time.monotonic()
+    command, start = [sys.executable, "-m", "collage", *arguments], time.monotonic()
     try:
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False

@@ -24,13 +24,13 @@ import numpy as np
 import tvm_ffi
 
 from collage.backends.registry import available_backends
-from collage.cli_base import parse_shapes
+from collage.cli.arguments import parse_shapes
 from collage.frontend import Function, import_model
 from collage.frontend.inputs import random_inputs, reference_values
 from collage.frontend.region import region_values
 from collage.graph.index_set import index_set
-from collage.measure.workshop import as_tensors, callable_kernel
-from collage.pipeline.searching import model_sweep
+from collage.measure.kernel_builder import as_tensors, callable_kernel
+from collage.pipeline.search_stage import model_sweep
 from collage.report.data import RegionReport
 from collage.report.explanation import read_report
 from collage.runtime.arrays import aligned_copy

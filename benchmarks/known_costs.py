@@ -10,10 +10,10 @@ from collage.cli import parse_shapes
 from collage.cost import Cost
 from collage.measure.local import LocalMeasurer
 from collage.options import Options
-from collage.pipeline.searching import enumerated_function, imported, local_measurer, sampled
-from collage.pipeline.session import open_session
+from collage.pipeline.compile_context import open_session
+from collage.pipeline.search_stage import enumerated_function, imported, local_measurer, sampled
 from collage.rules.rule import HOST
-from collage.search.function import VIEW_S, Enumerated
+from collage.search.function_search import VIEW_S, Enumerated
 from collage.search.k_best import find_plans
 from collage.search.problem import Option, Plan
 

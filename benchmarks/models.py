@@ -41,7 +41,7 @@ def measure(
     """Compile, and again where `warm`, then compare the last bundle; returns the facts of one row."""
     store, bundle = store_of(model, work), work / f"{model.name}.collage"
     command = [
-        sys.executable, "-m", "collage.cli", "compile", str(model.path), "-o", str(bundle),
+        sys.executable, "-m", "collage", "compile", str(model.path), "-o", str(bundle),
         "--threads", str(threads), "--cache-dir", str(store), "--json", "--quiet",
         *model.arguments, *extra,
     ]  # fmt: skip
@@ -66,7 +66,7 @@ def flat(summary: Facts) -> Facts:
 def _compared(bundle: Path, model: Path) -> Facts:
     """Compare the bundle with the original frameworks; returns the median of the sets by name."""
     command = [
-        sys.executable, "-m", "collage.cli", "bench", str(bundle), "--model", str(model),
+        sys.executable, "-m", "collage", "bench", str(bundle), "--model", str(model),
         "--seconds", str(SET_S), "--json",
     ]  # fmt: skip
     sets = [json.loads(_output(command))["functions"]["main"] for _ in range(SETS)]

@@ -18,14 +18,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.winograd import Contender, measure
 from collage.backends.base import Backend
-from collage.backends.blocked import BlockedBackend
+from collage.backends.cpu.blocked import BlockedBackend
 from collage.backends.registry import available_backends
 from collage.errors import BackendError
 from collage.frontend import Function, import_model
 from collage.frontend.region import region_values
 from collage.graph.index_set import IndexSet
 from collage.measure.environment import last_level_cache_bytes
-from collage.measure.workshop import as_tensors, callable_kernel
+from collage.measure.kernel_builder import as_tensors, callable_kernel
 from collage.runtime.arrays import aligned_copy
 
 LIBRARIES = ("onnxruntime", "openvino", "onednn")

@@ -19,13 +19,13 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.winograd import Contender, contenders, measure
+from collage.backends.cpu.tvm import TvmBackend
+from collage.backends.cpu.tvm.tuned import write_recipe
 from collage.backends.registry import available_backends, with_recipes
-from collage.backends.tvm import TvmBackend
-from collage.backends.tvm.tuned import write_recipe
 from collage.frontend import Function, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.measure.environment import last_level_cache_bytes, this_environment
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 from collage.tuning.records import TuningRecords
 from collage.tuning.tuner import Tuner
 

@@ -5,9 +5,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from collage.cli_signing import add_sign_options, alias_signing
-from collage.cluster.pod import answer_finish
-from containers.program import run
+from collage.cli.signing import add_sign_options, alias_signing
+from collage.cluster.pod.answers import answer_finish
+from containers.entry_point import run
 
 
 def main() -> int:

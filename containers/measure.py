@@ -6,10 +6,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from collage.cluster.building import build_shard
-from collage.cluster.measuring import measure_shard
-from collage.cluster.pod import answer_probe
-from containers.program import run
+from collage.cluster.pod.answers import answer_probe
+from collage.cluster.pod.build_shard import build_shard
+from collage.cluster.pod.measure_shard import measure_shard
+from containers.entry_point import run
 
 
 def main() -> int:

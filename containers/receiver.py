@@ -6,8 +6,8 @@
     GET /healthz /readyz /metrics, on a port of their own: webhooks come from strangers
 
 It decides from one small, verified body and a local file, and answers before it asks anybody else: the
-run is started afterwards (`containers.starter`), even if the process is killed in between
-(`containers.journal`). Only `model_version_alias.created` of the configured alias asks for work, so what
+run is started afterwards (`containers.run_dispatcher`), even if the process is killed in between
+(`containers.outbox`). Only `model_version_alias.created` of the configured alias asks for work, so what
 Collage writes into the registry (tags, and another alias) asks for none. Webhooks that never arrive are
 not its concern: the scheduled reconcile reads the registry itself.
 
@@ -41,10 +41,10 @@ from starlette.routing import Route
 from collage.errors import CollageError
 from collage.logs import configure_logs
 from containers.connections import http_config
-from containers.journal import Busy, Journal, Replayed, Start
+from containers.outbox import Busy, Journal, Replayed, Start
 from containers.receiver_settings import ReceiverSettings
-from containers.signature import Refused, verify
-from containers.starter import PrefectStarter, Starter, StartRun
+from containers.run_dispatcher import PrefectStarter, Starter, StartRun
+from containers.webhook_signature import Refused, verify
 
 MAX_BODY = 64 << 10
 _ANSWERS = {

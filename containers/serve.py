@@ -22,8 +22,8 @@ from pathlib import Path
 
 import uvicorn
 
-from collage.cli_base import duration, size
-from collage.cli_signing import add_verify_options, verification
+from collage.cli.arguments import duration, size
+from collage.cli.signing import add_verify_options, verification
 from collage.errors import CollageError, OptionError
 from collage.logs import configure_logs
 from collage.options import Options

@@ -9,8 +9,8 @@ from collage.cost.batches import compact
 from collage.store import open_store
 from collage.store.gc import OLDER_S, Retention, Sweep
 from collage.store.gc import collect_garbage as sweep_store
+from flows.artifacts import recorded
 from flows.names import artifact_key
-from flows.records import recorded
 from flows.settings import flow_settings
 
 LISTED = 200

@@ -25,6 +25,7 @@ from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from collage.options import DeviceName
+from collage.pipeline.model_source import is_address
 from collage.pipeline.request import (
     CompileRequest,
     CompileResult,
@@ -33,14 +34,13 @@ from collage.pipeline.request import (
     SearchFacts,
 )
 from collage.pipeline.results import node_digest, read_result
-from collage.pipeline.sources import is_address
 from collage.registry import VersionStatus
 from collage.store import open_store
-from flows import records
+from flows import artifacts
+from flows.environments import open_site
 from flows.names import REJECTED
-from flows.outcome import Outcome, Submitted, failed, is_rejection, overall, plain, reasons
+from flows.results import Outcome, Submitted, failed, is_rejection, overall, plain, reasons
 from flows.settings import FlowSettings, flow_settings
-from flows.sites import open_site
 from flows.tasks import (
     conclude,
     configured_registry,
@@ -150,13 +150,13 @@ def _settle(submitted: Submitted, chain: _Chain, settings: FlowSettings) -> Outc
         outcome = retried(publish, settings)(
             submitted.model, submitted.version, request, facts, result
         )
-        records.report_link(submitted.model, request.environment, settings.store, result.report)
+        artifacts.report_link(submitted.model, request.environment, settings.store, result.report)
     except Exception as error:  # of whatever kind: the other environments go on
         outcome = failed(
             request.environment, error, node_digest(chain.facts) if chain.facts else ""
         )
     get_run_logger().info("%s: %s: %s", request.environment, outcome.status, outcome.reason)
-    records.verdict(submitted.model, submitted.version, outcome)
+    artifacts.verdict(submitted.model, submitted.version, outcome)
     return outcome
 
 

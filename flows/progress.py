@@ -16,8 +16,8 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 
+from collage.report.formatting import duration, printable
 from collage.report.terminal import Progress, Stage
-from collage.report.words import duration, printable
 
 CLOSE_S = 10.0
 """How long the end of a task waits for the last report."""

@@ -20,10 +20,10 @@ from collage.pipeline.request import RequestOptions, submit
 from collage.pipeline.results import node_digest
 from collage.registry import ModelVersion, Registry
 from collage.store import open_store
+from flows.environments import chosen_environments, open_site
+from flows.reconcile_policy import RunFact, reason_to_start, start_key
 from flows.settings import FlowSettings, flow_settings
-from flows.sites import chosen_environments, open_site
 from flows.tasks import configured_registry, retried
-from flows.wanted import RunFact, reason_to_start, start_key
 
 PAGE, PAGES = 200, 10
 """Of runs that are looked at, the latest first."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from collage.cluster.settings import ClusterSettings
+from collage.cluster.controller.settings import ClusterSettings
 from collage.options import DeviceName, Options, physical_cores
 from collage.runtime.signature import named_sources
 from collage.settings import CollageSettings

@@ -22,9 +22,9 @@ from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound
 
 from collage.errors import CollageError, OptionError
+from flows.environments import environment_names
 from flows.names import limit_name
 from flows.settings import FlowSettings, flow_settings
-from flows.sites import environment_names
 
 DEPLOYMENTS = Path(__file__).parent.parent / "prefect.yaml"
 ZOMBIES = "collage: crash zombie runs"

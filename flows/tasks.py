@@ -15,6 +15,7 @@ from prefect.tasks import exponential_backoff
 
 from collage.errors import OptionError
 from collage.options import DeviceName
+from collage.pipeline.model_source import fetch_source, is_address
 from collage.pipeline.request import (
     CompileRequest,
     CompileResult,
@@ -24,15 +25,16 @@ from collage.pipeline.request import (
     submit,
 )
 from collage.pipeline.results import claim_result, node_digest, promote, read_result
-from collage.pipeline.sources import fetch_source, is_address
 from collage.registry import Registry, VersionStatus, open_registry
 from collage.store import open_store
 from collage.store.base import BlobDigest
 from collage.store.bundles import BundleSigning, assign_alias, require_proven
 from collage.store.statement import SignedModel
-from flows import records
+from flows import artifacts
+from flows.environments import Where, chosen_environments, open_site
 from flows.names import limit_name, optimized_alias, version_alias
-from flows.outcome import (
+from flows.progress import flow_progress
+from flows.results import (
     Outcome,
     Submitted,
     is_infrastructure,
@@ -40,9 +42,7 @@ from flows.outcome import (
     verdict_text,
     version_status,
 )
-from flows.progress import flow_progress
 from flows.settings import FlowSettings, flow_settings
-from flows.sites import Where, chosen_environments, open_site
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,7 +106,7 @@ def search(model: str, request: CompileRequest, function: str) -> SearchFacts:
         "%s: %d measured, %d from the store, %d invalid of %d different candidates in %.0f s",
         subject, found.measured, found.cached, found.invalid, found.unique, found.seconds,
     )  # fmt: skip
-    records.plan_ready(model, request, found)
+    artifacts.plan_ready(model, request, found)
     return found
 
 

@@ -18,10 +18,10 @@ from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.registry import available_backends
 from collage.errors import ModelError, SearchError
 from collage.frontend.region import region_values
+from collage.graph.dynamic_shape_groups import joined_units
 from collage.graph.index_set import first, indices
-from collage.graph.units import joined_units
 from collage.rules.candidates import find_candidates
-from collage.verify.contender_process import Contender, ContenderProcess
+from collage.verify.benchmark_target import Contender, ContenderProcess
 from collage.verify.plan_executable import function_signature
 from tests.frontend.build import floats, imported, integers, model, save
 

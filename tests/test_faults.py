@@ -23,7 +23,7 @@ import os, signal, sys, time
 import numpy as np
 from onnx import helper, numpy_helper
 from collage.backends.base import PluginKernel
-from collage.backends.onnxruntime import OnnxRuntimeBackend
+from collage.backends.cpu.onnxruntime import OnnxRuntimeBackend
 from collage.frontend.region import region_onnx
 from collage.runtime.blob import pack
 
@@ -173,7 +173,7 @@ def stage(self, name, *rest):
     print(name, flush=True)
     return real(self, name, *rest)
 terminal.Progress.stage = stage
-import collage.pipeline.searching as pipeline
+import collage.pipeline.search_stage as pipeline
 search = pipeline.search_function
 def search_and_tell(*given, **named):
     found = search(*given, **named)

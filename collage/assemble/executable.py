@@ -23,8 +23,8 @@ import tvm_ffi
 from tvm import relax
 
 from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
-from collage.backends.c_source import PROTECTED
-from collage.backends.tvm.target import host_target
+from collage.backends.common.c_source import PROTECTED
+from collage.backends.cpu.tvm.target import host_target
 from collage.errors import BackendError
 from collage.frontend import Function
 from collage.graph.dataflow import OpenType, TensorType
@@ -149,7 +149,7 @@ def assemble(
             executable = tvm.compile(module, target=host_target(threads))
         else:
             from collage.assemble.gpu import captures
-            from collage.backends.tvm_cuda.executable import compile_for_gpu
+            from collage.backends.nvidia.tvm_cuda.executable import compile_for_gpu
 
             executable = compile_for_gpu(module, threads, graphs and captures(plans))
         with TemporaryDirectory(dir=path.parent) as objects:

@@ -22,11 +22,11 @@ from tvm import relax
 
 from collage.assemble.executable import FunctionPlan, Places, PlannedKernel, relax_type
 from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
-from collage.backends.tvm_cuda.executable import devices
+from collage.backends.nvidia.tvm_cuda.executable import devices
 from collage.errors import BackendError
 from collage.frontend import Function
 from collage.runtime.blob import Header, pack
-from collage.runtime.machine import on_device
+from collage.runtime.virtual_machine import on_device
 
 if TYPE_CHECKING:
     from collage.graph.dataflow import OpenType, TensorType

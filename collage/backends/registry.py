@@ -25,19 +25,19 @@ from collage.rules.rule import PartitionRule
 GROUP = "collage.backends"
 
 BUILT_IN = {
-    "blocked": "collage.backends.blocked:BlockedBackend",
-    "onnxruntime": "collage.backends.onnxruntime:OnnxRuntimeBackend",
-    "openvino": "collage.backends.openvino:OpenVinoBackend",
-    "onednn": "collage.backends.onednn:OneDnnBackend",
-    "tvm": "collage.backends.tvm:TvmBackend",
-    "winograd": "collage.backends.winograd:WinogradBackend",
-    "tvm-cuda": "collage.backends.tvm_cuda:TvmCudaBackend",
-    "cublas": "collage.backends.cublas:CublasBackend",
-    "cudnn": "collage.backends.cudnn:CudnnBackend",
-    "cutlass": "collage.backends.cutlass:CutlassBackend",
-    "tensorrt": "collage.backends.tensorrt:TensorRtBackend",
-    "onnxruntime-host": "collage.backends.on_host:OnHostBackend",
-    "onnxruntime-cuda": "collage.backends.onnxruntime_cuda:OnnxRuntimeCudaBackend",
+    "blocked": "collage.backends.cpu.blocked:BlockedBackend",
+    "onnxruntime": "collage.backends.cpu.onnxruntime:OnnxRuntimeBackend",
+    "openvino": "collage.backends.cpu.openvino:OpenVinoBackend",
+    "onednn": "collage.backends.cpu.onednn:OneDnnBackend",
+    "tvm": "collage.backends.cpu.tvm:TvmBackend",
+    "winograd": "collage.backends.cpu.winograd:WinogradBackend",
+    "tvm-cuda": "collage.backends.nvidia.tvm_cuda:TvmCudaBackend",
+    "cublas": "collage.backends.nvidia.cublas:CublasBackend",
+    "cudnn": "collage.backends.nvidia.cudnn:CudnnBackend",
+    "cutlass": "collage.backends.nvidia.cutlass:CutlassBackend",
+    "tensorrt": "collage.backends.nvidia.tensorrt:TensorRtBackend",
+    "onnxruntime-host": "collage.backends.nvidia.on_host:OnHostBackend",
+    "onnxruntime-cuda": "collage.backends.nvidia.onnxruntime_cuda:OnnxRuntimeCudaBackend",
 }
 
 

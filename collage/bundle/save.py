@@ -13,8 +13,8 @@ import numpy as np
 from collage.bundle.manifest import Manifest
 from collage.errors import BundleError
 from collage.runtime.arrays import save_arrays
+from collage.store.atomic_folder import check_output, replace_folder, write_durably
 from collage.store.blobs import digest_of
-from collage.store.folder import check_output, replace_folder, write_durably
 from collage.store.scratch import scratch_folder
 
 ISA_PREFIXES = (

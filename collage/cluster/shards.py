@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from collage.cost import CostKey, Environment
 from collage.graph.index_set import IndexSet
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 
 BUILD_S: Mapping[str, float] = {
     "onnxruntime": 0.6,
@@ -70,7 +70,7 @@ class Batch(_Document):
     """What one Indexed Job works on: a blob in the store.
 
     Attributes:
-        purpose: of the Job; one that builds leaves kernels in the store (`collage.cluster.kernels`).
+        purpose: of the Job; one that builds leaves kernels in the store (`collage.cluster.kernel_records`).
         fetches: kernels come from there, as they are built; else who measures builds them.
         request: digest of the request, which names the model.
         function: all candidates are of it.

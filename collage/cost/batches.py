@@ -6,8 +6,8 @@ twice is there once. A reader lists the prefix and reads the batches that it has
 
     costs/<environment's digest>/<batch's digest>.jsonl     lines as in `collage.cost.table`
     tuning/<environment's digest>/<batch's digest>.jsonl    lines as in `collage.tuning.records`
-    shards/<environment's digest>/<batch's digest>.jsonl    lines as in `collage.cluster.records`
-    kernels/<environment's digest>/<batch's digest>.jsonl   lines as in `collage.cluster.kernels`
+    shards/<environment's digest>/<batch's digest>.jsonl    lines as in `collage.cluster.shard_reports`
+    kernels/<environment's digest>/<batch's digest>.jsonl   lines as in `collage.cluster.kernel_records`
 
 A damaged batch is a miss: it is counted in `corrupt`. Many small batches are merged into one by
 `compact`, which readers need not know of.

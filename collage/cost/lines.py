@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.errors import StoreError
-from collage.store.folder import flush_folder, make_folders
+from collage.store.atomic_folder import flush_folder, make_folders
 from collage.store.records import parse_object
 
 DAY = "day"

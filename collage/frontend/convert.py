@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 from collage.frontend.model import RelaxNode
-from collage.frontend.proto import ELEMENT_TYPES, STANDARD_DOMAINS, sub_graphs, tensor_type
+from collage.frontend.onnx_proto import ELEMENT_TYPES, STANDARD_DOMAINS, sub_graphs, tensor_type
 from collage.graph.dataflow import TensorType
 
 if TYPE_CHECKING:

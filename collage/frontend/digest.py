@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from collage.frontend.proto import nodes_within, reads, sub_graphs
+from collage.frontend.onnx_proto import nodes_within, reads, sub_graphs
 from collage.graph.dataflow import Node
 from collage.graph.index_set import IndexSet, indices
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from tvm import relax
 
-from collage.frontend.proto import tensor_type
+from collage.frontend.onnx_proto import tensor_type
 from collage.frontend.relax_ir import build, relax_type
 from collage.graph.dataflow import TensorType
 

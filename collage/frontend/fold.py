@@ -16,7 +16,7 @@ import onnx
 import onnxruntime
 
 from collage.errors import ModelError
-from collage.frontend.proto import STANDARD_DOMAINS, nodes_within, op_name, reads, sub_graphs
+from collage.frontend.onnx_proto import STANDARD_DOMAINS, nodes_within, op_name, reads, sub_graphs
 
 _HARMFUL = ["MatMulAddFusion"]
 _LARGE_BYTES = 1 << 30

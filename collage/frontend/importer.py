@@ -8,13 +8,13 @@ from pathlib import Path
 import onnx
 
 from collage.errors import InputError, ModelError
+from collage.frontend.float16 import float_types, half_type, retyped
 from collage.frontend.fold import fold, save_model, tidy
-from collage.frontend.half import float_types, half_type, retyped
 from collage.frontend.infer import infer_types
 from collage.frontend.load import bind_shapes, read_model
 from collage.frontend.load_function import KINDS, make_function
 from collage.frontend.model import Function, Model
-from collage.frontend.proto import tensor_type
+from collage.frontend.onnx_proto import tensor_type
 from collage.graph.op_pattern import OpPatternKind
 
 ShapeSet = Mapping[str, tuple[int, ...]]
@@ -148,7 +148,7 @@ def _folded(model: onnx.ModelProto, work_dir: Path) -> tuple[onnx.ModelProto, st
 
 
 def _kinds(function: Function) -> list[OpPatternKind]:
-    from collage.frontend.kinds import node_kinds
+    from collage.frontend.operator_kinds import node_kinds
 
     return node_kinds(function.relax_nodes)
 

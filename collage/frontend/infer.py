@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from collage.frontend.fold import is_out_of_memory, save_model, session
-from collage.frontend.proto import ELEMENT_TYPES, sub_graphs, tensor_type, type_proto
+from collage.frontend.onnx_proto import ELEMENT_TYPES, sub_graphs, tensor_type, type_proto
 from collage.graph.dataflow import TensorType
 
 _SMALL_ELEMENTS = 1024

@@ -19,8 +19,8 @@ import onnx
 import onnxruntime
 
 from collage.errors import ModelError
+from collage.frontend.float16 import retyped, retyped_array
 from collage.frontend.fold import first_line, is_out_of_memory, session_options
-from collage.frontend.half import retyped, retyped_array
 from collage.frontend.model import Function
 from collage.frontend.region import region_onnx
 from collage.graph.dataflow import TensorType

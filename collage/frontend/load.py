@@ -11,7 +11,7 @@ from onnx import inliner
 
 from collage.errors import DimensionError, ModelError
 from collage.frontend.model_files import ModelFiles, open_model
-from collage.frontend.versions import make_readable
+from collage.frontend.onnx_versions import make_readable
 
 UNNAMED = frozenset({"", "?", "-1"})
 """What exporters write for a dimension without a name; two of them need not be equal."""

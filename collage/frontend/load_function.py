@@ -11,7 +11,7 @@ import onnx
 
 from collage.frontend.convert import RelaxNodes, single_node
 from collage.frontend.model import Function
-from collage.frontend.proto import ELEMENT_TYPES, STANDARD_DOMAINS, op_name, reads, tensor_type
+from collage.frontend.onnx_proto import ELEMENT_TYPES, STANDARD_DOMAINS, op_name, reads, tensor_type
 from collage.graph.dataflow import DataflowGraph, Node, TensorType
 from collage.graph.op_pattern import OpPatternKind
 

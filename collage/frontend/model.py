@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from collage.frontend.digest import RegionDigests
-from collage.frontend.proto import open_type
+from collage.frontend.onnx_proto import open_type
 from collage.graph.dataflow import DataflowGraph, OpenType, TensorType
 
 if TYPE_CHECKING:

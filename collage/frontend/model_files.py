@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 import onnx
 
 from collage.errors import ModelError
-from collage.frontend.proto import all_tensors
+from collage.frontend.onnx_proto import all_tensors
 from collage.frontend.survey import Survey, survey, tensor_bytes
 from collage.import_limits import import_limits
 

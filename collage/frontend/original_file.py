@@ -9,7 +9,7 @@ import onnx
 
 from collage.errors import ModelError
 from collage.frontend.model_files import open_model
-from collage.frontend.versions import make_readable
+from collage.frontend.onnx_versions import make_readable
 
 LARGEST_BYTES = (1 << 31) - 1
 """Of a message in protobuf's format."""

@@ -20,8 +20,8 @@ import numpy as np
 import onnx
 
 from collage.errors import ModelError
-from collage.frontend.function_sizes import Calls, FunctionId, inlined_nodes
-from collage.frontend.wire import BYTES, VARINT, Field, WireReader, signed
+from collage.frontend.inlined_size import Calls, FunctionId, inlined_nodes
+from collage.frontend.protobuf_wire import BYTES, VARINT, Field, WireReader, signed
 from collage.import_limits import MEMORY, NODES, ImportLimits
 
 MAX_STRING_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from collage.cost.cost import Cost
-from collage.measure.boundary import Boundary
+from collage.measure.call_overhead import Boundary
 from collage.measure.messages import (
     LENGTH,
     Answer,

@@ -10,8 +10,9 @@ the process has to end, and the parent loses that candidate only (`StickyError`)
 The way from one event over the least possible work to the next takes some microseconds; it is measured once
 and subtracted, and what such work takes inside an executable is the boundary that is added (`boundary`).
 
-`Device` is the protocol; `collage.measure.cuda` implements it for NVIDIA GPUs, and the tests do it with
-a simulated device. One stream is used, as in deployment; what a launch costs there is in the sample.
+`Device` is the protocol; `collage.measure.cuda_device` implements it for NVIDIA GPUs, and the tests
+do it with a simulated device. One stream is used, as in deployment; what a launch costs there is in
+the sample.
 """
 
 import math

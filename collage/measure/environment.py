@@ -40,7 +40,7 @@ def this_environment(threads: int, device: str = "cpu") -> Environment:
 @cache
 def _gpu() -> str:
     """What the GPU is, one line."""
-    from collage.measure.cuda import CudaDevice
+    from collage.measure.cuda_device import CudaDevice
 
     return CudaDevice().identity.text
 

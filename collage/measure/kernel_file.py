@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collage.errors import BackendError
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 
 if TYPE_CHECKING:
     from collage.backends.base import Kernel, PluginKernel
@@ -96,7 +96,7 @@ def load_kernel(file: Path) -> tuple["PluginKernel | LibraryKernel", float]:
         for digest, size in head["code"]:
             code[digest], rest = rest[:size], rest[size:]
         if code:
-            from collage.backends.tvm_cuda.schedule import use_device_code
+            from collage.backends.nvidia.tvm_cuda.schedule import use_device_code
 
             use_device_code(code)
         library = file.with_suffix(".so")
@@ -110,7 +110,7 @@ def load_kernel(file: Path) -> tuple["PluginKernel | LibraryKernel", float]:
 def _link(kernel: "Kernel", threads: int, file: Path) -> dict[str, bytes]:
     """Link the kernel, and return its machine code for a GPU, if it is for one."""
     from collage.backends.base import TirKernel
-    from collage.measure.workshop import compiled_module
+    from collage.measure.kernel_builder import compiled_module
 
     assert isinstance(kernel, TirKernel)
     executable = compiled_module(kernel, threads)
@@ -121,7 +121,7 @@ def _link(kernel: "Kernel", threads: int, file: Path) -> dict[str, bytes]:
         raise BackendError(f"the kernel cannot be linked: {' '.join(last)}") from error
     if kernel.device == "cpu":
         return {}
-    from collage.backends.tvm_cuda.schedule import device_code
+    from collage.backends.nvidia.tvm_cuda.schedule import device_code
 
     return device_code(executable)
 

@@ -24,14 +24,14 @@ from collage.cost import Cost, CostKey, Costs, Environment
 from collage.errors import MeasureError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
-from collage.measure.boundary import Boundary
+from collage.measure.cache_flush import Sweep
+from collage.measure.call_overhead import Boundary
+from collage.measure.cost_key import WorkKeys, region_structure
+from collage.measure.measurement_request import OnCost, Work
 from collage.measure.messages import Answer, Built, Outcome, Ready, Refused, Setup, Task
-from collage.measure.slot import Job, Slot, State
-from collage.measure.sweep import Sweep
-from collage.measure.work import OnCost, Work
-from collage.measure.work_key import WorkKeys, region_structure
+from collage.measure.worker_handle import Job, Slot, State
 
-LOADER = "collage.measure.workshop:FunctionWorkshop"
+LOADER = "collage.measure.kernel_builder:FunctionWorkshop"
 WATCH_EVERY_S = 0.02
 MAX_FAILED_STARTS = 2
 USUAL_SWEEP = Sweep(64 << 20)

@@ -5,8 +5,8 @@ its parent started, and believes it. The other way nothing is believed (`measure
 `Setup`; `Ready` or `Refused`; then for each `Task`: `Built`, answered by `Go`, then `Outcome`, or an
 `Outcome` at once for a candidate that is invalid before it is timed. End of file ends a worker.
 
-A process that tunes (`collage.tuning.child`) gets a `Setup` too; then each `TuneTask` is answered by one
-`Trial` a schedule and, when there are no more, `TuningEnded`.
+A process that tunes (`collage.tuning.tuning_worker`) gets a `Setup` too; then each `TuneTask` is
+answered by one `Trial` a schedule and, when there are no more, `TuningEnded`.
 """
 
 import pickle
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from collage.cost.cost import Cost
-from collage.measure.boundary import Boundary
-from collage.measure.work import Work
+from collage.measure.call_overhead import Boundary
+from collage.measure.measurement_request import Work
 
 LENGTH = struct.Struct("<Q")
 

@@ -123,7 +123,7 @@ def _measure_apart(environment: Environment) -> Peaks:
 
 def gpu_peaks() -> Peaks:
     """Ask this machine's GPU."""
-    from collage.measure.cuda import CudaDevice
+    from collage.measure.cuda_device import CudaDevice
 
     flops_per_s, bytes_per_s = (rate or UNTOLD for rate in CudaDevice().rates())
     return Peaks(flops_per_s, bytes_per_s, bytes_per_s)

@@ -20,6 +20,7 @@ import numpy as np
 from collage.cost.cost import Cost
 from collage.measure.answers import pack_answer
 from collage.measure.device import DeviceTimer, StickyError
+from collage.measure.kernel_builder import Prepared, Workshop, open_workshop
 from collage.measure.messages import (
     Answer,
     Built,
@@ -31,7 +32,6 @@ from collage.measure.messages import (
     read_request,
 )
 from collage.measure.timing import Limits, Timer
-from collage.measure.workshop import Prepared, Workshop, open_workshop
 from collage.runtime.child import die_with_parent, end_group_with_me
 
 ADDRESS_SPACE_FACTOR = 2

@@ -1,11 +1,11 @@
 """The stages in order, as plain functions: what the command line, a flow or a test calls."""
 
-from collage.pipeline.candidates import ListedBackend, list_candidates
-from collage.pipeline.comparing import compare_bundle
+from collage.pipeline.bundle_comparison import compare_bundle
+from collage.pipeline.candidate_list import ListedBackend, list_candidates
 from collage.pipeline.compile import compile_model
+from collage.pipeline.compile_service import LocalSite, Site
 from collage.pipeline.doctor import Check, doctor
 from collage.pipeline.request import CompileRequest, CompileResult, RequestOptions, submit
-from collage.pipeline.site import LocalSite, Site
 
 __all__ = [
     "Check",

@@ -16,25 +16,25 @@ import numpy as np
 from collage.assemble import FunctionPlan, assemble
 from collage.backends.base import Backend, PluginKernel
 from collage.backends.nvidia.architecture import architecture
-from collage.backends.tensorrt.engine import ENGINES
+from collage.backends.nvidia.tensorrt.engine import ENGINES
 from collage.bundle.publish import Facts, Published, publish
 from collage.errors import GateError, MeasureError, SearchError, UnprovenError
 from collage.frontend import Function, Model
 from collage.frontend.inputs import random_inputs
 from collage.measure.peaks import machine_peaks
 from collage.options import Options
-from collage.pipeline.mark import worth_remembering
-from collage.pipeline.original import OriginalFile, with_original, without_plans
+from collage.pipeline.compile_context import Session, open_session
+from collage.pipeline.original_plan import OriginalFile, with_original, without_plans
 from collage.pipeline.plans import WholePlans, seconds_by_position
 from collage.pipeline.refinement import Refinement
-from collage.pipeline.searching import (
+from collage.pipeline.search_checkpoint import worth_remembering
+from collage.pipeline.search_stage import (
     enumerated_function,
     imported,
     local_measurer,
     measured_search,
     sampled,
 )
-from collage.pipeline.session import Session, open_session
 from collage.pipeline.tuning import tuned_search
 from collage.report.build import Run, build_report
 from collage.report.data import CandidateCounts, Summary, TuningFacts
@@ -43,15 +43,15 @@ from collage.report.precision import Allowed, FunctionResult, manifest_precision
 from collage.report.terminal import Progress
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import library_names
-from collage.search.function import Enumerated, FunctionSearch
-from collage.search.worth import NamedPlan
-from collage.store.folder import check_output
+from collage.search.function_search import Enumerated, FunctionSearch
+from collage.search.plan_selection import NamedPlan
+from collage.store.atomic_folder import check_output
 from collage.verify import Contender, profile_kernels
-from collage.verify.examiner import Budget
+from collage.verify.accuracy_checker import Budget
+from collage.verify.accuracy_samples import MORE_SEEDS, write_trials
 from collage.verify.gate import Decision, Gate
 from collage.verify.plan_executable import PlanExecutable, function_signature
-from collage.verify.sampling import Samples
-from collage.verify.trials import MORE_SEEDS, write_trials
+from collage.verify.reference_run import Samples
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from collage.errors import BackendError, CollageError, StoreError
 from collage.options import Options
-from collage.pipeline.session import work_folder
+from collage.pipeline.compile_context import work_folder
 from collage.store import open_store
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import Kernel
 from collage.frontend.region import region_values
-from collage.pipeline.session import Session
+from collage.pipeline.compile_context import Session
 from collage.rules.rule import HOST
-from collage.search.function import FunctionSearch
+from collage.search.function_search import FunctionSearch
+from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan
-from collage.search.worth import NamedPlan
 from collage.verify.plan_executable import PlanExecutable
 
 

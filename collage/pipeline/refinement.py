@@ -2,7 +2,7 @@
 
 The first plans come from costs of kernels alone. After every heat the fastest plan, the one that was
 thought to be the fastest, and the fastest of one toolchain (whose kernels may be of other kinds) are
-timed kernel by kernel inside their executables; that corrects the costs (`collage.search.in_place`). The
+timed kernel by kernel inside their executables; that corrects the costs (`collage.search.in_context`). The
 best plans by the corrected costs, with neighbours of the leading one, are the next heat. It ends when
 heats bring nothing faster, when there is nothing new to try, or when time is up. What is predicted in the
 end is told at the pace that the machine had in the last comparison, as the plan in it tells that is most
@@ -18,20 +18,20 @@ from dataclasses import replace
 
 from collage.errors import MeasureError
 from collage.pipeline.plans import WholePlans
-from collage.search.function import FunctionSearch
-from collage.search.in_place import InPlace, Sighting, at_pace
-from collage.search.launches import predicted_s
+from collage.search.function_search import FunctionSearch
+from collage.search.graph_launches import predicted_s
+from collage.search.in_context import InPlace, Sighting, at_pace
 from collage.search.neighbours import neighbours
+from collage.search.plan_selection import NamedPlan, worth_assembling
 from collage.search.problem import Plan
-from collage.search.reduced import Calibration, PricedPlans, expected_error, weighed
+from collage.search.reduced_precision import Calibration, PricedPlans, expected_error, weighed
 from collage.search.shortest_path import valid_space
-from collage.search.worth import NamedPlan, worth_assembling
 from collage.verify import KernelProfile
+from collage.verify.accuracy_samples import Errors
+from collage.verify.comparison_rounds import Standings
 from collage.verify.gate import Decision
-from collage.verify.heats import Standings
-from collage.verify.latency import at_one_pace
+from collage.verify.interleaved_benchmark import at_one_pace
 from collage.verify.plan_executable import PlanExecutable
-from collage.verify.trials import Errors
 
 HEAT = 4
 """Plans that are measured together."""

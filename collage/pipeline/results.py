@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from collage.bundle.manifest import Manifest
 from collage.errors import BundleError, StoreError
 from collage.pipeline.request import CompileRequest, CompileResult, NodeFacts
-from collage.runtime.fields import is_digest
+from collage.runtime.json_fields import is_digest
 from collage.store.aliases import read_record
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import seal, unseal

@@ -1,6 +1,6 @@
 """The stage between search and assembly: kernels that could change the plan are tuned, then measured.
 
-The search has found the best plan of what there is. Prospects (`collage.tuning.prospects`) get a first
+The search has found the best plan of what there is. Prospects (`collage.tuning.tuning_tasks`) get a first
 round of trials in the order of what they could win; those that come near the cost at which they would
 change the plan get further rounds, until the time is up. The best schedule of each, found now or long
 ago, for this model or another, is measured like any candidate, and the best plans are looked for once
@@ -13,21 +13,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from collage.backends.base import Backend
-from collage.backends.tvm.tuned import write_recipe
+from collage.backends.cpu.tvm.tuned import write_recipe
 from collage.cost import Cost
 from collage.measure.local import LocalMeasurer
+from collage.measure.measurement_request import Work
 from collage.measure.peaks import machine_peaks
-from collage.measure.work import Work
-from collage.pipeline.mark import SearchMark
-from collage.pipeline.searching import local_measurer, model_sweep
-from collage.pipeline.session import Session
-from collage.search.function import FunctionSearch
+from collage.pipeline.compile_context import Session
+from collage.pipeline.search_checkpoint import SearchMark
+from collage.pipeline.search_stage import local_measurer, model_sweep
+from collage.search.function_search import FunctionSearch
+from collage.search.plan_selection import worth_assembling
 from collage.search.shortest_path import find_plan
-from collage.search.worth import worth_assembling
-from collage.tuning.prospects import Prospect, find_prospects, raised_peaks, tuned_options
 from collage.tuning.records import TuningRecord, TuningRecords, workload_digest
 from collage.tuning.targets import toolchain, tunable
 from collage.tuning.tuner import Limits, Tuner
+from collage.tuning.tuning_tasks import Prospect, find_prospects, raised_peaks, tuned_options
 
 ROUND = 16
 """Trials of a workload before the next one has its turn."""

@@ -39,7 +39,7 @@ from collage.report.data import (
 from collage.report.precision import Allowed, FunctionResult, precision_result
 from collage.rules.rule import HOST
 from collage.search.explain import explain
-from collage.search.launches import predicted_s
+from collage.search.graph_launches import predicted_s
 from collage.search.problem import UNKNOWN, Option
 from collage.verify.verdict import Verdict
 

@@ -8,8 +8,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TypedDict
 
 from collage.report.data import Alternative, CandidateState, FunctionReport, GraphNode, RegionReport
+from collage.report.formatting import duration, node_ranges, op_counts, precision_text
 from collage.report.layout import BOX_HEIGHT, BOX_WIDTH, lay_out
-from collage.report.words import duration, node_ranges, op_counts, precision_text
 
 Mark = tuple[str, str]
 """Colour class and letter of a backend: colour is never the only sign."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from collage.report.data import Alternative, RegionReport
 from collage.report.explanation import Difference, NodeExplanation, Overview, Totals, sum_s
-from collage.report.words import duration, node_ranges, op_counts, precision_text, printable
+from collage.report.formatting import duration, node_ranges, op_counts, precision_text, printable
 
 REGION_HEADER = (
     "region",

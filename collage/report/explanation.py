@@ -26,7 +26,7 @@ from collage.report.data import (
     ReportData,
     Summary,
 )
-from collage.runtime.folder import BundleFolder
+from collage.runtime.bundle_folder import BundleFolder
 
 REPORT, SUMMARY = "report.json", "summary.json"
 MAX_REPORT_BYTES = 1 << 28

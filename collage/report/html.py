@@ -19,6 +19,7 @@ from collage.report.data import (
     Summary,
 )
 from collage.report.drawing import Mark, backend_marks, draw_function
+from collage.report.formatting import duration
 from collage.report.page_candidates import (
     alternatives,
     invalid_candidates,
@@ -28,7 +29,6 @@ from collage.report.page_candidates import (
 from collage.report.page_elements import badge, escaped, meter, table
 from collage.report.page_regions import backend_table, region_table, roofline, timeline
 from collage.report.terminal import pace_text, tuning_text
-from collage.report.words import duration
 
 
 def render_html(data: ReportData) -> str:

@@ -10,8 +10,8 @@ from collage.report.data import (
     UnmeasuredCandidate,
 )
 from collage.report.drawing import Mark, interval
+from collage.report.formatting import duration, node_ranges, op_counts
 from collage.report.page_elements import badge, escaped, meter, table
-from collage.report.words import duration, node_ranges, op_counts
 
 ROWS_SHOWN = 50
 

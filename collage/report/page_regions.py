@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from collage.report.data import FunctionReport, PeakRates, RegionReport
 from collage.report.drawing import Mark, interval
+from collage.report.formatting import duration, node_ranges, op_counts, precision_text
 from collage.report.page_elements import badge, escaped, meter, table
 from collage.report.roofline import draw_roofline, reached
-from collage.report.words import duration, node_ranges, op_counts, precision_text
 
 TIMELINE_WIDTH, TIMELINE_ROW = 1000.0, 34.0
 

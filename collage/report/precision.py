@@ -8,12 +8,12 @@ from collage.bundle.manifest import Precision, ReducedRegion
 from collage.frontend.region import probability_outputs
 from collage.graph.index_set import indices
 from collage.report.data import PrecisionResult
-from collage.search.function import FunctionSearch
+from collage.search.function_search import FunctionSearch
+from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option
-from collage.search.worth import NamedPlan
-from collage.verify.frameworks import REDUCED
+from collage.verify.accuracy_samples import MORE_SEEDS
+from collage.verify.baselines import REDUCED
 from collage.verify.gate import Decision
-from collage.verify.trials import MORE_SEEDS
 
 
 @dataclass(frozen=True)

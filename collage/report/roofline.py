@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from collage.report.data import PeakRates, RegionReport
 from collage.report.drawing import Mark
-from collage.report.words import duration
+from collage.report.formatting import duration
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1000.0, 300.0, 90.0, 20.0, 16.0, 40.0
 

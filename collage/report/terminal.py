@@ -15,7 +15,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from collage.report.data import FunctionSummary, Summary, TuningFacts
-from collage.report.words import MISSING, duration, printable
+from collage.report.formatting import MISSING, duration, printable
 
 if TYPE_CHECKING:
     from collage.backends.base import Availability

@@ -1,6 +1,6 @@
 """Rules that list candidates; `find_candidates` applies them to a function."""
 
-from collage.rules.base import DFPattern, Host, OpCallByKind, OpPredicate, Singles
+from collage.rules.base_rules import DFPattern, Host, OpCallByKind, OpPredicate, Singles
 from collage.rules.candidates import (
     default_rule,
     find_candidates,
@@ -17,10 +17,10 @@ from collage.rules.combine import (
     TupleArg,
     TupleProj,
 )
-from collage.rules.native import FuseOps, native_rule
 from collage.rules.pattern import Match, Pattern, is_constant, matches, matches_at, op, wildcard
 from collage.rules.regions import Regions
 from collage.rules.rule import HOST, Candidate, PartitionRule, PartitionSpec
+from collage.rules.tvm_fusion import FuseOps, native_rule
 from collage.rules.wrap import Composite, OnlyValid, Primitive, Union
 
 __all__ = [

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from collage.backends.base import BackendStyle
 from collage.graph.dataflow import DataflowGraph
+from collage.graph.dynamic_shape_groups import contract_units, expanded
 from collage.graph.index_set import IndexSet, index_set, is_subset
 from collage.graph.sub_graph import SubGraph
-from collage.graph.units import contract_units, expanded
-from collage.rules.base import Host, Singles
+from collage.rules.base_rules import Host, Singles
 from collage.rules.coalesce import greedy_partition
-from collage.rules.native import ONE_RESULT, fuse_ops, native_rule
 from collage.rules.regions import Regions, maximal_regions, supported_units
 from collage.rules.rule import HOST, Candidate, PartitionRule, PartitionSpec, unique
+from collage.rules.tvm_fusion import ONE_RESULT, fuse_ops, native_rule
 
 if TYPE_CHECKING:
     from collage.backends.base import Backend

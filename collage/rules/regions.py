@@ -23,14 +23,14 @@ only. Every region is convex by construction, except arms with a meeting node, w
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from collage.graph.cuts import intervals, pieces
+from collage.graph.cut_points import intervals, pieces
 from collage.graph.dataflow import DataflowGraph
+from collage.graph.dynamic_shape_groups import contract_units, expanded
 from collage.graph.index_set import IndexSet, index_set, indices, is_subset
 from collage.graph.sub_graph import SubGraph, components
-from collage.graph.units import contract_units, expanded
-from collage.rules.base import Singles
+from collage.rules.base_rules import Singles
 from collage.rules.coalesce import coalesce
-from collage.rules.islands import islands
+from collage.rules.qdq_groups import islands
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
 
 MAX_NESTING = 4

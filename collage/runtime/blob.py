@@ -3,7 +3,7 @@
     "COLLAGE1" | u64 LE header length | JSON header | zeros up to 64 | tensors, each 64-aligned
 
 The header's entry `tensors` lists dtype, shape, offset (from the first tensor) and nbytes. Equal
-inputs give equal bytes: keys are sorted and gaps are zero. `native/blob.cc` reads the same format.
+inputs give equal bytes: keys are sorted and gaps are zero. `native/core/blob.cc` reads the same format.
 """
 
 import json

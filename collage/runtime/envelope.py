@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from collage.errors import OptionError
-from collage.runtime.fields import load_json
+from collage.runtime.json_fields import load_json
 from collage.runtime.trust import RefusedKeyError, TrustedKeys, key_id
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Run a bundle: what serving needs, and nothing more.
 
 Needs numpy, tvm-ffi and the vendor libraries that the bundle's kernels call; no compiler, no ONNX, no
-vendor's Python package. What goes in and out, and when it is copied, is in `collage.runtime.exchange`.
+vendor's Python package. What goes in and out, and when it is copied, is in `collage.runtime.tensor_exchange`.
 
 Any thread may call a `LoadedBundle`, and several bundles may run in one process. A bundle computes one call
 at a time: calls from other threads wait (`collage.runtime.session`). To compute several at once, make
@@ -19,8 +19,7 @@ import numpy as np
 
 from collage.errors import BundleError
 from collage.runtime.arrays import load_arrays
-from collage.runtime.exchange import DeviceTensor
-from collage.runtime.folder import MANIFEST, BundleFolder, VerifiedFile
+from collage.runtime.bundle_folder import MANIFEST, BundleFolder, VerifiedFile
 from collage.runtime.manifest import (
     Manifest,
     Precision,
@@ -33,6 +32,7 @@ from collage.runtime.manifest import (
 )
 from collage.runtime.precision import output_error
 from collage.runtime.session import ExecutableSession, Outputs
+from collage.runtime.tensor_exchange import DeviceTensor
 
 if TYPE_CHECKING:
     from collage.runtime.signature import TrustedKeys

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collage.errors import BackendError, BundleError, UnprovenError
+from collage.runtime.bundle_folder import MANIFEST, MAX_READ_BYTES, BundleFolder, VerifiedFile
 from collage.runtime.cpu import cpu_flags
-from collage.runtime.fields import Field, FieldError, parse_json
-from collage.runtime.folder import MANIFEST, MAX_READ_BYTES, BundleFolder, VerifiedFile
 from collage.runtime.gpu import gpu_problem
+from collage.runtime.json_fields import Field, FieldError, parse_json
 from collage.runtime.plugin import (
     library_distribution,
     library_names,

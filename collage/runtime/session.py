@@ -18,9 +18,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from collage.errors import BundleError, InputError
+from collage.runtime.bundle_folder import VerifiedFile
 from collage.runtime.cuda import Cuda, cuda
-from collage.runtime.direct import CallableFunction, DirectFunction
-from collage.runtime.exchange import (
+from collage.runtime.manifest import Signature
+from collage.runtime.single_kernel import CallableFunction, DirectFunction
+from collage.runtime.tensor_exchange import (
     DeviceTensor,
     Feed,
     Received,
@@ -29,9 +31,7 @@ from collage.runtime.exchange import (
     is_on_gpu,
     receive,
 )
-from collage.runtime.folder import VerifiedFile
-from collage.runtime.machine import ExecutableFile, Machine, on_device, use_threads
-from collage.runtime.manifest import Signature
+from collage.runtime.virtual_machine import ExecutableFile, Machine, on_device, use_threads
 
 Outputs = dict[str, np.ndarray]
 Shapes = tuple[tuple[int, ...] | None, ...]

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collage.errors import BundleError
+from collage.runtime.bundle_folder import MANIFEST
 from collage.runtime.envelope import MAX_BYTES, STATEMENT, EnvelopeError, open_envelope
-from collage.runtime.fields import load_json
-from collage.runtime.folder import MANIFEST
+from collage.runtime.json_fields import load_json
 from collage.runtime.trust import TrustedKeys, trusted_keys
 
 __all__ = [

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collage.search.failure import no_cover
 from collage.search.problem import UNKNOWN, Costs, Option, Plan, Problem
 from collage.search.shortest_path import (
     Weight,
@@ -22,6 +21,7 @@ from collage.search.shortest_path import (
     walk,
 )
 from collage.search.state_space import StateSpace
+from collage.search.uncovered import no_cover
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from collage.search.failure import no_cover
 from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.shortest_path import Weight, make_plan, option_weights, seconds_of, valid_space
 from collage.search.state_space import StateSpace
+from collage.search.uncovered import no_cover
 
 
 class Completion(NamedTuple):

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from collage.cost.cost import Cost
 from collage.search.estimate import Estimator
 from collage.search.explain import weights_through
-from collage.search.failure import no_cover
 from collage.search.problem import UNKNOWN, Costs, Option, Plan, Problem
 from collage.search.shortest_path import (
     Weight,
@@ -33,6 +32,7 @@ from collage.search.shortest_path import (
     walk,
 )
 from collage.search.state_space import build_state_space
+from collage.search.uncovered import no_cover
 
 LEAST_GAIN = 3e-3
 """Share of the best plan's seconds that another one must save to have been worth its measurements. Less

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from collage.graph.index_set import first, is_subset
+from collage.search.graph_launches import predicted_s
 from collage.search.k_best import find_plans
-from collage.search.launches import predicted_s
 from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.shortest_path import is_measured
 

@@ -15,10 +15,10 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from collage.graph.index_set import first, indices
-from collage.search.failure import no_cover
-from collage.search.launches import predicted_s
+from collage.search.graph_launches import predicted_s
 from collage.search.problem import FEMTOSECONDS, UNKNOWN, Costs, Option, Plan, Problem, femtoseconds
 from collage.search.state_space import Edges, StateSpace, build_state_space
+from collage.search.uncovered import no_cover
 
 Weight = int
 """Femtoseconds in the high bits, then sum of priority x nodes, then number of options."""

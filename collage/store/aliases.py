@@ -6,12 +6,12 @@ every move's record unlike all others: whoever wonders whether a move took place
 knows. A removed alias is a record without a bundle, not an absent one: not every service deletes under a
 condition, and all of them swap.
 
-With a key the record is signed: it names its alias and the model whose bundles it may stand for, so that
-it proves nothing under another name, and readers remember the highest counter that they have seen
-(`collage.store.seen`), so that an old record proves nothing either. The counter is at least the time in
-seconds: where a record was deleted, the next one's is still above all that were seen. Before a record is
-signed, the counter of the one before it counts only if that is signed by a trusted key: otherwise anyone
-who writes to the store could drive it to its end.
+With a key the record is signed: it names its alias and the model whose bundles it may stand for, so
+that it proves nothing under another name, and readers remember the highest counter that they have
+seen (`collage.store.alias_counters`), so that an old record proves nothing either. The counter is
+at least the time in seconds: where a record was deleted, the next one's is still above all that
+were seen. Before a record is signed, the counter of the one before it counts only if that is signed
+by a trusted key: otherwise anyone who writes to the store could drive it to its end.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from collage.runtime.envelope import (
     open_envelope,
     unverified_payload,
 )
-from collage.runtime.fields import is_digest
+from collage.runtime.json_fields import is_digest
 from collage.runtime.signature import is_alias_of
 from collage.runtime.trust import TrustedKeys, only_key, trusted_keys
 from collage.store.base import BlobDigest, Store, Version

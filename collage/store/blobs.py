@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from collage.errors import DamagedError, StoreError
-from collage.runtime.fields import is_digest
+from collage.runtime.json_fields import is_digest
+from collage.store.atomic_folder import file_explained
 from collage.store.base import BlobDigest, Source, Store
-from collage.store.folder import file_explained
 from collage.store.records import RecordError, parse_object
 
 READS = 3

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collage.errors import BundleError, StoreError
+from collage.runtime.bundle_folder import MANIFEST
 from collage.runtime.envelope import MAX_BYTES
-from collage.runtime.fields import is_digest
-from collage.runtime.folder import MANIFEST
+from collage.runtime.json_fields import is_digest
 from collage.runtime.manifest import (
     parse_manifest,
     read_manifest,
@@ -41,6 +41,7 @@ from collage.runtime.signature import (
     verified_statement,
 )
 from collage.runtime.trust import TrustedKeys
+from collage.store.alias_counters import Verification, check_newest
 from collage.store.aliases import (
     AliasRecord,
     AliasSigning,
@@ -49,6 +50,7 @@ from collage.store.aliases import (
     read_record,
     remove_alias,
 )
+from collage.store.atomic_folder import check_output, replace_folder, write_durably
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import (
     blob_key,
@@ -60,10 +62,8 @@ from collage.store.blobs import (
     trash_key,
 )
 from collage.store.cache import BundleCache
-from collage.store.folder import check_output, replace_folder, write_durably
 from collage.store.records import parse_object
 from collage.store.scratch import scratch_folder
-from collage.store.seen import Verification, check_newest
 from collage.store.statement import SignedModel, sign_bundle, signed_statement
 
 AT_ONCE = 4

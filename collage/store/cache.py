@@ -3,7 +3,7 @@
 The cache is a store in a folder: content under its digest, checked on every read, and wrong content is
 fetched again rather than used. It holds nothing that is not elsewhere, so a cache that cannot be
 written costs speed and no fetch, and its folder may be deleted at any time. What no fetch has used for a
-month goes, and the least recently used files where it is large (`collage.store.prune`).
+month goes, and the least recently used files where it is large (`collage.store.cache_pruning`).
 """
 
 import os
@@ -14,8 +14,8 @@ from pathlib import Path
 from collage.errors import StoreError
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import blob_key, fetch_blob, put_blob, read_checked
+from collage.store.cache_pruning import prune_fetched
 from collage.store.directory import DirectoryStore
-from collage.store.prune import prune_fetched
 
 
 class BundleCache:

@@ -25,8 +25,8 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from collage.errors import StoreError
+from collage.store.atomic_folder import file_explained, flush_folder, make_folders
 from collage.store.base import Entry, Found, Source, Version, check_key
-from collage.store.folder import file_explained, flush_folder, make_folders
 
 _STALE_S = 24 * 3600.0
 _PARTIAL = "object-"

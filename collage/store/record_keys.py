@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.errors import OptionError, StoreError
-from collage.store.folder import flush_folder, make_folders
+from collage.store.atomic_folder import flush_folder, make_folders
 
 KEY_VARIABLE = "COLLAGE_RECORD_KEY"
 FILE_VARIABLE = "COLLAGE_RECORD_KEY_FILE"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
 
-from collage.runtime.fields import FieldError, is_digest, load_json
+from collage.runtime.json_fields import FieldError, is_digest, load_json
 
 MAX_BYTES = 16 << 20
 """Of one record: a search checkpoint of a large model has some hundred KiB."""

@@ -35,11 +35,11 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from collage.errors import StoreError
+from collage.store.atomic_folder import file_explained
 from collage.store.base import Entry, Found, Source, Version, check_key, is_ours
 from collage.store.blobs import READS, digest_of
-from collage.store.folder import file_explained
 from collage.store.open import S3Settings
-from collage.store.s3_words import NO_CONDITIONS, advise
+from collage.store.s3_errors import NO_CONDITIONS, advise
 
 YOUNG_S = 3600.0
 """An object that is younger is not written again for its age's sake."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from collage.store.folder import make_folders
+from collage.store.atomic_folder import make_folders
 
 
 @contextmanager

@@ -17,11 +17,11 @@ from os import environ
 from pathlib import Path
 
 from collage.errors import BundleError
+from collage.runtime.bundle_folder import MANIFEST
 from collage.runtime.envelope import STATEMENT, Signer
-from collage.runtime.folder import MANIFEST
 from collage.runtime.signature import PREDICATE_TYPE, STATEMENT_TYPE
 from collage.store.aliases import slug
-from collage.store.folder import flush_folder, write_durably
+from collage.store.atomic_folder import flush_folder, write_durably
 from collage.store.records import parse_object
 
 BUILD_TYPE = "https://collage.dev/compile/v1"

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from collage.backends.base import Backend
-from collage.backends.tvm import TunableTvm
-from collage.backends.tvm_cuda import TvmCudaBackend
+from collage.backends.cpu.tvm import TunableTvm
+from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
 
 if TYPE_CHECKING:
     import tvm
@@ -18,10 +18,10 @@ def tunable(device: str) -> Backend:
 def target_on(device: str, threads: int) -> "tvm.target.Target":
     """Return what this machine's kernels on a device are compiled for."""
     if device == "cuda":
-        from collage.backends.tvm_cuda.schedule import cuda_target
+        from collage.backends.nvidia.tvm_cuda.schedule import cuda_target
 
         return cuda_target()
-    from collage.backends.tvm.target import host_target
+    from collage.backends.cpu.tvm.target import host_target
 
     return host_target(threads)
 

@@ -19,14 +19,14 @@ from collage.backends.registry import class_path
 from collage.errors import MeasureError
 from collage.frontend.model import Function
 from collage.frontend.region import region_digest
+from collage.measure.measurement_request import Work
 from collage.measure.messages import Ready, Refused, Setup, Trial, TuneTask, TuningEnded
-from collage.measure.process import WorkerProcess
-from collage.measure.slot import START_TIMEOUT_S
-from collage.measure.work import Work
+from collage.measure.worker_handle import START_TIMEOUT_S
+from collage.measure.worker_process import WorkerProcess
 from collage.tuning.records import TuningRecord, TuningRecords, WorkloadDigest, workload_digest
 from collage.tuning.targets import toolchain, tunable
 
-CHILD = "collage.tuning.child"
+CHILD = "collage.tuning.tuning_worker"
 WATCH_EVERY_S = 0.05
 GO_ON_FROM = 8
 """Best known schedules that a search starts from; they must fit the pipe's buffer."""

@@ -1,7 +1,7 @@
 """Is the executable right, and not slower than any single toolchain?"""
 
-from collage.verify.contender_process import Contender
-from collage.verify.latency import (
+from collage.verify.benchmark_target import Contender
+from collage.verify.interleaved_benchmark import (
     Arena,
     KernelProfile,
     Latency,

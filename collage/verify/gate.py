@@ -24,9 +24,12 @@ import numpy as np
 
 from collage.errors import BackendError, GateError, MeasureError
 from collage.frontend import Function
-from collage.verify.contender_process import Contender
-from collage.verify.examiner import Budget, Examiner, Golden
-from collage.verify.final import (
+from collage.verify.accuracy_checker import Budget, Examiner, Golden
+from collage.verify.accuracy_samples import Errors
+from collage.verify.baselines import REDUCED, original_frameworks
+from collage.verify.benchmark_target import Contender
+from collage.verify.comparison_rounds import Heats, NextHeat
+from collage.verify.final_round import (
     Comparison,
     Judgement,
     finalists,
@@ -35,11 +38,8 @@ from collage.verify.final import (
     proven,
     reason_of,
 )
-from collage.verify.frameworks import REDUCED, original_frameworks
-from collage.verify.heats import Heats, NextHeat
-from collage.verify.latency import Arena, Latency, OnRound, fastest_first
+from collage.verify.interleaved_benchmark import Arena, Latency, OnRound, fastest_first
 from collage.verify.plan_executable import PlanExecutable
-from collage.verify.trials import Errors
 from collage.verify.verdict import NOISE, RatioInterval, Verdict
 
 TRIES = 2

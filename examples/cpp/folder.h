@@ -1,6 +1,6 @@
 // The folder of a bundle, held open: what is verified is what is opened. Names are looked up once, relative
 // to the descriptor; links and names with folders are refused; a library is loaded from a private copy
-// in memory that nobody can write. (The copy costs the file's size; `collage.runtime.folder` makes one
+// in memory that nobody can write. (The copy costs the file's size; `collage.runtime.bundle_folder` makes one
 // only where others may write to the file.)
 #ifndef SERVE_BUNDLE_FOLDER_H_
 #define SERVE_BUNDLE_FOLDER_H_

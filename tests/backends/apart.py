@@ -1,6 +1,6 @@
 """Backends of which some cannot share a process: each takes an activation or two, one of them slowly."""
 
-from collage.backends.c_source import CSourceBackend
+from collage.backends.common.c_source import CSourceBackend
 from collage.rules import op
 
 LOOP = "for (long i = 0; i < {x.size}; ++i) {y}[i] = {value};"

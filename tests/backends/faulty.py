@@ -1,7 +1,7 @@
 """Backends with faults; workers import them."""
 
 from collage.backends.base import Availability
-from collage.backends.c_source import CSourceBackend, Region
+from collage.backends.common.c_source import CSourceBackend, Region
 from collage.rules import op
 
 BODIES = {

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from collage.backends import c_source
-from collage.backends.c_source import CSourceBackend, Library, Region
+from collage.backends.common import c_source
+from collage.backends.common.c_source import CSourceBackend, Library, Region
 from collage.errors import BackendError
 from collage.rules import find_candidates, is_constant, op, wildcard
 from collage.runtime import plugin

@@ -6,9 +6,9 @@ import onnxruntime
 import openvino
 import pytest
 
-from collage.backends.onednn import OneDnnBackend
-from collage.backends.onnxruntime import OnnxRuntimeBackend
-from collage.backends.openvino import OpenVinoBackend
+from collage.backends.cpu.onednn import OneDnnBackend
+from collage.backends.cpu.onnxruntime import OnnxRuntimeBackend
+from collage.backends.cpu.openvino import OpenVinoBackend
 from collage.frontend import import_model
 from collage.frontend.region import (
     computes_int8,
@@ -18,7 +18,7 @@ from collage.frontend.region import (
 )
 from collage.graph.index_set import index_set, indices
 from collage.rules.candidates import find_candidates
-from collage.rules.islands import islands
+from collage.rules.qdq_groups import islands
 from collage.runtime.cpu import bf16_reason
 from collage.runtime.precision import output_error
 from tests.backends import regions

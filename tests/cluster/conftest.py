@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 from kubernetes import client
 
-from collage.cluster.api import Jobs
-from collage.cluster.environments import MeasuringEnvironment
-from collage.cluster.settings import ClusterSettings
-from collage.cluster.site import ClusterSite
-from collage.measure.sweep import Sweep
-from collage.measure.work_key import WorkKeys
+from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.environments import MeasuringEnvironment
+from collage.cluster.controller.settings import ClusterSettings
+from collage.cluster.kubernetes.api import Jobs
+from collage.measure.cache_flush import Sweep
+from collage.measure.cost_key import WorkKeys
 from collage.pipeline.request import RequestOptions, submit
 from collage.store import open_store
 from tests.cost.batch_lines import KEY, cost_lines

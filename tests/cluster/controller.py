@@ -6,9 +6,9 @@ python -m tests.cluster.controller STORE REQUEST NAMESPACE FOLDER, with KUBECONF
 import sys
 from pathlib import Path
 
-from collage.cluster.environments import read_environments
-from collage.cluster.settings import ClusterSettings
-from collage.cluster.site import ClusterSite
+from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.environments import read_environments
+from collage.cluster.controller.settings import ClusterSettings
 from collage.pipeline.request import read_request
 from collage.report.terminal import Progress
 from collage.store import open_store

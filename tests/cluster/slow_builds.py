@@ -2,7 +2,7 @@
 
 import time
 
-from collage.backends.onnxruntime import OnnxRuntimeBackend
+from collage.backends.cpu.onnxruntime import OnnxRuntimeBackend
 
 BUILD_S = 1.2
 

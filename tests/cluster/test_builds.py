@@ -5,9 +5,9 @@ from typing import NamedTuple
 import pytest
 from kubernetes import client
 
-from collage.cluster.environments import BuildSettings, MeasuringEnvironment
-from collage.cluster.records import Records, worked_s
-from collage.cluster.site import ClusterSite
+from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.environments import BuildSettings, MeasuringEnvironment
+from collage.cluster.shard_reports import Records, worked_s
 from collage.pipeline.request import RequestOptions, submit
 from collage.report.terminal import Progress
 from collage.store import open_store

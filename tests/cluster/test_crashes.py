@@ -15,7 +15,7 @@ from statistics import median
 import pytest
 import yaml
 
-from collage.cluster.site import ClusterSite
+from collage.cluster.controller.compile_service import ClusterSite
 from collage.pipeline.request import submit
 from collage.report.terminal import Progress
 from collage.store import open_store

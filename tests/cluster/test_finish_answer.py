@@ -2,11 +2,11 @@
 
 import pytest
 
-from collage.cluster import pod
-from collage.cluster.site import ClusterSite
+from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.pod.answers import answers
 from collage.errors import GateError, UnprovenError
+from collage.pipeline.compile_service import node_facts
 from collage.pipeline.request import read_request, submit
-from collage.pipeline.site import node_facts
 from collage.report.terminal import Progress
 from collage.store import open_store
 from tests.pipeline.test_compile import small_model
@@ -33,12 +33,14 @@ def test_the_gates_refusal_is_an_answer(kind, tmp_path, monkeypatch):
     def refuse(*_):
         raise kind("main is 3.1 % slower")
 
-    monkeypatch.setattr(pod.LocalSite, "finish", refuse)
+    monkeypatch.setattr(answers.LocalSite, "finish", refuse)
     store = open_store(tmp_path / "store")
     digest = submit(store, small_model(tmp_path / "small.onnx")).digest
     request = read_request(store, digest)
     facts = node_facts(request)
-    pod.answer_finish(str(tmp_path / "store"), digest, facts.environment.digest, ANSWER, tmp_path)
+    answers.answer_finish(
+        str(tmp_path / "store"), digest, facts.environment.digest, ANSWER, tmp_path
+    )
     with pytest.raises(GateError, match="slower") as found:
         Waiting(store, facts).finish(request, Progress(quiet=True))
     assert type(found.value) is kind

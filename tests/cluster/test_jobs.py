@@ -6,12 +6,12 @@ import time
 import pytest
 from kubernetes import client
 
-from collage.cluster import jobs as jobs_module
-from collage.cluster import manifests
-from collage.cluster.api import _view
-from collage.cluster.environments import MeasuringEnvironment
-from collage.cluster.jobs import Ending, JobRunner
-from collage.cluster.manifests import Kind, Task
+from collage.cluster.controller.environments import MeasuringEnvironment
+from collage.cluster.kubernetes import jobs as jobs_module
+from collage.cluster.kubernetes import manifests
+from collage.cluster.kubernetes.api import _view
+from collage.cluster.kubernetes.jobs import Ending, JobRunner
+from collage.cluster.kubernetes.manifests import Kind, Task
 from collage.errors import ClusterError
 from tests.servers.node import Node
 

@@ -7,9 +7,9 @@ import pytest
 import yaml
 from kubernetes.client import ApiClient
 
-from collage.cluster.environments import MeasuringEnvironment, parse_environments
-from collage.cluster.manifests import Kind, Task, job_manifest
-from collage.cluster.settings import ClusterSettings, SigningSecret
+from collage.cluster.controller.environments import MeasuringEnvironment, parse_environments
+from collage.cluster.controller.settings import ClusterSettings, SigningSecret
+from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
 from collage.errors import OptionError
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from collage.cluster.api import JobView
-from collage.cluster.environments import BuildSettings, MeasuringEnvironment
-from collage.cluster.jobs import JobRunner
-from collage.cluster.kernels import KernelIndex
-from collage.cluster.measurer import ClusterMeasurer
-from collage.cluster.opened import read_batch
-from collage.cluster.sender import SearchTask
-from collage.cluster.settings import ClusterSettings
+from collage.cluster.controller.environments import BuildSettings, MeasuringEnvironment
+from collage.cluster.controller.job_submission import SearchTask
+from collage.cluster.controller.measurer import ClusterMeasurer
+from collage.cluster.controller.settings import ClusterSettings
+from collage.cluster.kernel_records import KernelIndex
+from collage.cluster.kubernetes.api import JobView
+from collage.cluster.kubernetes.jobs import JobRunner
+from collage.cluster.pod.shard_context import read_batch
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.shared import costs_prefix
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 from collage.store import open_store
 from tests.cluster.conftest import named_keys
 from tests.cost.batch_lines import KEYS, signed_cost

@@ -2,14 +2,14 @@
 
 import time
 
-from collage.cluster.environments import MeasuringEnvironment
-from collage.cluster.jobs import JobRunner
-from collage.cluster.measurer import ClusterMeasurer
-from collage.cluster.sender import SearchTask
-from collage.cluster.settings import ClusterSettings
+from collage.cluster.controller.environments import MeasuringEnvironment
+from collage.cluster.controller.job_submission import SearchTask
+from collage.cluster.controller.measurer import ClusterMeasurer
+from collage.cluster.controller.settings import ClusterSettings
+from collage.cluster.kubernetes.jobs import JobRunner
 from collage.cost import Cost, CostTable, Environment, SharedCostTable
-from collage.measure.sweep import Sweep
-from collage.measure.work import Work
+from collage.measure.cache_flush import Sweep
+from collage.measure.measurement_request import Work
 from collage.store import open_store
 from tests.cluster.conftest import named_keys
 from tests.cost.batch_lines import KEYS

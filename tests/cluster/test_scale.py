@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-from collage.cluster.api import Jobs
-from collage.cluster.environments import MeasuringEnvironment
-from collage.cluster.jobs import JobRunner
-from collage.cluster.measurer import ClusterMeasurer
-from collage.cluster.sender import SearchTask
+from collage.cluster.controller.environments import MeasuringEnvironment
+from collage.cluster.controller.job_submission import SearchTask
+from collage.cluster.controller.measurer import ClusterMeasurer
+from collage.cluster.kubernetes.api import Jobs
+from collage.cluster.kubernetes.jobs import JobRunner
 from collage.cluster.shards import Batch
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.shared import costs_prefix
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 from collage.store import open_store
 from collage.store.blobs import get_blob
 from tests.cluster.conftest import named_keys

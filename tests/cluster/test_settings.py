@@ -1,6 +1,6 @@
 import pytest
 
-from collage.cluster.settings import ControllerSettings
+from collage.cluster.controller.settings import ControllerSettings
 from collage.errors import OptionError
 
 GIVEN = {

@@ -7,7 +7,7 @@ import pytest
 
 from collage.cluster.shards import Batch, Expectation, Wanted, plan_shards, write_batch
 from collage.cost import CostKey, Environment
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 
 ENVIRONMENT = Environment("cpu", "features", 4, 2, "", "cold-1")
 BACKENDS = {"onednn": "onednn 1", "onnxruntime": "ort 1", "tvm": "tvm 1"}

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from kubernetes.client import ApiClient
 
-from collage.cluster.manifests import job_manifest
+from collage.cluster.kubernetes.manifests import job_manifest
 from tests.cluster.test_manifests import MEASURE, PLAIN, SETTINGS
 from tests.command_lines.listed import ELSEWHERE, HELM_INSTALL, MAKE, PIP, PYTEST
 from tests.documents import ROOT

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from containers.signature import sign
+from containers.webhook_signature import sign
 from tests.servers.receiver import SECRET, PrefectRecorder, Receiver, wait_for
 
 _names = itertools.count()

@@ -3,9 +3,9 @@
 import pytest
 from kubernetes import client
 
-from collage.cluster.environments import MeasuringEnvironment
-from collage.cluster.manifests import CONTAINER, Kind, Task, job_manifest
-from collage.cluster.settings import ClusterSettings
+from collage.cluster.controller.environments import MeasuringEnvironment
+from collage.cluster.controller.settings import ClusterSettings
+from collage.cluster.kubernetes.manifests import CONTAINER, Kind, Task, job_manifest
 from tests.e2e.images import reference
 from tests.e2e.places import GPU, MEASURING
 from tests.servers.receiver import wait_for

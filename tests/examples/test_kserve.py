@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from collage.cli_base import size
+from collage.cli.arguments import size
 from collage.store.open import parse_s3
 from containers.serve import _parser
 

@@ -5,7 +5,7 @@ import threading
 
 from collage.cost import Environment
 from collage.pipeline.request import CompileResult, FunctionFacts, NodeFacts, PlanFacts, SearchFacts
-from collage.runtime.folder import MANIFEST
+from collage.runtime.bundle_folder import MANIFEST
 from collage.store import open_store
 from collage.store.blobs import digest_of
 from collage.store.bundles import BundleSigning, publish_bundle

@@ -110,7 +110,7 @@ def _without_frameworks(folder: Path) -> Path:
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
-        'if "collage.verify.contender" in sys.orig_argv:\n'
+        'if "collage.verify.benchmark_worker" in sys.orig_argv:\n'
         '    sys.modules["onnxruntime"] = sys.modules["openvino"] = None\n'
     )
     return folder

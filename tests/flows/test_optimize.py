@@ -10,9 +10,9 @@ from collage.errors import GateError, MeasureError, ModelError, StoreError, Unpr
 from collage.registry import VersionStatus
 from collage.runtime.signature import trusted_keys
 from collage.store import open_store
+from collage.store.alias_counters import Verification
 from collage.store.aliases import list_aliases, read_alias
 from collage.store.bundles import fetch_bundle
-from collage.store.seen import Verification
 from tests.flows.fake_site import FakeSite, registered
 from tests.pipeline.test_compile import small_model
 from tests.support.keys import make_key
@@ -28,8 +28,8 @@ def site(settings, server, limit, tmp_path, monkeypatch):
         "a": SimpleNamespace(threads=1, device="cpu"),
         "b": SimpleNamespace(threads=2, device="cuda"),
     }
-    monkeypatch.setattr("flows.sites._environments", lambda settings: known)
-    monkeypatch.setattr("flows.sites._cluster_site", lambda settings: made)
+    monkeypatch.setattr("flows.environments._environments", lambda settings: known)
+    monkeypatch.setattr("flows.environments._cluster_site", lambda settings: made)
     for name in known:
         limit(name)
     return made
@@ -212,7 +212,7 @@ def test_backends_that_are_named_go_to_the_environments_of_their_device(site, re
 
 def test_no_environment_of_a_device_says_how_to_describe_one(site, registry, monkeypatch):
     known = {"a": SimpleNamespace(threads=1, device="cpu")}
-    monkeypatch.setattr("flows.sites._environments", lambda settings: known)
+    monkeypatch.setattr("flows.environments._environments", lambda settings: known)
     state = optimize("small", "1", device="cuda")
     assert state.name == "Rejected"
     assert "no environment is for cuda, there are a: describe one" in state.message
@@ -263,7 +263,7 @@ def artifacts(client, run):
 def test_events_tell_what_was_published_and_rejected(site, registry, monkeypatch):
     told = []
     monkeypatch.setattr(
-        "flows.records.emit_event",
+        "flows.artifacts.emit_event",
         lambda event, resource, payload: told.append((event, resource["prefect.resource.id"])),
     )
     site.errors["b", "finish"] = [UnprovenError("main is 3.0 % slower than onnxruntime")]
@@ -281,7 +281,7 @@ def test_records_that_fail_do_not_fail_the_run(site, registry, monkeypatch):
 
     for name in ("emit_event", "create_table_artifact", "create_markdown_artifact",
                  "create_link_artifact"):  # fmt: skip
-        monkeypatch.setattr(f"flows.records.{name}", broken)
+        monkeypatch.setattr(f"flows.artifacts.{name}", broken)
     monkeypatch.setattr("flows.progress.create_progress_artifact", broken)
     assert optimize("small", "1", environments=["a"]).is_completed()
     assert tags(registry).status == "optimized"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collage.errors import ModelError, OptionError
-from collage.frontend.guarded import guarded_import
+from collage.frontend.isolated_import import guarded_import
 from collage.import_limits import MEMORY, NODES, SECONDS, ImportLimits, import_limits
 from collage.settings import unknown_variables
 from tests.frontend.hostile_models import HOSTILE, add_y, doubling_bomb, nested_functions

@@ -10,9 +10,9 @@ import helm_python
 import pytest
 from kubernetes import client
 
-from collage.cluster.environments import MeasuringEnvironment
-from collage.cluster.manifests import Kind, Task, job_manifest
-from collage.cluster.settings import ClusterSettings
+from collage.cluster.controller.environments import MeasuringEnvironment
+from collage.cluster.controller.settings import ClusterSettings
+from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
 from containers.check import FORBIDDEN, NEEDED
 from containers.cleanup import delete_jobs
 from tests.helm import charts, networks, test_networks

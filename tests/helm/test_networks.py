@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from collage.cluster.environments import MeasuringEnvironment
-from collage.cluster.manifests import Kind, Task, job_manifest
-from collage.cluster.settings import ClusterSettings
+from collage.cluster.controller.environments import MeasuringEnvironment
+from collage.cluster.controller.settings import ClusterSettings
+from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
 from tests.helm import charts
 from tests.helm.networks import ANYWHERE, Door, doors, policies, selects
 

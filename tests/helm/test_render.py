@@ -8,9 +8,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from collage.cluster.environments import MeasuringEnvironment, parse_environments
-from collage.cluster.manifests import Kind, Task, job_manifest
-from collage.cluster.settings import SigningSecret
+from collage.cluster.controller.environments import MeasuringEnvironment, parse_environments
+from collage.cluster.controller.settings import SigningSecret
+from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
 from collage.store.open import parse_s3
 from flows.settings import FlowSettings
 from tests.helm import charts
@@ -341,7 +341,7 @@ def test_notes_say_the_next_command_and_warn():
 
 
 def test_the_schema_knows_every_field_of_an_environment_and_no_other():
-    from collage.cluster.environments import BuildSettings, MeasuringEnvironment
+    from collage.cluster.controller.environments import BuildSettings, MeasuringEnvironment
 
     schema = json.loads((charts.CHART / "values.schema.json").read_text())
     environments = schema["properties"]["measuring"]["properties"]["environments"]
@@ -354,7 +354,7 @@ def test_the_schema_knows_every_field_of_an_environment_and_no_other():
 
 
 def test_the_network_of_job_pods_is_theirs_by_the_labels_that_jobs_have():
-    from collage.cluster.manifests import Kind, Task, _labels
+    from collage.cluster.kubernetes.manifests import Kind, Task, _labels
 
     policies = {
         one["metadata"]["name"]: one["spec"]["podSelector"].get("matchExpressions", [])

@@ -103,7 +103,7 @@ def test_the_schema_knows_every_value_and_every_default_fits():
 
 def test_environments_are_those_that_the_cluster_reads():
     """A field of the schema is a field of collage.cluster, and the other way round."""
-    environments = pytest.importorskip("collage.cluster.environments")
+    environments = pytest.importorskip("collage.cluster.controller.environments")
     fields = environments.MeasuringEnvironment.model_fields
     pattern = SCHEMA["properties"]["measuring"]["properties"]["environments"]["patternProperties"]
     (schema,) = pattern.values()

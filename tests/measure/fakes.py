@@ -20,12 +20,12 @@ import numpy as np
 from collage.cost import Cost
 from collage.errors import BackendError
 from collage.measure.answers import pack_answer
-from collage.measure.boundary import Boundary
+from collage.measure.call_overhead import Boundary
 from collage.measure.device import Clocks, DeviceIdentity, StickyError
+from collage.measure.kernel_builder import Prepared
 from collage.measure.kernel_file import kernel_name
+from collage.measure.measurement_request import Work
 from collage.measure.messages import LENGTH, Ready, Setup
-from collage.measure.work import Work
-from collage.measure.workshop import Prepared
 
 
 class Trap:

@@ -8,7 +8,7 @@ import pytest
 from collage.backends.nvidia.libraries import driver_reason
 from collage.cost import CostTable, Environment
 from collage.errors import MeasureError
-from collage.measure.cuda import CudaDevice
+from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import (
     BATCH,
     MOST_DISCARDS,
@@ -18,7 +18,7 @@ from collage.measure.device import (
 )
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 from tests.measure.fakes import SimulatedDevice
 
 HOT_S, COLD_S = 1e-5, 2e-5

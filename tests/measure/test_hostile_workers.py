@@ -13,9 +13,9 @@ import pytest
 
 from collage.cost import Cost
 from collage.measure.answers import AnswerReader, BadAnswerError, pack_answer, unpack_answer
-from collage.measure.boundary import Boundary
+from collage.measure.call_overhead import Boundary
+from collage.measure.measurement_request import Work
 from collage.measure.messages import Built, Outcome, Ready, Refused, Trial, TuningEnded
-from collage.measure.work import Work
 from collage.runtime.child_environment import PASSED, child_environment
 from collage.runtime.process_group import run_compiler
 from tests.measure.fakes import LIES
@@ -82,7 +82,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from tests.measure.test_local import make_measurer
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 make_measurer(Path(sys.argv[1]), timeout_s=600.0).measure([Work("f", 1, "compiling")])
 """
 

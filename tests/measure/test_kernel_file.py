@@ -12,10 +12,10 @@ from collage.errors import BackendError
 from collage.measure.environment import this_environment
 from collage.measure.kernel_file import kernel_name, load_kernel, save_kernel
 from collage.measure.local import LocalMeasurer
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 from collage.options import Options
-from collage.pipeline.searching import enumerated_function, imported, sampled
-from collage.pipeline.session import open_session
+from collage.pipeline.compile_context import open_session
+from collage.pipeline.search_stage import enumerated_function, imported, sampled
 from tests.pipeline.test_compile import small_model
 
 

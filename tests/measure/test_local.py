@@ -12,10 +12,10 @@ import pytest
 
 from collage.cost import Cost, Costs, CostTable, Environment, SharedCostTable
 from collage.errors import MeasureError, StoreError
+from collage.measure.cache_flush import Sweep
 from collage.measure.kernel_file import kernel_name
 from collage.measure.local import LocalMeasurer
-from collage.measure.sweep import Sweep
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 from collage.store import open_store
 
 ENVIRONMENT = Environment("cpu", "features", 2, 1, "", "test")
@@ -221,7 +221,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from tests.measure.test_local import make_measurer
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 from collage.store import open_store
 measurer = make_measurer(Path(sys.argv[1]), workers=2)
 measurer.measure([Work("f", n, "good", "5") for n in range(1, 200)])

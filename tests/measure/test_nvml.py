@@ -13,7 +13,7 @@ from tests import simulated_gpu
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json
-from collage.measure.cuda import CudaDevice
+from collage.measure.cuda_device import CudaDevice
 from collage.measure.environment import this_environment
 found = this_environment(1, "cuda")
 print(json.dumps([found.driver, found.digest, CudaDevice().clocks().throttled]))

@@ -8,7 +8,7 @@ import pytest
 import collage
 from collage.backends.base import conflicts_of
 from collage.errors import SearchError
-from collage.pipeline.session import Session
+from collage.pipeline.compile_context import Session
 from tests.backends.apart import Activations, FastRelu, FastReluApart, SigmoidApart
 from tests.quiet.models import tiny_model
 

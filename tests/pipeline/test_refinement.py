@@ -8,19 +8,19 @@ from collage.cost import Cost
 from collage.errors import MeasureError
 from collage.pipeline.plans import WholePlans
 from collage.pipeline.refinement import TIGHTENED, Refinement
-from collage.search.function import Enumerated, FunctionSearch
-from collage.search.in_place import Sighting
+from collage.search.function_search import Enumerated, FunctionSearch
+from collage.search.in_context import Sighting
+from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan, Problem
-from collage.search.reduced import ErrorBudget, PricedPlans, expected_error, gentler_plans
+from collage.search.reduced_precision import ErrorBudget, PricedPlans, expected_error, gentler_plans
 from collage.search.shortest_path import find_plan, valid_space
-from collage.search.worth import NamedPlan
 from collage.verify import KernelProfile, Latency
+from collage.verify.comparison_rounds import Standings
 from collage.verify.gate import Decision
-from collage.verify.heats import Standings
 from collage.verify.plan_executable import PlanExecutable
 from collage.verify.verdict import Verdict
 from tests.search.oracle import chain
-from tests.search.test_reduced import ERRORS, problem_and_costs
+from tests.search.test_reduced_precision import ERRORS, problem_and_costs
 
 
 class Noted(WholePlans):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from collage.cli import main
-from collage.verify.latency import Arena, latency_of
+from collage.verify.interleaved_benchmark import Arena, latency_of
 from tests.pipeline.test_compile import small_model
 
 ROUNDS = 12

@@ -12,11 +12,11 @@ from collage.errors import BundleError, UnprovenError
 from collage.pipeline.request import CompileRequest, CompileResult, FunctionFacts, NodeFacts
 from collage.pipeline.results import claim_result, is_better, node_digest, promote, read_result
 from collage.store import open_store
+from collage.store.alias_counters import Verification
 from collage.store.aliases import AliasSigning, move_alias, read_alias, read_record
 from collage.store.base import BlobDigest
 from collage.store.blobs import digest_of
 from collage.store.bundles import BundleSigning, fetch_bundle, publish_bundle
-from collage.store.seen import Verification
 from collage.store.statement import SignedModel
 from tests.flows.fake_site import gate_entry
 from tests.support.keys import make_key

@@ -126,13 +126,13 @@ def compile_(model: Path, bundle: Path, seconds: float) -> Watched:
         "--budget", "5s", "--refine", "0s", "--tune", "0s", "--verify", "0.1s",
     ]  # fmt: skip
     return _kept(
-        seconds, "collage.cli", arguments, home=(".cache/collage",), folders=(bundle.parent,)
+        seconds, "collage", arguments, home=(".cache/collage",), folders=(bundle.parent,)
     )
 
 
 def bench(model: Path, bundle: Path, seconds: float) -> Watched:
     arguments = ["bench", bundle, "--model", model, "--seconds", "0.1s"]
-    return _kept(seconds, "collage.cli", arguments)
+    return _kept(seconds, "collage", arguments)
 
 
 def load(bundle: Path, seconds: float) -> Watched:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from collage.cluster.shards import Batch, ShardWork
-from collage.measure.work_key import WorkKeys
+from collage.measure.cost_key import WorkKeys
+from collage.pipeline.compile_context import open_session
+from collage.pipeline.compile_service import node_facts
 from collage.pipeline.request import RequestOptions, submit
-from collage.pipeline.searching import enumerated_function, imported, model_sweep
-from collage.pipeline.session import open_session
-from collage.pipeline.site import node_facts
+from collage.pipeline.search_stage import enumerated_function, imported, model_sweep
 from collage.store import open_store
 from collage.store.blobs import put_blob
 

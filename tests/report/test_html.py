@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from collage.report.data import ReportData
+from collage.report.formatting import duration
 from collage.report.html import render_html
-from collage.report.words import duration
 from tests.report.sample import sample_report
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}

@@ -21,7 +21,7 @@ from collage.rules import (
     supported_nodes,
     wildcard,
 )
-from collage.rules.native import ONE_RESULT, fuse_ops
+from collage.rules.tvm_fusion import ONE_RESULT, fuse_ops
 
 OPS = ("Relu", "Add", "Conv", "Transpose", "ReduceMean", "Concat", "LSTM", "Reshape", "Tanh")
 

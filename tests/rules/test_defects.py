@@ -20,11 +20,11 @@ from collage.graph.contract import quotient_order
 from collage.graph.index_set import index_set, indices
 from collage.graph.op_pattern import OpPatternKind as Kind
 from collage.graph.sub_graph import SubGraph, SubGraphConfig
+from collage.measure.kernel_builder import Prepared
+from collage.measure.measurement_request import Work
 from collage.measure.messages import Task
 from collage.measure.timing import Timer
-from collage.measure.work import Work
 from collage.measure.worker import Worker
-from collage.measure.workshop import Prepared
 from collage.options import Options
 from collage.rules import (
     AllSimple,

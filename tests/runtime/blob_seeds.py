@@ -14,8 +14,16 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from collage.backends.blocked.program import Op, Part, Post, PostKind, ProgramBuilder, Step, Window
-from collage.backends.native_kernels import Activation, Kind, by_panels
+from collage.backends.common.native_kernels import Activation, Kind, by_panels
+from collage.backends.cpu.blocked.program import (
+    Op,
+    Part,
+    Post,
+    PostKind,
+    ProgramBuilder,
+    Step,
+    Window,
+)
 from collage.runtime.blob import pack, unpack
 from tests.runtime import executables
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from collage.errors import BundleError
-from collage.runtime.fields import MAX_DEPTH
-from collage.runtime.folder import MAX_READ_BYTES
+from collage.runtime.bundle_folder import MAX_READ_BYTES
+from collage.runtime.json_fields import MAX_DEPTH
 from collage.runtime.manifest import read_manifest
 
 TENSOR = {"name": "x", "shape": [1, 8], "dtype": "float32"}

@@ -12,8 +12,8 @@ import pytest
 
 from collage.errors import BundleError, OptionError
 from collage.runtime import signature
+from collage.runtime.bundle_folder import BundleFolder
 from collage.runtime.envelope import ALIAS, STATEMENT, Signer
-from collage.runtime.folder import BundleFolder
 from collage.runtime.signature import (
     configured_keys,
     trusted_keys,

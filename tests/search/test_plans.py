@@ -8,9 +8,9 @@ from collage.cost.cost import Cost
 from collage.errors import SearchError
 from collage.graph.index_set import indices
 from collage.search import Problem, explain, find_plan, find_plans
-from collage.search.failure import no_cover
 from collage.search.shortest_path import least_plan
 from collage.search.state_space import build_state_space
+from collage.search.uncovered import no_cover
 from tests.search.oracle import chain, check_order, graph_of, is_convex, option
 
 

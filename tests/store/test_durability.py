@@ -15,9 +15,9 @@ import pytest
 
 from collage.bundle.save import save_bundle
 from collage.cost import Cost, CostKey, CostTable
-from collage.pipeline.mark import SearchMark
+from collage.pipeline.search_checkpoint import SearchMark
 from collage.runtime.signature import is_statement
-from collage.store import folder as folders
+from collage.store import atomic_folder as folders
 from collage.store import open_store
 from collage.store.bundles import fetch_bundle, publish_bundle
 from collage.store.cache import BundleCache
@@ -160,7 +160,7 @@ def test_what_is_there_already_is_on_disk_too(recorder, tmp_path):
 
 
 def test_a_recorder_sees_what_is_not_flushed(recorder, tmp_path, monkeypatch):
-    monkeypatch.setattr("collage.store.folder.flush_tree", lambda folder: None)
+    monkeypatch.setattr("collage.store.atomic_folder.flush_tree", lambda folder: None)
     saved(tmp_path, tmp_path / "out")
     with pytest.raises(AssertionError, match="was not on disk when it became"):
         recorder.check()

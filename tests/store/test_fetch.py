@@ -11,7 +11,7 @@ import pytest
 from collage.cli import main
 from collage.errors import StoreError
 from collage.store import aliases as aliases_module
-from collage.store import folder as folder_module
+from collage.store import atomic_folder as folder_module
 from collage.store.aliases import list_aliases, move_alias, read_alias, remove_alias
 from collage.store.blobs import blob_key, digest_of
 from collage.store.bundles import (

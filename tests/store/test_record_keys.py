@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from collage.cluster.environments import MeasuringEnvironment
-from collage.cluster.kernels import KernelIndex
-from collage.cluster.settings import ClusterSettings
-from collage.cluster.site import ClusterSite
+from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.environments import MeasuringEnvironment
+from collage.cluster.controller.settings import ClusterSettings
+from collage.cluster.kernel_records import KernelIndex
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.batches import compact
 from collage.cost.lines import encode_entry

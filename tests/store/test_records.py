@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from collage.cluster.environments import MeasuringEnvironment
-from collage.cluster.kernels import KernelIndex
-from collage.cluster.records import Records, ShardRecord
-from collage.cluster.settings import ClusterSettings
-from collage.cluster.site import ClusterSite
+from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.environments import MeasuringEnvironment
+from collage.cluster.controller.settings import ClusterSettings
+from collage.cluster.kernel_records import KernelIndex
+from collage.cluster.shard_reports import Records, ShardRecord
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.lines import encode_entry
 from collage.errors import BundleError, ClusterError, StoreError

@@ -13,8 +13,9 @@ import pytest
 from collage.cli import main
 from collage.errors import BundleError, StoreError
 from collage.runtime.signature import is_statement, trusted_keys, verify_statement
-from collage.store import seen as seen_module
+from collage.store import alias_counters as seen_module
 from collage.store import statement as statement_module
+from collage.store.alias_counters import Verification, check_newest
 from collage.store.aliases import (
     AliasSigning,
     list_aliases,
@@ -33,7 +34,6 @@ from collage.store.bundles import (
     unpublish_bundle,
 )
 from collage.store.gc import collect_garbage
-from collage.store.seen import Verification, check_newest
 from collage.store.statement import SignedModel
 from tests.support.keys import make_key
 

@@ -9,11 +9,11 @@ from collage.frontend import Function
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.graph.index_set import indices
 from collage.measure.environment import this_environment
-from collage.measure.work import Work
-from collage.tuning.prospects import tunable_regions
+from collage.measure.measurement_request import Work
 from collage.tuning.records import TuningRecords
 from collage.tuning.targets import tunable
 from collage.tuning.tuner import CHILD, Limits, Tuner
+from collage.tuning.tuning_tasks import tunable_regions
 from tests.backends.regions import convolutions
 
 ENVIRONMENT = this_environment(1)

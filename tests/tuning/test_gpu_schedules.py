@@ -6,19 +6,19 @@ from math import prod
 import pytest
 import tvm
 
-from collage.backends.tvm.lower import SYMBOL, lower
-from collage.backends.tvm.tuned import PREFIX, apply_trace, write_recipe
-from collage.backends.tvm_cuda import TvmCudaBackend
-from collage.backends.tvm_cuda.schedule import cuda_target
+from collage.backends.cpu.tvm.lower import SYMBOL, lower
+from collage.backends.cpu.tvm.tuned import PREFIX, apply_trace, write_recipe
+from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
+from collage.backends.nvidia.tvm_cuda.schedule import cuda_target
 from collage.errors import BackendError
 from collage.frontend.region import region_relax
 from collage.graph.index_set import indices
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 from collage.tuning import targets
-from collage.tuning.prospects import tunable_regions
 from collage.tuning.records import TuningRecords
-from collage.tuning.trace_search import TraceSearch, trace_text
+from collage.tuning.schedule_search import TraceSearch, trace_text
 from collage.tuning.tuner import Tuner
+from collage.tuning.tuning_tasks import tunable_regions
 from tests.backends.nvidia.layer import layer, nodes_of
 from tests.backends.regions import convolutions
 from tests.tuning.regions import ENVIRONMENT
@@ -117,7 +117,7 @@ def test_devices_share_no_records(tmp_path, monkeypatch):
         return tuner.workload(Work(function.name, nodes, targets.tunable(device).name))
 
     found = {workload("cpu"), workload("cuda")}
-    monkeypatch.setattr("collage.backends.tvm_cuda.schedule.architecture", lambda: "sm_86")
+    monkeypatch.setattr("collage.backends.nvidia.tvm_cuda.schedule.architecture", lambda: "sm_86")
     found.add(workload("cuda"))
     assert len(found) == 3
 

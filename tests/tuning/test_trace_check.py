@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from collage.backends.tvm import tuned
-from collage.backends.tvm.lower import lower
-from collage.backends.tvm.trace_check import MOST_INSTRUCTIONS, check_trace
-from collage.backends.tvm.tuned import apply_trace, unscheduled
+from collage.backends.cpu.tvm import tuned
+from collage.backends.cpu.tvm.lower import lower
+from collage.backends.cpu.tvm.trace_check import MOST_INSTRUCTIONS, check_trace
+from collage.backends.cpu.tvm.tuned import apply_trace, unscheduled
 from collage.cost.lines import encode_entry
 from collage.errors import BackendError
 from collage.frontend.region import region_relax
@@ -17,8 +17,8 @@ from collage.store import open_store
 from collage.store.blobs import digest_of
 from collage.store.records import RecordError
 from collage.tuning.records import TuningRecord, TuningRecords, workload_digest
+from collage.tuning.schedule_search import TraceSearch, trace_text
 from collage.tuning.targets import target_on
-from collage.tuning.trace_search import TraceSearch, trace_text
 from tests.backends.regions import convolutions
 from tests.cost.batch_lines import KEYS
 from tests.tuning.regions import ENVIRONMENT, place

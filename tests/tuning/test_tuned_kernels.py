@@ -7,15 +7,15 @@ import onnxruntime
 import pytest
 
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
-from collage.backends.tvm import TvmBackend
-from collage.backends.tvm.tuned import recipe_name, write_recipe
+from collage.backends.cpu.tvm import TvmBackend
+from collage.backends.cpu.tvm.tuned import recipe_name, write_recipe
 from collage.cost import CostTable
 from collage.errors import BackendError
 from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_values
 from collage.graph.index_set import indices
 from collage.measure.local import LocalMeasurer
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 from tests.tuning.regions import ENVIRONMENT, place
 
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from collage.verify.final import Comparison
-from collage.verify.latency import Latency, latency_of
+from collage.verify.final_round import Comparison
+from collage.verify.interleaved_benchmark import Latency, latency_of
 
 ROUND_S = 0.06
 """What a round of one target takes, as in a real comparison."""

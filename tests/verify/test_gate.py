@@ -9,10 +9,10 @@ import pytest
 from onnx import helper
 
 from collage.errors import GateError, MeasureError
-from collage.verify.examiner import Budget, Examiner
-from collage.verify.final import Judgement, finalists, proven, reason_of
+from collage.verify.accuracy_checker import Budget, Examiner
+from collage.verify.final_round import Judgement, finalists, proven, reason_of
 from collage.verify.gate import Gate, OriginalPlans
-from collage.verify.latency import Latency, latency_of
+from collage.verify.interleaved_benchmark import Latency, latency_of
 from collage.verify.plan_executable import PlanExecutable
 from collage.verify.verdict import NOISE, RatioInterval, Verdict
 from tests.frontend.build import imported, model

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from collage.verify.final import judge, judged_original, proven
-from collage.verify.latency import interval_of_ratio, ratio
+from collage.verify.final_round import judge, judged_original, proven
+from collage.verify.interleaved_benchmark import interval_of_ratio, ratio
 from collage.verify.verdict import (
     LEAST_ROUNDS,
     LOOKS,

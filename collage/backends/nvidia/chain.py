@@ -14,13 +14,13 @@ from enum import Enum
 from math import prod
 from typing import Protocol
 
-from collage.backends.onednn.activations import activations_within, all_activations
+from collage.backends.cpu.onednn.activations import activations_within, all_activations
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph, Node
 from collage.graph.index_set import IndexSet, indices, is_subset
 from collage.graph.sub_graph import SubGraph
-from collage.rules.base import is_host_node
+from collage.rules.base_rules import is_host_node
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, Refusal
 
 PRODUCTS = ("MatMul", "Gemm")

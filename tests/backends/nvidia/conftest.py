@@ -45,10 +45,10 @@ def judge(tmp_path, monkeypatch):
     from collage.backends.registry import class_path, known_backends
     from collage.errors import BackendError
     from collage.frontend.inputs import random_inputs, reference_values, save_reference
+    from collage.measure.kernel_builder import FunctionWorkshop
+    from collage.measure.measurement_request import Work
     from collage.measure.messages import Setup
-    from collage.measure.work import Work
     from collage.measure.worker import first_run, reason_of
-    from collage.measure.workshop import FunctionWorkshop
 
     def run(function, nodes, backend, variant=""):
         load = "collage.frontend.load_function.load_function"

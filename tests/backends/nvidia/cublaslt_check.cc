@@ -1,4 +1,4 @@
-// Compiles native/cublaslt_api.h against the real headers: every constant, layout and signature.
+// Compiles native/cublas/cublaslt_api.h against the real headers: every constant, layout and signature.
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 

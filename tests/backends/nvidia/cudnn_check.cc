@@ -1,4 +1,4 @@
-// Compiles native/cudnn_api.h, cudnn_graph_api.h and cudart_api.h against the real headers: every constant, layout and signature.
+// Compiles native/cudnn/cudnn_api.h, cudnn_graph_api.h and cudart_api.h against the real headers: every constant, layout and signature.
 #include <cudnn.h>
 
 #include <cstddef>

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from collage.backends.cudnn import CudnnBackend
+from collage.backends.nvidia.cudnn import CudnnBackend
 from collage.frontend import Function
 from collage.frontend.load_function import make_function
 from collage.graph.op_pattern import OpPatternKind

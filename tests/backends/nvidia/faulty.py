@@ -4,9 +4,9 @@ import numpy as np
 from tvm import te
 
 from collage.backends.base import TirKernel
-from collage.backends.tvm.lower import SYMBOL
-from collage.backends.tvm_cuda import TvmCudaBackend
-from collage.backends.tvm_cuda.schedule import schedule
+from collage.backends.cpu.tvm.lower import SYMBOL
+from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
+from collage.backends.nvidia.tvm_cuda.schedule import schedule
 from collage.frontend.region import region_values
 
 FAR = 1 << 40

@@ -15,7 +15,7 @@ from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_values
 from collage.rules import single_backend_partition
 from collage.runtime.loader import LoadedBundle, load
-from collage.runtime.machine import start_machine
+from collage.runtime.virtual_machine import start_machine
 from tests.backends.regions import _function, _weight
 
 BACKENDS = {one.name: one for one in known_backends(None, "cuda")}

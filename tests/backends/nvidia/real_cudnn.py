@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tvm_ffi
 
-from collage.backends.cudnn import VARIANTS, CudnnBackend
+from collage.backends.nvidia.cudnn import VARIANTS, CudnnBackend
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import load_plugin
 from tests.backends.nvidia import cudnn_models as models
@@ -81,7 +81,7 @@ def test_norms_have_an_engine(tmp_path, dtype, make):
 def test_a_graph_without_an_engine_is_refused_in_words(tmp_path, monkeypatch):
     """A fused activation channels-first, which the rules avoid by copies."""
     monkeypatch.setattr(
-        "collage.backends.cudnn.convolution.channels_last", lambda rank: tuple(range(rank))
+        "collage.backends.nvidia.cudnn.convolution.channels_last", lambda rank: tuple(range(rank))
     )
     function = models.convolution(tmp_path, "float32", "swish")
     with pytest.raises(RuntimeError, match="propose 0 engines, and none is usable"):

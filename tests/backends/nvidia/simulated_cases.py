@@ -14,18 +14,18 @@ from onnx import helper, numpy_helper
 from benchmarks.gpu_models import Budget, imported, in_dtype, row_of
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import CudaKernel
-from collage.backends.tensorrt.engine import ENGINES
+from collage.backends.nvidia.tensorrt.engine import ENGINES
 from collage.cost import CostTable, Environment
 from collage.errors import BackendError, InputError
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.region import region_values
-from collage.measure.boundary import LENGTHS, gpu_boundary
-from collage.measure.cuda import CudaDevice
+from collage.measure.call_overhead import LENGTHS, gpu_boundary
+from collage.measure.cuda_device import CudaDevice
 from collage.measure.local import LocalMeasurer
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 from collage.options import Options
 from collage.runtime.cuda import cuda
-from collage.runtime.exchange import _device_tensor
+from collage.runtime.tensor_exchange import _device_tensor
 from tests.backends.nvidia.faulty import CrashingBackend
 from tests.backends.nvidia.gpu_log import LOG, _log, logged  # noqa: F401
 from tests.backends.nvidia.plans import BACKENDS, bundle_of, check, plan_of, run_plan, windows
@@ -123,7 +123,7 @@ def test_another_library_or_gpu_has_engines_of_its_own(tmp_path, monkeypatch):
     function, backend = convolutions(tmp_path), BACKENDS["tensorrt"]
     backend.compile(function, function.graph.everything, 1)
     built = len(logged("build engine"))
-    monkeypatch.setattr("collage.backends.tensorrt.engine.gpu_name", lambda: "another GPU")
+    monkeypatch.setattr("collage.backends.nvidia.tensorrt.engine.gpu_name", lambda: "another GPU")
     backend.compile(function, function.graph.everything, 1)
     assert len(logged("build engine")) == built + 1
 

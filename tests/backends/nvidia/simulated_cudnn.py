@@ -11,7 +11,7 @@ import pytest
 import tvm
 import tvm_ffi
 
-from collage.backends.cudnn.region import Region, channels_last, strides_of
+from collage.backends.nvidia.cudnn.region import Region, channels_last, strides_of
 from collage.runtime.blob import pack
 from collage.runtime.plugin import load_plugin
 from tests.backends.nvidia import cudnn_models as models
@@ -86,7 +86,7 @@ def test_every_rank_is_another_engine_until_there_is_none(tmp_path, judge, dtype
 def test_a_graph_that_no_engine_takes_is_lost_with_cudnns_words(tmp_path, judge, monkeypatch):
     """Were the rule wrong: a fused activation channels-first, as no engine computes it."""
     monkeypatch.setattr(
-        "collage.backends.cudnn.convolution.channels_last", lambda rank: tuple(range(rank))
+        "collage.backends.nvidia.cudnn.convolution.channels_last", lambda rank: tuple(range(rank))
     )
     function = models.convolution(tmp_path, "float32", "swish")
     reason = judge(function, models.largest(function).inside)[0]
@@ -96,7 +96,7 @@ def test_a_graph_that_no_engine_takes_is_lost_with_cudnns_words(tmp_path, judge,
 def test_what_only_rounding_engines_compute_is_lost(tmp_path, judge, monkeypatch):
     """In float32, channels last at both ends but not in between copies: TF32 alone would do."""
     function = models.convolution(tmp_path, "float32", "swish")
-    monkeypatch.setattr("collage.backends.cudnn.convolution.dtype_of", lambda *_: "float16")
+    monkeypatch.setattr("collage.backends.nvidia.cudnn.convolution.dtype_of", lambda *_: "float16")
     reason = judge(function, models.largest(function).inside)[0]
     assert "1 round more than allowed (TF32, sums in 16 bits)" in reason
 

@@ -12,7 +12,7 @@ from collage.errors import BackendError
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.graph.index_set import index_set
 from collage.measure.local import LocalMeasurer
-from collage.measure.work import Work
+from collage.measure.measurement_request import Work
 from collage.rules import find_candidates
 from tests.backends.nvidia import cudnn_models as models
 from tests.backends.nvidia.gpu_log import LOG, _log, logged  # noqa: F401
@@ -103,7 +103,7 @@ def test_engines_with_and_without_are_built_apart_and_change_nothing_here(tmp_pa
 
 def test_an_engine_that_the_first_call_builds_is_in_full_precision(tmp_path, judge, monkeypatch):
     """On a machine without a GPU nothing is built, and TF32 is not offered there."""
-    monkeypatch.setattr("collage.backends.tensorrt.driver_reason", lambda: "no driver")
+    monkeypatch.setattr("collage.backends.nvidia.tensorrt.driver_reason", lambda: "no driver")
     function = models.convolution(tmp_path, "float32", "relu")
     whole = function.graph.everything
     assert judge(function, whole, "tensorrt", "") == ("", 0.0)

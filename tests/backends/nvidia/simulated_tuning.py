@@ -12,14 +12,14 @@ import pytest
 
 from benchmarks.gpu_models import imported, in_dtype
 from collage.assemble import FunctionPlan, PlannedKernel
-from collage.backends.tvm.tuned import write_recipe
+from collage.backends.cpu.tvm.tuned import write_recipe
 from collage.cost import CostTable
 from collage.frontend.region import region_values
 from collage.graph.index_set import indices
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
+from collage.measure.measurement_request import Work
 from collage.measure.peaks import UNTOLD, machine_peaks
-from collage.measure.work import Work
 from collage.tuning.tuner import CHILD, Limits
 from tests.backends.nvidia.plans import BACKENDS, check
 from tests.backends.regions import convolutions

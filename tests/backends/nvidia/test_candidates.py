@@ -8,7 +8,7 @@ import pytest
 from collage.backends.registry import known_backends
 from collage.cli import main
 from collage.frontend import import_model
-from collage.pipeline.candidates import listed
+from collage.pipeline.candidate_list import listed
 from tests.backends.regions import convolutions
 
 MODELS = ("bert_base_2l", "gpt2_2l", "resnet18", "convnext_tiny")

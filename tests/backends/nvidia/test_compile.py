@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from collage.backends.cublas import CublasBackend
-from collage.backends.cutlass import SHARED, CutlassBackend
-from collage.backends.cutlass.source import SYMBOL, TILES
 from collage.backends.nvidia.architecture import DEFAULT
 from collage.backends.nvidia.compiler import (
     CudaSource,
@@ -15,8 +12,11 @@ from collage.backends.nvidia.compiler import (
     cutlass_include,
     find_nvcc,
 )
+from collage.backends.nvidia.cublas import CublasBackend
+from collage.backends.nvidia.cutlass import SHARED, CutlassBackend
+from collage.backends.nvidia.cutlass.source import SYMBOL, TILES
 from collage.backends.nvidia.libraries import wheel_folders
-from collage.backends.tvm_cuda import TvmCudaBackend
+from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
 from collage.errors import BackendError
 from collage.runtime.blob import unpack
 from tests.backends.nvidia import cudnn_models as models
@@ -46,7 +46,7 @@ def cache(tmp_path_factory):
     "ops", [("MatMul", "Add", "Relu"), ("LayerNormalization",), ("Softmax",)], ids="+".join
 )
 def test_tvm_kernels_compile(tmp_path, cache, dtype, ops, variant):
-    from collage.backends.tvm_cuda.schedule import cuda_code
+    from collage.backends.nvidia.tvm_cuda.schedule import cuda_code
 
     function = layer(tmp_path, dtype)
     nodes = nodes_of(function, *ops)
@@ -73,7 +73,7 @@ def other_gpu(request, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_tvm_kernels_compile_for_other_gpus(tmp_path, cache, other_gpu, dtype):
     """TVM has nvcc compile for the target that it was given, and the file says for which."""
-    from collage.backends.tvm_cuda.schedule import cuda_code
+    from collage.backends.nvidia.tvm_cuda.schedule import cuda_code
 
     function = layer(tmp_path, dtype)
     kernel = TvmCudaBackend().compile(function, nodes_of(function, "MatMul", "Add", "Relu"), 1, "")

@@ -8,7 +8,7 @@ from benchmarks.gpu import NO_GPU, main, measure_model
 from benchmarks.gpu_models import KINDS, TF32, in_dtype, singles_of
 from collage.backends.nvidia.libraries import driver_reason
 from collage.backends.registry import available_backends
-from collage.frontend.half import file_float_types
+from collage.frontend.float16 import file_float_types
 from collage.measure.environment import this_environment
 from tests.backends.regions import convolutions
 

@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from collage.backends.base import Availability
-from collage.backends.cudnn import CudnnBackend
 from collage.backends.nvidia import libraries
+from collage.backends.nvidia.cudnn import CudnnBackend
 from collage.backends.nvidia.libraries import Need, cuda_availability, driver_reason, open_library
 from collage.backends.registry import all_backends, available_backends
 from collage.cli import main
@@ -92,7 +92,8 @@ def _any_model(tmp_path):
 @pytest.mark.parametrize("present", [(), ("nvrtc", "nvrtc_builtins")])
 def test_a_region_of_cudnn_names_the_compiler_of_its_engines(tmp_path, monkeypatch, present):
     monkeypatch.setattr(
-        "collage.backends.cudnn.library_reason", lambda name: "" if name in present else "absent"
+        "collage.backends.nvidia.cudnn.library_reason",
+        lambda name: "" if name in present else "absent",
     )
     kernel = CudnnBackend().compile(convolutions(tmp_path), 0b1, 1)
     assert unpack(kernel.blob)[0]["libraries"] == list(present)

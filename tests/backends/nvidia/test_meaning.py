@@ -11,13 +11,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from collage.backends.cublas import CublasBackend
-from collage.backends.cutlass import CutlassBackend
 from collage.backends.nvidia.chain import PRODUCTS
+from collage.backends.nvidia.cublas import CublasBackend
+from collage.backends.nvidia.cutlass import CutlassBackend
 from collage.backends.nvidia.operands import Operands
 from collage.frontend import Function, import_model
 from collage.frontend.inputs import random_inputs, reference_values
-from collage.pipeline.candidates import listed
+from collage.pipeline.candidate_list import listed
 from collage.rules import find_candidates
 from collage.runtime.blob import unpack
 

@@ -21,7 +21,7 @@ def machine(monkeypatch):
         for module in ("tvm_cuda", "cutlass"):
             monkeypatch.setattr(f"collage.backends.{module}.nvcc_availability", lambda: nvcc)
         monkeypatch.setattr(
-            "collage.backends.cutlass.cutlass_availability", lambda: Availability("")
+            "collage.backends.nvidia.cutlass.cutlass_availability", lambda: Availability("")
         )
         found = Availability(driver, {} if driver else {"driver": "13.0", "libcudart": "13"})
         monkeypatch.setattr(
@@ -77,7 +77,7 @@ def test_what_can_be_built_here_is_asked_for_by_part(machine):
 
 
 def test_each_device_takes_its_own_of_the_names():
-    chosen = ("onednn", "cudnn", "collage.backends.onnxruntime:OnnxRuntimeBackend")
+    chosen = ("onednn", "cudnn", "collage.backends.cpu.onnxruntime:OnnxRuntimeBackend")
     assert names_on(chosen, "cpu") == (chosen[0], chosen[2])
     assert names_on(chosen, "cuda") == ("cudnn",)
     assert names_on(None, "cuda") is None

@@ -13,7 +13,7 @@ from collage.cost.lines import decode_entries
 from collage.frontend.inputs import random_inputs
 from collage.measure.numerics import difference
 from collage.runtime.arrays import load_arrays, numpy_dtype
-from collage.verify.original import Original
+from collage.verify.original_model import Original
 from tests.backends.regions import _function, _weight, convolutions
 from tests.simulated_gpu import cutlass_home
 

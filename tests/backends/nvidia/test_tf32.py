@@ -16,7 +16,7 @@ from collage.rules import find_candidates
 from collage.rules.candidates import product_nodes
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import FULL_PRECISION, thread_environment
-from collage.verify.frameworks import REDUCED, original_frameworks
+from collage.verify.baselines import REDUCED, original_frameworks
 from tests.backends.nvidia import cudnn_models as models
 from tests.backends.nvidia.layer import TYPES, layer
 from tests.backends.regions import _function, _weight

@@ -5,9 +5,9 @@ import itertools
 from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 
 from collage.backends.base import TirKernel
-from collage.backends.tvm_cuda.schedule import schedule
+from collage.backends.nvidia.tvm_cuda.schedule import schedule
 from collage.measure.worker import serve
-from collage.tuning import child
+from collage.tuning import tuning_worker
 from tests.backends.nvidia.faulty import reading_far
 
 _COUNT = itertools.count()
@@ -22,5 +22,5 @@ def every_second(module, symbol, constants, device):
 
 
 if __name__ == "__main__":
-    child.TirKernel = every_second
-    serve(lambda requests, answers: child.Child(requests, answers).run(), __doc__)
+    tuning_worker.TirKernel = every_second
+    serve(lambda requests, answers: tuning_worker.Child(requests, answers).run(), __doc__)

@@ -1,0 +1,1 @@
+"""Parts that backends of several devices share."""

@@ -1,0 +1,357 @@
+"""Backends of the user's own whose kernels are written in C.
+
+A subclass says three things: its name, the patterns that it takes, and the statements that compute one
+matched region. Shapes and attributes are known when the statements are written, so they go in as
+literals; every input, weight and output of the region is a pointer with a name. This module puts a
+function around the statements, has the machine's C compiler (`$CC`, else `cc`) make machine code of it,
+and packs that with the weights as a kernel which the plug-in loads from memory. Nothing is compiled on
+the machine that serves.
+
+Vendor libraries are declared and not linked: the plug-in opens them before the kernel, wherever the
+serving machine has them, and the bundle names their version.
+
+What costs depend on is in the backend's identity: the versions of compiler and libraries, and the text
+of the module that defines the class. Edit it, and its kernels are measured anew. `docs/add-a-backend.md`
+is the tutorial.
+"""
+
+import functools
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from collage.backends.base import Availability, Backend, PluginKernel
+from collage.errors import BackendError
+from collage.frontend.model import Function
+from collage.frontend.region import region_values, region_weights
+from collage.graph.dataflow import Node
+from collage.graph.index_set import IndexSet, indices
+from collage.rules.base_rules import DFPattern
+from collage.rules.pattern import Match, Pattern, matches_at
+from collage.rules.rule import PartitionRule
+from collage.rules.tvm_fusion import ONE_RESULT
+from collage.rules.wrap import OnlyValid, Union
+from collage.runtime.blob import Header, pack
+from collage.runtime.child_environment import child_environment
+from collage.runtime.plugin import (
+    Library,
+    library_override,
+    library_reason,
+    library_version,
+    register_library,
+)
+from collage.runtime.process_group import run_compiler
+
+__all__ = ["CSourceBackend", "Library", "Region", "Value"]
+
+C_TYPES = {
+    "float32": "float", "float64": "double", "bool": "_Bool",
+    "float16": "uint16_t", "bfloat16": "uint16_t",
+    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+"""What a pointer to each dtype points to; half precision comes as its bits."""
+
+INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("math", "stddef", "stdint", "string"))
+ALWAYS = ("-fPIC", "-std=gnu17", "-Werror=implicit-function-declaration")
+PROTECTED = ("-Wl,-z,relro,-z,now,-z,noexecstack",)
+"""Nobody writes the tables of functions of a kernel that is loaded, or runs its stack."""
+TIMEOUT_S = 60.0
+SHOWN_ERRORS = 3
+MAX_BUILDS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor that the kernel reads or writes; in an f-string it is the name of its pointer."""
+
+    name: str
+    pointer: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def __str__(self) -> str:
+        return self.pointer
+
+
+@dataclass(frozen=True)
+class Region:
+    """What a pattern matched.
+
+    Attributes:
+        pattern: key of the pattern in `CSourceBackend.patterns`.
+        match: the nodes, by the names that the pattern gives them.
+        inputs: what the kernel reads, weights left out, in order of first use: in0, in1, ...
+        weights: constants of the model that come with the kernel: weight0, ...
+        outputs: what the kernel writes: out0, ...
+    """
+
+    function: Function
+    pattern: str
+    match: Match
+    inputs: tuple[Value, ...]
+    weights: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+    def __getitem__(self, name: str) -> Value:
+        """Return an input, weight or output by its name in the model."""
+        for value in (*self.inputs, *self.weights, *self.outputs):
+            if value.name == name:
+                return value
+        raise KeyError(f"{name!r} is no input, weight or output of the region")
+
+    def __contains__(self, node: str) -> bool:
+        """Tell whether the match has a node that the pattern calls `node`."""
+        return node in self.match.named
+
+    def node(self, name: str) -> Node:
+        """Return the node that the pattern calls `name`."""
+        return self.match.node(name)
+
+    def attribute(self, node: Node, name: str, default: object = None) -> object:
+        """Return an ONNX attribute of `node`, `default` where it is not given."""
+        from onnx.helper import get_attribute_value
+
+        for attribute in self.function.onnx_nodes[node.index].attribute:
+            if attribute.name == name:
+                found: object = get_attribute_value(attribute)
+                return found
+        return default
+
+
+class CSourceBackend(Backend):
+    """Subclass it with a `name`, `patterns` and `source`; the rest has defaults."""
+
+    patterns: ClassVar[Mapping[str, Pattern]]
+    """What the backend takes, by name; of two that fit the same nodes the first one counts."""
+    preamble: ClassVar[str] = ""
+    """C before the function: declarations, further includes, helper functions."""
+    libraries: ClassVar[Mapping[str, Library]] = {}
+    """Vendor libraries whose symbols the source calls: a name of your choice to where they are."""
+    flags: ClassVar[tuple[str, ...]] = ("-O3", "-march=native")
+    link_flags: ClassVar[tuple[str, ...]] = ("-lm",)
+    """Libraries of the system only: a bundle does not name them."""
+    dtypes: ClassVar[frozenset[str]] = frozenset({"float32"})
+    """Of every tensor in a region, weights left out."""
+
+    def source(self, region: Region, threads: int) -> str:
+        """Return the statements that compute the region's outputs (C, shapes as literals).
+
+        They use the pointers that `region` names. To give up at run time, `return` another number
+        than 0. May raise BackendError with a reason.
+        """
+        raise NotImplementedError(f"{type(self).__name__} lacks a method `source`")
+
+    def refuses(self, region: Region) -> str | None:
+        """Return why a region that a pattern matched is not taken, or None when it is."""
+        return None
+
+    def __init__(self) -> None:
+        for name, library in self.libraries.items():
+            register_library(name, library.distribution, library.glob, library.requirement)
+
+    def availability(self) -> Availability:
+        try:
+            version = compiler_version(compiler())
+        except BackendError as error:
+            return Availability(str(error))
+        missing = [reason for name in self.libraries if (reason := library_reason(name))]
+        versions = {} if missing else {name: _version(name) for name in self.libraries}
+        return Availability("; ".join(missing), {**versions, "compiler": version})
+
+    @property
+    def identity(self) -> str:
+        classes = [one for one in type(self).__mro__ if issubclass(one, CSourceBackend)]
+        return f"{super().identity} source={_digest(*classes)}"
+
+    def unsupported(self, function: Function, node: int) -> str | None:
+        reasons = []
+        for name, pattern in self.patterns.items():
+            for match in matches_at(pattern, function.graph, node):
+                if match.nodes == 1 << node:
+                    reason = self._refusal(function, name, match)
+                    if reason is None:
+                        return None
+                    reasons.append(reason)
+        operator = function.graph.nodes[node].op
+        return reasons[0] if reasons else f"no pattern of {self.name} takes {operator} alone"
+
+    def rule(self, function: Function) -> PartitionRule:
+        """Every match of a pattern that has one result and is not refused."""
+        found = [
+            DFPattern(name, pattern, functools.partial(self._refusal, function, name))
+            for name, pattern in self.patterns.items()
+        ]
+        return OnlyValid(Union(tuple(found)), ONE_RESULT)
+
+    def compile(
+        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+    ) -> PluginKernel:
+        if variant not in self.variants:
+            raise BackendError(f"{self.name} has no variant {variant!r}")
+        region = self._region(function, nodes)
+        code = self._translation_unit(region, threads)
+        image = build(compiler(), self.flags, code, self.link_flags)
+        header: Header = {
+            "inputs": len(region.inputs), "libraries": list(self.libraries),
+            "arguments": [
+                {"dtype": value.dtype, "shape": list(value.shape)}
+                for value in (*region.inputs, *region.outputs)
+            ],
+        }  # fmt: skip
+        weights = [function.weights[value.name] for value in region.weights]
+        return PluginKernel("shared_library", pack(header, [np.frombuffer(image, "u1"), *weights]))
+
+    def _region(self, function: Function, nodes: IndexSet) -> Region:
+        for name, match in self._matches(function, nodes):
+            if self._refusal(function, name, match) is None:
+                return make_region(function, name, match)
+        operators = "+".join(function.graph.nodes[index].op for index in indices(nodes))
+        raise BackendError(f"no pattern of {self.name} fits {operators}")
+
+    def _matches(self, function: Function, nodes: IndexSet) -> Iterator[tuple[str, Match]]:
+        for name, pattern in self.patterns.items():
+            for root in indices(nodes):
+                for match in matches_at(pattern, function.graph, root):
+                    if match.nodes == nodes:
+                        yield name, match
+
+    def _refusal(self, function: Function, pattern: str, match: Match) -> str | None:
+        types = function.graph.types
+        for index in indices(match.nodes):
+            node = function.graph.nodes[index]
+            for name in filter(None, (*node.inputs, *node.outputs)):
+                if name in function.weights:
+                    if function.weights[name].dtype.name not in C_TYPES:
+                        return f"C has no {function.weights[name].dtype.name}"
+                elif name not in types:
+                    return f"the shape of {name!r} depends on data"
+                elif types[name].dtype not in self.dtypes:
+                    return (
+                        f"{name!r} is {types[name].dtype}, not {' or '.join(sorted(self.dtypes))}"
+                    )
+        return self.refuses(make_region(function, pattern, match))
+
+    def _translation_unit(self, region: Region, threads: int) -> str:
+        sides = (
+            ("inputs", region.inputs, "const "),
+            ("constants", region.weights, "const "),
+            ("outputs", region.outputs, ""),
+        )
+        pointers = "".join(
+            f"  {const}{C_TYPES[value.dtype]} *restrict {value} = {side}[{position}]; (void){value};\n"
+            for side, values, const in sides
+            for position, value in enumerate(values)
+        )
+        return (
+            f'{INCLUDES}#line 1 "{self.name} preamble"\n{textwrap.dedent(self.preamble).strip()}\n'
+            "int collage_kernel(const void *const *inputs, const void *const *constants,\n"
+            "                   void *const *outputs) {\n"
+            f'{pointers}#line 1 "{self.name} {region.pattern}"\n'
+            f"{textwrap.dedent(self.source(region, threads)).strip()}\n  return 0;\n}}\n"
+        )
+
+
+def make_region(function: Function, pattern: str, match: Match) -> Region:
+    """Name the pointers of a match."""
+    inputs, outputs = region_values(function, match.nodes)
+    weights = region_weights(function, match.nodes)
+    types = function.graph.types
+    return Region(
+        function,
+        pattern,
+        match,
+        tuple(Value(n, f"in{i}", types[n].shape, types[n].dtype) for i, n in enumerate(inputs)),
+        tuple(
+            Value(n, f"weight{i}", function.weights[n].shape, function.weights[n].dtype.name)
+            for i, n in enumerate(weights)
+        ),
+        tuple(Value(n, f"out{i}", types[n].shape, types[n].dtype) for i, n in enumerate(outputs)),
+    )
+
+
+def compiler() -> tuple[str, ...]:
+    """The command of the C compiler. Raises BackendError when there is none."""
+    command = tuple(shlex.split(os.environ.get("CC", ""))) or ("cc",)
+    if shutil.which(command[0]) is None:
+        asked = " ($CC)" if os.environ.get("CC") else ""
+        raise BackendError(
+            f"there is no C compiler {command[0]!r}{asked}: install gcc or clang, or name one with $CC"
+        )
+    return command
+
+
+@functools.cache
+def compiler_version(command: tuple[str, ...]) -> str:
+    """First line of what the compiler says about itself. Raises BackendError when it fails."""
+    try:
+        done = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BackendError(f"the C compiler {command[0]!r} does not work: {error}") from None
+    return next(iter(done.stdout.splitlines()), "?").strip()
+
+
+@functools.lru_cache(MAX_BUILDS)
+def build(
+    command: tuple[str, ...], flags: tuple[str, ...], code: str, link_flags: tuple[str, ...] = ()
+) -> bytes:
+    """Return the shared library that the compiler `command` makes of `code`; equal ones are made once.
+
+    Compiling and linking are two steps, because GCC links code into a library that is made in one step
+    with -ffast-math which rounds denormals to zero in the whole process that loads it.
+
+    Raises:
+        BackendError: with the compiler's first errors.
+    """
+    with tempfile.TemporaryDirectory(prefix="collage-cc-") as folder:
+        compiled, linked = f"{folder}/kernel.o", f"{folder}/kernel.so"
+        _run([*command, *ALWAYS, *flags, "-c", "-x", "c", "-", "-o", compiled], code)
+        _run([*command, "-shared", *PROTECTED, compiled, "-o", linked, *link_flags])
+        return Path(linked).read_bytes()
+
+
+def _run(command: Sequence[str], code: str = "") -> None:
+    environment = child_environment() | {"LC_ALL": "C"}
+    try:
+        done = run_compiler(command, timeout_s=TIMEOUT_S, environment=environment, text=code)
+    except subprocess.TimeoutExpired:
+        raise BackendError(f"the C compiler took more than {TIMEOUT_S:g} s") from None
+    if done.returncode:
+        raise BackendError(f"the C compiler refuses it: {first_errors(done.stderr)}")
+
+
+def first_errors(output: str) -> str:
+    """The lines of a compiler's output that say what is wrong, on one line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("collect2:")]
+    errors = [line for line in lines if "error:" in line] or lines
+    return "; ".join(errors[:SHOWN_ERRORS]) or "it does not say why"
+
+
+def _version(library: str) -> str:
+    return library_override(library) or library_version(library)
+
+
+@functools.cache
+def _digest(*classes: type) -> str:
+    """Of the texts of the modules that define the classes."""
+    files = {getattr(sys.modules.get(one.__module__), "__file__", None) for one in classes}
+    texts = sorted(Path(file).read_bytes() for file in files if file)
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:16]

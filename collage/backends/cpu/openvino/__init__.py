@@ -1,0 +1,120 @@
+"""OpenVINO on the CPU: any region of operators that its ONNX reader converts.
+
+A fixed table refuses what OpenVINO never converts. Whether it converts a node as it stands (its
+opset, attributes and types) is asked of OpenVINO itself with a model of that one node; equal nodes
+are asked once. Products compute in f32; in the variant "bf16" they, and what OpenVINO then finds better
+to do in bf16 too, compute in that.
+"""
+
+import functools
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
+from collage.backends.telemetry import import_openvino
+from collage.errors import BackendError
+from collage.frontend.model import Function
+from collage.graph.dynamic_shape_groups import returned_open
+from collage.graph.index_set import IndexSet
+from collage.runtime.blob import Header, pack
+from collage.runtime.plugin import library_reason, library_version
+
+if TYPE_CHECKING:
+    import openvino
+
+LIBRARY = "openvino"
+
+NEVER_CONVERTED = frozenset({
+    "BitCast", "CausalConvWithState", "ConcatFromSequence", "CumProd", "DeformConv", "Det",
+    "ImageDecoder", "LinearAttention", "MaxUnpool", "MelWeightMatrix", "Optional",
+    "OptionalGetElement", "OptionalHasElement", "RegexFullMatch", "SequenceAt", "SequenceConstruct",
+    "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap",
+    "SplitToSequence", "StringConcat", "StringNormalizer", "StringSplit", "SwiGLU", "TensorScatter",
+    "TfIdfVectorizer",
+})  # fmt: skip
+"""Operators without a conversion rule in 2026.4 (and sequences, which are no tensors)."""
+
+DTYPES = frozenset({
+    "float32", "float16", "float64", "bfloat16", "int8", "int16", "int32", "int64", "uint8",
+    "uint16", "uint32", "uint64", "bool",
+})  # fmt: skip
+
+
+class OpenVinoBackend(Backend):
+    """Regions as ONNX models that OpenVINO reads and compiles."""
+
+    name = "openvino"
+    style = BackendStyle.GRAPH
+    reduced = MappingProxyType({"bf16": "bf16"})
+
+    def __init__(self) -> None:
+        self._answers: dict[str, str | None] = {}
+
+    def availability(self) -> Availability:
+        if reason := library_reason(LIBRARY):
+            return Availability(reason)
+        return Availability("", {LIBRARY: library_version(LIBRARY)})
+
+    def unsupported(self, function: Function, node: int) -> str | None:
+        """Return why not. Costs a millisecond for a node unlike all before, else nothing."""
+        found = function.graph.nodes[node]
+        operator = function.onnx_nodes[node].op_type
+        if operator in NEVER_CONVERTED:
+            return f"OpenVINO has no {operator}"
+        for value in (*found.inputs, *found.outputs):
+            if not value or value in function.weights:
+                continue
+            dtype = function.type_of(value).dtype
+            if dtype not in DTYPES:
+                return f"OpenVINO has no tensors of {dtype or 'an unknown type'} ({value!r})"
+        if returned_open(function.graph, 1 << node):
+            return "the function returns a tensor whose shape depends on data"
+        return self._ask(function, node)
+
+    def compile(
+        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+    ) -> PluginKernel:
+        from collage.frontend.region import region_onnx
+
+        if variant not in (*self.variants, *self.reduced):
+            raise BackendError(f"openvino has no variant {variant!r}")
+        precision = self.reduced.get(variant, "f32")
+        header: Header = {"inference_precision": precision, "threads": threads}
+        model = region_onnx(function, nodes).SerializeToString()
+        return PluginKernel("openvino", pack(header, [np.frombuffer(model, np.uint8)]))
+
+    def _ask(self, function: Function, node: int) -> str | None:
+        from collage.frontend.region import region_digest, region_onnx
+
+        digest = region_digest(function, 1 << node)
+        if digest not in self._answers:
+            self._answers[digest] = refusal(region_onnx(function, 1 << node))
+        return self._answers[digest]
+
+
+def refusal(model: onnx.ModelProto) -> str | None:
+    """OpenVINO's own words why it does not read `model`, or None when it reads it."""
+    try:
+        _core().read_model(model.SerializeToString())
+    except RuntimeError as error:
+        return f"OpenVINO refuses to read it: {reason_in(str(error))}"
+    return None
+
+
+def reason_in(message: str) -> str:
+    """The line of OpenVINO's message that says what is wrong; the others say where, or what to try."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    for line in lines:
+        if "No conversion rule found" in line:
+            return line.removeprefix("-- ")[:200]
+    details = lines[: lines.index("Summary:")] if "Summary:" in lines else lines
+    return details[-1][:200] if details else "no reason given"
+
+
+@functools.cache
+def _core() -> "openvino.Core":
+    core: openvino.Core = import_openvino().Core()
+    return core

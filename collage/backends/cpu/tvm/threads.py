@@ -1,0 +1,49 @@
+"""Outer loops, shared by the threads where there is enough work."""
+
+from math import prod
+
+from tvm import s_tir
+
+from collage.backends.cpu.tvm.nest import Loop, Nest, nest, stages
+
+SHARES = 64
+"""Iterations that are enough for any number of threads."""
+MINIMUM_SHARED = 16384
+"""Iterations of a stage below which one thread is faster than waking the others."""
+
+
+def share_outer_loops(plan: s_tir.Schedule) -> None:
+    """Run the outermost loops of every nest in parallel."""
+    nests: list[list[Nest]] = []
+    for block in stages(plan):
+        found = nest(plan, block)
+        for group in nests:
+            if plan.get(group[0].loops[0]).same_as(plan.get(found.loops[0])):
+                group.append(found)
+                break
+        else:
+            nests.append([found])
+    for group in nests:
+        if max(prod(found.extents) for found in group) >= MINIMUM_SHARED:
+            _share(plan, group)
+
+
+def _share(plan: s_tir.Schedule, group: list[Nest]) -> None:
+    """Fuse loops that all stages have in common and that reduce nothing, then share them."""
+    first = group[0]
+    loops: list[Loop] = []
+    iterations = 1
+    for level in range(min(len(found.loops) for found in group)):
+        loop = plan.get(first.loops[level])
+        if iterations >= SHARES or any(
+            found.reducing[level] or not plan.get(found.loops[level]).same_as(loop)
+            for found in group
+        ):
+            break
+        if str(loop.kind) != str(plan.get(first.loops[0]).kind):
+            break
+        loops.append(first.loops[level])
+        iterations *= first.extents[level]
+    if not loops:
+        return
+    plan.parallel(plan.fuse(*loops) if len(loops) > 1 else loops[0])

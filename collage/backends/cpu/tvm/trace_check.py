@@ -1,0 +1,215 @@
+"""What a recorded schedule may say, before TVM is told any of it.
+
+A trace is a program: a list of instructions, each with inputs, attributes and outputs, and the decisions
+that were drawn for some of them. TVM runs whatever it finds there, and some of it is more than a
+schedule: an annotation `pragma_import_llvm` carries a module of LLVM that is linked into the kernel, and
+whose constructors run when the kernel is loaded; `pragma_import_c` does that with C. Traces come from a
+store that others write, so only what the searches of `collage.tuning.schedule_search` make passes:
+
+* the kinds of instructions in `_KINDS`, each with attributes of the types that it has;
+* annotations with the keys in `_ANNOTATIONS`, and integers as values, each within its bound;
+* the memories and threads that have a name here;
+* decisions of samples, as small integers.
+
+Whether the steps fit the function is TVM's question; whether what came out is of the function's own size is
+`collage.backends.cpu.tvm.tuned`'s. Linear in the size of the trace.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from collage.store.records import RecordError
+
+MOST_INSTRUCTIONS = 2000
+"""Searches make some dozens."""
+MOST_VALUES = 256
+"""Inputs or outputs of one instruction."""
+MOST_UNROLLED = 64
+"""Steps of loops that may be unrolled; TVM's 512 takes LLVM seconds to compile."""
+LONGEST_VECTOR = 64
+LARGEST_TILE = 1 << 16
+MOST_THREADS = 1024
+MOST_JOBS = 1 << 16
+
+_NAME = re.compile(r"[blv][0-9]{1,6}")
+_BLOCK = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,199}")
+_TILING = re.compile(r'"[SR]{1,16}"')
+_SCOPES = frozenset({"global", "local", "shared"})
+_THREADS = frozenset(
+    f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx", "vthread") for axis in "xyz"
+)
+
+_ANNOTATIONS: Mapping[str, int] = {
+    "meta_schedule.cooperative_fetch": LARGEST_TILE,
+    "meta_schedule.parallel": MOST_JOBS,
+    "meta_schedule.random_compute_producer": 1,
+    "meta_schedule.thread_extent_high_inclusive": MOST_THREADS,
+    "meta_schedule.thread_extent_low_inclusive": MOST_THREADS,
+    "meta_schedule.unroll_explicit": MOST_UNROLLED,
+    "meta_schedule.unroll_implicit": MOST_UNROLLED,
+    "meta_schedule.vectorize": LONGEST_VECTOR,
+    "pragma_auto_unroll_max_step": MOST_UNROLLED,
+    "pragma_unroll_explicit": 1,
+}
+"""The greatest value of each."""
+_STRUCTURE = "meta_schedule.tiling_structure"
+_PRAGMA = "pragma_"
+
+
+def check_trace(trace: object) -> list[object]:
+    """Return the trace, parsed JSON. Raises RecordError where it says more than a schedule may."""
+    if not isinstance(trace, list) or len(trace) != 2:
+        _refuse("a trace is a list of instructions and one of decisions")
+    instructions, decisions = trace
+    for part in (instructions, decisions):
+        if not isinstance(part, list) or len(part) > MOST_INSTRUCTIONS:
+            _refuse(f"a trace has at most {MOST_INSTRUCTIONS} instructions and decisions")
+    kinds = [_instruction(one) for one in instructions]
+    for decision in decisions:
+        _decision(decision, kinds)
+    return trace
+
+
+def _instruction(found: object) -> str:
+    """Check one instruction; return its kind."""
+    if not isinstance(found, list) or len(found) != 4:
+        _refuse("an instruction is a kind, inputs, attributes and outputs")
+    kind, *parts = found
+    if not isinstance(kind, str) or kind not in _KINDS:
+        _refuse(f"the instruction {str(kind)[:40]!r} is none of a schedule")
+    inputs, attributes, outputs = (_listed(kind, part) for part in parts)
+    if not all(_is_name(one) for one in outputs):
+        _refuse(f"an output of {kind}")
+    _KINDS[kind](kind, inputs, attributes)
+    return kind
+
+
+def _listed(kind: str, part: object) -> list[object]:
+    if not isinstance(part, list) or len(part) > MOST_VALUES:
+        _refuse(f"{kind} has at most {MOST_VALUES} inputs, attributes or outputs")
+    return part
+
+
+def _plain(kind: str, inputs: list[object], attributes: list[object]) -> None:
+    """Check blocks, loops and sizes, with flags and small numbers for attributes."""
+    for one in inputs:
+        if not (_is_name(one) or one in (None, "None") or _is_number(one, 0, LARGEST_TILE)):
+            _refuse(f"an input of {kind}")
+    for attribute in attributes:
+        if not (isinstance(attribute, bool) or _is_number(attribute, -1, MOST_VALUES)):
+            _refuse(f"an attribute of {kind}")
+
+
+def _block(kind: str, inputs: list[object], attributes: list[object]) -> None:
+    if inputs or not all(isinstance(one, str) and _BLOCK.fullmatch(one) for one in attributes):
+        _refuse(f"the block of {kind}")
+
+
+def _copy(kind: str, inputs: list[object], attributes: list[object]) -> None:
+    """Check a copy to another memory: a block and its consumers, a buffer's number and the memory."""
+    names = [name for one in inputs for name in (one if isinstance(one, list) else [one])]
+    if len(names) > MOST_VALUES or not all(map(_is_name, names)):
+        _refuse(f"an input of {kind}")
+    if len(attributes) != 2 or not _is_number(attributes[0], 0, MOST_VALUES):
+        _refuse(f"the buffer of {kind}")
+    if not _is_one_of(attributes[1], _SCOPES):
+        _refuse(f"the memory of {kind}")
+
+
+def _bind(kind: str, inputs: list[object], attributes: list[object]) -> None:
+    fits = len(attributes) == 1 and _is_one_of(attributes[0], _THREADS)
+    if not fits or not all(map(_is_name, inputs)):
+        _refuse(f"the threads of {kind}")
+
+
+def _tile(kind: str, inputs: list[object], attributes: list[object]) -> None:
+    if not all(map(_is_name, inputs)):
+        _refuse(f"an input of {kind}")
+    if not all(_is_number(one, 1, LARGEST_TILE) for one in attributes):
+        _refuse(f"the tiles of {kind}")
+
+
+def _choice(kind: str, inputs: list[object], attributes: list[object]) -> None:
+    if inputs or len(attributes) != 2:
+        _refuse(f"the choices of {kind}")
+    values, shares = (_listed(kind, one) for one in attributes)
+    if len(values) != len(shares) or not all(_is_number(one, 0, MOST_THREADS) for one in values):
+        _refuse(f"the choices of {kind}")
+    if not all(isinstance(one, int | float) and 0 <= one <= 1 for one in shares):
+        _refuse(f"the probabilities of {kind}")
+
+
+def _annotation(kind: str, inputs: list[object], attributes: list[object]) -> None:
+    key = _key(kind, attributes)
+    if len(inputs) != 2 or not _is_name(inputs[0]):
+        _refuse(f"the place of {key}")
+    value = inputs[1]
+    if key == _STRUCTURE:
+        fits = isinstance(value, str) and _TILING.fullmatch(value) is not None
+    else:  # what is drawn is bounded where it is drawn; what compilers read is a number here
+        drawn = _is_name(value) and not key.startswith(_PRAGMA)
+        fits = drawn or _is_number(value, 0, _ANNOTATIONS[key])
+    if not fits:
+        _refuse(f"the value of {key}")
+
+
+def _no_annotation(kind: str, inputs: list[object], attributes: list[object]) -> None:
+    _key(kind, attributes)
+    if not all(map(_is_name, inputs)):
+        _refuse(f"an input of {kind}")
+
+
+def _key(kind: str, attributes: list[object]) -> str:
+    key = attributes[0] if len(attributes) == 1 else None
+    if not isinstance(key, str) or (key not in _ANNOTATIONS and key != _STRUCTURE):
+        _refuse(f"the annotation {str(key)[:40]!r} is none of a schedule")
+    return key
+
+
+_KINDS: Mapping[str, Callable[[str, list[object], list[object]], None]] = {
+    **dict.fromkeys(
+        (
+            "AddUnitLoop", "ComputeAt", "ComputeInline", "DecomposeReduction", "EnterPostproc", "Fuse",
+            "GetChildBlocks", "GetConsumers", "GetLoops", "GetProducers", "Parallel", "RFactor",
+            "Reorder", "ReverseComputeAt", "ReverseComputeInline", "SampleComputeLocation", "Split",
+            "Vectorize",
+        ),
+        _plain,
+    ),
+    "Annotate": _annotation,
+    "Bind": _bind,
+    "CacheRead": _copy,
+    "CacheWrite": _copy,
+    "GetSBlock": _block,
+    "SampleCategorical": _choice,
+    "SamplePerfectTile": _tile,
+    "Unannotate": _no_annotation,
+}  # fmt: skip
+
+
+def _decision(found: object, kinds: list[str]) -> None:
+    if not isinstance(found, list) or len(found) != 2:
+        _refuse("a decision is an instruction's number and a value")
+    place, value = found
+    if not _is_number(place, 0, len(kinds) - 1):
+        _refuse("a decision of no instruction")
+    values = value if isinstance(value, list) else [value]
+    if len(values) > MOST_VALUES or not all(_is_number(one, -2, LARGEST_TILE) for one in values):
+        _refuse("the value of a decision")
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _is_one_of(value: object, allowed: frozenset[str]) -> bool:
+    return isinstance(value, str) and value in allowed
+
+
+def _is_number(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _refuse(what: str) -> NoReturn:
+    raise RecordError(f"the trace is refused: {what}")

@@ -1,0 +1,95 @@
+"""Winograd convolutions of the plug-in's own: 3x3, stride 1, fp32, with what follows them elementwise.
+
+Every library runs direct fp32 convolutions at the core's peak, so only fewer multiplications are
+faster: 2.25 times fewer in tiles of 2x2 outputs (variant f2), 4 times fewer in tiles of 4x4 (f4),
+which waste more at the border of small images and have larger transformed weights. Where few tiles
+share the weights, reading those of f4 takes longer than computing: the variant f4-small keeps the
+original ones and transforms them in every run. Each is a candidate of its own; the measurement
+decides. See native/kernels/winograd.h.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
+from collage.backends.common.native_kernels import by_panels, kernels_availability
+from collage.backends.cpu.winograd.convolution import Convolution, describe, refusal
+from collage.backends.cpu.winograd.patterns import winograd_rule
+from collage.backends.cpu.winograd.weights import transformed_weights
+from collage.errors import BackendError
+from collage.frontend.model import Function
+from collage.frontend.region import region_values
+from collage.graph.index_set import IndexSet
+from collage.rules.rule import PartitionRule
+from collage.runtime.blob import Header, pack
+
+REVISION = "2"
+"""Part of every cost's key: kernels that change invalidate what was measured with the old ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Outputs per tile and side, and whether the weights are transformed when compiling."""
+
+    tile: int
+    transformed: bool
+
+
+VARIANTS = {"f4": Variant(4, True), "f4-small": Variant(4, False), "f2": Variant(2, True)}
+"""F(2, 3) with its weights transformed in every run was never the fastest, so it is not offered."""
+
+
+class WinogradBackend(Backend):
+    """3x3 convolutions by Winograd's algorithm (style LIBRARY: a table of patterns)."""
+
+    name = "winograd"
+    style = BackendStyle.LIBRARY
+    fewer_flops = True
+    variants = tuple(VARIANTS)
+
+    def availability(self) -> Availability:
+        return kernels_availability(self.name, REVISION)
+
+    def unsupported(self, function: Function, node: int) -> str | None:
+        return refusal(function, node)
+
+    def rule(self, function: Function) -> PartitionRule:
+        return winograd_rule(function)
+
+    def compile(
+        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+    ) -> PluginKernel:
+        if variant not in VARIANTS:
+            raise BackendError(f"winograd has no variant {variant!r}")
+        found, chosen = describe(function, nodes), VARIANTS[variant]
+        inputs, _ = region_values(function, nodes)
+        header = {
+            **_geometry(function, found), "threads": threads, "tile": chosen.tile,
+            "transformed": int(chosen.transformed), "inputs": len(inputs),
+            "residual": inputs.index(found.residual) if found.residual else -1,
+            "first": int(found.first.kind), "last": int(found.last.kind),
+        }  # fmt: skip
+        return PluginKernel("winograd", pack(header, _tensors(function, found, chosen)))
+
+
+def _geometry(function: Function, found: Convolution) -> Header:
+    types = function.graph.types
+    batch, channels_in, height, width = types[found.node.inputs[0]].shape
+    _, channels_out, out_height, out_width = types[found.node.outputs[0]].shape
+    return {
+        "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
+        "height": height, "width": width, "out_height": out_height, "out_width": out_width,
+        "pad_top": found.pad_top, "pad_left": found.pad_left,
+    }  # fmt: skip
+
+
+def _tensors(function: Function, found: Convolution, variant: Variant) -> list[np.ndarray]:
+    weights = function.weights[found.node.inputs[1]]
+    name = found.node.inputs[2] if len(found.node.inputs) > 2 else ""
+    bias = function.weights[name] if name else np.zeros(weights.shape[0], np.float32)
+    parameters = (found.first.a, found.first.b, found.last.a, found.last.b)
+    packed = (
+        transformed_weights(weights, variant.tile) if variant.transformed else by_panels(weights)
+    )
+    return [packed, bias, np.array(parameters, np.float32)]

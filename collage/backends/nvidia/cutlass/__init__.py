@@ -1,0 +1,94 @@
+"""CUTLASS: products and convolutions with an epilogue, instantiated for one and compiled by nvcc.
+
+Each tile shape is a variant; the measurement decides. The generated source is compiled once for each
+content (`nvidia.compiler`), in a worker, so that several compile side by side. float32 runs on the
+ordinary cores in full precision; 16-bit types run on tensor cores with float32 sums, and so does float32 in
+the reduced variants, rounded to TF32.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from collage.backends.base import Availability, BackendStyle, CudaKernel
+from collage.backends.nvidia.architecture import architecture_availability
+from collage.backends.nvidia.chain import PRODUCTS, Chain, ChainRule, Chains
+from collage.backends.nvidia.compiler import (
+    compile_cuda,
+    cutlass_availability,
+    nvcc_availability,
+)
+from collage.backends.nvidia.cutlass.convolution import (
+    Convolution,
+    convolution_refusal,
+    read_convolution,
+)
+from collage.backends.nvidia.cutlass.gemm import Gemm, gemm_refusal, read_gemm
+from collage.backends.nvidia.cutlass.source import SYMBOL, TILES
+from collage.backends.nvidia.libraries import CUDART
+from collage.backends.nvidia.operands import Operands
+from collage.backends.nvidia.toolchain import CudaBackend, with_tf32
+from collage.errors import BackendError
+from collage.frontend.model import Function
+from collage.graph.index_set import IndexSet, index_set
+from collage.options import Options
+from collage.rules.rule import PartitionRule
+
+SHARED = ("-shared", "-Xcompiler", "-fPIC")
+ANCHORS = (*PRODUCTS, "Conv")
+
+
+class CutlassBackend(CudaBackend):
+    """Matrix products and convolutions from templates (style LIBRARY)."""
+
+    name = "cutlass"
+    style = BackendStyle.LIBRARY
+    needs = (CUDART,)
+    variants = tuple(TILES)
+    reduced = with_tf32(TILES)
+
+    def compilers(self) -> Sequence[Availability]:
+        return (nvcc_availability(), cutlass_availability(), architecture_availability())
+
+    def unsupported(self, function: Function, node: int) -> str | None:
+        op = function.graph.nodes[node].op
+        if op not in ANCHORS:
+            return f"CUTLASS has products and convolutions; {op} at most as the epilogue of one"
+        return _refusal(function, Chain(node, op))
+
+    def rule(self, function: Function) -> PartitionRule:
+        count = len(function.graph)
+        anchors = index_set(i for i in range(count) if self.unsupported(function, i) is None)
+        return ChainRule.of(function, anchors, _refusal, self.reduced)
+
+    def compile(
+        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+    ) -> CudaKernel:
+        one, constants = self.describe(function, nodes, variant)
+        file = compile_cuda(one.source(), ".so", SHARED, Options().store_dir / "nvcc")
+        return CudaKernel(file, SYMBOL, constants, one.scratch)
+
+    def describe(
+        self, function: Function, nodes: IndexSet, variant: str
+    ) -> tuple[Gemm | Convolution, tuple[np.ndarray, ...]]:
+        """Return what is to be instantiated for a region, and the constants that its kernel takes.
+
+        Raises:
+            BackendError: the region is nothing that CUTLASS computes.
+        """
+        exact, rounds = self.read_variant(variant)
+        chain = Chains(function).read(nodes, ANCHORS)
+        if reason := _refusal(function, chain, rounds=rounds):
+            raise BackendError(reason)
+        operands = Operands(function, nodes)
+        tile = TILES[exact]
+        if chain.op == "Conv":
+            one = read_convolution(function, chain, operands, tile, rounds=rounds)
+            return one, one.constants
+        gemm = read_gemm(function, chain, operands, tile, rounds=rounds)
+        return gemm, tuple(operands.constants)
+
+
+def _refusal(function: Function, chain: Chain, *, rounds: bool = False) -> str | None:
+    refusal = convolution_refusal if chain.op == "Conv" else gemm_refusal
+    return refusal(function, chain, rounds=rounds)

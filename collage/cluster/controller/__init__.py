@@ -1,0 +1,1 @@
+"""The side of the cluster that searches: batches become Jobs, and their results costs."""

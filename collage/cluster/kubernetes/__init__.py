@@ -1,0 +1,1 @@
+"""Kubernetes as Collage uses it: the calls, the Jobs and their manifests."""

@@ -1,0 +1,318 @@
+"""Manifests as typed functions: a wrong field name is a TypeError here, not an ignored key there.
+
+One form serves all Jobs: an Indexed Job whose indices fail alone (`backoffLimitPerIndex`). Its failure
+policy, first match wins: a pod that was evicted or preempted costs no retry; exit 42 (bad input) fails
+its index at once; exit 43 (this image or node cannot do it at all) fails the Job. `podReplacementPolicy`
+Failed keeps two pods off one index. Pods are alone on their node, Guaranteed, and restricted.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from kubernetes.client import (
+    V1Affinity,
+    V1Capabilities,
+    V1Container,
+    V1EmptyDirVolumeSource,
+    V1EnvFromSource,
+    V1EnvVar,
+    V1EnvVarSource,
+    V1Job,
+    V1JobSpec,
+    V1KeyToPath,
+    V1LabelSelector,
+    V1NodeAffinity,
+    V1NodeSelector,
+    V1NodeSelectorRequirement,
+    V1NodeSelectorTerm,
+    V1ObjectFieldSelector,
+    V1ObjectMeta,
+    V1PodAffinityTerm,
+    V1PodAntiAffinity,
+    V1PodFailurePolicy,
+    V1PodFailurePolicyOnExitCodesRequirement,
+    V1PodFailurePolicyOnPodConditionsPattern,
+    V1PodFailurePolicyRule,
+    V1PodSecurityContext,
+    V1PodSpec,
+    V1PodTemplateSpec,
+    V1ResourceRequirements,
+    V1SeccompProfile,
+    V1SecretEnvSource,
+    V1SecretVolumeSource,
+    V1SecurityContext,
+    V1Toleration,
+    V1Volume,
+    V1VolumeMount,
+)
+
+from collage.cluster.controller.environments import MeasuringEnvironment
+from collage.cluster.controller.settings import ClusterSettings
+from collage.cluster.exit_codes import BAD_INPUT, BAD_NODE
+from collage.import_limits import VARIABLES
+from collage.telemetry import TELEMETRY_OFF
+
+CONTAINER = "measure"
+RETRIES_PER_INDEX = 2
+GRACE_S = 30
+USER = 65532
+WRITABLE = "/tmp"
+SIGNING_FOLDER, SIGNING_KEY = "/etc/collage-signing", "key.pem"
+LABEL = "collage.dev"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
+SHARED = ("time-slicing", "mps")
+"""Strategies under which another process disturbs what is timed."""
+
+MEASURING: Mapping[str, str] = MappingProxyType({f"{LABEL}/measure": "true"})
+"""Label of every pod that may time something; such pods keep off each other's nodes."""
+
+BUILDING: Mapping[str, str] = MappingProxyType({f"{LABEL}/build": "true"})
+"""Label of the pods that only build: any number on a node, none where something is timed."""
+
+
+class Kind(StrEnum):
+    """What a Job does."""
+
+    PROBE = "probe"
+    BUILD = "build"
+    MEASURE = "measure"
+    FINISH = "finish"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One Job, apart from where it runs.
+
+    Attributes:
+        name: the same for the same work.
+        labels: without the prefix `collage.dev/`; controllers find Jobs by them.
+        notes: annotations, without the prefix.
+        arguments: of the image's program.
+        command: replaces the image's entry point; empty keeps it.
+        compiles: needs the controller's image, which has compilers.
+        indices: pods that must succeed.
+        parallelism: pods at once; None is what the environment says.
+    """
+
+    kind: Kind
+    name: str
+    labels: Mapping[str, str]
+    arguments: Sequence[str]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    command: Sequence[str] = ()
+    compiles: bool = False
+    indices: int = 1
+    parallelism: int | None = None
+
+
+def job_manifest(task: Task, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1Job:
+    """Return the Job of a task on the nodes of an environment."""
+    if task.kind is Kind.BUILD:
+        environment = environment.for_builds
+    labels = _labels(task)
+    queue = {QUEUE_LABEL: environment.queue_name} if environment.queue_name else {}
+    template = V1PodTemplateSpec(
+        metadata=V1ObjectMeta(
+            labels={**labels, **(BUILDING if task.kind is Kind.BUILD else MEASURING)}
+        ),
+        spec=_pod(task, environment, settings),
+    )
+    spec = V1JobSpec(
+        completion_mode="Indexed",
+        completions=task.indices,
+        parallelism=min(task.indices, task.parallelism or environment.parallelism),
+        backoff_limit_per_index=RETRIES_PER_INDEX,
+        active_deadline_seconds=environment.deadline_seconds + environment.queue_seconds,
+        ttl_seconds_after_finished=environment.ttl_seconds,
+        pod_replacement_policy="Failed",
+        pod_failure_policy=_failure_policy(),
+        template=template,
+    )
+    notes = {f"{LABEL}/{name}": value for name, value in sorted(task.notes.items())}
+    metadata = V1ObjectMeta(name=task.name, labels={**labels, **queue}, annotations=notes or None)
+    return V1Job(api_version="batch/v1", kind="Job", metadata=metadata, spec=spec)
+
+
+def _labels(task: Task) -> dict[str, str]:
+    own = {f"{LABEL}/{name}": value for name, value in sorted(task.labels.items())}
+    return {
+        "app.kubernetes.io/name": "collage",
+        "app.kubernetes.io/part-of": "collage",
+        "app.kubernetes.io/managed-by": "collage",
+        "app.kubernetes.io/component": task.kind,
+        **own,
+    }
+
+
+def _failure_policy() -> V1PodFailurePolicy:
+    disrupted = V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarget", status="True")
+    return V1PodFailurePolicy(
+        rules=[
+            V1PodFailurePolicyRule(action="Ignore", on_pod_conditions=[disrupted]),
+            _exit_rule("FailIndex", BAD_INPUT),
+            _exit_rule("FailJob", BAD_NODE),
+        ]
+    )
+
+
+def _exit_rule(action: str, code: int) -> V1PodFailurePolicyRule:
+    codes = V1PodFailurePolicyOnExitCodesRequirement(
+        container_name=CONTAINER, operator="In", values=[code]
+    )
+    return V1PodFailurePolicyRule(action=action, on_exit_codes=codes)
+
+
+def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1PodSpec:
+    return V1PodSpec(
+        restart_policy="Never",  # the policies above need it
+        active_deadline_seconds=environment.deadline_seconds,
+        service_account_name=_account(task, settings),
+        automount_service_account_token=False,
+        enable_service_links=False,
+        termination_grace_period_seconds=GRACE_S,
+        priority_class_name=environment.priority_class_name or None,
+        runtime_class_name=environment.runtime_class_name or None,
+        node_selector=dict(environment.node_selector) or None,
+        tolerations=[V1Toleration(**dict(one)) for one in environment.tolerations] or None,
+        affinity=_affinity(environment),
+        security_context=V1PodSecurityContext(
+            run_as_non_root=True,
+            run_as_user=USER,
+            run_as_group=USER,
+            fs_group=USER,
+            seccomp_profile=V1SeccompProfile(type="RuntimeDefault"),
+        ),
+        containers=[_container(task, environment, settings)],
+        volumes=[
+            V1Volume(
+                name="scratch",
+                empty_dir=V1EmptyDirVolumeSource(size_limit=environment.scratch_size),
+            ),
+            *_signing_volumes(task, settings),
+        ],
+    )
+
+
+def _account(task: Task, settings: ClusterSettings) -> str:
+    finishes = task.kind is Kind.FINISH
+    return (finishes and settings.finish_service_account) or settings.service_account
+
+
+def _secrets(task: Task, settings: ClusterSettings) -> tuple[str, ...]:
+    own = settings.finish_env_from_secrets
+    return settings.env_from_secrets if task.kind is not Kind.FINISH or own is None else own
+
+
+def _signing_volumes(task: Task, settings: ClusterSettings) -> list[V1Volume]:
+    """The key that signs: for the pods that publish, and for no others."""
+    if task.kind is not Kind.FINISH or settings.signing is None:
+        return []
+    key = V1KeyToPath(key=settings.signing.key, path=SIGNING_KEY)
+    secret = V1SecretVolumeSource(
+        secret_name=settings.signing.name, items=[key], default_mode=0o440
+    )
+    return [V1Volume(name="signing", secret=secret)]
+
+
+def _container(
+    task: Task, environment: MeasuringEnvironment, settings: ClusterSettings
+) -> V1Container:
+    secrets = [
+        V1EnvFromSource(secret_ref=V1SecretEnvSource(name=name))
+        for name in _secrets(task, settings)
+    ]
+    signing = _signing_volumes(task, settings)
+    return V1Container(
+        name=CONTAINER,
+        image=settings.controller_image if task.compiles else settings.measure_image,
+        image_pull_policy=settings.image_pull_policy or None,
+        command=list(task.command) or None,
+        args=list(task.arguments),
+        env=[
+            *_environment_variables(environment),
+            *(
+                V1EnvVar(name="COLLAGE_SIGN_KEY", value=f"{SIGNING_FOLDER}/{SIGNING_KEY}")
+                for _ in signing
+            ),
+        ],
+        env_from=secrets or None,
+        resources=_resources(environment),
+        security_context=V1SecurityContext(
+            allow_privilege_escalation=False,
+            read_only_root_filesystem=True,
+            capabilities=V1Capabilities(drop=["ALL"]),
+        ),
+        volume_mounts=[
+            V1VolumeMount(name="scratch", mount_path=WRITABLE),
+            *(
+                V1VolumeMount(name=one.name, mount_path=SIGNING_FOLDER, read_only=True)
+                for one in signing
+            ),
+        ],
+        termination_message_policy="FallbackToLogsOnError",
+    )
+
+
+def _environment_variables(environment: MeasuringEnvironment) -> list[V1EnvVar]:
+    """The root is read-only: whatever a toolchain writes beside its results goes to the volume.
+
+    The limits of importing are those of the controller.
+    NVIDIA's container runtime brings those libraries of the driver that are asked for: here CUDA and NVML.
+    """
+    plain = {"HOME": WRITABLE, "TMPDIR": WRITABLE, "XDG_CACHE_HOME": f"{WRITABLE}/.cache"}
+    plain |= TELEMETRY_OFF
+    if environment.gpu_resource:
+        plain |= {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    plain |= {name: os.environ[name] for name in sorted(VARIABLES) if name in os.environ}
+    fields = {"COLLAGE_POD": "metadata.name", "COLLAGE_NODE": "spec.nodeName"}
+    return [
+        *(V1EnvVar(name=name, value=value) for name, value in plain.items()),
+        *(
+            V1EnvVar(
+                name=name,
+                value_from=V1EnvVarSource(field_ref=V1ObjectFieldSelector(field_path=path)),
+            )
+            for name, path in fields.items()
+        ),
+    ]
+
+
+def _resources(environment: MeasuringEnvironment) -> V1ResourceRequirements:
+    """Requests equal to limits, whole CPUs: the pod is Guaranteed and may get cores of its own."""
+    needed = {"cpu": str(environment.cpu), "memory": environment.memory}
+    limits = dict(needed)
+    if environment.gpu_resource:
+        limits[environment.gpu_resource] = str(environment.gpu_count)
+    return V1ResourceRequirements(requests=needed, limits=limits)
+
+
+def _affinity(environment: MeasuringEnvironment) -> V1Affinity:
+    """One measuring pod a node, of all namespaces; never a GPU that others use at the same time.
+
+    Kubernetes takes the first both ways: no measuring pod comes to a node where pods build.
+    """
+    alone = V1PodAffinityTerm(
+        topology_key="kubernetes.io/hostname",
+        label_selector=V1LabelSelector(match_labels=dict(MEASURING)),
+        namespace_selector=V1LabelSelector(),
+    )
+    node = None
+    if environment.gpu_resource:
+        unshared = V1NodeSelectorRequirement(
+            key=SHARING_LABEL, operator="NotIn", values=list(SHARED)
+        )
+        node = V1NodeAffinity(
+            required_during_scheduling_ignored_during_execution=V1NodeSelector(
+                node_selector_terms=[V1NodeSelectorTerm(match_expressions=[unshared])]
+            )
+        )
+    return V1Affinity(
+        pod_anti_affinity=V1PodAntiAffinity(
+            required_during_scheduling_ignored_during_execution=[alone]
+        ),
+        node_affinity=node,
+    )

@@ -1,0 +1,1 @@
+"""The side of the cluster that works: one shard, or one question, per pod."""

@@ -1,0 +1,99 @@
+"""Models in 16 bits keep their type on the way through ONNX Runtime's optimiser.
+
+It has no kernels for 16-bit floats on a CPU: of a float16 model it makes a float32 one with conversions
+at each operator, and a bfloat16 model it does not load. On a GPU the type is the point. So a model whose
+floats are all of one 16-bit type is widened to float32, folded, and narrowed again; constants are folded
+in float32 and rounded once. A model that mixes types is left as it is.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from collage.frontend.onnx_proto import all_nodes, sub_graphs
+
+HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+FLOATS = (*HALVES, TensorProto.FLOAT, TensorProto.DOUBLE)
+
+
+def half_type(model: onnx.ModelProto) -> int:
+    """Return the 16-bit type of all floats in the model; 0 where there are none, or others too."""
+    found = {number for number in element_types(model) if number in FLOATS}
+    return found.pop() if len(found) == 1 and found <= set(HALVES) else 0
+
+
+def file_float_types(file: Path) -> frozenset[str]:
+    """Return what `float_types` says of the model in a file."""
+    return float_types(onnx.load(file, load_external_data=False))
+
+
+def float_types(model: onnx.ModelProto) -> frozenset[str]:
+    """Return the names of all types of floats in the model."""
+    numbers = set(element_types(model))
+    return frozenset(
+        helper.tensor_dtype_to_np_dtype(number).name for number in numbers & set(FLOATS)
+    )
+
+
+def retyped(model: onnx.ModelProto, before: int, after: int) -> onnx.ModelProto:
+    """Copy the model with every float of type `before` as `after`."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for graph in _graphs(made):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type == before:
+                value.type.tensor_type.elem_type = after
+        for tensor in graph.initializer:
+            _retype(tensor, before, after)
+    for node in all_nodes(made):
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == before:
+                attribute.i = after
+            if attribute.HasField("t"):
+                _retype(attribute.t, before, after)
+    return made
+
+
+def retyped_array(value: np.ndarray, before: int, after: int) -> np.ndarray:
+    """Return the array in type `after` where it is of type `before`, else as it is.
+
+    Numbers that are too large become the largest: a mask of -3e38 times 0 stays 0.
+    """
+    if value.dtype != helper.tensor_dtype_to_np_dtype(before):
+        return value
+    wanted = helper.tensor_dtype_to_np_dtype(after)
+    if after in HALVES:
+        largest = float(ml_dtypes.finfo(wanted).max)
+        value = np.where(np.isfinite(value), np.clip(value, -largest, largest), value)
+    return value.astype(wanted)
+
+
+def _retype(tensor: TensorProto, before: int, after: int) -> None:
+    if tensor.data_type == before:
+        value = retyped_array(numpy_helper.to_array(tensor), before, after)
+        tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+
+
+def element_types(model: onnx.ModelProto) -> Iterator[int]:
+    """Yield the type of every input, output, annotated value and constant, and what is cast to."""
+    for graph in _graphs(model):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            yield value.type.tensor_type.elem_type
+        for tensor in graph.initializer:
+            yield tensor.data_type
+    for node in all_nodes(model):
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to":
+                yield attribute.i
+            if attribute.HasField("t"):
+                yield attribute.t.data_type
+
+
+def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    yield model.graph
+    for node in all_nodes(model):
+        yield from sub_graphs(node)

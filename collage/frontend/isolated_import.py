@@ -1,0 +1,125 @@
+"""Import a model that may be hostile: a child with limits reads, expands, folds and infers it.
+
+What comes back are files of simplified functions and a few facts (`frontend.limited`); this process finds
+the operator kinds.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from collage.errors import ModelError
+from collage.frontend.importer import ShapeSet, Simplified, finish_import, simplify_model
+from collage.frontend.limited_process import Allowance, Question, answer_limited, ask_limited, gib
+from collage.frontend.model import Function, Model
+from collage.frontend.model_files import open_model
+from collage.import_limits import MEMORY, SECONDS_PER_GIB, import_limits
+
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_VALUE_COPIES = 3
+"""Of a run's values: as they are made, as they are returned, and of the original model's run."""
+
+
+def guarded_import(
+    path: Path,
+    *,
+    dims: Mapping[str, int] = {},
+    shapes: Sequence[ShapeSet] = (),
+    work_dir: Path,
+    keep_half: bool = False,
+) -> Model:
+    """Import a model within the limits of `collage.import_limits`; arguments as `import_model`.
+
+    Raises:
+        ModelError: the file cannot be used, or takes more than the limits allow.
+        DimensionError: a dimension is unbound, unknown or contradictory.
+        OptionError: a limit in the environment makes no sense.
+    """
+    path = Path(path)
+    work_dir.mkdir(parents=True, exist_ok=True)
+    question = {
+        "path": os.path.abspath(path),
+        "dims": dict(dims),
+        "shapes": [{name: list(shape) for name, shape in one.items()} for one in shapes],
+        "work_dir": str(work_dir.resolve()),
+        "keep_half": keep_half,
+    }
+    answer = ask_limited(__name__, question, _allowance(path, 0), path, work_dir)
+    return finish_import(path, _simplified(path, answer, max(1, len(shapes)), work_dir))
+
+
+def run_allowance(path: Path, function: Function) -> Allowance:
+    """Return what one run of a function of the model at `path` may take, all values kept.
+
+    Raises:
+        ModelError: the values that have static shapes need more than their share of this machine's memory.
+    """
+    graph = function.graph
+    needed = sum(
+        graph.types[value].size_bytes
+        for value in (*graph.inputs, *(name for node in graph.nodes for name in node.outputs))
+        if value in graph.types
+    )
+    there = max(_memory_bytes() // _VALUE_COPIES, import_limits().memory_bytes)
+    if needed > there:
+        raise ModelError(
+            f"{path}: the values of one run of {function.name} take {gib(needed)}, more than the"
+            f" {gib(there)} that this machine has for them; bind smaller shapes, or set {MEMORY} higher if"
+            " you trust the model"
+        )
+    return _allowance(path, needed)
+
+
+def _allowance(path: Path, value_bytes: int) -> Allowance:
+    with open_model(path) as files:
+        size_bytes = files.size_bytes
+    limits = import_limits()
+    return Allowance(
+        limits.memory_of(size_bytes) + _VALUE_COPIES * value_bytes,
+        limits.cpu_of(size_bytes) + SECONDS_PER_GIB * value_bytes / (1 << 30),
+    )
+
+
+def _answer(question: Question) -> Mapping[str, object]:
+    """Simplify the model, in the child."""
+    shapes = [{name: tuple(shape) for name, shape in one.items()} for one in question["shapes"]]
+    found = simplify_model(
+        Path(question["path"]),
+        dims=question["dims"],
+        shapes=shapes,
+        work_dir=Path(question["work_dir"]),
+        keep_half=question["keep_half"],
+    )
+    return {
+        "sha256": found.sha256,
+        "float_types": sorted(found.float_types),
+        "functions": len(found.functions),
+        "notes": list(found.notes),
+    }
+
+
+def _simplified(path: Path, answer: Mapping[str, Any], count: int, work_dir: Path) -> Simplified:
+    if answer["functions"] != count:
+        raise ModelError(f"{path}: {count} functions were to be read, not {answer['functions']}")
+    names = ["main", *(f"main_{number}" for number in range(1, count))]
+    return Simplified(
+        str(answer["sha256"]),
+        frozenset(map(str, answer["float_types"])),
+        tuple((name, work_dir / f"{name}.simplified.onnx") for name in names),
+        tuple(map(str, answer["notes"])),
+    )
+
+
+def _memory_bytes() -> int:
+    """Bytes of memory of this machine, or of the container around this process."""
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        allowed = _CGROUP.read_text().strip()
+    except OSError:
+        return there
+    return min(there, int(allowed)) if allowed.isdecimal() else there
+
+
+if __name__ == "__main__":
+    answer_limited(_answer)

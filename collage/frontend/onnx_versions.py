@@ -1,0 +1,229 @@
+"""Models that are stamped with newer ONNX versions than the installed ONNX Runtime reads.
+
+`onnx.helper.make_model` stamps the newest versions that the `onnx` package knows: of the IR (the file
+format) and of each operator set. ONNX Runtime follows months later and refuses the stamp, whatever the
+model holds. Most models need none of what is new. A stamp is lowered where that changes nothing: an IR
+version where no element type needs it, an operator set where every operator of the model is the same one in
+the older set, by its schema. Nothing else is converted; what remains is an error that names the operator,
+or the operator set where the installed ONNX does not describe it.
+
+What ONNX Runtime reads is found by trying, once a process: it tells its versions nowhere.
+"""
+
+from collections.abc import Callable, Iterator, Set
+from functools import lru_cache
+from pathlib import Path
+
+import onnx
+import onnxruntime
+from google.protobuf.message import DecodeError
+from onnx import helper
+
+from collage.errors import ModelError
+from collage.frontend.float16 import element_types
+from collage.frontend.onnx_proto import STANDARD_DOMAINS, all_nodes
+
+_OLDEST_IR = 10
+"""Every ONNX Runtime that Collage runs with reads it."""
+_OLDEST_OPSETS = {"": 21, "ai.onnx.ml": 4}
+"""The same of operator sets: domain to version."""
+_IR_OF_TYPES = {
+    "FLOAT4E2M1": 11, "FLOAT8E8M0": 12, "UINT2": 13, "INT2": 13, "FLOAT6E2M3": 14, "FLOAT6E3M2": 14,
+}  # fmt: skip
+"""IR version that brought an element type, since `_OLDEST_IR` (onnx.proto tells)."""
+
+
+def make_readable(model: onnx.ModelProto) -> bool:
+    """Lower the versions of `model` (in place) that ONNX Runtime does not read, where that changes nothing.
+
+    Returns:
+        Whether anything was lowered.
+
+    Raises:
+        ModelError: the model needs a version that the installed ONNX Runtime does not read.
+    """
+    before = (model.ir_version, _opset_stamps(model))
+    if model.ir_version > _OLDEST_IR and model.ir_version > (newest := newest_ir_version()):
+        _require_known_ir(model.ir_version, newest)
+        _require_types_of(model, newest)
+        model.ir_version = newest
+    for domain, oldest in _OLDEST_OPSETS.items():
+        _lower_opset(model, domain, oldest)
+    return before != (model.ir_version, _opset_stamps(model))
+
+
+def readable_bytes(path: Path) -> bytes | None:
+    """Return the file as ONNX Runtime reads it, None where its versions are not what keeps it from that.
+
+    Weights in other files stay there: their names are still relative to the folder of `path`.
+
+    Raises:
+        ModelError: as `make_readable`.
+    """
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, ValueError, OSError):  # ONNX Runtime's own words tell what is wrong
+        return None
+    try:
+        lowered = make_readable(model)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+    return model.SerializeToString() if lowered else None
+
+
+@lru_cache
+def newest_ir_version() -> int:
+    """Return the newest IR version that the installed ONNX Runtime reads."""
+    return _newest(onnx.IR_VERSION, _OLDEST_IR, lambda version: _identity(version, "", 17))
+
+
+@lru_cache
+def newest_opset(domain: str) -> int:
+    """Return the newest operator set of `domain` ("" or "ai.onnx.ml") that ONNX Runtime reads."""
+    return _newest(
+        _newest_known(domain),
+        _OLDEST_OPSETS[domain],
+        lambda version: _identity(_OLDEST_IR, domain, version),
+    )
+
+
+def _newest_known(domain: str) -> int:
+    """Return the newest operator set of `domain` whose operators the installed ONNX describes."""
+    return max(version for name, version in helper.OP_SET_ID_VERSION_MAP if name == _named(domain))
+
+
+def _newest(newest: int, oldest: int, made: Callable[[int], bytes]) -> int:
+    for version in range(newest, oldest, -1):
+        if _is_read(made(version)):
+            return version
+    return oldest
+
+
+def _is_read(model: bytes) -> bool:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception:  # ONNX Runtime's errors share no base class; the model has one fault at most
+        return False
+    return True
+
+
+def _identity(ir_version: int, domain: str, opset: int) -> bytes:
+    """Return a model of one Identity that imports this operator set too."""
+    value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:]
+    )
+    opsets = {"": 17} | {domain: opset}
+    model = helper.make_model(
+        graph,
+        ir_version=ir_version,
+        opset_imports=[helper.make_opsetid(*item) for item in opsets.items()],
+    )
+    return bytes(model.SerializeToString())
+
+
+def _require_known_ir(stamped: int, newest: int) -> None:
+    if stamped > onnx.IR_VERSION:
+        raise ModelError(
+            f"it is of IR version {stamped}, and what a file may hold is known up to {onnx.IR_VERSION}"
+            f" here: export the model with IR version {newest}"
+        )
+
+
+def _require_types_of(model: onnx.ModelProto, newest: int) -> None:
+    for name, version in _IR_OF_TYPES.items():
+        if version > newest and getattr(onnx.TensorProto, name, None) in set(element_types(model)):
+            raise ModelError(
+                f"it holds numbers of type {name}, which ONNX has since IR version {version}; the"
+                f" installed ONNX Runtime {onnxruntime.__version__} reads up to {newest}: store these"
+                " numbers in another type"
+            )
+
+
+def _lower_opset(model: onnx.ModelProto, domain: str, oldest: int) -> None:
+    stamps = [stamp for stamp in _opset_stamps_of(model) if _domain(stamp.domain) == domain]
+    if max((stamp.version for stamp in stamps), default=0) <= oldest:
+        return
+    newest = newest_opset(domain)
+    too_new = [stamp for stamp in stamps if stamp.version > newest]
+    if not too_new:
+        return
+    stamped = max(stamp.version for stamp in too_new)
+    if stamped > (known := _newest_known(domain)):
+        raise ModelError(
+            f"it is of operator set {stamped}{' of ' + domain if domain else ''}, and what operators mean"
+            f" is known up to {known} here: export the model with opset {newest}"
+        )
+    _require_operators_of(model, domain, stamped, newest)
+    for stamp in too_new:
+        stamp.version = newest
+
+
+def _require_operators_of(model: onnx.ModelProto, domain: str, stamped: int, newest: int) -> None:
+    for node in all_nodes(model):
+        if _domain(node.domain) == domain and not _is_same(node, domain, stamped, newest):
+            raise ModelError(
+                f"node '{node.name or node.output[0]}' is {node.op_type} of operator set {stamped}"
+                f"{' of ' + domain if domain else ''}, which older sets do not have so; the installed"
+                f" ONNX Runtime {onnxruntime.__version__} reads up to {newest}: export the model with"
+                f" opset {newest}"
+            )
+
+
+def _is_same(node: onnx.NodeProto, domain: str, stamped: int, older: int) -> bool:
+    """Tell whether the node says the same in an older operator set.
+
+    It does where the set has the very operator, or one that is described word for word alike and takes fewer
+    element types: those that it does not take, ONNX Runtime refuses.
+    """
+    try:
+        new = onnx.defs.get_schema(node.op_type, stamped, domain)
+    except (
+        onnx.defs.SchemaError
+    ):  # ONNX Runtime knows operators in these domains that ONNX does not
+        return True
+    if new.since_version <= older:
+        return True
+    try:
+        old = onnx.defs.get_schema(node.op_type, older, domain)
+    except onnx.defs.SchemaError:
+        return False
+    used = {attribute.name for attribute in node.attribute}
+    return (
+        old.doc == new.doc
+        and _values(old) == _values(new)
+        and _attributes(old, used) == _attributes(new, used)
+    )
+
+
+def _values(schema: onnx.defs.OpSchema) -> list[tuple[str, str, str]]:
+    values = [*schema.inputs, *schema.outputs]
+    return [(value.name, value.type_str, value.description) for value in values]
+
+
+def _attributes(schema: onnx.defs.OpSchema, used: Set[str]) -> list[tuple[str, bytes, str]]:
+    """Return what the schema says of every attribute; the meaning of those that are used alone."""
+    return [
+        (name, item.default_value.SerializeToString(), item.description if name in used else "")
+        for name, item in sorted(schema.attributes.items())
+    ]
+
+
+def _opset_stamps(model: onnx.ModelProto) -> list[int]:
+    return [stamp.version for stamp in _opset_stamps_of(model)]
+
+
+def _opset_stamps_of(model: onnx.ModelProto) -> Iterator[onnx.OperatorSetIdProto]:
+    yield from model.opset_import
+    for function in model.functions:
+        yield from function.opset_import
+
+
+def _domain(domain: str) -> str:
+    return "" if domain in STANDARD_DOMAINS else domain
+
+
+def _named(domain: str) -> str:
+    return domain or "ai.onnx"

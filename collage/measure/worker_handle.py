@@ -1,0 +1,111 @@
+"""The place of one worker: what it is doing, until when, and for which candidate.
+
+    EMPTY -> STARTING -> IDLE -> BUILDING -> WAITING -> TIMING -> IDLE
+
+A slot whose worker died or was killed is EMPTY. WAITING has no deadline: the worker waits for its
+turn to time, and keeps what is left of its time.
+"""
+
+import math
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+
+from collage.cost.cost import CostKey
+from collage.measure.measurement_request import Work
+from collage.measure.messages import Go, Setup, Task
+from collage.measure.worker_process import WorkerProcess
+
+START_TIMEOUT_S = 120.0
+GROWN = 2.0
+
+
+class State(Enum):
+    EMPTY = "empty"
+    STARTING = "starting"
+    IDLE = "idle"
+    BUILDING = "building"
+    WAITING = "waiting"
+    TIMING = "timing"
+
+
+@dataclass
+class Job:
+    """A key to measure, with the works of the batch that share it."""
+
+    key: CostKey
+    works: list[tuple[int, Work]] = field(default_factory=list)
+    deaths: int = 0
+
+    @property
+    def work(self) -> Work:
+        return self.works[0][1]
+
+
+class Slot:
+    """A worker's place."""
+
+    def __init__(self, setup: Setup, timeout_s: float) -> None:
+        self.setup = setup
+        self.state = State.EMPTY
+        self.worker: WorkerProcess | None = None
+        self.job: Job | None = None
+        self.hosted: set[str] = set()
+        """Backends that the worker has run."""
+        self._timeout_s = timeout_s
+        self._deadline = math.inf
+        self._left_s = 0.0
+        self._first_bytes = 0
+
+    def start(self) -> None:
+        self.worker = WorkerProcess(self.setup)
+        self._enter(State.STARTING, START_TIMEOUT_S)
+
+    def rest(self) -> None:
+        """Take the worker for ready; replace it when it has grown much since it started."""
+        assert self.worker is not None
+        self.job = None
+        self._enter(State.IDLE, math.inf)
+        own = self.worker.own_bytes()
+        self._first_bytes = self._first_bytes or own
+        if own > max(self.setup.memory_bytes / 2, GROWN * self._first_bytes):
+            self.clear()
+
+    def assign(self, job: Job, task: Task) -> None:
+        assert self.worker is not None
+        self.job = job
+        self.hosted.add(job.work.backend)
+        self.worker.send(task)
+        self._enter(State.BUILDING, self._timeout_s)
+
+    def wait(self) -> None:
+        self._left_s = self._deadline - time.monotonic()
+        self._enter(State.WAITING, math.inf)
+
+    def go(self) -> None:
+        assert self.worker is not None
+        self.worker.send(Go())
+        self._enter(State.TIMING, self._left_s)
+
+    def excess(self) -> str:
+        """Return which limit the worker exceeds, "" if none."""
+        if self.worker is None:
+            return ""
+        if time.monotonic() > self._deadline:
+            limit_s = START_TIMEOUT_S if self.state is State.STARTING else self._timeout_s
+            return f"timed out after {limit_s:g} s"
+        return self.worker.excess(self.setup.memory_bytes)
+
+    def clear(self) -> None:
+        """Kill the worker, if there is one."""
+        worker, self.worker = self.worker, None
+        self.job = None
+        self.hosted.clear()
+        self._first_bytes = 0
+        self._enter(State.EMPTY, math.inf)
+        if worker is not None:
+            worker.kill()
+
+    def _enter(self, state: State, seconds: float) -> None:
+        self.state = state
+        self._deadline = time.monotonic() + seconds

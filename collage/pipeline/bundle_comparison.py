@@ -1,0 +1,79 @@
+"""A saved bundle beside the original frameworks: `collage bench --model`."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from collage.backends.nvidia.tensorrt.engine import ENGINES
+from collage.errors import InputError
+from collage.options import Options
+from collage.runtime.manifest import Manifest
+from collage.verify import Contender, Latency, compare_latency
+from collage.verify.baselines import original_frameworks
+
+
+@dataclass(frozen=True)
+class SavedFunction:
+    """One function of a saved bundle, as a benchmark target with its golden inputs."""
+
+    function: str
+    manifest: Manifest
+    target: Contender
+    inputs: dict[str, np.ndarray]
+
+
+def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, dict[str, Latency]]:
+    """Compare a saved bundle with the original frameworks, interleaved, in fresh processes.
+
+    Where less than float32 was allowed to the bundle, it is to the frameworks too.
+
+    Returns:
+        Latencies by name, of every function of the bundle.
+
+    Raises:
+        InputError: no bundle, or no model, at the path.
+    """
+    if not model.is_file():
+        raise InputError(f"{model}: no such file; give the original ONNX model")
+    found = {}
+    for saved in saved_contenders("collage", bundle):
+        manifest = saved.manifest
+        frameworks = original_frameworks(
+            model,
+            may_reduce=manifest.precision is not None,
+            device=manifest.device,
+            engines=Options().store_dir / ENGINES,
+        )
+        with tempfile.TemporaryDirectory() as work_dir:
+            found[saved.function] = compare_latency(
+                [saved.target, *frameworks],
+                saved.inputs,
+                manifest.threads,
+                seconds,
+                Path(work_dir),
+            )
+    return found
+
+
+def saved_contenders(name: str, bundle: Path) -> list[SavedFunction]:
+    """Return the functions of a bundle as benchmark targets, all called `name`.
+
+    Raises:
+        InputError: no bundle at the path.
+    """
+    from collage.runtime.loader import load
+
+    loaded = load(bundle)
+    manifest = loaded.manifest
+    executable = bundle / manifest.executable
+    return [
+        SavedFunction(
+            signature.function,
+            manifest,
+            Contender(name, "executable", executable, signature, manifest.device),
+            loaded.golden(signature.function)[0],
+        )
+        for signature in manifest.functions
+    ]

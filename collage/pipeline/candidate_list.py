@@ -1,0 +1,136 @@
+"""`collage candidates`: what each backend could take of a model, and why not the rest.
+
+Whether a backend takes a node is a matter of its rule; whether it can run here, of the machine. So the
+list needs no device: candidates for a GPU can be read, and tested, on a laptop.
+"""
+
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from collage.backends.base import Backend
+from collage.backends.registry import known_backends
+from collage.frontend import Function
+from collage.frontend.isolated_import import guarded_import
+from collage.graph.index_set import indices
+from collage.options import Options
+from collage.rules import Candidate, find_candidates, single_backend_partition
+
+
+@dataclass(frozen=True)
+class ListedCandidate:
+    """A region with the variants in which the backend offers it."""
+
+    nodes: tuple[str, ...]
+    label: str
+    variants: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ListedBackend:
+    """What one backend offers for one function.
+
+    Attributes:
+        missing: why the backend cannot run on this machine, "" when it can.
+        alone: nodes that it would compute if it had to do the function alone.
+        refused: names of nodes that it takes in no candidate, by reason.
+        left_out: regions that fit its rule and that it does not compute: "label: reason" and how many.
+    """
+
+    name: str
+    style: str
+    missing: str
+    function: str
+    nodes: int
+    alone: int
+    candidates: tuple[ListedCandidate, ...]
+    refused: Mapping[str, tuple[str, ...]]
+    left_out: Mapping[str, int]
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        """How many regions there are of each label, most first."""
+        found: dict[str, int] = {}
+        for one in self.candidates:
+            found[one.label] = found.get(one.label, 0) + 1
+        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def list_candidates(path: Path, options: Options) -> list[ListedBackend]:
+    """List what each backend of `options` could take of each function of a model.
+
+    Raises:
+        InputError: the model, a dimension or a backend cannot be used.
+    """
+    backends = known_backends(options.backends, options.device)
+    with tempfile.TemporaryDirectory(prefix="collage-") as folder:
+        model = guarded_import(
+            path,
+            dims=options.dims,
+            shapes=options.shapes,
+            work_dir=Path(folder),
+            keep_half=options.device != "cpu",
+        )
+        return [
+            listed(function, backend, may_reduce=options.may_reduce)
+            for function in model.functions
+            for backend in backends
+        ]
+
+
+def listed(function: Function, backend: Backend, *, may_reduce: bool = False) -> ListedBackend:
+    """List what a backend could take of a function; where `may_reduce`, in less than float32 too."""
+    candidates = find_candidates(function, [backend], may_reduce=may_reduce)
+    found = [one for one in candidates if not one.is_host]
+    taken = 0
+    for candidate in found:
+        taken |= candidate.inside
+    alone = sum(one.inside for one in single_backend_partition(function, backend))
+    return ListedBackend(
+        backend.name,
+        backend.style.value,
+        backend.availability().reason,
+        function.name,
+        len(function.graph),
+        alone.bit_count(),
+        _by_region(function, found),
+        _refused(function, backend, taken | alone),
+        _left_out(function, backend),
+    )
+
+
+def _by_region(function: Function, found: list[Candidate]) -> tuple[ListedCandidate, ...]:
+    variants: dict[int, list[Candidate]] = {}
+    for candidate in found:
+        variants.setdefault(candidate.inside, []).append(candidate)
+    return tuple(
+        ListedCandidate(
+            tuple(function.graph.nodes[i].name for i in indices(inside)),
+            _label(same),
+            tuple(dict.fromkeys(one.variant for one in same)),
+        )
+        for inside, same in variants.items()
+    )
+
+
+def _label(same: list[Candidate]) -> str:
+    """A pattern's name says more than the operators."""
+    named = [one.sub_graph.label for one in same if one.sub_graph.label]
+    return named[0] if named else same[0].label
+
+
+def _refused(function: Function, backend: Backend, taken: int) -> dict[str, tuple[str, ...]]:
+    reasons: dict[str, list[str]] = {}
+    for node in function.graph.nodes:
+        reason = backend.unsupported(function, node.index)
+        if reason and not taken >> node.index & 1:
+            reasons.setdefault(reason, []).append(node.name)
+    return {reason: tuple(names) for reason, names in sorted(reasons.items())}
+
+
+def _left_out(function: Function, backend: Backend) -> dict[str, int]:
+    rule = backend.rule(function)
+    found = rule.refusals(function.graph) if rule else []
+    return dict(sorted(Counter(f"{one.label}: {one.reason}" for one in found).items()))

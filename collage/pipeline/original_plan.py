@@ -1,0 +1,158 @@
+"""The original file as a plan: one kernel that runs it as the fastest framework does.
+
+The plug-in opens the very file with the options that the framework has when it is compared as a baseline:
+all optimisations, its thread count, threads that spin where the framework's do. Nothing of Collage's
+import changes it, so it needs no comparison of numbers. It is a plan like others: an option that covers
+every node, in a function of the executable, with a cost that is known when it has been measured.
+"""
+
+import hashlib
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.backends.base import PluginKernel
+from collage.backends.telemetry import import_openvino
+from collage.cost import Cost
+from collage.errors import BackendError, ModelError
+from collage.frontend import Function, Model
+from collage.frontend.original_file import original_bytes
+from collage.graph.dynamic_shape_groups import returned_open
+from collage.pipeline.compile_context import Session
+from collage.rules.rule import HOST
+from collage.runtime.blob import Json, pack
+from collage.search.function_search import VIEW_S, Enumerated, FunctionSearch
+from collage.search.lazy import LazyResult
+from collage.search.plan_selection import NamedPlan
+from collage.search.problem import Option, Plan
+from collage.verify.baselines import ON_CPU
+from collage.verify.gate import Decision, OriginalPlans
+from collage.verify.plan_executable import PlanExecutable
+
+BACKENDS = {"onnxruntime": "onnxruntime", "openvino": "openvino", ON_CPU: "openvino"}
+"""Baselines whose way to run the file the plug-in has, with the backend that has to be allowed."""
+PRECISIONS = {ON_CPU: "bf16"}
+"""What a baseline computes in, where that is less than the file says."""
+
+
+@dataclass
+class OriginalFile:
+    """Makes the original-file plans of one function; keeps those that were assembled, by name."""
+
+    model: Model
+    function: Function
+    session: Session
+    named: dict[str, NamedPlan] = field(default_factory=dict)
+    kernels: dict[str, FunctionPlan] = field(default_factory=dict)
+
+    @property
+    def plans(self) -> OriginalPlans:
+        """Return what the gate needs; without baselines where the file is not to ship, or cannot."""
+        options = self.session.options
+        if not options.fallback or options.device != "cpu" or not self.function.graph.nodes:
+            return OriginalPlans()
+        allowed = {backend.name for backend in self.session.compatible_backends}
+        allocates = returned_open(self.function.graph, self.function.graph.everything)
+        baselines = frozenset(
+            baseline
+            for baseline, backend in BACKENDS.items()
+            if backend in allowed and (backend == "onnxruntime" or not allocates)
+        )
+        return OriginalPlans(baselines, self.assemble)
+
+    def assemble(self, baseline: str) -> PlanExecutable:
+        """Write the executable that runs the file as `baseline` does.
+
+        Raises:
+            BackendError: the file or the framework does not allow it.
+        """
+        graph = self.function.graph
+        backend = next(b for b in self.session.backends if b.name == BACKENDS[baseline])
+        key: Hashable = ("original", baseline, backend.identity)
+        precision = PRECISIONS.get(baseline, "")
+        option = Option(graph.everything, key, backend.name, precision=precision)
+        name = f"original-{baseline}"
+        kernel = self._kernel(baseline)
+        symbol = f"collage_original_{hashlib.sha256(kernel.blob).hexdigest()[:16]}"
+        planned = PlannedKernel(
+            graph.everything, backend.name, kernel, graph.inputs, graph.outputs, symbol
+        )
+        self.named[name] = NamedPlan(name, Plan((option,), 0.0), backend.name)
+        self.kernels[name] = FunctionPlan(self.function, (planned,))
+        file = self.session.work_dir / f"{self.function.name}-{name}.so"
+        assemble([self.kernels[name]], self.session.threads, file)
+        return PlanExecutable(
+            name, file, 0.0, backend.name, bool(precision), original=baseline, kernel=symbol
+        )
+
+    def _kernel(self, baseline: str) -> PluginKernel:
+        try:
+            content = original_bytes(self.model.path)
+        except ModelError as error:
+            raise BackendError(str(error)) from error
+        header: dict[str, Json] = {"threads": self.session.threads, "alone": 1}
+        graph, allocates = self.function.graph, False
+        if BACKENDS[baseline] == "onnxruntime":
+            allocates = returned_open(graph, graph.everything)
+            header |= {"input_names": list(graph.inputs), "output_names": list(graph.outputs)}
+            header |= {"allocates": 1} if allocates else {}
+        else:
+            header |= _openvino_inputs(content, self.function)
+            header["inference_precision"] = PRECISIONS.get(baseline, "f32")
+        blob = pack(header, [np.frombuffer(content, np.uint8)])
+        return PluginKernel(BACKENDS[baseline], blob, allocates)
+
+
+def with_original(
+    search: FunctionSearch, named: NamedPlan, decision: Decision
+) -> tuple[FunctionSearch, NamedPlan]:
+    """Add the original-file plan that ships to what the search found, with its cost as it was measured."""
+    (option,) = named.plan.options
+    latency = decision.latency
+    error = max(decision.errors.get(named.name, {}).values(), default=0.0)
+    cost = Cost(latency.seconds, latency.low, latency.high, error=error if option.reduced else 0.0)
+    problem = search.enumerated.problem
+    problem = replace(problem, options=[*problem.options, option])
+    named = replace(named, plan=Plan((option,), latency.seconds))
+    costs = {**search.costs, option.key: cost}
+    lazy = replace(search.lazy, costs={**search.lazy.costs, option.key: cost})
+    enumerated = replace(search.enumerated, problem=problem)
+    found = replace(
+        search, enumerated=enumerated, costs=costs, plans=(*search.plans, named), lazy=lazy
+    )
+    return found, named
+
+
+def without_plans(enumerated: Enumerated) -> FunctionSearch:
+    """Return the search of a function for which no plan of regions computes the right numbers."""
+    costs: dict[Hashable, Cost] = {HOST: Cost(VIEW_S, VIEW_S, VIEW_S)}
+    nothing = LazyResult(
+        plan=Plan((), 0.0),
+        costs=costs,
+        rounds=(),
+        measured=0,
+        unmeasured=len(enumerated.work),
+        gap_s=0.0,
+    )
+    return FunctionSearch(enumerated, costs, (), nothing)
+
+
+def _openvino_inputs(content: bytes, function: Function) -> dict[str, Json]:
+    """Return shapes and places of the model's inputs in OpenVINO, which has an order of its own."""
+    try:
+        model = import_openvino().Core().read_model(content)
+    except RuntimeError as error:
+        raise BackendError(f"OpenVINO does not read the original file: {error}") from error
+    places = {name: place for place, one in enumerate(model.inputs) for name in one.get_names()}
+    missing = sorted(set(function.graph.inputs) - set(places))
+    if missing or len(model.inputs) != len(function.graph.inputs):
+        raise BackendError(f"OpenVINO reads the original file with other inputs ({missing})")
+    inputs = [places[name] for name in function.graph.inputs]
+    shapes: list[int] = []
+    for place in range(len(inputs)):
+        found = function.type_of(function.graph.inputs[inputs.index(place)])
+        shape = found.shape or ()
+        shapes += [len(shape), *shape]
+    return {"inputs": inputs, "shapes": shapes}

@@ -1,0 +1,341 @@
+"""A child process that holds one benchmark target: `python -m collage.verify.benchmark_worker`.
+
+Contenders are separate processes so that no thread pool, allocator or cache of one disturbs the
+other; each sleeps on its pipe while another runs. Started with one JSON line (kind, path, signature,
+inputs, threads, cpus); then each line `N` makes N timed calls and answers with a JSON list of seconds, and
+a line `save FILE` writes the outputs of one call of an executable, in order, as .npz; a line
+`profile N` makes N calls of an executable, and N with its kernels timed one by one; `answer FOLDER` and
+`check FOLDER` run the trials in it (`verify.trials`).
+
+The profile hooks into the virtual machine (`set_instrument`), so it times the very file that ships.
+The hook's own time falls partly between its two readings of the clock: the cheapest of the machine's
+built-ins, which do nearly nothing, shows how much, and that much is taken off every kernel.
+"""
+
+import abc
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TextIO
+
+import numpy as np
+
+from collage.runtime.arrays import load_arrays
+from collage.runtime.child import die_with_parent
+from collage.runtime.manifest import Signature, read_signature
+from collage.runtime.plugin import FULL_PRECISION, PROVIDER_LIBRARIES, open_libraries
+from collage.runtime.session import ExecutableSession
+from collage.verify.accuracy_samples import answer_trials, check_trials
+from collage.verify.original_model import Original, Provider, open_file
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+class Runner(abc.ABC):
+    """A benchmark target, called as its users call it: with arrays by name, for arrays of their own."""
+
+    def __init__(self, inputs: dict[str, np.ndarray]) -> None:
+        self.inputs = inputs
+
+    @abc.abstractmethod
+    def __call__(self) -> object:
+        """Run once."""
+
+    @abc.abstractmethod
+    def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
+        """Run once and return the outputs called `names`, in the function's order."""
+
+    def run_on(self, values: Sequence[np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
+        """Run on other inputs, in the function's order; the next call finds the old ones again."""
+        before = [array.copy() for array in self.inputs.values()]
+        try:
+            self._feed(values)
+            return [output.copy() for output in self.outputs(names)]
+        finally:
+            self._feed(before)
+
+    def _feed(self, values: Sequence[np.ndarray]) -> None:
+        for array, value in zip(self.inputs.values(), values, strict=True):
+            np.copyto(array, value)
+
+
+class _Executable(Runner):
+    """An executable's function, called as callers of a bundle call it."""
+
+    def __init__(
+        self,
+        path: str,
+        inputs: dict[str, np.ndarray],
+        threads: int,
+        signature: Signature,
+        device: str = "cpu",
+    ) -> None:
+        super().__init__(inputs)
+        self._device = device
+        self._kernel = signature.kernel
+        self._session = ExecutableSession(Path(path), (signature,), threads, device)
+
+    def __call__(self) -> object:
+        return self._session.run(self.inputs)
+
+    def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
+        return list(self._session.run(self.inputs).values())
+
+    def profile(self, calls: int) -> dict[str, object]:
+        """Time `calls` calls whole, and in turns with them as many with every kernel timed.
+
+        Returns the median seconds of a whole call ("call_s") and of every kernel by symbol ("kernels_s").
+        """
+        import tvm_ffi
+
+        if self._device != "cpu":
+            raise RuntimeError(
+                "kernels on a GPU end after their launch, which is all the host can time"
+            )
+        if self._kernel:
+            call_s = statistics.median(_later(_timed(self, 1 + calls)))
+            return {"call_s": call_s, "kernels_s": {self._kernel: call_s}}
+        samples: dict[str, list[float]] = {}
+        started = 0
+
+        def instrument(_: object, symbol: str, before: bool, *_rest: object) -> int:
+            nonlocal started
+            now = time.perf_counter_ns()
+            if not before:
+                samples.setdefault(symbol, []).append((now - started) * 1e-9)
+            started = time.perf_counter_ns()
+            return 0
+
+        hook, set_hook = tvm_ffi.convert(instrument), self._session.machine["set_instrument"]
+        whole: list[float] = []
+        try:
+            for _ in range(1 + calls):
+                set_hook(None)
+                whole += _timed(self, 1)
+                set_hook(hook)
+                self()
+        finally:
+            set_hook(None)
+        kernels = {name: statistics.median(_later(all_)) for name, all_ in samples.items()}
+        return {"call_s": statistics.median(_later(whole)), "kernels_s": without_hook(kernels)}
+
+
+def _later(samples: Sequence[float]) -> Sequence[float]:
+    """Leave out the first sample, of a call that refilled the caches."""
+    return samples[1:] or samples
+
+
+def without_hook(medians: dict[str, float]) -> dict[str, float]:
+    """Take the hook's own time off; return the kernels alone.
+
+    >>> without_hook({"vm.builtin.reshape": 1.0, "collage_main_0_tvm": 5.0})
+    {'collage_main_0_tvm': 4.0}
+    """
+    hook = min((s for name, s in medians.items() if name.startswith("vm.builtin.")), default=0.0)
+    kernels = {name: s for name, s in medians.items() if name.startswith("collage_")}
+    return {name: max(0.0, seconds - hook) for name, seconds in kernels.items()}
+
+
+def session_options(threads: int) -> "onnxruntime.SessionOptions":
+    """Return the options of a session as its users have them, with that many threads."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
+class _OnnxRuntime(Runner):
+    def __init__(self, path: str, inputs: dict[str, np.ndarray], threads: int) -> None:
+        super().__init__(inputs)
+        self._session = open_file(path, session_options(threads), ["CPUExecutionProvider"])
+
+    def __call__(self) -> object:
+        return self._session.run(None, self.inputs)
+
+    def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
+        return list(self._session.run(list(names), self.inputs))
+
+
+class _Original(Runner):
+    """What `verify.original` says is right."""
+
+    def __init__(self, path: str, inputs: dict[str, np.ndarray], threads: int) -> None:
+        from collage.frontend.float16 import file_float_types
+
+        super().__init__(inputs)
+        self._original = Original(path, file_float_types(Path(path)))
+
+    def __call__(self) -> object:
+        return self._original.run((), self.inputs)
+
+    def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
+        return self._original.run(names, self.inputs)
+
+
+class _OnGpu(_OnnxRuntime):
+    """ONNX Runtime on a GPU. Inputs and outputs are on the host, as those of an executable are."""
+
+    kind = "onnxruntime-cuda"
+    providers: tuple[str, ...] = ("CUDAExecutionProvider",)
+    """The one that is compared, then those that may have what it does not take."""
+    environment: Mapping[str, str] = MappingProxyType({})
+    """What this process, which does nothing else, has in its environment too."""
+
+    def __init__(
+        self,
+        path: str,
+        inputs: dict[str, np.ndarray],
+        threads: int,
+        options: Mapping[str, str],
+    ) -> None:
+        os.environ.update(self.environment)
+        Runner.__init__(self, inputs)
+        open_libraries(PROVIDER_LIBRARIES[self.kind])
+        first, *others = self.providers
+        providers: list[Provider] = [(first, dict(options)), *others]
+        self._session = open_file(path, session_options(threads), providers)
+        if first not in (running := self._session.get_providers()):
+            raise RuntimeError(f"{first} does not start here: only {', '.join(running)} do")
+
+
+class _TensorRtTf32(_OnGpu):
+    """TensorRT as it is: it uses TF32 unless it is kept from it."""
+
+    kind = "tensorrt"
+    providers = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+
+
+class _TensorRt(_TensorRtTf32):
+    environment = FULL_PRECISION
+
+
+class _OpenVino(Runner):
+    precision = "f32"
+
+    def __init__(self, path: str, inputs: dict[str, np.ndarray], threads: int) -> None:
+        from collage.backends.telemetry import import_openvino
+
+        super().__init__(inputs)
+        openvino = import_openvino()
+        core = openvino.Core()
+        self._model = core.read_model(path)
+        self._model.reshape({name: list(value.shape) for name, value in inputs.items()})
+        settings = {
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": self.precision,
+        }
+        self._compiled = core.compile_model(self._model, "CPU", settings)
+
+    def __call__(self) -> object:
+        return self._compiled(self.inputs)
+
+    def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
+        """OpenVINO may rename an output that another one equals: those are found by position."""
+        results = self._compiled(self.inputs)
+        places = {name: n for n, out in enumerate(self._model.outputs) for name in out.get_names()}
+        return [results[places.get(name, place)] for place, name in enumerate(names)]
+
+
+class _OpenVinoBf16(_OpenVino):
+    precision = "bf16"
+
+
+KINDS: dict[str, Callable[..., Runner]] = {
+    "executable": _Executable,
+    "onnxruntime": _OnnxRuntime,
+    "onnxruntime-cuda": _OnGpu,
+    "tensorrt": _TensorRt,
+    "tensorrt-tf32": _TensorRtTf32,
+    "openvino": _OpenVino,
+    "openvino-bf16": _OpenVinoBf16,
+    "original": _Original,
+}
+
+
+def main() -> None:
+    die_with_parent(int(sys.argv[1]))  # one that hangs would not notice the end of its pipe
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries that print must not corrupt the answers
+    request = json.loads(sys.stdin.readline())
+    stored = load_arrays(Path(request["inputs"]))
+    inputs = {name: np.asarray(stored[name], order="C") for name in request["order"]}
+    try:
+        make = KINDS[request["kind"]]
+        more = {} if request["device"] == "cpu" else {"device": request["device"]}
+        if request["signature"] is not None:
+            more["signature"] = read_signature(request["signature"])
+        more |= {"options": request["options"]} if request["options"] else {}
+        run = make(request["path"], inputs, request["threads"], **more)
+        run()
+        _stay_on(request["cpus"])
+    except Exception as error:  # whatever a library raises is the reason
+        _answer(answers, {"error": f"{type(error).__name__}: {_first_line(error)}"})
+        return
+    _answer(answers, {"ready": True})
+    for line in sys.stdin:
+        try:
+            _answer(answers, _obey(run, *line.strip().partition(" ")[::2]))
+        except (RuntimeError, ValueError, OSError) as error:
+            _answer(answers, {"error": f"{type(error).__name__}: {_first_line(error)}"})
+
+
+def _stay_on(cpus: Sequence[int]) -> None:
+    """Keep all threads of this process on these processors, now that all are started."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), cpus)
+
+
+def _obey(run: Runner, word: str, operand: str) -> object:
+    match word:
+        case "profile" if isinstance(run, _Executable):
+            return run.profile(int(operand))
+        case "save":
+            return _save(run, operand)
+        case "answer" | "check":
+            folder = Path(operand)
+            names = json.loads((folder / "outputs.json").read_text())["names"]
+            work = answer_trials if word == "answer" else check_trials
+            return work(folder, lambda values: run.run_on(values, names))
+    return _timed(run, int(word))
+
+
+def _timed(run: Runner, calls: int) -> list[float]:
+    samples = []
+    for _ in range(calls):
+        start = time.perf_counter_ns()
+        run()
+        samples.append((time.perf_counter_ns() - start) * 1e-9)
+    return samples
+
+
+def _save(run: Runner, file: str) -> int:
+    outputs = run.outputs(())
+    np.savez(file, *outputs)
+    return len(outputs)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else ""
+
+
+def _answer(to: TextIO, value: object) -> None:
+    to.write(json.dumps(value) + "\n")
+    to.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""What the programs of the pods share: run, say in one line what went wrong, exit with a code."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from collage.cluster.pod.answers import end_on_sigterm, exit_code
+from collage.errors import CollageError
+from collage.logs import redact
+
+
+def run(act: Callable[[], str]) -> int:
+    """Return the exit code of `act`, whose words go to standard output.
+
+    SIGTERM ends it in order. Errors are told on standard error, without secrets.
+    """
+    end_on_sigterm()
+    where = f"{os.environ.get('COLLAGE_POD', 'pod')} on {os.environ.get('COLLAGE_NODE', 'a node')}"
+    try:
+        print(f"{where}: {act()}", flush=True)
+    except CollageError as error:
+        print(redact(f"{where}: {error}"), file=sys.stderr, flush=True)
+        return exit_code(error)
+    except Exception as error:
+        print(redact(traceback.format_exc()), file=sys.stderr, flush=True)
+        return exit_code(error)
+    return 0

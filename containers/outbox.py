@@ -1,0 +1,128 @@
+"""What the receiver must not forget: deliveries it has answered, and runs it has promised to start.
+
+Both are written in one transaction before a delivery is answered, to a small SQLite file that is synced
+to disk: a receiver killed at any moment starts every run that it has said yes to, and refuses every
+delivery that it has seen. Both tables are bounded. Where one is full the receiver is busy: forgetting
+an id would open the door to its replay, and MLflow tries again later.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from containers.webhook_signature import Delivery
+
+MAX_DELIVERIES = 20_000
+"""Within a window of at most ten minutes."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS deliveries (id TEXT PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_age ON deliveries (expires);
+CREATE TABLE IF NOT EXISTS starts (
+    key TEXT PRIMARY KEY, name TEXT NOT NULL, version TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A run to start: `key` is the same for every request for the same thing."""
+
+    key: str
+    name: str
+    version: str
+    attempts: int = 0
+
+
+class Replayed(Exception):
+    """This delivery was answered before."""
+
+
+class Busy(Exception):
+    """Too much at once; the sender tries again."""
+
+
+class Journal:
+    """The two tables in `file`; threads of one process may share it. Times are Unix times."""
+
+    def __init__(self, file: Path, max_starts: int) -> None:
+        """Open or make the file. Raises sqlite3.Error or OSError where that is impossible."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._max_starts = max_starts
+        self._lock = threading.Lock()
+        self._database = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    def take(self, delivery: Delivery, start: Start | None, now: float) -> None:
+        """Remember the delivery and, with it, the run that it asks for; on disk when this returns.
+
+        Raises:
+            Replayed: it was taken before.
+            Busy: there are too many; nothing was remembered.
+        """
+        with self._transaction() as do:
+            do.execute("DELETE FROM deliveries WHERE expires < ?", (now,))
+            if do.execute("SELECT 1 FROM deliveries WHERE id = ?", (delivery.id,)).fetchone():
+                raise Replayed
+            if _count(do, "deliveries") >= MAX_DELIVERIES:
+                raise Busy
+            do.execute("INSERT INTO deliveries VALUES (?, ?)", (delivery.id, delivery.expires))
+            if start is not None:
+                if _count(do, "starts") >= self._max_starts:
+                    raise Busy
+                do.execute(
+                    "INSERT OR IGNORE INTO starts VALUES (?, ?, ?, 0, ?)",
+                    (start.key, start.name, start.version, now),
+                )
+
+    def due(self, now: float) -> Start | None:
+        """Return the run that is due for longest."""
+        with self._lock:
+            row = self._database.execute(
+                "SELECT key, name, version, attempts FROM starts WHERE due <= ? ORDER BY due LIMIT 1",
+                (now,),
+            ).fetchone()
+        return Start(*row) if row else None
+
+    def postpone(self, start: Start, due: float) -> None:
+        """Count an attempt that failed; the next one is at `due`."""
+        with self._transaction() as do:
+            do.execute(
+                "UPDATE starts SET attempts = attempts + 1, due = ? WHERE key = ?", (due, start.key)
+            )
+
+    def done(self, start: Start) -> None:
+        """Forget the run: it was started, or given up."""
+        with self._transaction() as do:
+            do.execute("DELETE FROM starts WHERE key = ?", (start.key,))
+
+    def waiting(self) -> int:
+        """Return how many runs wait to be started. Raises sqlite3.Error where the file is gone bad."""
+        with self._lock:
+            return _count(self._database, "starts")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+                self._database.execute("COMMIT")
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+
+
+def _count(database: sqlite3.Connection, table: str) -> int:
+    (found,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()
+    return int(found)

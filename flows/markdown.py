@@ -1,0 +1,60 @@
+"""Rows and markdown of artifacts: the facts of the terminal and the report, for Prefect's pages."""
+
+from collage.pipeline.request import CompileResult, FunctionFacts, SearchFacts
+from collage.report.formatting import MISSING, duration, printable
+from flows.results import Outcome
+
+ALTERNATIVES = 10
+
+
+def plan_rows(found: SearchFacts) -> list[dict[str, str | int]]:
+    """Make one row a plan, the best first."""
+    return [
+        {
+            "plan": printable(plan.name),
+            "predicted": duration(plan.predicted_s),
+            "regions": plan.regions,
+            "backends": ", ".join(plan.backends),
+        }
+        for plan in found.plans[:ALTERNATIVES]
+    ]
+
+
+def summary_markdown(model: str, version: str, outcome: Outcome) -> str:
+    """Write the verdict, the latencies and what it cost to find out."""
+    title = f"## {_cell(model)} {_cell(version)} on {_cell(outcome.environment)}: {outcome.status}"
+    parts = [title, _cell(outcome.reason)]
+    if outcome.result:
+        parts += [_latencies(outcome.result), _work(outcome.result)]
+    if outcome.bundle:
+        parts.append(f"`collage fetch STORE {outcome.alias}` brings bundle `{outcome.bundle}`")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _latencies(result: CompileResult) -> str:
+    several = len(result.functions) > 1
+    return "\n\n".join(_table(one, several=several) for one in result.functions)
+
+
+def _table(function: FunctionFacts, *, several: bool) -> str:
+    """Write the latencies of one function; its name and verdict where there are several."""
+    ours_s = function.latency_s.get("collage")
+    rows = [f"| **collage** | **{duration(ours_s)}** | |"]
+    others = {name: seconds for name, seconds in function.latency_s.items() if name != "collage"}
+    for name, seconds in sorted(others.items(), key=lambda one: (one[1] is None, one[1] or 0.0)):
+        ratio = f"{seconds / ours_s:.2f}x" if seconds and ours_s else MISSING
+        rows.append(f"| {_cell(name)} | {duration(seconds)} | {ratio} |")
+    title = [f"### {_cell(function.function)}: {_cell(function.verdict)}", ""] if several else []
+    return "\n".join([*title, "| | median | slower by |", "|---|---:|---:|", *rows])
+
+
+def _work(result: CompileResult) -> str:
+    seconds = sum(result.seconds.values())
+    return (
+        f"{result.measured} candidates measured, {result.cached} from the store, "
+        f"{result.invalid} invalid; the finish took {duration(seconds)}"
+    )
+
+
+def _cell(text: str) -> str:
+    return printable(text).replace("|", "\\|").replace("`", "'")

@@ -1,0 +1,85 @@
+// Opened by its name at the first loop, so it is the one that oneDNN has opened or will open, and a
+// machine without it works all the same. The entry point is the one that GCC calls for `#pragma omp
+// parallel`.
+#include "core/openmp.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace collage {
+namespace {
+
+using Body = std::function<void(int)>;
+
+struct OpenMp {
+  void (*parallel)(void (*body)(void*), void* data, unsigned threads, unsigned flags) = nullptr;
+  int (*number)() = nullptr;
+  std::atomic<bool> used{false};
+  std::atomic<bool> lost{false};
+};
+
+OpenMp& Library() {
+  static OpenMp* library = [] {
+    auto* made = new OpenMp;
+    if (void* handle = dlopen("libgomp.so.1", RTLD_NOW | RTLD_LOCAL)) {
+      made->parallel = reinterpret_cast<decltype(made->parallel)>(dlsym(handle, "GOMP_parallel"));
+      made->number = reinterpret_cast<decltype(made->number)>(dlsym(handle, "omp_get_thread_num"));
+    }
+    return made;
+  }();
+  return *library;
+}
+
+// How many of `more` threads can be made now. They end at once, and what the system gave them is there for
+// those that are made next.
+int CountCreatable(int more) {
+  std::mutex gate;
+  std::vector<std::thread> threads;
+  std::unique_lock<std::mutex> closed(gate);
+  try {
+    while (static_cast<int>(threads.size()) < more) {
+      threads.emplace_back([&gate] { std::lock_guard<std::mutex> open(gate); });
+    }
+  } catch (const std::exception&) {
+  }
+  closed.unlock();
+  for (std::thread& one : threads) one.join();
+  return static_cast<int>(threads.size());
+}
+
+}  // namespace
+
+// OpenMP lets threads of a large team go when it needs a small one, so those that it has do not count.
+int UsableThreads(int threads) {
+  thread_local int tried = 1, most = 0;  // most: 0 while there was no refusal
+  if (threads > tried && most == 0) {
+    int made = CountCreatable(threads - 1);
+    if (made < threads - 1) most = made + 1;
+    tried = threads;
+  }
+  return most == 0 ? threads : std::min(threads, most);
+}
+
+bool RunOnOpenMp(int threads, const Body& body) {
+  OpenMp& library = Library();
+#if defined(__SANITIZE_THREAD__)
+  return false;  // it does not see how OpenMP's threads wait for each other
+#endif
+  if (!library.parallel || !library.number || library.lost) return false;
+  if (!library.used.exchange(true)) {
+    pthread_atfork(nullptr, nullptr, [] { Library().lost = true; });
+  }
+  auto run = [](void* data) { (*static_cast<const Body*>(data))(Library().number()); };
+  auto usable = static_cast<unsigned>(UsableThreads(threads));
+  library.parallel(run, const_cast<Body*>(&body), usable, 0);
+  return true;
+}
+
+}  // namespace collage

@@ -1,0 +1,67 @@
+// The CUDA runtime, opened at run time: what kernels on a GPU need of it.
+#ifndef COLLAGE_CUDA_RUNTIME_H_
+#define COLLAGE_CUDA_RUNTIME_H_
+
+#include <dlpack/dlpack.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "core/blob.h"
+#include "cuda/cudart_api.h"
+
+namespace collage {
+namespace cuda {
+
+// Throws a ffi RuntimeError that names `what` when `status` is no success.
+void Check(int status, const char* what);
+
+// The stream on which the caller wants kernels of that device to run.
+Stream CurrentStream(const DLDevice& device);
+
+// Throws a ffi ValueError unless the tensor is on a GPU.
+void CheckOnDevice(const DLTensor* tensor, const char* kernel);
+
+// Queued on `stream`; `kind` is kHostToDevice or kDeviceToHost.
+void Copy(void* to, const void* from, std::size_t size, int kind, Stream stream);
+
+// Waits for all that is queued.
+void Wait(Stream stream);
+
+struct FreeStream {
+  void operator()(void* stream) const;
+};
+using OwnStream = std::unique_ptr<void, FreeStream>;
+
+// A stream that CUDA orders with the null stream, as if they were one.
+OwnStream MakeStream();
+
+// What is queued on `then` from now on waits for what is queued on `first`.
+void Order(Stream first, Stream then);
+
+std::size_t SizeOf(const DLTensor* tensor);
+
+struct Free {
+  void operator()(void* memory) const;
+};
+using Memory = std::unique_ptr<void, Free>;
+
+// Device memory. Throws a ffi RuntimeError when there is none.
+Memory Allocate(std::size_t size);
+
+struct FreeHost {
+  void operator()(void* memory) const;
+};
+using HostMemory = std::unique_ptr<void, FreeHost>;
+
+// Memory of the host that the device copies from and to without a detour.
+HostMemory AllocateHost(std::size_t size);
+
+// Copies of constants on the device.
+std::vector<Memory> Upload(const std::vector<TensorView>& tensors);
+
+}  // namespace cuda
+}  // namespace collage
+
+#endif  // COLLAGE_CUDA_RUNTIME_H_

@@ -1,0 +1,281 @@
+// Regions that OpenVINO runs on the CPU. Blob: tensor 0 is an ONNX model (bytes); header entries:
+//   inference_precision  "f32" (default), "bf16" or "f16": what matrix products compute in
+//   config               [key, value, key, value, ...]: more properties of the compiled model
+//   alone                1: OpenVINO chooses where its threads run, as where nothing else computes
+//   shapes               [rank, extents..., rank, extents..., ...]: what the model's inputs become first
+//   inputs               [index, ...]: the model's input for each input of the kernel; default: in order
+//
+// OpenVINO reads the ONNX bytes itself. One core serves the process; each kernel has one stream, as
+// many threads as the process, and one inference request. Tensors are wrapped, never copied; a
+// wrapper is kept as long as the executable passes the same memory.
+#include <openvino/c/openvino.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/kernel.h"
+#include "core/library.h"
+
+namespace collage {
+namespace {
+
+// The C functions in use. The headers give their types; dlsym gives their addresses.
+#define COLLAGE_OPENVINO_FUNCTIONS(F)            \
+  F(ov_core_create)                              \
+  F(ov_core_read_model_from_memory_buffer)       \
+  F(ov_core_compile_model_props)                 \
+  F(ov_model_free)                               \
+  F(ov_model_reshape_by_port_indexes)            \
+  F(ov_shape_to_partial_shape)                   \
+  F(ov_partial_shape_free)                       \
+  F(ov_compiled_model_inputs_size)               \
+  F(ov_compiled_model_outputs_size)              \
+  F(ov_compiled_model_create_infer_request)      \
+  F(ov_compiled_model_free)                      \
+  F(ov_infer_request_set_input_tensor_by_index)  \
+  F(ov_infer_request_set_output_tensor_by_index) \
+  F(ov_infer_request_infer)                      \
+  F(ov_infer_request_free)                       \
+  F(ov_tensor_create_from_host_ptr)              \
+  F(ov_tensor_free)                              \
+  F(ov_get_error_info)                           \
+  F(ov_get_last_err_msg)
+
+class OpenVino {
+ public:
+  static const OpenVino& Get() {
+    static const OpenVino* runtime = nullptr;
+    static std::mutex mutex;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (runtime == nullptr) runtime = new OpenVino();
+    return *runtime;
+  }
+
+  void Check(ov_status_e status) const {
+    if (status == ov_status_e::OK) return;
+    const char* message = ov_get_last_err_msg();
+    TVM_FFI_THROW(RuntimeError) << "openvino: " << ov_get_error_info(status) << ": "
+                                << (message == nullptr ? "" : message);
+  }
+
+  const ov_core_t* core() const { return core_; }
+
+#define COLLAGE_DECLARE(name) decltype(&::name) name;
+  COLLAGE_OPENVINO_FUNCTIONS(COLLAGE_DECLARE)
+#undef COLLAGE_DECLARE
+
+ private:
+  OpenVino() {
+    void* library = OpenLibrary("openvino");
+#define COLLAGE_FIND(name) name = FindSymbolAs<decltype(&::name)>(library, "openvino", #name);
+    COLLAGE_OPENVINO_FUNCTIONS(COLLAGE_FIND)
+#undef COLLAGE_FIND
+    Check(ov_core_create(&core_));
+  }
+
+  ov_core_t* core_ = nullptr;
+};
+
+ov_element_type_e ElementType(DLDataType type) {
+  switch (type.lanes == 1 ? static_cast<int>(type.code) : -1) {
+    case kDLFloat:
+      if (type.bits == 32) return F32;
+      if (type.bits == 16) return F16;
+      if (type.bits == 64) return F64;
+      break;
+    case kDLInt:
+      if (type.bits == 8) return I8;
+      if (type.bits == 16) return I16;
+      if (type.bits == 32) return I32;
+      if (type.bits == 64) return I64;
+      break;
+    case kDLUInt:
+      if (type.bits == 1) return BOOLEAN;
+      if (type.bits == 8) return U8;
+      if (type.bits == 16) return U16;
+      if (type.bits == 32) return U32;
+      if (type.bits == 64) return U64;
+      break;
+    case kDLBool:
+      return BOOLEAN;
+    case kDLBfloat:
+      return BF16;
+    default:
+      break;
+  }
+  TVM_FFI_THROW(TypeError) << "openvino has no element type for DLPack code "
+                           << static_cast<int>(type.code) << " with " << static_cast<int>(type.bits)
+                           << " bits";
+  TVM_FFI_UNREACHABLE();
+}
+
+// What a parameter of the request is bound to; bound anew only when memory, dtype or shape changes.
+class Binding {
+ public:
+  bool Matches(const DLTensor* tensor) const {
+    return tensor_ != nullptr && DataOf(tensor) == data_ && IsSame(tensor->dtype, dtype_) &&
+           static_cast<std::size_t>(tensor->ndim) == shape_.size() &&
+           std::memcmp(shape_.data(), tensor->shape, shape_.size() * sizeof(std::int64_t)) == 0;
+  }
+
+  const ov_tensor_t* Wrap(const OpenVino& runtime, const DLTensor* tensor) {
+    tensor_ = nullptr;
+    data_ = DataOf(tensor);
+    dtype_ = tensor->dtype;
+    shape_.assign(tensor->shape, tensor->shape + tensor->ndim);
+    ov_shape_t shape{static_cast<std::int64_t>(shape_.size()), shape_.data()};
+    ov_tensor_t* wrapped = nullptr;
+    runtime.Check(
+        runtime.ov_tensor_create_from_host_ptr(ElementType(tensor->dtype), shape, data_, &wrapped));
+    tensor_ = {wrapped, runtime.ov_tensor_free};
+    return wrapped;
+  }
+
+  void Forget() { tensor_ = nullptr; }
+
+ private:
+  std::unique_ptr<ov_tensor_t, decltype(&ov_tensor_free)> tensor_{nullptr, nullptr};
+  void* data_ = nullptr;
+  DLDataType dtype_{};
+  std::vector<std::int64_t> shape_;
+};
+
+// Shapes in OpenVINO's form, which own memory.
+class PartialShapes {
+ public:
+  explicit PartialShapes(const OpenVino& runtime) : runtime_(runtime) {}
+  PartialShapes(const PartialShapes&) = delete;
+  PartialShapes& operator=(const PartialShapes&) = delete;
+  ~PartialShapes() {
+    for (ov_partial_shape_t& shape : shapes_) runtime_.ov_partial_shape_free(&shape);
+  }
+
+  void Add(std::vector<std::int64_t>* extents) {
+    ov_shape_t shape{static_cast<std::int64_t>(extents->size()), extents->data()};
+    ov_partial_shape_t made{};
+    runtime_.Check(runtime_.ov_shape_to_partial_shape(shape, &made));
+    shapes_.push_back(made);
+  }
+
+  const ov_partial_shape_t* data() const { return shapes_.data(); }
+
+ private:
+  const OpenVino& runtime_;
+  std::vector<ov_partial_shape_t> shapes_;
+};
+
+class OpenVinoKernel : public Kernel {
+ public:
+  explicit OpenVinoKernel(const KernelSpec& spec)
+      : runtime_(OpenVino::Get()),
+        model_(nullptr, runtime_.ov_compiled_model_free),
+        request_(nullptr, runtime_.ov_infer_request_free) {
+    if (spec.blob->tensors().empty()) TVM_FFI_THROW(ValueError) << "the blob holds no ONNX model";
+    Compile(spec);
+    ov_infer_request_t* request = nullptr;
+    runtime_.Check(runtime_.ov_compiled_model_create_infer_request(model_.get(), &request));
+    request_.reset(request);
+    std::size_t outputs = 0;
+    runtime_.Check(runtime_.ov_compiled_model_inputs_size(model_.get(), &inputs_));
+    runtime_.Check(runtime_.ov_compiled_model_outputs_size(model_.get(), &outputs));
+    bindings_.resize(inputs_ + outputs);
+    places_ = spec.blob->GetSizes("inputs");
+    if (places_.empty()) {
+      for (std::size_t i = 0; i < inputs_; ++i) places_.push_back(static_cast<int>(i));
+    }
+    if (places_.size() != inputs_) {
+      TVM_FFI_THROW(ValueError) << "openvino kernel: the model has " << inputs_ << " inputs, not "
+                                << places_.size();
+    }
+    for (int place : places_) {
+      if (static_cast<std::size_t>(place) >= inputs_) {
+        TVM_FFI_THROW(ValueError) << "openvino kernel: the model has no input " << place;
+      }
+    }
+  }
+
+  void Run(DLTensor* const* args, int count) final {
+    if (static_cast<std::size_t>(count) != bindings_.size()) {
+      TVM_FFI_THROW(ValueError) << "openvino kernel: expected " << bindings_.size()
+                                << " tensors, got " << count;
+    }
+    for (std::size_t i = 0; i < bindings_.size(); ++i) {
+      if (!bindings_[i].Matches(args[i])) Bind(i, args[i]);
+    }
+    runtime_.Check(runtime_.ov_infer_request_infer(request_.get()));
+  }
+
+ private:
+  void Compile(const KernelSpec& spec) {
+    const TensorView& bytes = spec.blob->tensors()[0];
+    ov_model_t* model = nullptr;
+    runtime_.Check(runtime_.ov_core_read_model_from_memory_buffer(
+        runtime_.core(), static_cast<const char*>(bytes.data), bytes.nbytes, nullptr, &model));
+    std::unique_ptr<ov_model_t, decltype(&ov_model_free)> guard(model, runtime_.ov_model_free);
+    Reshape(*spec.blob, model);
+    std::string threads = std::to_string(spec.threads);
+    std::string precision = spec.blob->GetString("inference_precision", "f32");
+    std::vector<std::pair<std::string, std::string>> config = spec.blob->GetPairs("config");
+    RefusePaths(config, "config");
+    std::vector<ov_property_t> properties = {{"INFERENCE_NUM_THREADS", threads.c_str()},
+                                             {"NUM_STREAMS", "1"},
+                                             {"PERFORMANCE_HINT", "LATENCY"},
+                                             {"INFERENCE_PRECISION_HINT", precision.c_str()}};
+    if (spec.blob->GetInt("alone", 0) == 0) properties.push_back({"ENABLE_CPU_PINNING", "NO"});
+    for (const auto& [key, value] : config) properties.push_back({key.c_str(), value.c_str()});
+    ov_compiled_model_t* compiled = nullptr;
+    runtime_.Check(runtime_.ov_core_compile_model_props(
+        runtime_.core(), model, "CPU", properties.size(), properties.data(), &compiled));
+    model_.reset(compiled);
+  }
+
+  // Gives the inputs of the model the shapes that the blob names for them.
+  void Reshape(const Blob& blob, ov_model_t* model) const {
+    std::vector<int> flat = blob.GetSizes("shapes");
+    if (flat.empty()) return;
+    std::vector<std::size_t> ports;
+    PartialShapes shapes(runtime_);
+    for (std::size_t at = 0; at < flat.size();) {
+      std::size_t rank = static_cast<std::size_t>(flat[at++]);
+      if (rank > flat.size() - at) TVM_FFI_THROW(ValueError) << "the blob's shapes are truncated";
+      std::vector<std::int64_t> extents(flat.begin() + at, flat.begin() + at + rank);
+      at += rank;
+      ports.push_back(ports.size());
+      shapes.Add(&extents);
+    }
+    runtime_.Check(runtime_.ov_model_reshape_by_port_indexes(model, ports.data(), shapes.data(),
+                                                             ports.size()));
+  }
+
+  // A refused tensor leaves the binding empty, so that the next call does not take it for bound.
+  void Bind(std::size_t position, const DLTensor* tensor) {
+    bool input = position < inputs_;
+    auto set = input ? runtime_.ov_infer_request_set_input_tensor_by_index
+                     : runtime_.ov_infer_request_set_output_tensor_by_index;
+    const ov_tensor_t* wrapped = bindings_[position].Wrap(runtime_, tensor);
+    std::size_t place =
+        input ? static_cast<std::size_t>(places_[position]) : position - inputs_;
+    ov_status_e status = set(request_.get(), place, wrapped);
+    if (status != ov_status_e::OK) bindings_[position].Forget();
+    runtime_.Check(status);
+  }
+
+  const OpenVino& runtime_;
+  std::unique_ptr<ov_compiled_model_t, decltype(&ov_compiled_model_free)> model_;
+  std::unique_ptr<ov_infer_request_t, decltype(&ov_infer_request_free)> request_;
+  std::size_t inputs_ = 0;
+  std::vector<int> places_;        // of the kernel's inputs among the model's
+  std::vector<Binding> bindings_;  // inputs, then outputs
+};
+
+const RegisterKernel kRegistered("openvino", [](const KernelSpec& spec) {
+  return std::unique_ptr<Kernel>(new OpenVinoKernel(spec));
+});
+
+}  // namespace
+}  // namespace collage

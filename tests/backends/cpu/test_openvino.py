@@ -1,0 +1,70 @@
+import pytest
+
+from collage.backends.cpu.openvino import OpenVinoBackend, reason_in
+from collage.errors import BackendError
+from collage.runtime import plugin
+from tests.backends import regions
+
+
+@pytest.mark.parametrize("nodes", [0b1, 0b11, 0b110, 0b1100, 0b11111])
+def test_regions_compute_the_same(nodes, tmp_path):
+    regions.check_region(OpenVinoBackend(), regions.convolutions(tmp_path), nodes)
+
+
+def test_it_takes_what_it_reads(tmp_path):
+    function = regions.convolutions(tmp_path)
+    reasons = [OpenVinoBackend().unsupported(function, node) for node in range(len(function.graph))]
+    assert reasons == [None] * len(function.graph)
+
+
+def test_it_says_why_not(tmp_path):
+    function = regions.determinant(tmp_path)
+    backend = OpenVinoBackend()
+    assert [backend.unsupported(function, node) for node in range(2)] == [
+        None,
+        "OpenVINO has no Det",
+    ]
+
+
+def test_an_unknown_variant_is_refused(tmp_path):
+    function = regions.determinant(tmp_path)
+    with pytest.raises(BackendError, match="no variant 'fast'"):
+        OpenVinoBackend().compile(function, 1, threads=1, variant="fast")
+
+
+POOLING = """Exception from src/inference/src/cpp/core.cpp:84:
+Check 'false' failed at src/frontends/common_translators/src/unconverted_ops_report.cpp:151:
+FrontEnd API failed with OpConversionFailure:
+Model wasn't fully converted. Failed operations detailed log:
+-- AveragePool-18 with a message:
+While validating ONNX node '<Node(AveragePool): avg_pool2d>': Check 'cmp::le' failed at x.hpp:149:
+Kernel after dilation has size (dim: 1280) larger than the data shape
+
+Summary:
+-- Conversion is failed for: AveragePool-18
+"""
+NO_RULE = "FrontEnd API failed:\nSummary:\n-- No conversion rule found for operations: Det-21\n"
+REASONS = [
+    (POOLING, "Kernel after dilation has size (dim: 1280) larger than the data shape"),
+    (NO_RULE, "No conversion rule found for operations: Det-21"),
+    ("", "no reason given"),
+]
+
+
+@pytest.mark.parametrize(("message", "reason"), REASONS)
+def test_the_reason_is_found_in_the_message(message, reason):
+    assert reason_in(message) == reason
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch):
+    monkeypatch.delenv("COLLAGE_LIB_OPENVINO", raising=False)
+    absent = plugin.Library("not-installed", "libopenvino_c.so.*", "openvino>=2026.4,<2026.5")
+    monkeypatch.setitem(plugin.LIBRARIES, "openvino", absent)
+    found = OpenVinoBackend().availability()
+    assert not found.available
+    assert "pip install 'openvino>=2026.4,<2026.5'" in found.reason
+
+
+def test_a_path_that_does_not_exist_is_reported(monkeypatch):
+    monkeypatch.setenv("COLLAGE_LIB_OPENVINO", "/nowhere/libopenvino_c.so")
+    assert "COLLAGE_LIB_OPENVINO names /nowhere" in OpenVinoBackend().availability().reason

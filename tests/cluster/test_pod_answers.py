@@ -1,0 +1,207 @@
+"""A measuring pod's program without a cluster: what it measures, refuses, and leaves when it is ended."""
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from collage.cluster.exit_codes import BAD_INPUT, BAD_NODE, RETRY, TERMINATED
+from collage.cluster.kernel_records import KernelIndex
+from collage.cluster.pod.answers import NodeError, ShardError, exit_code
+from collage.cluster.pod.build_shard import build_shard
+from collage.cluster.pod.measure_shard import measure_shard
+from collage.cluster.shard_reports import Records
+from collage.cluster.shards import Batch, ShardWork
+from collage.cost import CostKey
+from collage.cost.shared import costs_prefix
+from collage.errors import DamagedError, MeasureError, ModelError, OptionError, StoreError
+from collage.measure.cost_key import WorkKeys
+from collage.pipeline.compile_context import open_session
+from collage.pipeline.compile_service import node_facts
+from collage.pipeline.request import RequestOptions, submit
+from collage.pipeline.search_stage import enumerated_function, imported, model_sweep
+from collage.store import open_store
+from collage.store.blobs import put_blob
+from collage.store.gc import collect_garbage
+from tests.cost.batch_lines import KEYS, cost_lines
+from tests.pipeline.test_compile import small_model
+from tests.servers.played_pod import ROOT
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return open_store(str(tmp_path_factory.mktemp("shared")))
+
+
+@pytest.fixture(scope="module")
+def batch(store, tmp_path_factory):
+    """All candidates of a small model on two backends, in one shard."""
+    folder = tmp_path_factory.mktemp("model")
+    model = small_model(folder / "small.onnx")
+    options = RequestOptions(backends=("onnxruntime", "onednn"))
+    request = submit(store, model, options=options)
+    facts = node_facts(request)
+    with open_session(request.compile_options(store.url, folder / "cache")) as session:
+        function = imported(model, session).functions[0]
+        sweep = model_sweep(function, "cpu", facts.cache_bytes)
+        key = WorkKeys([function], session.backends, facts.environment, sweep)
+        works = enumerated_function(function, session).work.values()
+        shard = tuple(
+            ShardWork(nodes=hex(one.nodes), backend=one.backend, variant=one.variant, key=key(one))
+            for one in works
+        )
+    return Batch(
+        request=request.digest,
+        function="main",
+        environment=facts.environment,
+        backends=facts.backends,
+        shards=(shard[:6], shard),
+    )
+
+
+def written(store, batch):
+    return put_blob(store, batch.model_dump_json().encode())
+
+
+def costs(store, batch):
+    entries = store.entries(costs_prefix(batch.environment))
+    return [line.key for entry in entries for line in cost_lines(store.read(entry.key).data)]
+
+
+def test_a_shard_is_measured_once_whoever_asks_again(store, batch, tmp_path):
+    digest = written(store, batch)
+    assert measure_shard(store.url, digest, 0, tmp_path / "a").startswith("6 measured, 0 known")
+    assert {one.key for one in batch.shards[0]} <= set(costs(store, batch))
+    assert measure_shard(store.url, digest, 0, tmp_path / "b").startswith("0 measured, 6 known")
+
+
+def test_a_shard_that_is_built_elsewhere_is_measured_without_a_build(store, batch, tmp_path):
+    shard = batch.shards[1][-12:]
+    apart = batch.model_copy(update={"purpose": "build", "shards": (shard,)})
+    kernels = KernelIndex(store, batch.environment, KEYS)
+    keys = [CostKey(one.key) for one in shard]
+    assert kernels.find(keys) == {}
+    digest = written(store, apart)
+    said = build_shard(store.url, digest, 0, tmp_path / "a")
+    assert said == "12 built, 0 known, 0 invalid"
+    found = kernels.find(keys)
+    assert found.keys() == set(keys)
+    assert build_shard(store.url, digest, 0, tmp_path / "b") == "0 built, 12 known, 0 invalid"
+
+    digest = written(store, batch.model_copy(update={"shards": (shard,), "fetches": True}))
+    said = measure_shard(store.url, digest, 0, tmp_path / "c")
+    assert said.startswith("12 measured, 0 known, 0 invalid")
+    assert said.endswith(" 0 built, 0 never came, 0 s waited for kernels")
+    (record,) = records_of(store, batch, digest)
+    assert record.built == 0
+    assert record.costs.keys() == set(keys)
+    assert record.before_s["cpu"] > 0 < record.after_s["cpu"]
+    with pytest.raises(ShardError, match="the batch is one to measure, not to build"):
+        build_shard(store.url, digest, 0, tmp_path / "d")
+
+
+def test_kernels_that_will_soon_be_swept_are_built_again(store, batch, monkeypatch):
+    shard = batch.shards[1][-12:]
+    kernels = KernelIndex(store, batch.environment, KEYS)
+    keys = [CostKey(one.key) for one in shard]
+    assert len(kernels.find(keys)) == 12
+    monkeypatch.setattr("collage.cluster.kernel_records.YOUNG_S", 0.0)
+    assert kernels.find(keys) == {}
+    monkeypatch.undo()
+    sweep = collect_garbage(store, 0.0)
+    swept = {entry.key for entry in sweep.deleted}
+    assert any(key.startswith("kernels/") for key in swept)
+
+
+def test_a_build_for_other_processors_is_refused(store, batch, tmp_path):
+    there = dataclasses.replace(batch.environment, cpu_features="others")
+    changes = {"purpose": "build", "environment": there}
+    with pytest.raises(NodeError, match="choose nodes of the same processor to build on"):
+        build_shard(store.url, written(store, batch.model_copy(update=changes)), 0, tmp_path)
+
+
+def records_of(store, batch, digest):
+    records = Records(store, batch.environment)
+    records.refresh()
+    return records.of({digest})
+
+
+def other_key(batch):
+    one = batch.shards[0][0].model_copy(update={"key": "0" * 64})
+    return batch.model_copy(update={"shards": ((one,),)})
+
+
+def other_region(batch):
+    one = batch.shards[0][0].model_copy(update={"nodes": hex(1 << 500)})
+    return batch.model_copy(update={"shards": ((one,),)})
+
+
+def other_node(batch):
+    environment = dataclasses.replace(batch.environment, cores=99, cpu="another")
+    return batch.model_copy(update={"environment": environment})
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        (other_node, NodeError, r"cores is \d+, not 99; cpu is .* not 'another'; narrow the node"),
+        (lambda b: b.model_copy(update={"backends": {"onednn": "onednn 0"}}), NodeError,
+         r"backend onednn is .* here, onednn 0 was expected: use .* of one version"),
+        (lambda b: b.model_copy(update={"backends": {"absent": "1"}}), NodeError,
+         "backend absent is not available here"),
+        (other_key, NodeError, "000000000000 was expected"),
+        (other_region, ShardError, "no region 0x1000"),
+        (lambda b: b.model_copy(update={"function": "other"}), ShardError, "no function 'other'"),
+        (lambda b: b.model_copy(update={"shards": ()}), ShardError, "0 shards"),
+    ],
+)  # fmt: skip
+def test_what_can_never_be_right_is_refused_with_what_differs(
+    store, batch, tmp_path, change, kind, message
+):
+    with pytest.raises(kind, match=message):
+        measure_shard(store.url, written(store, change(batch)), 0, tmp_path)
+
+
+def test_another_version_of_the_batch_is_refused(store, batch, tmp_path):
+    digest = put_blob(store, batch.model_dump_json().replace("{", '{"later":1,', 1).encode())
+    with pytest.raises(NodeError, match="another version of Collage"):
+        measure_shard(store.url, digest, 0, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NodeError("x"), BAD_NODE),
+        (OptionError("x"), BAD_NODE),
+        (ShardError("x"), BAD_INPUT),
+        (ModelError("x"), BAD_INPUT),
+        (DamagedError("x"), BAD_INPUT),
+        (StoreError("x"), RETRY),
+        (MeasureError("x"), RETRY),
+        (RuntimeError("x"), RETRY),
+    ],
+)
+def test_exit_codes(error, code):
+    assert exit_code(error) == code
+
+
+def test_a_pod_that_is_told_to_end_has_sent_its_costs(store, batch):
+    digest, before = written(store, batch), len(costs(store, batch))
+    program = subprocess.Popen(
+        [sys.executable, "-m", "containers.measure", "shard", "--store", store.url,
+         "--batch", digest, "--index", "1"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    end = time.monotonic() + 60
+    while len(costs(store, batch)) < before + 3 and time.monotonic() < end:
+        assert program.poll() is None, program.stdout.read()
+        time.sleep(0.05)
+    program.send_signal(signal.SIGTERM)
+    output, _ = program.communicate(timeout=30)
+    assert program.returncode == TERMINATED, output
+    sent = costs(store, batch)
+    assert before + 3 <= len(sent)
+    assert len(sent) == len(set(sent))

@@ -1,0 +1,58 @@
+"""Which candidates need a run: a table of what the registry and Prefect may say."""
+
+import pytest
+
+pytest.importorskip("prefect")
+
+from collage.registry import VersionStatus
+from flows.reconcile_policy import RunFact, reason_to_start, start_key
+
+DONE = RunFact("9", "COMPLETED", "Completed")
+BROKEN = RunFact("8", "CRASHED", "Crashed")
+FAILED = RunFact("7", "FAILED", "Failed")
+REJECTED = RunFact("6", "FAILED", "Rejected")
+CANCELLED = RunFact("5", "CANCELLED", "Cancelled")
+LIVE = RunFact("4", "RUNNING", "Running")
+QUEUED = RunFact("3", "SCHEDULED", "Late")
+
+OPTIMIZED = VersionStatus(status="optimized", environment="a=1,b=2")
+RUNNING = VersionStatus(status="running")
+BAD = VersionStatus(status="failed", reason="no such operator")
+NEW = VersionStatus()
+SAME, ASLEEP = {"a": "1", "b": "2"}, {"a": "", "b": ""}
+
+
+@pytest.mark.parametrize(
+    ("status", "runs", "nodes", "reason"),
+    [
+        (NEW, [], ASLEEP, "no run has taken it up"),
+        (NEW, [LIVE], ASLEEP, ""),
+        (NEW, [QUEUED, BROKEN], ASLEEP, ""),
+        (RUNNING, [LIVE, DONE], ASLEEP, ""),
+        (RUNNING, [BROKEN], ASLEEP, "interrupted (1 of 3"),
+        (RUNNING, [FAILED, BROKEN, DONE], ASLEEP, "interrupted (2 of 3"),
+        (RUNNING, [FAILED, BROKEN, BROKEN, DONE], ASLEEP, ""),
+        (RUNNING, [DONE], ASLEEP, "its status was lost"),
+        (BAD, [FAILED], ASLEEP, "interrupted"),
+        (BAD, [REJECTED], SAME, ""),
+        (BAD, [], SAME, ""),
+        (NEW, [CANCELLED], ASLEEP, ""),
+        (OPTIMIZED, [DONE], ASLEEP, ""),
+        (OPTIMIZED, [], SAME, ""),
+        (OPTIMIZED, [DONE], {"a": "1", "b": "3"}, "the environment changed: b"),
+        (OPTIMIZED, [DONE], {"a": "1", "b": "2", "c": ""}, "not measured yet on c"),
+        (OPTIMIZED, [LIVE], {"a": "1", "b": "3"}, ""),
+        (OPTIMIZED, [DONE], {"a": "1"}, ""),
+        (VersionStatus(status="not-faster", environment="a=1"), [DONE], {"a": "2"}, "changed: a"),
+    ],
+)
+def test_reason_to_start(status, runs, nodes, reason):
+    found = reason_to_start(status, runs, nodes, attempts=3)
+    assert reason in found
+    assert bool(found) == bool(reason)
+
+
+def test_the_same_conclusion_has_the_same_key():
+    assert start_key("m", "1", [BROKEN]) == start_key("m", "1", [BROKEN, DONE])
+    keys = {start_key("m", "1", runs) for runs in ([], [BROKEN], [DONE])}
+    assert len(keys) == 3

@@ -1,0 +1,184 @@
+"""The original file as a plan: the very numbers of the framework, whatever the file looks like."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from collage.backends.registry import available_backends
+from collage.frontend import import_model
+from collage.frontend.original_file import original_bytes
+from collage.options import Options
+from collage.pipeline.original_plan import OriginalFile
+from collage.runtime.session import ExecutableSession
+from collage.verify.benchmark_worker import KINDS
+from collage.verify.plan_executable import function_signature
+
+BOTH = ("onnxruntime", "openvino")
+
+
+def saved(path, nodes, inputs, outputs, weights=None, ir_version=10, **how):
+    """Save a model; inputs and outputs are (name, type, shape)."""
+    values = [[helper.make_tensor_value_info(*one) for one in some] for some in (inputs, outputs)]
+    made = [numpy_helper.from_array(value, name) for name, value in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "g", *values, made)
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=ir_version)
+    onnx.save(model, path, **how)
+    return path
+
+
+def floats(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def two_inputs(path, **how):
+    """A product and a sum, with dimensions that are bound later; the second input is used first."""
+    nodes = [
+        helper.make_node("MatMul", ["b", "w"], ["p"]),
+        helper.make_node("Add", ["p", "a"], ["y"]),
+        helper.make_node("Softmax", ["y"], ["z"], axis=-1),
+    ]
+    inputs = [("a", TensorProto.FLOAT, [1, 24]), ("b", TensorProto.FLOAT, ["n", 16])]
+    outputs = [("y", TensorProto.FLOAT, ["n", 24]), ("z", TensorProto.FLOAT, ["n", 24])]
+    return saved(path, nodes, inputs, outputs, {"w": floats(16, 24)}, **how)
+
+
+def in_half(path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    inputs, outputs = [("x", TensorProto.FLOAT16, [4, 16])], [("y", TensorProto.FLOAT16, [4, 8])]
+    return saved(path, nodes, inputs, outputs, {"w": floats(16, 8).astype(np.float16)})
+
+
+def with_unknown_shape(path):
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("NonZero", ["r"], ["n"])]
+    inputs, outputs = [("x", TensorProto.FLOAT, [4, 6])], [("n", TensorProto.INT64, [2, "k"])]
+    return saved(path, nodes, inputs, outputs)
+
+
+def weights_among_inputs(path):
+    """As old exporters wrote it: the weight is an input with a default."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    inputs = [("w", TensorProto.FLOAT, [16, 8]), ("x", TensorProto.FLOAT, [4, 16])]
+    outputs = [("y", TensorProto.FLOAT, [4, 8])]
+    return saved(path, nodes, inputs, outputs, {"w": floats(16, 8)})
+
+
+def in_other_files(path):
+    return two_inputs(path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+
+
+def of_a_newer_format(path):
+    return two_inputs(path, ir_version=onnx.IR_VERSION)
+
+
+def original(path, folder, names=BOTH, shapes=(), threads=1, **options):
+    model = import_model(path, shapes=shapes, work_dir=folder / "work")
+    session = SimpleNamespace(
+        options=Options(**options),
+        backends=available_backends(names),
+        compatible_backends=available_backends(names),
+        threads=threads,
+        work_dir=folder / "work",
+    )
+    return OriginalFile(model, model.functions[0], session)
+
+
+def draw(function):
+    types = [(name, function.type_of(name)) for name in function.graph.inputs]
+    return {
+        name: floats(*one.shape, seed=seed).astype(one.dtype)
+        for seed, (name, one) in enumerate(types)
+    }
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("baseline", BOTH)
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [
+        (two_inputs, ({"a": (1, 24), "b": (5, 16)},)),
+        (in_other_files, ({"a": (1, 24), "b": (5, 16)},)),
+        (of_a_newer_format, ({"a": (1, 24), "b": (5, 16)},)),
+        (in_half, ()),
+        (weights_among_inputs, ()),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_its_numbers_are_the_frameworks(tmp_path, make, shapes, baseline, threads):
+    path = make(tmp_path / "m.onnx")
+    found = original(path, tmp_path, shapes=shapes, threads=threads)
+    plan = found.plans.assemble(baseline)
+    assert plan.original == baseline
+    feeds = draw(found.function)
+    names = found.function.graph.outputs
+    expected = KINDS[baseline](str(path), dict(feeds), threads).outputs(names)
+    for kernel in (
+        "",
+        plan.kernel,
+    ):  # through the virtual machine, as C++ programs do, and directly
+        signature = function_signature(found.function, kernel)
+        outputs = ExecutableSession(plan.path, (signature,), threads).run(feeds)
+        for value, right in zip(outputs.values(), expected, strict=True):
+            assert value.dtype == right.dtype
+            np.testing.assert_array_equal(value, right)
+
+
+def test_outputs_without_a_shape_are_made_by_the_framework(tmp_path):
+    found = original(with_unknown_shape(tmp_path / "m.onnx"), tmp_path)
+    assert found.plans.baselines == {"onnxruntime"}, (
+        "OpenVINO's kernel writes into what it is given"
+    )
+    plan = found.plans.assemble("onnxruntime")
+    signature = function_signature(found.function, plan.kernel)
+    session = ExecutableSession(plan.path, (signature,), 1)
+    for seed in range(2):
+        feeds = {"x": floats(4, 6, seed=seed)}
+        expected = np.array(np.nonzero(np.maximum(feeds["x"], 0)))
+        np.testing.assert_array_equal(session.run(feeds)["n"], expected)
+
+
+def test_callers_own_the_outputs_and_may_give_any_array(tmp_path):
+    found = original(in_half(tmp_path / "m.onnx"), tmp_path)
+    plan = found.plans.assemble("onnxruntime")
+    session = ExecutableSession(plan.path, (function_signature(found.function, plan.kernel),), 1)
+    x = draw(found.function)["x"]
+    first = session.run({"x": x})["y"]
+    kept = first.copy()
+    session.run({"x": x + 1})
+    np.testing.assert_array_equal(first, kept)
+    first[...] = 0
+    readonly = x.copy()
+    readonly.flags.writeable = False
+    odd = np.zeros(x.nbytes + 2, np.uint8)[2:].view(np.float16).reshape(x.shape)
+    odd[...] = x
+    for given in (readonly, np.asfortranarray(x), odd, np.array(x)):
+        np.testing.assert_array_equal(session.run({"x": given})["y"], kept)
+    (tensor,) = session.run_tensors({"x": x}).values()
+    np.testing.assert_array_equal(np.from_dlpack(tensor), kept)
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "baselines"),
+    [
+        (BOTH, {}, {"onnxruntime", "openvino", "openvino-bf16"}),
+        (("openvino", "tvm"), {}, {"openvino", "openvino-bf16"}),
+        (("tvm",), {}, set()),
+        (BOTH, {"fallback": False}, set()),
+        (BOTH, {"device": "cuda"}, set()),
+    ],
+)
+def test_its_framework_must_be_among_the_backends(tmp_path, names, options, baselines):
+    found = original(in_half(tmp_path / "m.onnx"), tmp_path, names, **options)
+    assert found.plans.baselines == baselines
+
+
+def test_the_file_is_kept_as_it_is(tmp_path):
+    path = two_inputs(tmp_path / "m.onnx")
+    assert original_bytes(path) == path.read_bytes()
+    other = onnx.load_from_string(original_bytes(in_other_files(tmp_path / "o.onnx")))
+    (weight,) = other.graph.initializer
+    assert not weight.external_data
+    np.testing.assert_array_equal(numpy_helper.to_array(weight), floats(16, 24))

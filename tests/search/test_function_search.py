@@ -1,0 +1,239 @@
+"""One function's search: what is measured first, and which plans are worth assembling."""
+
+import random
+
+import pytest
+from onnx.helper import make_node
+
+from collage.backends.registry import known_backends
+from collage.cost.cost import Cost
+from collage.errors import SearchError
+from collage.measure.measurement_request import Work
+from collage.rules.rule import HOST
+from collage.search import Problem, function_search
+from collage.search.function_search import (
+    Enumerated,
+    enumerate_function,
+    has_family,
+    search_function,
+    seed_chunks,
+    tiling,
+)
+from collage.search.plan_selection import worth_assembling
+from tests.frontend.build import imported, model
+from tests.search.oracle import chain, option
+
+
+def intervals(length, backend, longest, **more):
+    return [
+        option(*range(start, end), backend=backend, key=(backend, start, end), **more)
+        for start in range(length)
+        for end in range(start + 1, min(start + longest, length) + 1)
+    ]
+
+
+def problem_of(length=6):
+    options = [*intervals(length, "ort", length), *intervals(length, "tvm", 2)]
+    return Problem(chain(length), options)
+
+
+def known_costs(problem):
+    return {o.key: Cost(1.0 + 0.5 * o.size + 0.1 * (o.backend == "tvm")) for o in problem.options}
+
+
+def enumerated(problem):
+    work = {o.key: Work("main", o.nodes, o.backend) for o in problem.options if o.key != HOST}
+    return Enumerated(None, (), problem, work)
+
+
+class Meter:
+    """A measurer whose every work takes a second of its clock."""
+
+    def __init__(self, problem, costs=None):
+        costs = costs or known_costs(problem)
+        self.costs = {(o.nodes, o.backend): costs[o.key] for o in problem.options}
+        self.asked = []
+
+    def measure(self, batch, on_cost=None):
+        self.asked += batch
+        return [self.costs[work.nodes, work.backend] for work in batch]
+
+    def clock(self):
+        return float(len(self.asked))
+
+
+@pytest.mark.parametrize(
+    ("limit", "sizes"), [(1, [1] * 6), (2, [2] * 3), (4, [4, 2]), (6, [6]), (64, [6])]
+)
+def test_a_tiling_is_greedy_and_covers(limit, sizes):
+    tiles = tiling(intervals(6, "ort", 6), limit)
+    assert [tile.size for tile in tiles] == sizes
+    assert sum(tile.nodes for tile in tiles) == 0b111111
+
+
+def test_equally_large_options_of_a_place_are_all_tiles():
+    twins = [option(0, 1, key="all"), option(0, 1, key="extended"), option(0, key="small")]
+    assert {tile.key for tile in tiling(twins, 4)} == {"all", "extended"}
+
+
+def test_a_tiling_takes_the_largest_known_option_of_a_place():
+    options = intervals(6, "ort", 6)
+    tiles = tiling(options, 4, {("ort", 0, 2), ("ort", 0, 1), ("ort", 0, 6)})
+    assert [tile.key for tile in tiles] == [("ort", 0, 2), ("ort", 2, 6)]
+
+
+def test_known_tiles_stand_for_others_but_not_for_the_largest():
+    problem = problem_of()
+    own = next(seed_chunks(problem))
+    half = {("ort", 0, 3), ("ort", 3, 6)}
+    first, *rest = seed_chunks(problem, known=half)
+    assert first == own
+    later = {key for chunk in rest for key in chunk}
+    assert half <= later
+    assert ("ort", 0, 4) not in later
+
+
+def test_the_first_chunk_covers_the_function_with_every_backend():
+    problem = problem_of()
+    chunks = list(seed_chunks(problem))
+    by_key = {o.key: o for o in problem.options}
+    for backend in ("ort", "tvm"):
+        nodes = [by_key[key].nodes for key in chunks[0] if key[0] == backend]
+        assert sum(nodes) == 0b111111
+    flat = [key for chunk in chunks for key in chunk]
+    assert len(flat) == len(set(flat))
+    assert {("ort", i, i + 1) for i in range(6)} <= set(flat)
+
+
+def test_a_measurer_that_takes_many_gets_full_chunks_of_the_same_keys():
+    problem = Problem(chain(30), intervals(30, "ort", 6))
+    few = [key for chunk in seed_chunks(problem) for key in chunk]
+    *full, last = seed_chunks(problem, 25)
+    assert [len(chunk) for chunk in full] == [25] * len(full)
+    assert 0 < len(last) <= 25
+    assert [key for chunk in (*full, last) for key in chunk] == few
+
+
+def test_views_are_no_seeds():
+    problem = Problem(chain(2), [*intervals(2, "ort", 2), option(0, backend=HOST, key=HOST)])
+    assert HOST not in [key for chunk in seed_chunks(problem) for key in chunk]
+
+
+def test_plans_worth_assembling_hold_the_whole_ones_and_one_of_each_backend_once():
+    problem = problem_of()
+    plans = worth_assembling(problem, known_costs(problem), 3)
+    assert plans[0].name.startswith("whole-ort")
+    assert {plan.single for plan in plans} >= {"ort", "tvm"}
+    assert len({plan.plan.options for plan in plans}) == len(plans)
+    assert len({plan.name for plan in plans}) == len(plans)
+    for plan in plans:
+        assert sum(o.nodes for o in plan.plan.options) == 0b111111
+        used = set(plan.plan.backends)
+        assert (plan.single in used and len(used) == 1) if plan.single else len(used) > 1
+
+
+def test_a_plan_with_fewer_borders_is_predicted_without_the_penalty():
+    options = [option(0, key="a"), option(1, key="b"), option(0, 1, key="ab")]
+    costs = {"a": Cost(1e-6), "b": Cost(1e-6), "ab": Cost(4.5e-6)}
+    options += [option(2, key="c"), option(2, key="d", backend="ort")]
+    costs |= {"c": Cost(1e-6), "d": Cost(5e-7)}
+    plans = {p.name: p.plan for p in worth_assembling(Problem(chain(3), options), costs, 1)}
+    assert plans["best-1"].predicted_s == pytest.approx(2.5e-6)
+    fewer = plans["fewer-borders-10us"]
+    assert [o.key for o in fewer.options] == ["ab", "d"]
+    assert fewer.predicted_s == pytest.approx(5e-6)
+
+
+def test_known_costs_and_no_budget_measure_nothing():
+    problem = problem_of()
+    meter = Meter(problem)
+    found = search_function(
+        enumerated(problem), meter, known_costs(problem), plans=2, budget_s=0.0, clock=meter.clock
+    )
+    assert meter.asked == []
+    assert found.lazy.plan.predicted_s == 4.0
+    assert found.plans[0].plan.options == found.lazy.plan.options
+
+
+def test_without_costs_or_budget_one_plan_is_measured():
+    problem = problem_of()
+    meter = Meter(problem)
+    found = search_function(
+        enumerated(problem), meter, {}, plans=2, budget_s=0.0, clock=meter.clock
+    )
+    assert {(w.nodes, w.backend) for w in meter.asked} == {
+        (o.nodes, o.backend) for o in problem.options if o.key in next(seed_chunks(problem))
+    }
+    assert found.plans
+
+
+def test_a_budget_ends_the_search():
+    problem = problem_of(30)
+    meter = Meter(problem)
+    search_function(enumerated(problem), meter, {}, plans=1, budget_s=60.0, clock=meter.clock)
+    assert len(meter.asked) <= 60 + 24 + 16  # a chunk or a batch that began in time ends
+    assert len(meter.asked) < len(problem.options) / 2
+
+
+def of_a_family(problem, length):
+    """What a search of the first `length` nodes measured."""
+    known = known_costs(problem)
+    return {o.key: known[o.key] for o in problem.options if o.nodes < 1 << length}
+
+
+def test_a_family_is_many_costs_without_those_of_the_whole():
+    problem = problem_of(30)
+    known = of_a_family(problem, 15)
+    assert has_family(problem, known)
+    assert not has_family(problem, {})
+    assert not has_family(problem, of_a_family(problem, 6))
+    whole = max(problem.options, key=lambda o: o.size)
+    assert not has_family(problem, {**known, whole.key: Cost(1.0)})
+    views = Problem(chain(1), [option(0, backend=HOST, key=HOST)])
+    assert not has_family(views, {HOST: Cost(1.0)})
+
+
+def test_after_its_family_a_search_ends_when_it_measures_in_vain(monkeypatch):
+    problem = problem_of(30)
+    rng = random.Random(0)
+    scattered = {o.key: Cost((0.1 + o.size) * rng.uniform(0.9, 1.0)) for o in problem.options}
+    known = {o.key: scattered[o.key] for o in problem.options if o.nodes < 1 << 15}
+
+    def searched():
+        meter = Meter(problem, scattered)
+        found = search_function(
+            enumerated(problem), meter, known, plans=1, budget_s=1e6, clock=meter.clock
+        )
+        return found.lazy.plan.predicted_s, len(meter.asked)
+
+    plan_s, measured = searched()
+    monkeypatch.setattr(function_search, "PATIENCE", 1.0)
+    best_s, more = searched()
+    assert plan_s <= 1.01 * best_s
+    assert measured < 0.5 * more
+
+
+@pytest.mark.parametrize(
+    ("nodes", "backend", "device", "advised"),
+    [
+        (["Softmax"], "cublas", "cuda", True),
+        (["Softmax"], "winograd", "cpu", True),
+        (["NonZero"], "cublas", "cuda", False),
+    ],
+)
+def test_the_advice_names_backends_of_the_device_that_take_the_node(
+    tmp_path, nodes, backend, device, advised
+):
+    made = model([make_node(nodes[0], ["x"], ["y"])], {"x": ("float32", (4, 8))}, ["y"])
+    imported_function = imported(made, tmp_path)
+    chosen = known_backends([backend], device)
+    with pytest.raises(SearchError) as refused:
+        enumerate_function(imported_function, chosen)
+    first = str(refused.value).splitlines()[0]
+    if not advised:
+        assert "no other backend for cuda does: replace this operator" in first
+        return
+    names = first.partition("; add ")[2].partition(" to --backends")[0].split(" or ")
+    there = {one.name: one for one in known_backends(None, device)}
+    assert set(names) <= there.keys()
+    assert all(there[name].unsupported(imported_function, 0) is None for name in names)

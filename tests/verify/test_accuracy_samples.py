@@ -1,0 +1,119 @@
+"""Trials: contenders in processes of their own tell how far off they are."""
+
+import math
+
+import numpy as np
+import pytest
+
+from collage.errors import MeasureError
+from collage.frontend import import_model
+from collage.frontend.inputs import random_inputs
+from collage.runtime.cpu import bf16_reason
+from collage.verify.accuracy_samples import answer_trials, beyond, check_trials, write_trials
+from collage.verify.baselines import original_frameworks
+from collage.verify.benchmark_target import Contender, ContenderProcess
+from collage.verify.interleaved_benchmark import Arena
+from tests.pipeline.test_compile import small_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small_model(tmp_path_factory.mktemp("model") / "small.onnx")
+
+
+@pytest.fixture(scope="module")
+def function(model, tmp_path_factory):
+    return import_model(model, work_dir=tmp_path_factory.mktemp("work")).functions[0]
+
+
+@pytest.fixture
+def trials(function, tmp_path):
+    write_trials(
+        function, [random_inputs(function, seed) for seed in range(3)], tmp_path / "trials"
+    )
+    return tmp_path / "trials"
+
+
+def test_contenders_compare_themselves_with_the_original(model, function, trials, tmp_path):
+    kinds = ["onnxruntime", "openvino", *([] if bf16_reason() else ["openvino-bf16"])]
+    with Arena(random_inputs(function, 0), 1, tmp_path) as arena:
+        arena.ask(Contender("original", "original", model), trials)
+        assert sorted(file.name for file in trials.glob("expected-*")) == [
+            "expected-0.npz", "expected-1.npz", "expected-2.npz"
+        ]  # fmt: skip
+        assert arena.enter([Contender(kind, kind, model) for kind in kinds]) == {}
+        errors = {kind: arena.check(kind, trials) for kind in kinds}
+        timed = arena.compare(kinds, 0.1)
+    for kind, found in errors.items():
+        assert set(found) == {"y", "m"}
+        rounded = kind == "openvino-bf16"
+        assert (1e-4 if rounded else 0.0) <= max(found.values()) < (3e-2 if rounded else 1e-5)
+        assert timed[kind].seconds > 0
+
+
+def test_the_inputs_are_the_old_ones_after_a_trial(model, function, trials, tmp_path):
+    feed = random_inputs(function, 7)
+    np.savez(tmp_path / "feed.npz", **feed)
+    process = ContenderProcess(
+        Contender("ort", "onnxruntime", model), tmp_path / "feed.npz", list(feed), 1
+    )
+    try:
+        assert process.reason == ""
+        process.answer(trials)
+        write_trials(function, [feed], tmp_path / "one")
+        before = np.load(trials / "expected-0.npz")["arr_0"]
+        process.answer(tmp_path / "one")
+        process.answer(trials)
+        np.testing.assert_array_equal(before, np.load(trials / "expected-0.npz")["arr_0"])
+    finally:
+        process.close()
+
+
+def test_trials_that_nobody_answered_are_an_error(model, function, trials, tmp_path):
+    with Arena(random_inputs(function, 0), 1, tmp_path) as arena:
+        arena.enter([Contender("ort", "onnxruntime", model)])
+        with pytest.raises(MeasureError, match="no answered trials"):
+            arena.check("ort", trials)
+        assert arena.compare(["ort"], 0.1)["ort"].seconds > 0  # it lives on
+
+
+def test_an_original_that_does_not_load_is_an_error(function, trials, tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    broken = Contender("original", "original", tmp_path / "broken.onnx")
+    with (
+        Arena(random_inputs(function, 0), 1, tmp_path) as arena,
+        pytest.raises(MeasureError, match="original does not run"),
+    ):
+        arena.ask(broken, trials)
+
+
+def test_the_worst_trial_counts(trials):
+    answer_trials(trials, lambda values: [values[0].mean((1, 2, 3)), values[0]])
+    calls = iter(range(3))
+
+    def wrong_once(values):
+        off = 0.5 if next(calls) == 1 else 0.0
+        return [values[0].mean((1, 2, 3)), values[0] + np.float32(off * np.abs(values[0]).max())]
+
+    found = check_trials(trials, wrong_once)
+    assert found["y"] == 0.0
+    assert found["m"] == pytest.approx(0.5, rel=1e-3)
+
+
+def test_what_is_beyond_the_tolerance_is_said():
+    assert beyond({"y": 0.009}, 0.01) == ""
+    assert beyond({"y": 0.02, "z": 0.001}, 0.01) == "y: error 0.02, tolerance 0.01"
+    assert beyond({"ids": math.inf}, 0.01).startswith("ids: other integers, NaN or shape")
+
+
+def test_frameworks_get_the_same_permission(tmp_path, monkeypatch):
+    def kinds(may_reduce):
+        found = original_frameworks(tmp_path / "m.onnx", may_reduce=may_reduce)
+        return [contender.kind for contender in found]
+
+    (tmp_path / "cpuinfo").write_text("flags : fpu avx512_bf16\n")
+    monkeypatch.setattr("collage.runtime.cpu.CPUINFO", tmp_path / "cpuinfo")
+    assert kinds(False) == ["onnxruntime", "openvino"]
+    assert kinds(True) == ["onnxruntime", "openvino", "openvino-bf16"]
+    (tmp_path / "cpuinfo").write_text("flags : fpu avx512f\n")
+    assert kinds(True) == ["onnxruntime", "openvino"]
