@@ -101,6 +101,7 @@ class Translator {
 
   std::vector<dnn::Descriptor> Operations() const {
     std::vector<dnn::Descriptor> found;
+    found.reserve(operations_.size());
     for (const Described* one : operations_) found.push_back(one->get());
     return found;
   }

@@ -174,7 +174,7 @@ Program Program::Parse(const Blob& blob) {
   }
   json::Array steps = Get<json::Array>(header, "steps");
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    program.steps.push_back(ParseStep(As<json::Object>(steps[i], "steps"), i, count));
+    program.steps.push_back(ParseStep(As<json::Object>(steps[static_cast<std::int64_t>(i)], "steps"), i, count));
   }
   CheckProgram(program);
   return program;

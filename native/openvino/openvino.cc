@@ -243,7 +243,7 @@ class OpenVinoKernel : public Kernel {
     for (std::size_t at = 0; at < flat.size();) {
       std::size_t rank = static_cast<std::size_t>(flat[at++]);
       if (rank > flat.size() - at) TVM_FFI_THROW(ValueError) << "the blob's shapes are truncated";
-      std::vector<std::int64_t> extents(flat.begin() + at, flat.begin() + at + rank);
+      std::vector<std::int64_t> extents(flat.data() + at, flat.data() + at + rank);
       at += rank;
       ports.push_back(ports.size());
       shapes.Add(&extents);
