@@ -59,6 +59,7 @@ lint: setup $(SERVICES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run -Werror $(shell find native examples/cpp tests -name '*.cc' -o -name '*.h')
 	find native -name '*.cc' | xargs -P $(shell nproc) -n 1 $(BIN)/clang-tidy --quiet -p build/native
 
 types: setup $(SERVICES)

@@ -59,7 +59,8 @@ void RunPacked(Kernel& kernel, bool on_device, const std::string& symbol, ffi::P
                                 << " is not";
     }
     if (!ffi::IsContiguous(*tensors[i])) {
-      TVM_FFI_THROW(ValueError) << symbol << ": tensor " << i << " is not contiguous: copy it first";
+      TVM_FFI_THROW(ValueError) << symbol << ": tensor " << i
+                                << " is not contiguous: copy it first";
     }
   }
   if (kernel.Allocates()) {
@@ -150,9 +151,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
       .def("ffi.Module.load_from_bytes.collage_kernel", KernelModule::LoadFromBytes)
       .def("collage.set_library",
            [](const ffi::String& name, const ffi::String& path) { SetLibrary(name, path); })
-      .def("collage.set_threads", [](std::int64_t threads) {
-        SetDefaultThreads(static_cast<int>(InRange(threads, 1, kMostThreads, "threads")));
-      })
+      .def("collage.set_threads",
+           [](std::int64_t threads) {
+             SetDefaultThreads(static_cast<int>(InRange(threads, 1, kMostThreads, "threads")));
+           })
       .def("collage.wake_threads", WakeThreads);
 }
 

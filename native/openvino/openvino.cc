@@ -258,8 +258,7 @@ class OpenVinoKernel : public Kernel {
     auto set = input ? runtime_.ov_infer_request_set_input_tensor_by_index
                      : runtime_.ov_infer_request_set_output_tensor_by_index;
     const ov_tensor_t* wrapped = bindings_[position].Wrap(runtime_, tensor);
-    std::size_t place =
-        input ? static_cast<std::size_t>(places_[position]) : position - inputs_;
+    std::size_t place = input ? static_cast<std::size_t>(places_[position]) : position - inputs_;
     ov_status_e status = set(request_.get(), place, wrapped);
     if (status != ov_status_e::OK) bindings_[position].Forget();
     runtime_.Check(status);
