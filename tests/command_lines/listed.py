@@ -164,6 +164,8 @@ ELSEWHERE: Mapping[str, str] = {
 
 EXCEPTIONS: Mapping[str, str] = {
     "pip install .": "of a package that a reader writes; `site` of tests/test_user_backend.py stands for it",
+    "python -m benchmarks.models --threads 1": "takes hours; it is the first line of `make bench`",
+    "python -m benchmarks.models": "takes hours; it is the first line of `make bench`",
     "python -m benchmarks.enumeration": "takes minutes; tests/rules/test_candidates.py enumerates its graphs",
     "collage run --save": "names an option of a command that is run above",
     "kubectl describe pod -n collage POD": "Kubernetes' own; nothing of ours is in it",
