@@ -45,7 +45,7 @@ COPY constraints.txt .
 # pip before 25 applies the first to the build's own requirements, later ones the second.
 ENV PIP_CONSTRAINT=/src/constraints.txt PIP_BUILD_CONSTRAINT=/src/constraints.txt
 RUN python -m venv /opt/build
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY native native
 COPY collage collage
 RUN --mount=type=cache,target=/root/.cache/pip \

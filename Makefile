@@ -13,14 +13,14 @@ CHECKOUT := --no-build-isolation -C wheel.cmake=false -e .
 # GPU_ARGUMENTS: those of benchmarks/gpu.py, e.g. "--models resnet18 --dtypes float16".
 GPU_PYTHON ?= $(BIN)/python
 
-.PHONY: setup demo test lint types bench pipeline e2e images chart-docs cuda-check gpu-check clean
+.PHONY: setup demo test lint types docs bench pipeline e2e images chart-docs notice cuda-check gpu-check clean
 
 setup: $(PLUGIN)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) scikit-build-core cmake ninja
-	$(PIP) $(CHECKOUT)[dev,demo]
+	$(PIP) $(CHECKOUT)[dev,demo,docs]
 	$(PIP) --no-deps rapidocr rapidocr-onnxruntime
 	touch $@
 
@@ -59,9 +59,15 @@ lint: setup $(SERVICES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run -Werror $(shell find native examples/cpp tests -name '*.cc' -o -name '*.h')
+	find native -name '*.cc' | xargs -P $(shell nproc) -n 1 $(BIN)/clang-tidy --quiet -p build/native
 
 types: setup $(SERVICES)
 	$(BIN)/mypy
+
+# The documents as a site in build/site; broken links and anchors fail.
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
 
 # Every table of benchmarks/RESULTS.md, about five hours; the costs that it finds are dropped first, so that compiles are cold.
 BENCH := $(BIN)/python -m benchmarks
@@ -98,6 +104,9 @@ images:
 
 chart-docs: $(SERVICES)
 	$(BIN)/python helm/readme.py
+
+notice: $(SERVICES) $(NVCC)
+	$(BIN)/python -m containers.notice
 
 # The tests of the NVIDIA toolchains with the real cuBLAS and cuDNN too, on a machine without a GPU (2.7 GB of libraries).
 cuda-check: setup $(NVCC)

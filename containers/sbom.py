@@ -52,10 +52,12 @@ def document(name: str, version: str) -> Component:
 def _python_components() -> Iterator[Component]:
     for one in distributions():
         name = re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower()
-        yield _component(name, one.version, f"pkg:pypi/{name}@{quote(one.version)}", _license(one))
+        yield _component(
+            name, one.version, f"pkg:pypi/{name}@{quote(one.version)}", stated_license(one)
+        )
 
 
-def _license(one: Distribution) -> str:
+def stated_license(one: Distribution) -> str:
     """The licence as the distribution states it; "" where it states none, or a whole text."""
     stated = one.metadata.get("License-Expression") or one.metadata.get("License") or ""
     if stated and len(stated) <= 80 and "\n" not in stated:

@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage.cli import _parser, main
+from collage.cli import main
+from collage.cli.commands import _parser
 from collage.errors import EXIT_CODES, CollageError
 
 

@@ -64,9 +64,8 @@ void Open(const std::string& path) {
 
 ffi::Tensor MakeInput(const TensorInfo& description, const std::string& file) {
   DLDataType dtype = ffi::StringToDLDataType(description.dtype);
-  ffi::Tensor tensor =
-      ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::Shape(description.shape), dtype,
-                               DLDevice{kDLCPU, 0});
+  ffi::Tensor tensor = ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::Shape(description.shape),
+                                                dtype, DLDevice{kDLCPU, 0});
   std::size_t size = ffi::GetDataSize(*tensor.GetDLTensorPtr());
   if (!file.empty()) {
     std::string bytes = ReadFile(file);

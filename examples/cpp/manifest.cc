@@ -19,8 +19,8 @@ namespace {
 constexpr int kSchemaVersion = 2;
 constexpr int kMaxDepth = 64, kMaxThreads = 4096;
 constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 46;
-const std::set<std::string> kDtypes = {"bool",   "int8",   "int16",    "int32",   "int64",
-                                       "uint8",  "uint16", "uint32",   "uint64",  "bfloat16",
+const std::set<std::string> kDtypes = {"bool",    "int8",    "int16",  "int32",  "int64",
+                                       "uint8",   "uint16",  "uint32", "uint64", "bfloat16",
                                        "float16", "float32", "float64"};
 
 // Brackets outside of strings: the parser calls itself for each.

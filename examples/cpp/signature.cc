@@ -83,8 +83,8 @@ class Crypto {
     std::unique_ptr<void, void (*)(void*)> context(new_context_(), free_context_);
     if (!made || !context) return false;
     if (begin_(context.get(), nullptr, nullptr, nullptr, made.get()) != 1) return false;
-    return verify_(context.get(), Bytes(signature), signature.size(), Bytes(text),
-                   text.size()) == 1;
+    return verify_(context.get(), Bytes(signature), signature.size(), Bytes(text), text.size()) ==
+           1;
   }
 
  private:

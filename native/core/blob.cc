@@ -52,7 +52,8 @@ void CheckDepth(std::string_view text) {
 json::Object ParseHeader(std::string_view text) {
   CheckDepth(text);
   // Written so, and what is quoted from it in an error can be shown.
-  if (std::any_of(text.begin(), text.end(), [](char letter) { return letter < ' ' || letter > '~'; })) {
+  if (std::any_of(text.begin(), text.end(),
+                  [](char letter) { return letter < ' ' || letter > '~'; })) {
     TVM_FFI_THROW(ValueError) << "the blob's header is no JSON in printable ASCII";
   }
   ffi::String reason;
@@ -79,8 +80,8 @@ TensorView ParseTensor(const json::Object& entry, const char* data, std::size_t 
   std::int64_t needed = Times(ElementsOf(view.shape, 0, "an extent of a tensor's 'shape'"),
                               (view.dtype.bits + 7) / 8);
   if (nbytes != BytesOf(needed, "a tensor's size")) {
-    TVM_FFI_THROW(ValueError) << "a tensor's 'nbytes' is " << nbytes << "; its shape and dtype need "
-                              << needed;
+    TVM_FFI_THROW(ValueError) << "a tensor's 'nbytes' is " << nbytes
+                              << "; its shape and dtype need " << needed;
   }
   return view;
 }

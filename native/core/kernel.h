@@ -103,8 +103,8 @@ constexpr DLDataType kFloat32 = {kDLFloat, 32, 1};
 inline void CheckArguments(const char* kind, const std::vector<Argument>& expected,
                            DLTensor* const* args, int count) {
   if (static_cast<std::size_t>(count) != expected.size()) {
-    TVM_FFI_THROW(ValueError) << kind << " kernel: expected " << expected.size()
-                              << " tensors, got " << count;
+    TVM_FFI_THROW(ValueError) << kind << " kernel: expected " << expected.size() << " tensors, got "
+                              << count;
   }
   for (std::size_t i = 0; i < expected.size(); ++i) {
     if (!expected[i].Fits(*args[i])) RefuseArgument(kind, i, expected[i], *args[i]);

@@ -58,10 +58,12 @@ void SetLibrary(const std::string& name, const std::string& path) {
   All().paths[name] = path;
 }
 
-void RefusePaths(const std::vector<std::pair<std::string, std::string>>& options, const char* what) {
+void RefusePaths(const std::vector<std::pair<std::string, std::string>>& options,
+                 const char* what) {
   for (const auto& [key, value] : options) {
     std::string small = key;
-    for (char& letter : small) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    for (char& letter : small)
+      letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
     for (const char* part : {"path", "folder", "filename", "file_name", "_dir", "_lib", "plugin"}) {
       if (small.find(part) == std::string::npos) continue;
       TVM_FFI_THROW(ValueError) << "'" << what << "' in the blob's header sets '" << key

@@ -59,7 +59,8 @@ void RunPacked(Kernel& kernel, bool on_device, const std::string& symbol, ffi::P
                                 << " is not";
     }
     if (!ffi::IsContiguous(*tensors[i])) {
-      TVM_FFI_THROW(ValueError) << symbol << ": tensor " << i << " is not contiguous: copy it first";
+      TVM_FFI_THROW(ValueError) << symbol << ": tensor " << i
+                                << " is not contiguous: copy it first";
     }
   }
   if (kernel.Allocates()) {
@@ -143,16 +144,17 @@ class KernelModule : public ffi::ModuleObj {
 TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef()
       .def("collage.create_module",
-           [](ffi::String kind, ffi::String symbol, ffi::Bytes blob) {
+           [](const ffi::String& kind, const ffi::String& symbol, ffi::Bytes blob) {
              FindKernelFactory(kind);
-             return KernelModule::Create(kind, symbol, blob);
+             return KernelModule::Create(kind, symbol, std::move(blob));
            })
       .def("ffi.Module.load_from_bytes.collage_kernel", KernelModule::LoadFromBytes)
       .def("collage.set_library",
-           [](ffi::String name, ffi::String path) { SetLibrary(name, path); })
-      .def("collage.set_threads", [](std::int64_t threads) {
-        SetDefaultThreads(static_cast<int>(InRange(threads, 1, kMostThreads, "threads")));
-      })
+           [](const ffi::String& name, const ffi::String& path) { SetLibrary(name, path); })
+      .def("collage.set_threads",
+           [](std::int64_t threads) {
+             SetDefaultThreads(static_cast<int>(InRange(threads, 1, kMostThreads, "threads")));
+           })
       .def("collage.wake_threads", WakeThreads);
 }
 

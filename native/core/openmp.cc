@@ -43,11 +43,12 @@ int CountCreatable(int more) {
   std::mutex gate;
   std::vector<std::thread> threads;
   std::unique_lock<std::mutex> closed(gate);
-  try {
-    while (static_cast<int>(threads.size()) < more) {
+  while (static_cast<int>(threads.size()) < more) {
+    try {
       threads.emplace_back([&gate] { std::lock_guard<std::mutex> open(gate); });
+    } catch (const std::exception&) {
+      break;
     }
-  } catch (const std::exception&) {
   }
   closed.unlock();
   for (std::thread& one : threads) one.join();

@@ -70,7 +70,7 @@ ffi::Tensor Copied(const ffi::Tensor& tensor) {
 
 class Results {
  public:
-  Results(ffi::Function function, Places places) : function_(std::move(function)) {
+  Results(ffi::Function function, const Places& places) : function_(std::move(function)) {
     for (const ffi::Optional<ffi::Tensor>& place : places) outputs_.emplace_back(place);
   }
 
@@ -87,7 +87,9 @@ class Results {
         TVM_FFI_THROW(ValueError) << "a function returns " << results.size() << " outputs, not "
                                   << outputs_.size();
       }
-      for (std::size_t i = 0; i < outputs_.size(); ++i) Take(i, results[i], args);
+      for (std::size_t i = 0; i < outputs_.size(); ++i) {
+        Take(i, results[static_cast<std::int64_t>(i)], args);
+      }
     }
     if (others_.empty()) return;
     *returned = ffi::Array<ffi::Tensor>(others_.begin(), others_.end());
@@ -149,8 +151,8 @@ class Results {
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   ffi::reflection::GlobalDef().def(
-      "collage.copy_results", [](ffi::Function function, Places places) {
-        auto results = std::make_shared<Results>(std::move(function), std::move(places));
+      "collage.copy_results", [](ffi::Function function, const Places& places) {
+        auto results = std::make_shared<Results>(std::move(function), places);
         return ffi::Function::FromPacked(
             [results](ffi::PackedArgs args, ffi::Any* returned) { results->Call(args, returned); });
       });

@@ -29,9 +29,9 @@ class SharedLibraryKernel : public Kernel {
     for (const tvm::ffi::Any& one : Get<json::Array>(blob_->header(), "arguments")) {
       expected_.push_back(ReadArgument(As<json::Object>(one, "arguments")));
     }
-    inputs_ = InRange(Get<std::int64_t>(blob_->header(), "inputs"), 0,
-                      static_cast<std::int64_t>(expected_.size()),
-                      "shared_library kernel: 'inputs'");
+    inputs_ =
+        InRange(Get<std::int64_t>(blob_->header(), "inputs"), 0,
+                static_cast<std::int64_t>(expected_.size()), "shared_library kernel: 'inputs'");
     for (const std::string& name : blob_->GetStrings("libraries")) OpenLibrary(name, true);
     image_ = std::make_unique<LoadedImage>(tensors[0], "shared_library");
     run_ = FindSymbolAs<Function>(image_->handle(), "shared_library kernel", "collage_kernel");

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "core/openmp.h"
+#include "core/sizes.h"
 
 namespace collage {
 namespace {
@@ -96,12 +98,13 @@ class ThreadPool {
   // With fewer threads where no more can be made.
   void Start(int threads) {
     std::lock_guard<std::mutex> lock(mutex_);
-    try {
-      while (static_cast<int>(threads_.size()) < threads - 1) {
-        int worker = static_cast<int>(threads_.size()) + 1;
+    while (static_cast<int>(threads_.size()) < threads - 1) {
+      int worker = static_cast<int>(threads_.size()) + 1;
+      try {
         threads_.emplace_back([this, worker, seen = round_.load()] { Wait(worker, seen); });
+      } catch (const std::exception&) {
+        break;
       }
-    } catch (const std::exception&) {
     }
     wanted_ = std::min(threads - 1, static_cast<int>(threads_.size()));
     working_ = wanted_;
@@ -167,7 +170,8 @@ ThreadPool* NewPool() {
 std::atomic<int>& Default() {
   static std::atomic<int> threads{[] {
     const char* value = std::getenv("COLLAGE_THREADS");
-    return value == nullptr ? 1 : std::max(1, std::atoi(value));
+    std::int64_t asked = value == nullptr ? 1 : std::strtoll(value, nullptr, 10);
+    return static_cast<int>(std::clamp<std::int64_t>(asked, 1, kMostThreads));
   }()};
   return threads;
 }

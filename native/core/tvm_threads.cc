@@ -50,8 +50,7 @@ int Launch(Task task, void* data, int tasks) {
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  TVMFFIEnvModRegisterContextSymbol("__TVMBackendParallelLaunch",
-                                    reinterpret_cast<void*>(&Launch));
+  TVMFFIEnvModRegisterContextSymbol("__TVMBackendParallelLaunch", reinterpret_cast<void*>(&Launch));
 }
 
 }  // namespace

@@ -197,7 +197,8 @@ class CublasLt : public Kernel {
     if (constants_.empty()) constants_ = cuda::Upload(blob_->tensors());
     std::int64_t m = Int("m"), n = Int("n"), k = Int("k");
     bool left_turned = Int("left_transposed") != 0, right_turned = Int("right_transposed") != 0;
-    left_ = left_turned ? MakeLayout(m, k, Int("left_stride")) : MakeLayout(k, m, Int("left_stride"));
+    left_ =
+        left_turned ? MakeLayout(m, k, Int("left_stride")) : MakeLayout(k, m, Int("left_stride"));
     right_ = right_turned ? MakeLayout(k, n, Int("right_stride"))
                           : MakeLayout(n, k, Int("right_stride"));
     summand_ = MakeLayout(n, m, operands_[kResidualPlace] < 0 ? m * n : Int("residual_stride"));
@@ -225,9 +226,8 @@ class CublasLt : public Kernel {
   void Choose() {
     const Library& library = Library::Get();
     lt::Preference preference = nullptr;
-    library.Check(
-        library.Find<lt::PreferenceCreate>("cublasLtMatmulPreferenceCreate")(&preference),
-        "a preference");
+    library.Check(library.Find<lt::PreferenceCreate>("cublasLtMatmulPreferenceCreate")(&preference),
+                  "a preference");
     Object owner = Own(preference, "cublasLtMatmulPreferenceDestroy");
     const auto workspace = static_cast<std::uint64_t>(Int("workspace"));
     const char* setter = "cublasLtMatmulPreferenceSetAttribute";

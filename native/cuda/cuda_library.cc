@@ -34,8 +34,8 @@ class CudaLibrary : public Kernel {
     constants_.assign(tensors.begin() + 1, tensors.end());
     inputs_ = static_cast<int>(
         InRange(blob_->GetInt("inputs", 0), 0, kMostExtent, "cuda_library kernel: 'inputs'"));
-    scratch_bytes_ = InRange(blob_->GetInt("scratch", 0), 0, kMostBytes,
-                             "cuda_library kernel: 'scratch'");
+    scratch_bytes_ =
+        InRange(blob_->GetInt("scratch", 0), 0, kMostBytes, "cuda_library kernel: 'scratch'");
     OpenLibrary("cudart", true);
     // Never closed: a CUDA graph may hold its kernels longer than this object lives.
     auto* image = new LoadedImage(tensors[0], kKind);
@@ -55,11 +55,17 @@ class CudaLibrary : public Kernel {
     std::vector<ffi::AnyView> all(args, args + inputs_);
     for (std::size_t i = 0; i < constants.size(); ++i) {
       TensorView& one = constants_[i];
-      constants[i] = {uploaded_[i].get(), args[inputs_]->device,
-                      static_cast<int>(one.shape.size()), one.dtype, one.shape.data(), nullptr, 0};
+      constants[i] = {uploaded_[i].get(),
+                      args[inputs_]->device,
+                      static_cast<int>(one.shape.size()),
+                      one.dtype,
+                      one.shape.data(),
+                      nullptr,
+                      0};
       all.emplace_back(&constants[i]);
     }
-    DLTensor scratch = {nullptr, args[inputs_]->device, 1, {kDLUInt, 8, 1}, &scratch_bytes_, nullptr, 0};
+    DLTensor scratch = {
+        nullptr, args[inputs_]->device, 1, {kDLUInt, 8, 1}, &scratch_bytes_, nullptr, 0};
     if (scratch_bytes_ > 0) {
       if (!scratch_) scratch_ = cuda::Allocate(static_cast<std::size_t>(scratch_bytes_));
       scratch.data = scratch_.get();

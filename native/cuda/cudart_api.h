@@ -12,7 +12,7 @@ using Stream = void*;
 using Event = void*;
 
 constexpr int kSuccess = 0;
-constexpr unsigned kNoTiming = 2;  // of an event
+constexpr unsigned kNoTiming = 2;                    // of an event
 constexpr int kHostToDevice = 1, kDeviceToHost = 2;  // cudaMemcpyKind
 
 using Malloc = int (*)(void**, std::size_t);

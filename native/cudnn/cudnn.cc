@@ -143,10 +143,10 @@ class Cudnn : public Kernel {
                                    : dnn::kAverageInside;
     std::vector<int> window = Ints("window");
     how_ = Describe("Pooling");
-    Library::Get().Call<dnn::SetPooling>(
-        "cudnnSetPoolingNdDescriptor", how_.get(), mode, dnn::kPropagateNan,
-        static_cast<int>(window.size()), window.data(), Ints("pads").data(),
-        Ints("strides").data());
+    Library::Get().Call<dnn::SetPooling>("cudnnSetPoolingNdDescriptor", how_.get(), mode,
+                                         dnn::kPropagateNan, static_cast<int>(window.size()),
+                                         window.data(), Ints("pads").data(),
+                                         Ints("strides").data());
   }
 
   std::shared_ptr<const Blob> blob_;

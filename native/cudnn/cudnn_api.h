@@ -9,12 +9,12 @@ namespace collage {
 namespace dnn {
 
 constexpr int kSuccess = 0;
-constexpr int kFloat = 0, kHalf = 2, kBfloat16 = 9;            // cudnnDataType_t
-constexpr int kCrossCorrelation = 1;                           // cudnnConvolutionMode_t
-constexpr int kPropagateNan = 1;                               // cudnnNanPropagation_t
-constexpr int kAccurate = 1, kAcrossChannels = 1;              // cudnnSoftmaxAlgorithm_t, Mode_t
-constexpr int kMax = 0, kAverageAll = 1, kAverageInside = 2;   // cudnnPoolingMode_t
-constexpr int kSpatial = 1;                                    // cudnnBatchNormMode_t
+constexpr int kFloat = 0, kHalf = 2, kBfloat16 = 9;           // cudnnDataType_t
+constexpr int kCrossCorrelation = 1;                          // cudnnConvolutionMode_t
+constexpr int kPropagateNan = 1;                              // cudnnNanPropagation_t
+constexpr int kAccurate = 1, kAcrossChannels = 1;             // cudnnSoftmaxAlgorithm_t, Mode_t
+constexpr int kMax = 0, kAverageAll = 1, kAverageInside = 2;  // cudnnPoolingMode_t
+constexpr int kSpatial = 1;                                   // cudnnBatchNormMode_t
 
 using Handle = void*;
 using Descriptor = void*;  // of a tensor or pooling, or of the graph interface

@@ -47,11 +47,15 @@ Value ReadValue(const json::Object& entry) {
   static const std::map<std::string, Role> kRoles = {
       {"input", Role::kInput},   {"constant", Role::kConstant}, {"output", Role::kOutput},
       {"buffer", Role::kBuffer}, {"virtual", Role::kVirtual},   {"number", Role::kNumber}};
-  Value made{Named(kRoles, Text(entry, "role"), "role"), Text(entry, "dtype"), Integers(entry, "shape"),
+  Value made{Named(kRoles, Text(entry, "role"), "role"),
+             Text(entry, "dtype"),
+             Integers(entry, "shape"),
              Integers(entry, "strides"),
-             static_cast<std::size_t>(
-                 InRange(Int(entry, "place", 0), 0, kMostExtent, "cudnn kernel: a value's 'place'")),
-             0, 0, {}};
+             static_cast<std::size_t>(InRange(Int(entry, "place", 0), 0, kMostExtent,
+                                              "cudnn kernel: a value's 'place'")),
+             0,
+             0,
+             {}};
   if (Has(entry, "number")) made.number = static_cast<float>(Get<double>(entry, "number"));
   if (made.shape.empty() || made.shape.size() != made.strides.size()) {
     TVM_FFI_THROW(ValueError) << "cudnn kernel: a value with " << made.shape.size()
@@ -64,8 +68,8 @@ Value ReadValue(const json::Object& entry) {
     last = Plus(last, Times(made.shape[i] - 1, made.strides[i]));
   }
   made.type = ParseType(made.dtype);
-  made.nbytes = BytesOf(Times(Plus(last, 1), (made.type.bits + 7) / 8),
-                        "cudnn kernel: the size of a value");
+  made.nbytes =
+      BytesOf(Times(Plus(last, 1), (made.type.bits + 7) / 8), "cudnn kernel: the size of a value");
   return made;
 }
 
@@ -93,14 +97,17 @@ class Translator {
   void Add(const json::Object& operation) {
     using Method = void (Translator::*)(const json::Object&);
     static const std::map<std::string, Method> kMethods = {
-        {"convolution", &Translator::Convolution}, {"matmul", &Translator::Matmul},
-        {"pointwise", &Translator::Pointwise},     {"reduction", &Translator::Reduction},
+        {"convolution", &Translator::Convolution},
+        {"matmul", &Translator::Matmul},
+        {"pointwise", &Translator::Pointwise},
+        {"reduction", &Translator::Reduction},
         {"norm", &Translator::Norm}};
     (this->*Named(kMethods, Text(operation, "op"), "operation"))(operation);
   }
 
   std::vector<dnn::Descriptor> Operations() const {
     std::vector<dnn::Descriptor> found;
+    found.reserve(operations_.size());
     for (const Described* one : operations_) found.push_back(one->get());
     return found;
   }
@@ -140,7 +147,6 @@ class Translator {
     return made;
   }
 
-
   void Convolution(const json::Object& entry) {
     Described& how = Make(dnn::kConvolutionHow);
     std::vector<std::int64_t> strides = Integers(entry, "strides");
@@ -156,7 +162,8 @@ class Translator {
     operation.Set(dnn::kConvolutionDescriptor, how);
     operation.Set(dnn::kConvolutionAlpha, dnn::kFloatType, 1.0f);
     operation.Set(dnn::kConvolutionBeta, dnn::kFloatType, 0.0f);
-    Finish(entry, {{dnn::kConvolutionX, "x"}, {dnn::kConvolutionW, "w"}, {dnn::kConvolutionY, "y"}});
+    Finish(entry,
+           {{dnn::kConvolutionX, "x"}, {dnn::kConvolutionW, "w"}, {dnn::kConvolutionY, "y"}});
   }
 
   void Matmul(const json::Object& entry) {
@@ -189,7 +196,8 @@ class Translator {
     how.Set(dnn::kPointwisePrecision, dnn::kDataTypeType, dnn::kFloat);
     Parameter(how, entry, "upper", dnn::kReluUpper);
     Parameter(how, entry, "alpha", dnn::kEluAlpha);
-    Parameter(how, entry, "beta", mode == dnn::kSwishForward ? dnn::kSwishBeta : dnn::kSoftplusBeta);
+    Parameter(how, entry, "beta",
+              mode == dnn::kSwishForward ? dnn::kSwishBeta : dnn::kSoftplusBeta);
     how.Finalize();
     Operation(dnn::kPointwise).Set(dnn::kPointwiseDescriptor, how);
     Finish(entry, {{dnn::kPointwiseX, "x"}, {dnn::kPointwiseB, "b"}, {dnn::kPointwiseY, "y"}});
@@ -213,9 +221,8 @@ class Translator {
   }
 
   void Norm(const json::Object& entry) {
-    static const std::map<std::string, dnn::Norm> kModes = {{"layer", dnn::kLayerNorm},
-                                                            {"instance", dnn::kInstanceNorm},
-                                                            {"rms", dnn::kRmsNorm}};
+    static const std::map<std::string, dnn::Norm> kModes = {
+        {"layer", dnn::kLayerNorm}, {"instance", dnn::kInstanceNorm}, {"rms", dnn::kRmsNorm}};
     Described& operation = Operation(dnn::kNorm);
     operation.Set(dnn::kNormMode, dnn::kNormModeType, Named(kModes, Text(entry, "mode"), "norm"));
     operation.Set(dnn::kNormPhase, dnn::kNormPhaseType, dnn::kInference);
@@ -290,8 +297,7 @@ std::vector<Value> ReadValues(const Blob& blob) {
     found.push_back(ReadValue(As<json::Object>(one, "values")));
     const Value& value = found.back();
     if (value.role != Role::kConstant) continue;
-    if (value.place >= blob.tensors().size() ||
-        blob.tensors()[value.place].nbytes < value.nbytes) {
+    if (value.place >= blob.tensors().size() || blob.tensors()[value.place].nbytes < value.nbytes) {
       TVM_FFI_THROW(ValueError) << "cudnn kernel: no tensor " << value.place << " of "
                                 << value.nbytes << " bytes in the blob";
     }

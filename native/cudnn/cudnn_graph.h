@@ -94,7 +94,7 @@ std::vector<Value> ReadValues(const Blob& blob);
 // One operation graph with all the descriptors that it is made of.
 struct OperationGraph {
   Described whole;
-  std::deque<Described> parts;  // references stay valid
+  std::deque<Described> parts;      // references stay valid
   std::vector<std::size_t> values;  // those in memory, or numbers, in ascending order
   std::int64_t rank;                // which of the heuristic's proposals to take, 0 is its best
 
@@ -109,8 +109,7 @@ struct Step {
 };
 
 // All of the blob's, in order.
-std::vector<Step> ReadSteps(const Blob& blob, const std::vector<Value>& values,
-                            dnn::Handle handle);
+std::vector<Step> ReadSteps(const Blob& blob, const std::vector<Value>& values, dnn::Handle handle);
 
 }  // namespace cudnn
 }  // namespace collage

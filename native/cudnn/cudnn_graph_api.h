@@ -140,10 +140,10 @@ enum Pointwise {
   kGeluTanhForward = 107,
 };
 
-enum Reduction { kReduceAdd = 0, kReduceMax = 3 };                    // cudnnReduceTensorOp_t
+enum Reduction { kReduceAdd = 0, kReduceMax = 3 };              // cudnnReduceTensorOp_t
 enum Norm { kLayerNorm = 0, kInstanceNorm = 1, kRmsNorm = 4 };  // cudnnBackendNormMode_t
-constexpr int kInference = 0;                                         // cudnnBackendNormFwdPhase_t
-enum Heuristic { kModeB = 1, kModeFallback = 2, kModeA = 3 };         // cudnnBackendHeurMode_t
+constexpr int kInference = 0;                                   // cudnnBackendNormFwdPhase_t
+enum Heuristic { kModeB = 1, kModeFallback = 2, kModeA = 3 };   // cudnnBackendHeurMode_t
 enum Note { kNoteTensorCore = 0, kNoteDownConvert = 1, kNoteReducedPrecision = 2, kNotes = 10 };
 
 using BackendCreate = int (*)(int kind, Descriptor* made);

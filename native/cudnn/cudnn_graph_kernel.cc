@@ -107,11 +107,12 @@ class CudnnGraph : public Kernel {
       std::size_t position = value.place + (value.role == Role::kOutput ? inputs_ : 0);
       const DLTensor& tensor = *args[position];
       std::int64_t nbytes = CountOf(tensor) * ((tensor.dtype.bits + 7) / 8);
-      if (nbytes >= static_cast<std::int64_t>(value.nbytes) && IsSame(tensor.dtype, value.type)) continue;
-      RefuseArgument(kKind, position,
-                     {static_cast<std::int64_t>(value.nbytes) / ((value.type.bits + 7) / 8),
-                      value.type},
-                     tensor);
+      if (nbytes >= static_cast<std::int64_t>(value.nbytes) && IsSame(tensor.dtype, value.type))
+        continue;
+      RefuseArgument(
+          kKind, position,
+          {static_cast<std::int64_t>(value.nbytes) / ((value.type.bits + 7) / 8), value.type},
+          tensor);
     }
   }
 
@@ -192,8 +193,7 @@ class CudnnGraph : public Kernel {
 };
 
 ffi::Array<ffi::Array<ffi::String>> ProposalsFor(const ffi::Bytes& bytes,
-                                                 const ffi::String& properties,
-                                                 std::int64_t most) {
+                                                 const ffi::String& properties, std::int64_t most) {
   InRange(most, 1, kMostExtent, "the number of proposals");
   std::shared_ptr<const Blob> blob = Blob::Parse({bytes.data(), bytes.size()});
   Described device(dnn::kDevice);
@@ -204,8 +204,8 @@ ffi::Array<ffi::Array<ffi::String>> ProposalsFor(const ffi::Bytes& bytes,
   for (const Step& step : ReadSteps(*blob, ReadValues(*blob), nullptr)) {
     if (step.graph == nullptr) continue;
     ffi::Array<ffi::String> lines;
-    for (const Plan& plan :
-         UsablePlans(*step.graph, {nullptr, &device}, LimitsOf(*blob), static_cast<std::size_t>(most))) {
+    for (const Plan& plan : UsablePlans(*step.graph, {nullptr, &device}, LimitsOf(*blob),
+                                        static_cast<std::size_t>(most))) {
       std::string line = std::to_string(plan.engine) + " " + std::to_string(plan.workspace);
       for (int note : plan.notes) line += " " + std::to_string(note);
       lines.push_back(line);

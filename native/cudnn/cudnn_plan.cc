@@ -72,8 +72,7 @@ Plan MakePlan(Described config, const Target& target) {
 void Try(Plan plan, const Limits& limits, std::vector<Plan>* usable, Refusals* refusals) {
   if (!RoundsAsWanted(plan.notes, limits.rounding, refusals)) return;
   plan.whole.Finalize();
-  plan.workspace =
-      plan.whole.Read<std::int64_t>(dnn::kPlanWorkspace, dnn::kInt64Type, 1).at(0);
+  plan.workspace = plan.whole.Read<std::int64_t>(dnn::kPlanWorkspace, dnn::kInt64Type, 1).at(0);
   if (plan.workspace > limits.workspace) {
     ++refusals->large;
     return;

@@ -8,13 +8,13 @@ namespace collage {
 
 enum class Activation : std::int64_t {
   kNone,
-  kClamp,         // min(max(x, a), b)
-  kLeakyRelu,     // x < 0 ? a * x : x
-  kSigmoid,       // 1 / (1 + exp(-x))
-  kSilu,          // x * sigmoid(x)
-  kHardSigmoid,   // min(max(a * x + b, 0), 1)
-  kHardSwish,     // x * hard_sigmoid(x)
-  kLinear,        // a * x + b
+  kClamp,        // min(max(x, a), b)
+  kLeakyRelu,    // x < 0 ? a * x : x
+  kSigmoid,      // 1 / (1 + exp(-x))
+  kSilu,         // x * sigmoid(x)
+  kHardSigmoid,  // min(max(a * x + b, 0), 1)
+  kHardSwish,    // x * hard_sigmoid(x)
+  kLinear,       // a * x + b
 };
 constexpr std::int64_t kActivations = 8;
 

@@ -106,7 +106,8 @@ class BlockedKernel : public Kernel {
     std::int64_t step = program_.rows[Index(number)] ? 1 : pixels;
     ParallelFor(threads_, value.batch * groups, [&](std::int64_t item, int) {
       std::int64_t image = item / groups, first = item % groups * layout_.lanes;
-      use(image * value.channels * pixels + first * step, value.data + item * pixels * layout_.lanes,
+      use(image * value.channels * pixels + first * step,
+          value.data + item * pixels * layout_.lanes,
           std::min<std::int64_t>(layout_.lanes, value.channels - first));
     });
   }
@@ -162,8 +163,8 @@ class BlockedKernel : public Kernel {
         Posts posts = step.convolutions[0].PostsOf(output.pixels());
         std::int64_t groups = layout_.Groups(output), floats = output.pixels() * layout_.lanes;
         ParallelFor(threads_, output.batch * groups, [&](std::int64_t item, int) {
-          instructions_.elementwise(posts, input.data + item * floats, item / groups,
-                                    item % groups, output.data + item * floats);
+          instructions_.elementwise(posts, input.data + item * floats, item / groups, item % groups,
+                                    output.data + item * floats);
         });
         break;
       }
@@ -175,7 +176,8 @@ class BlockedKernel : public Kernel {
     std::int64_t strips = layout_.Strips(output);
     bool flat = step.is_flat();
     for (std::int64_t image = 0; image < output.batch; ++image) {
-      const float* source = step.padded ? PaddedInput(step, input, image) : Source(step, input, image);
+      const float* source =
+          step.padded ? PaddedInput(step, input, image) : Source(step, input, image);
       const float* scale = nullptr;
       if (step.scale >= 0) {
         const Value& factors = program_.value(step.scale);
@@ -183,8 +185,8 @@ class BlockedKernel : public Kernel {
       }
       ParallelFor(threads_, strips * step.parts, [&](std::int64_t item, int) {
         Range rows = flat ? Range{0, 1} : Part(output.height, item / strips, step.parts);
-        Range columns = flat ? Part(product.out_width, item / strips, step.parts)
-                             : Range{0, product.out_width};
+        Range columns =
+            flat ? Part(product.out_width, item / strips, step.parts) : Range{0, product.out_width};
         float* workspace =
             scale == nullptr ? nullptr : weight_scratch.AtLeast(product.depth * kPanel);
         instructions_.product(product, source, scale, image, item % strips, rows, columns,
@@ -208,8 +210,8 @@ class BlockedKernel : public Kernel {
     std::int64_t plane = step.padded_height * step.padded_width * unit;
     float* padded = padded_scratch.AtLeast(planes * plane);
     const Convolution& one = step.convolutions[0];
-    Frame frame{input.height, input.width, step.padded_height, step.padded_width,
-                one.pad_top,  one.pad_left};
+    Frame frame{input.height,      input.width, step.padded_height,
+                step.padded_width, one.pad_top, one.pad_left};
     ParallelFor(threads_, planes, [&](std::int64_t number, int) {
       CopyPadded(frame, {0, frame.padded_height}, unit, source + number * input.pixels() * unit,
                  padded + number * plane);
@@ -230,8 +232,8 @@ class BlockedKernel : public Kernel {
       Range rows = Part(output.height, part, step.parts);
       Range needed{rows.first * d.stride_y, d.RowsFor(rows.last) + d.pad_top};
       float* padded = padded_scratch.AtLeast(columns * floats);
-      float* sums = step.mean < 0 ? nullptr
-                                  : sums_.data() + (part * output.batch + image) * channels;
+      float* sums =
+          step.mean < 0 ? nullptr : sums_.data() + (part * output.batch + image) * channels;
       const float* source = input.data + image * layout_.ImageFloats(input);
       float* target = output.data + image * layout_.ImageFloats(output);
       for (std::int64_t i = 0; i < columns; ++i) {
@@ -276,9 +278,8 @@ class BlockedKernel : public Kernel {
 };
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  tvm::ffi::reflection::GlobalDef().def("collage.blocked_instructions", [] {
-    return tvm::ffi::String(ChooseInstructions("").name);
-  });
+  tvm::ffi::reflection::GlobalDef().def(
+      "collage.blocked_instructions", [] { return tvm::ffi::String(ChooseInstructions("").name); });
 }
 
 const RegisterKernel kRegistered("blocked", [](const KernelSpec& spec) {

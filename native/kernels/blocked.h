@@ -39,9 +39,9 @@ struct Chunk {
 
 enum class PostKind : std::int64_t {
   kFunction,
-  kAddValue,         // a value of the same shape
+  kAddValue,  // a value of the same shape
   kMultiplyValue,
-  kAddChannel,       // a number per channel: a value of one pixel, or a constant
+  kAddChannel,  // a number per channel: a value of one pixel, or a constant
   kMultiplyChannel,
 };
 

@@ -2,7 +2,8 @@
 // namespace, after simd_<name>.h.
 #include "kernels/simd_math.h"
 
-constexpr std::int64_t kBandFloats = 24 << 10;  // of an expanded value, computed before they are read
+// Floats of an expanded value that are computed before they are read.
+constexpr std::int64_t kBandFloats = 24 << 10;
 
 // Pixels that follow each other, of one group of channels.
 struct Place {
@@ -40,8 +41,7 @@ void ApplyPost(const Post& post, const Posts& posts, const Place& place, const V
 }
 
 // Applies the posts to `count` pixels and stores them one after the other.
-COLLAGE_INLINE void Finish(const Posts& posts, const Place& place, V* x, int count,
-                           float* target) {
+COLLAGE_INLINE void Finish(const Posts& posts, const Place& place, V* x, int count, float* target) {
   Emit emit{target};
   if (posts.count == 0) {
     for (int i = 0; i < count; ++i) emit(i, x[i]);
@@ -155,9 +155,8 @@ void ProductStrip(const Product& product, const float* source, const float* scal
   }
 }
 
-void ProductOf(const Product& product, const float* source, const float* scale,
-               std::int64_t image, std::int64_t strip, Range rows, Range columns,
-               float* workspace, float* output) {
+void ProductOf(const Product& product, const float* source, const float* scale, std::int64_t image,
+               std::int64_t strip, Range rows, Range columns, float* workspace, float* output) {
   std::int64_t channel = strip * Simd::kColumns * kLanes;
   bool whole = product.channels_out - channel > (Simd::kColumns - 1) * kLanes;
   auto run = whole ? ProductStrip<Simd::kColumns> : ProductStrip<1>;
@@ -169,8 +168,8 @@ void ProductOf(const Product& product, const float* source, const float* scale,
 
 // T pixels of one row of a depthwise convolution, with stride S in x, or any where S is 0.
 template <int T, int S>
-void DepthwiseTile(const Depthwise& d, const float* corner, const float* weights,
-                   const float* bias, V* out) {
+void DepthwiseTile(const Depthwise& d, const float* corner, const float* weights, const float* bias,
+                   V* out) {
   V sum[T];
 #pragma GCC unroll 16
   for (int i = 0; i < T; ++i) sum[i] = Simd::Load(bias);
@@ -211,8 +210,7 @@ void DepthwiseOf(const Depthwise& d, const float* padded, std::int64_t image, st
   for (std::int64_t y = rows.first; y < rows.last; ++y) {
     Balanced({0, d.out_width}, Simd::kRows, [&](std::int64_t x, std::int64_t count) {
       V tile[Simd::kRows];
-      const float* corner =
-          padded + (y * d.stride_y * d.padded_width + x * d.stride_x) * kLanes;
+      const float* corner = padded + (y * d.stride_y * d.padded_width + x * d.stride_x) * kLanes;
       ChooseDepthwise(count, d.stride_x)(d, corner, weights, d.bias + channel, tile);
       Place place{image, group, y * d.out_width + x};
       float* target = output + (group * d.posts.pixels + place.pixel) * kLanes;
@@ -251,8 +249,8 @@ void ExpandPixels(const Product& product, const Depthwise& d, const float* sourc
 
 template <int C>
 void ExpandStrip(const Product& product, const Depthwise& d, const float* source,
-                 std::int64_t image, std::int64_t channel, Range rows, float* padded,
-                 float* output, float* sums) {
+                 std::int64_t image, std::int64_t channel, Range rows, float* padded, float* output,
+                 float* sums) {
   std::int64_t band = kBandFloats / (C * kLanes * d.padded_width * d.stride_y);
   std::int64_t done = d.RowsFor(rows.first + 1) - ((d.kernel_height - 1) * d.dilation_y + 1);
   if (done < 0) done = 0;
@@ -282,8 +280,8 @@ void ExpandOf(const Product& product, const Depthwise& d, const float* source, s
   }
 }
 
-void ElementwiseOf(const Posts& posts, const float* source, std::int64_t image,
-                   std::int64_t group, float* output) {
+void ElementwiseOf(const Posts& posts, const float* source, std::int64_t image, std::int64_t group,
+                   float* output) {
   Balanced({0, posts.pixels}, Simd::kRows, [&](std::int64_t pixel, std::int64_t count) {
     V x[Simd::kRows];
     for (int i = 0; i < count; ++i) x[i] = Simd::Load(source + (pixel + i) * kLanes);

@@ -37,11 +37,13 @@ void CheckTensors(const Convolution& one, std::int64_t depth, std::int64_t chann
 }
 
 // Pixels from the first to the last that a window reads for `out` outputs.
-std::int64_t Reach(std::int64_t out, std::int64_t stride, std::int64_t size, std::int64_t dilation) {
+std::int64_t Reach(std::int64_t out, std::int64_t stride, std::int64_t size,
+                   std::int64_t dilation) {
   return Plus(Times(out - 1, stride), Times(size - 1, dilation), 1);
 }
 
-void AddChunks(const Step& step, const Value& input, std::int64_t unit, std::vector<Chunk>* chunks) {
+void AddChunks(const Step& step, const Value& input, std::int64_t unit,
+               std::vector<Chunk>* chunks) {
   const Convolution& one = step.convolutions[0];
   std::int64_t plane = step.padded_height * step.padded_width * unit;
   for (std::int64_t y = 0; y < one.height; ++y) {
@@ -57,8 +59,8 @@ void AddChunks(const Step& step, const Value& input, std::int64_t unit, std::vec
 void PrepareProduct(const Layout& layout, Step* step, const Value& input, const Value& output) {
   const Convolution& one = step->convolutions[0];
   bool pointwise = one.height == 1 && one.width == 1;
-  bool flat = pointwise && one.stride_y == 1 && one.stride_x == 1 &&
-              output.pixels() == input.pixels();
+  bool flat =
+      pointwise && one.stride_y == 1 && one.stride_x == 1 && output.pixels() == input.pixels();
   CheckTensors(one, Times(one.height, one.width, input.channels), output.channels);
   step->padded_height = std::max(Plus(one.pad_top, input.height),
                                  Reach(output.height, one.stride_y, one.height, one.dilation_y));

@@ -162,8 +162,8 @@ void CheckShapes(const Program& program, const Step& step) {
   const Value &input = program.value(step.input), &output = program.value(step.output);
   if (input.batch != output.batch) Refuse("a step's input and output differ in batch");
   bool depthwise = step.op == Op::kDepthwise || step.op == Op::kExpand;
-  bool same_channels = step.op == Op::kProduct || step.op == Op::kExpand ||
-                       input.channels == output.channels;
+  bool same_channels =
+      step.op == Op::kProduct || step.op == Op::kExpand || input.channels == output.channels;
   if (!same_channels) Refuse("a step's input and output differ in channels");
   if (step.op == Op::kMean && output.pixels() != 1) Refuse("a mean has more than one pixel");
   if (step.op == Op::kElementwise && !input.HasShapeOf(output))

@@ -61,7 +61,7 @@ struct Step {
   bool planar = false;  // the input is read as the argument that it is
   bool padded = false;  // the product's input is copied, with zeros around it
   std::int64_t padded_height = 0, padded_width = 0;  // of that copy
-  std::int64_t parts = 1;  // of the output's pixels or rows, for threads
+  std::int64_t parts = 1;                            // of the output's pixels or rows, for threads
 
   bool is_flat() const { return op == Op::kProduct && product.out_height == 1; }
 };

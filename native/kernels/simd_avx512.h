@@ -64,12 +64,11 @@ struct Simd {
   // 2^(n / 32). Of the table's bits n * 2^18 is taken off, so that n's own bits give the exponent.
   static V Root(__m512i n) {
     alignas(64) static const std::uint32_t table[32] = {
-        0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a,
-        0x3f79c3d3, 0x3f78f4f0, 0x3f7837f0, 0x3f778d3a, 0x3f76f532, 0x3f767043,
-        0x3f75fed7, 0x3f75a15b, 0x3f75583f, 0x3f7523f6, 0x3f7504f3, 0x3f74fbaf,
-        0x3f7508a4, 0x3f752c4d, 0x3f75672a, 0x3f75b9be, 0x3f76248c, 0x3f76a81e,
-        0x3f7744fd, 0x3f77fbb8, 0x3f78ccdf, 0x3f79b907, 0x3f7ac0c7, 0x3f7be4ba,
-        0x3f7d257d, 0x3f7e83b3};
+        0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a, 0x3f79c3d3,
+        0x3f78f4f0, 0x3f7837f0, 0x3f778d3a, 0x3f76f532, 0x3f767043, 0x3f75fed7, 0x3f75a15b,
+        0x3f75583f, 0x3f7523f6, 0x3f7504f3, 0x3f74fbaf, 0x3f7508a4, 0x3f752c4d, 0x3f75672a,
+        0x3f75b9be, 0x3f76248c, 0x3f76a81e, 0x3f7744fd, 0x3f77fbb8, 0x3f78ccdf, 0x3f79b907,
+        0x3f7ac0c7, 0x3f7be4ba, 0x3f7d257d, 0x3f7e83b3};
     __m512i low = _mm512_load_si512(table), high = _mm512_load_si512(table + 16);
     __m512i power = _mm512_permutex2var_epi32(low, n, high);
     return _mm512_castsi512_ps(_mm512_add_epi32(power, _mm512_slli_epi32(n, 18)));

@@ -27,9 +27,10 @@ namespace collage {
 namespace winograd {
 namespace {
 
-constexpr std::int64_t kBlockBytes = 256 << 10;  // of v, at most: a quarter of a usual second-level cache
-constexpr std::int64_t kLeastTiles = 28;         // in a block: fewer reuse the weights too little
-constexpr std::int64_t kDepth = 32;              // input channels whose weights are transformed at once
+constexpr std::int64_t kBlockBytes =
+    256 << 10;                            // of v, at most: a quarter of a usual second-level cache
+constexpr std::int64_t kLeastTiles = 28;  // in a block: fewer reuse the weights too little
+constexpr std::int64_t kDepth = 32;       // input channels whose weights are transformed at once
 
 const Instructions& ChooseInstructions(int size, const std::string& name) {
   return ChooseFor("winograd", Versions<Instructions>{Avx512(size), Avx2(size), Plain(size)}, name);
@@ -83,15 +84,22 @@ class WinogradKernel : public Kernel {
       return InRange(blob_->GetInt(key, 0), least, most,
                      std::string("winograd kernel: '") + key + "'");
     };
-    geometry_ = {get("channels_in", 1), get("channels_out", 1), get("height", 1),
-                 get("width", 1),       get("out_height", 1),   get("out_width", 1),
-                 get("pad_top", 0),     get("pad_left", 0),     0,
+    geometry_ = {get("channels_in", 1),
+                 get("channels_out", 1),
+                 get("height", 1),
+                 get("width", 1),
+                 get("out_height", 1),
+                 get("out_width", 1),
+                 get("pad_top", 0),
+                 get("pad_left", 0),
+                 0,
                  0};
     const Geometry& g = geometry_;
     // A window of three; what is padded at the bottom and right follows.
     if (g.out_height + 2 < g.height + g.pad_top || g.out_width + 2 < g.width + g.pad_left) {
-      TVM_FFI_THROW(ValueError) << "winograd kernel: 'out_height' and 'out_width' leave pixels of the "
-                                   "input out";
+      TVM_FFI_THROW(ValueError)
+          << "winograd kernel: 'out_height' and 'out_width' leave pixels of the "
+             "input out";
     }
     batch_ = get("batch", 1);
     geometry_.tiles_y = DivideUp(g.out_height, size_);
@@ -118,8 +126,9 @@ class WinogradKernel : public Kernel {
       BytesOf(Times(one.elements, sizeof(float)), "winograd kernel: the size of a tensor");
     }
     if (residual_ == 0 && input.elements != output.elements) {
-      TVM_FFI_THROW(ValueError) << "winograd kernel: 'residual' is an input of another size than the "
-                                   "output";
+      TVM_FFI_THROW(ValueError)
+          << "winograd kernel: 'residual' is an input of another size than the "
+             "output";
     }
     expected_ = {input};
     if (inputs_ == 2) expected_.push_back(output);
@@ -187,8 +196,15 @@ class WinogradKernel : public Kernel {
     std::int64_t count = tiles.last - tiles.first;
     const float* weights = weights_ + panel * panel_floats_;
     float* m = product_scratch.AtLeast(points_ * m_stride_);
-    Product product{count,     geometry_.channels_in, channels, v_stride_, panel_floats_ / points_,
-                    m_stride_, false,                 nullptr,  0};
+    Product product{count,
+                    geometry_.channels_in,
+                    channels,
+                    v_stride_,
+                    panel_floats_ / points_,
+                    m_stride_,
+                    false,
+                    nullptr,
+                    0};
     if (transformed_) {
       instructions_.multiply(product, v, weights, m);
     } else {

@@ -106,10 +106,11 @@ void TransformColumns(const Geometry& geometry, const float* input, const Strip&
       V d[F::kIn], r[F::kIn];
       for (int i = 0; i < F::kIn; ++i, pixel += geometry.width) {
         bool inside = top + i >= 0 && top + i < geometry.height && lane < channels;
-        if (i >= 2) __builtin_prefetch(pixel + F::kOut * geometry.width);  // for the next row of tiles
+        if (i >= 2)
+          __builtin_prefetch(pixel + F::kOut * geometry.width);  // for the next row of tiles
         d[i] = !inside ? Simd::Set(0)
-                       : whole ? Simd::Load(pixel)
-                               : Simd::LoadPart(pixel, existing.first, existing.last);
+               : whole ? Simd::Load(pixel)
+                       : Simd::LoadPart(pixel, existing.first, existing.last);
       }
       F::Input(d, r);
       for (int i = 0; i < F::kIn; ++i) turned[i][lane] = r[i];
@@ -119,8 +120,8 @@ void TransformColumns(const Geometry& geometry, const float* input, const Strip&
 }
 
 template <class F>
-void TransformInput(const Geometry& geometry, const float* input, Range tiles,
-                    std::int64_t channel, float* v, std::int64_t v_stride) {
+void TransformInput(const Geometry& geometry, const float* input, Range tiles, std::int64_t channel,
+                    float* v, std::int64_t v_stride) {
   V pixels[F::kIn][kStrip];
   for (std::int64_t tile = tiles.first; tile < tiles.last;) {
     Strip strip = StripAt<F>(geometry, tiles, tile);
@@ -238,8 +239,8 @@ void MultiplyAll(const Product& product, const float* v, const float* u, float* 
       __builtin_prefetch(product.next + point * share + done, 0, 2);
     }
     for (std::int64_t j = 0; j < vectors; j += Simd::kColumns) {
-      auto multiply = vectors - j >= Simd::kColumns ? MultiplyPoint<Simd::kColumns>
-                                                    : MultiplyPoint<1>;
+      auto multiply =
+          vectors - j >= Simd::kColumns ? MultiplyPoint<Simd::kColumns> : MultiplyPoint<1>;
       multiply(product, v + point * product.v_stride, u + point * product.u_stride + j * kLanes,
                m + point * product.m_stride + j * product.tiles * kLanes);
     }
@@ -263,10 +264,9 @@ COLLAGE_INLINE void TransformTiles(const float* m, std::int64_t m_stride, std::i
 }
 
 // Stores `width` pixels of one row for kLanes channels or fewer. The pixels `ahead` come next.
-COLLAGE_INLINE void StoreRow(const Geometry& geometry, const Epilogue& epilogue,
-                             std::int64_t image, std::int64_t channel, std::int64_t pixel,
-                             std::int64_t width, std::int64_t ahead, const V* row,
-                             float* output) {
+COLLAGE_INLINE void StoreRow(const Geometry& geometry, const Epilogue& epilogue, std::int64_t image,
+                             std::int64_t channel, std::int64_t pixel, std::int64_t width,
+                             std::int64_t ahead, const V* row, float* output) {
   V turned[kLanes];
   Simd::Transpose(row, turned);
   std::int64_t plane = geometry.out_height * geometry.out_width;

@@ -47,8 +47,8 @@ Desc OneDnn::Strided(const Dims& dims, const Dims& strides, Type type) const {
 
 Desc OneDnn::Any(const Dims& dims, Type type) const {
   dnnl_memory_desc_t desc = nullptr;
-  Check(dnnl_memory_desc_create_with_tag(&desc, static_cast<int>(dims.size()), dims.data(),
-                                         type, dnnl_format_tag_any),
+  Check(dnnl_memory_desc_create_with_tag(&desc, static_cast<int>(dims.size()), dims.data(), type,
+                                         dnnl_format_tag_any),
         "an open layout");
   return Own(desc);
 }
@@ -65,10 +65,9 @@ Desc OneDnn::Blocked(const Dims& dims, Type type) const {
   static constexpr dnnl_format_tag_t kNarrow[] = {dnnl_aBc8b, dnnl_aBcd8b, dnnl_aBcde8b};
   static constexpr dnnl_format_tag_t kWide[] = {dnnl_aBc16b, dnnl_aBcd16b, dnnl_aBcde16b};
   dnnl_memory_desc_t desc = nullptr;
-  Check(
-      dnnl_memory_desc_create_with_tag(&desc, static_cast<int>(dims.size()), dims.data(), type,
-                                       (block_ == 16 ? kWide : kNarrow)[dims.size() - 3]),
-      "a blocked layout");
+  Check(dnnl_memory_desc_create_with_tag(&desc, static_cast<int>(dims.size()), dims.data(), type,
+                                         (block_ == 16 ? kWide : kNarrow)[dims.size() - 3]),
+        "a blocked layout");
   return Own(desc);
 }
 

@@ -13,7 +13,8 @@ namespace collage::onednn {
 namespace {
 
 constexpr std::size_t kMostInputs = 1024;  // of a concatenation
-constexpr std::size_t kLeastImage = 3, kMostImage = 5;  // dimensions: batch, channels, one to three others
+constexpr std::size_t kLeastImage = 3,
+                      kMostImage = 5;  // dimensions: batch, channels, one to three others
 
 struct Operands {
   std::size_t least, most;
@@ -121,8 +122,8 @@ void CheckShapes(const Program& program, const Step& step) {
     InRange(step.integer("size"), 1, kMostExtent, "onednn: " + step.name + ": 'size'");
     if (input.size() < 2) Refuse(step, "it has no channels");
   }
-  if (op == "resampling" && (input.size() != output.size() || input.size() < kLeastImage ||
-                             input.size() > kMostImage))
+  if (op == "resampling" &&
+      (input.size() != output.size() || input.size() < kLeastImage || input.size() > kMostImage))
     Refuse(step, "its input and output are no images of the same rank");
   if (op == "reduction" && !Broadcasts(output, input))
     Refuse(step, "its output is no reduction of its input");

@@ -126,13 +126,9 @@ dnnl_alg_kind_t Step::algorithm() const {
   return Algorithm(Get<ffi::String>(attributes, "algorithm"));
 }
 
-Dims Step::dims(const char* key) const {
-  return Integers(attributes, key);
-}
+Dims Step::dims(const char* key) const { return Integers(attributes, key); }
 
-dnnl_dim_t Step::integer(const char* key) const {
-  return Get<std::int64_t>(attributes, key);
-}
+dnnl_dim_t Step::integer(const char* key) const { return Get<std::int64_t>(attributes, key); }
 
 float Step::number(const char* key) const { return Number(attributes, key); }
 
@@ -174,7 +170,8 @@ Program Program::Parse(const Blob& blob) {
   }
   json::Array steps = Get<json::Array>(header, "steps");
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    program.steps.push_back(ParseStep(As<json::Object>(steps[i], "steps"), i, count));
+    program.steps.push_back(
+        ParseStep(As<json::Object>(steps[static_cast<std::int64_t>(i)], "steps"), i, count));
   }
   CheckProgram(program);
   return program;

@@ -26,10 +26,12 @@ class OnHost : public Kernel {
         InRange(spec.blob->GetInt("inputs", 0), 0, kMostExtent, "on_host kernel: 'inputs'"));
     std::string kind = spec.blob->GetString("kind", "");
     // One inside another, and so on, would each be made by the one around it.
-    if (kind == kKind) TVM_FFI_THROW(ValueError) << kKind << " kernel: it holds one of its own kind";
+    if (kind == kKind)
+      TVM_FFI_THROW(ValueError) << kKind << " kernel: it holds one of its own kind";
     std::string_view bytes(static_cast<const char*>(tensors[0].data), tensors[0].nbytes);
     kernel_ = FindKernelFactory(kind)(ReadSpec(bytes, spec.threads));
-    if (kernel_->OnDevice()) TVM_FFI_THROW(ValueError) << kKind << " kernel: " << kind << " needs a GPU";
+    if (kernel_->OnDevice())
+      TVM_FFI_THROW(ValueError) << kKind << " kernel: " << kind << " needs a GPU";
     if (kernel_->Allocates()) {
       TVM_FFI_THROW(ValueError) << kKind << " kernel: an output's shape depends on data";
     }
@@ -45,12 +47,14 @@ class OnHost : public Kernel {
     cuda::Stream stream = cuda::CurrentStream(args[inputs_]->device);
     Reserve(args, count);
     for (int i = 0; i < inputs_; ++i) {
-      cuda::Copy(host_[i].data, DataOf(args[i]), cuda::SizeOf(args[i]), cuda::kDeviceToHost, stream);
+      cuda::Copy(host_[i].data, DataOf(args[i]), cuda::SizeOf(args[i]), cuda::kDeviceToHost,
+                 stream);
     }
     cuda::Wait(stream);
     kernel_->Run(pointers_.data(), count);
     for (int i = inputs_; i < count; ++i) {
-      cuda::Copy(DataOf(args[i]), host_[i].data, cuda::SizeOf(args[i]), cuda::kHostToDevice, stream);
+      cuda::Copy(DataOf(args[i]), host_[i].data, cuda::SizeOf(args[i]), cuda::kHostToDevice,
+                 stream);
     }
     cuda::Wait(stream);
   }

@@ -48,7 +48,8 @@ struct ProviderOptions {
 using Append = void (*)(const OnnxRuntime&, const SessionOptions&, const ProviderOptions&);
 
 // What the two providers have in common: the entries of the table differ, their meaning does not.
-template <class Options, class Create, class Update, class UpdateWithValue, class Release, class Add>
+template <class Options, class Create, class Update, class UpdateWithValue, class Release,
+          class Add>
 void AppendProvider(const OnnxRuntime& runtime, const SessionOptions& session,
                     const ProviderOptions& options) {
   runtime.NeedVersion(ort::kProviderApiVersion);

@@ -98,15 +98,15 @@ void OnnxRuntime::Throw(ort::Status* status) const {
 
 void OnnxRuntime::NeedVersion(std::uint32_t version) const {
   if (base_->get_api(version) != nullptr) return;
-  TVM_FFI_THROW(RuntimeError) << "onnxruntime " << base_->get_version_string()
-                              << " is too old: 1." << version << " or later is needed";
+  TVM_FFI_THROW(RuntimeError) << "onnxruntime " << base_->get_version_string() << " is too old: 1."
+                              << version << " or later is needed";
 }
 
 DLDataType TensorType(int element) {
   constexpr DLDataType kTypes[] = {
-      {kDLFloat, 32, 1}, {kDLUInt, 8, 1},   {kDLInt, 8, 1},    {kDLUInt, 16, 1}, {kDLInt, 16, 1},
-      {kDLInt, 32, 1},   {kDLInt, 64, 1},   {kDLBool, 8, 1},   {kDLFloat, 16, 1}, {kDLFloat, 64, 1},
-      {kDLUInt, 32, 1},  {kDLUInt, 64, 1},  {kDLBfloat, 16, 1}};
+      {kDLFloat, 32, 1}, {kDLUInt, 8, 1},  {kDLInt, 8, 1},    {kDLUInt, 16, 1},  {kDLInt, 16, 1},
+      {kDLInt, 32, 1},   {kDLInt, 64, 1},  {kDLBool, 8, 1},   {kDLFloat, 16, 1}, {kDLFloat, 64, 1},
+      {kDLUInt, 32, 1},  {kDLUInt, 64, 1}, {kDLBfloat, 16, 1}};
   for (DLDataType type : kTypes) {
     if (ElementType(type) == element) return type;
   }
@@ -118,7 +118,8 @@ DLDataType TensorType(int element) {
 ort::Value* WrappedTensor::Wrap(const DLTensor* tensor) {
   void* data = DataOf(tensor);
   std::size_t rank = static_cast<std::size_t>(tensor->ndim);
-  if (value_ != nullptr && data == data_ && rank == shape_.size() && IsSame(tensor->dtype, dtype_) &&
+  if (value_ != nullptr && data == data_ && rank == shape_.size() &&
+      IsSame(tensor->dtype, dtype_) &&
       std::memcmp(shape_.data(), tensor->shape, rank * sizeof(std::int64_t)) == 0) {
     return value_;
   }
@@ -140,8 +141,9 @@ void WrappedTensor::Release() {
 
 SessionOptions::SessionOptions(const OnnxRuntime& runtime, const Blob& blob, int threads)
     : runtime_(runtime),
-      options_(runtime.Make<ort::CreateSessionOptions, ort::ReleaseSessionOptions,
-                            ort::SessionOptions>()) {
+      options_(
+          runtime
+              .Make<ort::CreateSessionOptions, ort::ReleaseSessionOptions, ort::SessionOptions>()) {
   runtime_.Call<ort::SetGraphOptimizationLevel>(
       get(), OptimizationLevel(blob.GetString("graph_optimization_level", "all")));
   bool alone = blob.GetInt("alone", 0) != 0;

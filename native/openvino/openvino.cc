@@ -243,7 +243,7 @@ class OpenVinoKernel : public Kernel {
     for (std::size_t at = 0; at < flat.size();) {
       std::size_t rank = static_cast<std::size_t>(flat[at++]);
       if (rank > flat.size() - at) TVM_FFI_THROW(ValueError) << "the blob's shapes are truncated";
-      std::vector<std::int64_t> extents(flat.begin() + at, flat.begin() + at + rank);
+      std::vector<std::int64_t> extents(flat.data() + at, flat.data() + at + rank);
       at += rank;
       ports.push_back(ports.size());
       shapes.Add(&extents);
@@ -258,8 +258,7 @@ class OpenVinoKernel : public Kernel {
     auto set = input ? runtime_.ov_infer_request_set_input_tensor_by_index
                      : runtime_.ov_infer_request_set_output_tensor_by_index;
     const ov_tensor_t* wrapped = bindings_[position].Wrap(runtime_, tensor);
-    std::size_t place =
-        input ? static_cast<std::size_t>(places_[position]) : position - inputs_;
+    std::size_t place = input ? static_cast<std::size_t>(places_[position]) : position - inputs_;
     ov_status_e status = set(request_.get(), place, wrapped);
     if (status != ov_status_e::OK) bindings_[position].Forget();
     runtime_.Check(status);

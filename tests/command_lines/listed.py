@@ -97,19 +97,32 @@ MAKE = "tests/command_lines/test_others.py::test_make_has_the_target"
 PIP = "tests/command_lines/test_others.py::test_pip_is_given_extras_and_packages_that_exist"
 HELM_INSTALL = "tests/command_lines/test_others.py::test_helm_renders_what_the_line_installs"
 HELM_TEST = "tests/helm/test_api_server.py::test_hooks_and_tests_run_on_a_node"
+PYTEST = "tests/command_lines/test_others.py::test_pytest_finds_the_tests_of_the_line"
 FLOWS = "tests/flows/test_end_to_end.py::test_an_alias_is_all_it_takes"
 PREFECT = "tests/flows/test_command_lines.py::test_prefects_lines_of_the_documents_run"
 
 ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(
         ("make demo", "make test", "make images", "make pipeline", "make e2e", "make bench",
-         "make cuda-check", "make gpu-check", "make chart-docs"),
+         "make cuda-check", "make gpu-check", "make chart-docs", "make setup", "make lint", "make types",
+         "make docs", "make notice"),
         MAKE,
     ),
     **dict.fromkeys(
         ("pip install collage[runtime]", "pip install 'collage[serve,s3]'", "pip install 'collage[s3]'",
          "pip install 'collage[sign]'", "pip install scipy-openblas32"),
         PIP,
+    ),
+    **dict.fromkeys(
+        (
+            ".venv/bin/python -m pytest tests/search/test_against_brute_force.py -k k_best",
+            ".venv/bin/python -m pytest tests/rules/test_pattern.py",
+            ".venv/bin/python -m pytest tests/graph tests/frontend tests/rules tests/search tests/cost",
+            ".venv/bin/python -m pytest tests/measure tests/verify tests/pipeline tests/tuning",
+            ".venv/bin/python -m pytest tests/backends tests/runtime tests/bundle tests/report",
+            ".venv/bin/python -m pytest tests/store/test_protocol.py -k directory",
+        ),
+        PYTEST,
     ),
     **dict.fromkeys(
         (
@@ -151,6 +164,9 @@ ELSEWHERE: Mapping[str, str] = {
 
 EXCEPTIONS: Mapping[str, str] = {
     "pip install .": "of a package that a reader writes; `site` of tests/test_user_backend.py stands for it",
+    "python -m benchmarks.models --threads 1": "takes hours; it is the first line of `make bench`",
+    "python -m benchmarks.models": "takes hours; it is the first line of `make bench`",
+    "python -m benchmarks.enumeration": "takes minutes; tests/rules/test_candidates.py enumerates its graphs",
     "collage run --save": "names an option of a command that is run above",
     "kubectl describe pod -n collage POD": "Kubernetes' own; nothing of ours is in it",
     "kubectl rollout restart deployment -n collage": "Kubernetes' own; nothing of ours is in it",

@@ -29,7 +29,7 @@ class CommandLine:
 
 def documents() -> list[Path]:
     """List the documents that show command lines to users."""
-    patterns = ("README.md", "docs/**/*.md", "helm/collage/README*.md", "examples/**/README*")
+    patterns = ("*.md", "docs/**/*.md", "helm/collage/README*.md", "examples/**/README*")
     return sorted(file for pattern in patterns for file in ROOT.glob(pattern))
 
 
@@ -75,5 +75,5 @@ def _commands(line: str) -> Iterator[str]:
         words = part.replace("&", " ").split()
         while words and _VARIABLE.fullmatch(words[0]):
             words = words[1:]
-        if words and words[0] in PROGRAMS:
+        if words and words[0].removeprefix(".venv/bin/") in PROGRAMS:
             yield " ".join(words)

@@ -1,8 +1,9 @@
-"""Lines that are no lines of `collage`: of make, pip, helm and kubectl."""
+"""Lines that are no lines of `collage`: of make, pip, pytest, helm and kubectl."""
 
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -11,7 +12,7 @@ from kubernetes.client import ApiClient
 
 from collage.cluster.kubernetes.manifests import job_manifest
 from tests.cluster.test_manifests import MEASURE, PLAIN, SETTINGS
-from tests.command_lines.listed import ELSEWHERE, HELM_INSTALL, MAKE, PIP
+from tests.command_lines.listed import ELSEWHERE, HELM_INSTALL, MAKE, PIP, PYTEST
 from tests.documents import ROOT
 from tests.helm import charts
 
@@ -28,6 +29,20 @@ def test_make_has_the_target(line):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("line", listed(PYTEST))
+def test_pytest_finds_the_tests_of_the_line(line):
+    """The tests themselves run with the others; here, files and folders have some, and `-k` selects some."""
+    _, *options = shlex.split(line)
+    paths = [ROOT / option for option in options if option.startswith("tests/")]
+    assert all(path.is_file() or any(path.glob("test_*.py")) for path in paths)
+    if "-k" in options:
+        collected = subprocess.run(
+            [sys.executable, *options, "--collect-only", "-q", "-p", "no:cacheprovider"],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert collected.returncode == 0, collected.stdout + collected.stderr
 
 
 @pytest.mark.parametrize("line", listed(PIP))

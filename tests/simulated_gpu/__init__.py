@@ -101,7 +101,8 @@ def _compile(sources: Sequence[Path], library: Path) -> None:
     base = library.name.startswith("libcudart")
     linked = [] if base else ["-L", str(library.parent), "-l:libcudart.so.13"]
     command = [
-        "g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{HERE}", *map(str, sources), *linked,
+        "g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{HERE}",
+        f"-I{HERE.parents[1] / 'native'}", *map(str, sources), *linked,
         f"-Wl,-soname,{library.name}", f"-Wl,--version-script,{versions}", "-Wl,-rpath,$ORIGIN",
         "-o", str(library),
     ]  # fmt: skip

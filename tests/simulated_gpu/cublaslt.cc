@@ -8,7 +8,7 @@
 #include "gpu.h"
 #include "numbers.h"
 
-using namespace simulated;   // NOLINT: the entry points below are C's
+using namespace simulated;  // NOLINT: the entry points below are C's
 namespace lt = collage::lt;
 
 namespace {
@@ -39,7 +39,9 @@ float Activated(float x, std::uint32_t epilogue) {
 }
 
 Dtype Width(int type) {
-  return type == lt::kFloat32 ? Dtype::kFloat : type == lt::kFloat16 ? Dtype::kHalf : Dtype::kBfloat;
+  return type == lt::kFloat32   ? Dtype::kFloat
+         : type == lt::kFloat16 ? Dtype::kHalf
+                                : Dtype::kBfloat;
 }
 
 struct Operand {
@@ -103,9 +105,9 @@ int cublasLtMatmulDescDestroy(void* one) {
 
 int cublasLtMatmulDescSetAttribute(void* of, int attribute, const void* value, std::size_t size) {
   auto* one = static_cast<Descriptor*>(of);
-  void* to = attribute == lt::kTransA      ? static_cast<void*>(&one->turned_a)
-             : attribute == lt::kTransB    ? static_cast<void*>(&one->turned_b)
-             : attribute == lt::kEpilogue  ? static_cast<void*>(&one->epilogue)
+  void* to = attribute == lt::kTransA        ? static_cast<void*>(&one->turned_a)
+             : attribute == lt::kTransB      ? static_cast<void*>(&one->turned_b)
+             : attribute == lt::kEpilogue    ? static_cast<void*>(&one->epilogue)
              : attribute == lt::kBiasPointer ? static_cast<void*>(&one->bias)
                                              : nullptr;
   if (to == nullptr || size != (attribute == lt::kBiasPointer ? 8 : 4)) return 7;
@@ -164,7 +166,8 @@ int cublasLtMatmul(void*, void* descriptor, const void* alpha, const void* a, vo
                    void* d, void* d_layout, const lt::Algorithm*, void* workspace, std::size_t,
                    void* stream) {
   Descriptor how = *static_cast<Descriptor*>(descriptor);
-  for (const void* one : {a, b, c, static_cast<const void*>(d), static_cast<const void*>(workspace)}) {
+  for (const void* one :
+       {a, b, c, static_cast<const void*>(d), static_cast<const void*>(workspace)}) {
     if (!IsDevice(one)) return Lose(kIllegalAddress);
   }
   if ((how.epilogue & lt::kBias) && !IsDevice(how.bias)) return Lose(kIllegalAddress);

@@ -37,8 +37,8 @@ struct Event {
 
 struct Gpu {
   std::recursive_mutex mutex;
-  char* memory = static_cast<char*>(mmap(nullptr, kMemory, PROT_NONE,
-                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  char* memory = static_cast<char*>(
+      mmap(nullptr, kMemory, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   std::map<std::size_t, std::size_t> used;  // size by offset
   Stream standard;                          // stream 0
   int capturing = 0, lost = kSuccess, last = kSuccess, open = 0;
@@ -190,7 +190,8 @@ int cudaFree(void* memory) {
   Lock lock(The().mutex);
   if (memory == nullptr) return Return(kSuccess);
   if (int error = NotCaptured("cudaFree")) return Return(error);
-  std::size_t freed = The().used.erase(static_cast<std::size_t>(static_cast<char*>(memory) - The().memory));
+  std::size_t freed =
+      The().used.erase(static_cast<std::size_t>(static_cast<char*>(memory) - The().memory));
   return Return(freed == 1 ? kSuccess : kInvalidValue);
 }
 
@@ -246,7 +247,8 @@ int cudaStreamSynchronize(void* stream) {
 
 int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
   char text[80];
-  std::snprintf(text, sizeof text, "stream %p waits for %p", stream, static_cast<Event*>(event)->stream);
+  std::snprintf(text, sizeof text, "stream %p waits for %p", stream,
+                static_cast<Event*>(event)->stream);
   Log(text);
   return Return(kSuccess);
 }
@@ -332,10 +334,24 @@ int cudaGetDeviceCount(int* count) {
 }
 
 int cudaDeviceGetAttribute(int* value, int attribute, int) {
-  static const std::map<int, int> kValues = {
-      {1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535},
-      {8, 49152}, {10, 32}, {12, 65536}, {13, 1000000}, {16, 4}, {36, 1000000}, {37, 256}, {38, 1 << 20}, {75, Capability() / 10}, {76, Capability() % 10},
-      {97, 232448}};
+  static const std::map<int, int> kValues = {{1, 1024},
+                                             {2, 1024},
+                                             {3, 1024},
+                                             {4, 64},
+                                             {5, 2147483647},
+                                             {6, 65535},
+                                             {7, 65535},
+                                             {8, 49152},
+                                             {10, 32},
+                                             {12, 65536},
+                                             {13, 1000000},
+                                             {16, 4},
+                                             {36, 1000000},
+                                             {37, 256},
+                                             {38, 1 << 20},
+                                             {75, Capability() / 10},
+                                             {76, Capability() % 10},
+                                             {97, 232448}};
   auto found = kValues.find(attribute);
   *value = found == kValues.end() ? 0 : found->second;
   return Return(kSuccess);
@@ -361,11 +377,16 @@ int cudaPeekAtLastError() { return The().lost != kSuccess ? The().lost : The().l
 
 const char* cudaGetErrorString(int error) {
   switch (error) {
-    case kSuccess: return "no error";
-    case kInvalidValue: return "invalid argument";
-    case kOutOfMemory: return "out of memory";
-    case kIllegalAddress: return "an illegal memory access was encountered";
-    case kCaptureUnsupported: return "operation not permitted when stream is capturing";
+    case kSuccess:
+      return "no error";
+    case kInvalidValue:
+      return "invalid argument";
+    case kOutOfMemory:
+      return "out of memory";
+    case kIllegalAddress:
+      return "an illegal memory access was encountered";
+    case kCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
   }
   return "unrecognized error code";
 }

@@ -41,7 +41,10 @@ struct Place {
 
 std::int64_t Offset(const Object& of, const Place& at) {
   return (((static_cast<std::int64_t>(at.n) * of.extents[1] + at.c) * of.spatial(0) + at.d) *
-              of.spatial(1) + at.h) * of.spatial(2) + at.w;
+              of.spatial(1) +
+          at.h) *
+             of.spatial(2) +
+         at.w;
 }
 
 template <typename F>
@@ -89,19 +92,21 @@ const char* cudnnGetErrorString(int status) {
   return status < 3000 ? "bad parameter" : status < 4000 ? "not supported" : "failed";
 }
 
-#define OBJECT(kind)                                  \
-  int cudnnCreate##kind##Descriptor(void** made) {    \
-    *made = new Object();                             \
-    return dnn::kSuccess;                             \
-  }                                                   \
-  int cudnnDestroy##kind##Descriptor(void* one) {     \
-    delete static_cast<Object*>(one);                 \
-    return dnn::kSuccess;                             \
+#define OBJECT(kind)                               \
+  int cudnnCreate##kind##Descriptor(void** made) { \
+    *made = new Object();                          \
+    return dnn::kSuccess;                          \
+  }                                                \
+  int cudnnDestroy##kind##Descriptor(void* one) {  \
+    delete static_cast<Object*>(one);              \
+    return dnn::kSuccess;                          \
   }
 OBJECT(Tensor)
 OBJECT(Pooling)
 
-void cudnnGetLastErrorString(char* text, std::size_t size) { std::snprintf(text, size, "simulated"); }
+void cudnnGetLastErrorString(char* text, std::size_t size) {
+  std::snprintf(text, size, "simulated");
+}
 
 int cudnnCreate(void** handle) {
   *handle = &current_stream;
@@ -180,7 +185,8 @@ int cudnnBatchNormalizationForwardInference(void*, int mode, const void*, const 
                                             double epsilon) {
   Object shape = Of(described), each = Of(channels);
   if (mode != dnn::kSpatial || each.type != dnn::kFloat) return kBadParam;
-  if (each.extents[1] != shape.extents[1] || each.spatial(0) * each.spatial(1) != 1) return kBadParam;
+  if (each.extents[1] != shape.extents[1] || each.spatial(0) * each.spatial(1) != 1)
+    return kBadParam;
   if (!AllOnDevice({x, y, scale, bias, mean, variance})) return Lose(kIllegalAddress);
   return Enqueue(current_stream, "cudnnBatchNormalization", [=] {
     Dtype type = Width(shape.type);
@@ -208,7 +214,9 @@ int cudnnTransformTensor(void*, const void*, void* from, const void* x, const vo
       }
       return sum;
     };
-    ForEach(in, [&](const Place& at) { Store(y, type, offset(out, at), Load(x, type, offset(in, at))); });
+    ForEach(in, [&](const Place& at) {
+      Store(y, type, offset(out, at), Load(x, type, offset(in, at)));
+    });
   });
 }
 

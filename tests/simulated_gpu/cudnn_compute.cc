@@ -119,7 +119,8 @@ float Activated(const Descriptor& how, float x) {
     case dnn::kLog:
       return std::log(x);
     case dnn::kReluForward:
-      return std::min(std::max(x, 0.0f), static_cast<float>(how.One<double>(dnn::kReluUpper, 1e30)));
+      return std::min(std::max(x, 0.0f),
+                      static_cast<float>(how.One<double>(dnn::kReluUpper, 1e30)));
     case dnn::kTanhForward:
       return std::tanh(x);
     case dnn::kSigmoidForward:
@@ -186,7 +187,8 @@ Dense Normalize(const Descriptor& operation, const Dense& x, const Dense& scale,
     double sum = 0, squares = 0;
     for (std::int64_t i = 0; i < length; ++i) sum += x.data[row * length + i];
     const double mean = mode == dnn::kRmsNorm ? 0 : sum / length;
-    for (std::int64_t i = 0; i < length; ++i) squares += std::pow(x.data[row * length + i] - mean, 2);
+    for (std::int64_t i = 0; i < length; ++i)
+      squares += std::pow(x.data[row * length + i] - mean, 2);
     means.push_back(static_cast<float>(mean));
     factors.push_back(static_cast<float>(1 / std::sqrt(squares / length + epsilon)));
   }
@@ -218,7 +220,8 @@ int CheckConvolution(const Descriptor& operation) {
     found[next] = how.All<std::int64_t>(attribute);
     if (found[next++].size() != spatial) return kShapeMismatch;
   }
-  if (x.size() != spatial + 2 || w.size() != x.size() || y.size() != x.size()) return kShapeMismatch;
+  if (x.size() != spatial + 2 || w.size() != x.size() || y.size() != x.size())
+    return kShapeMismatch;
   if (x[1] % w[1] != 0 || y[1] != w[0] || y[0] != x[0]) return kShapeMismatch;
   for (std::size_t i = 0; i < spatial; ++i) {
     std::int64_t reach = (w[i + 2] - 1) * found[3][i] + 1;
@@ -233,7 +236,8 @@ int CheckMatmul(const Descriptor& operation) {
   Longs c = operation.Get(dnn::kMatmulC)->dims();
   const std::size_t rank = c.size();
   if (rank < 2 || a.size() != rank || b.size() != rank) return kShapeMismatch;
-  bool fits = a[rank - 1] == b[rank - 2] && a[rank - 2] == c[rank - 2] && b[rank - 1] == c[rank - 1];
+  bool fits =
+      a[rank - 1] == b[rank - 2] && a[rank - 2] == c[rank - 2] && b[rank - 1] == c[rank - 1];
   for (std::size_t i = 0; i + 2 < rank; ++i) fits = fits && a[i] == c[i] && b[i] == c[i];
   return fits ? 0 : kShapeMismatch;
 }
@@ -261,7 +265,8 @@ int CheckOperation(const Descriptor& operation) {
     case dnn::kNorm:
       return CheckNorm(operation);
     case dnn::kReduction:
-      return Repeats(operation.Get(dnn::kReductionY)->dims(), operation.Get(dnn::kReductionX)->dims())
+      return Repeats(operation.Get(dnn::kReductionY)->dims(),
+                     operation.Get(dnn::kReductionX)->dims())
                  ? 0
                  : kShapeMismatch;
     default: {

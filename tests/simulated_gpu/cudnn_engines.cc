@@ -74,8 +74,8 @@ std::vector<Proposal> ForFused(const std::vector<const Descriptor*>& all) {
 
 // Of keys as of the others, the values of one place lie side by side.
 bool IsAttention(const std::vector<const Descriptor*>& all) {
-  static const std::vector<int> kModes = {dnn::kMul, dnn::kSub, dnn::kExp, dnn::kLog, dnn::kAdd,
-                                          dnn::kDiv};
+  static const std::vector<int> kModes = {dnn::kMul, dnn::kSub, dnn::kExp,
+                                          dnn::kLog, dnn::kAdd, dnn::kDiv};
   std::vector<int> modes;
   int products = 0, sums = 0;
   for (const Descriptor* one : all) {

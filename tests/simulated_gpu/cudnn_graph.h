@@ -17,7 +17,8 @@ namespace dnn = collage::dnn;
 
 using Longs = std::vector<std::int64_t>;
 
-constexpr int kBadParam = 2000, kNotFinalized = 2004, kSizeInsufficient = 2006, kShapeMismatch = 2008;
+constexpr int kBadParam = 2000, kNotFinalized = 2004, kSizeInsufficient = 2006,
+              kShapeMismatch = 2008;
 constexpr int kDuplicated = 2009, kWrongType = 2010, kWrongKind = 2012, kNotSupported = 3000;
 
 struct Attributed {

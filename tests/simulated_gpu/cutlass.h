@@ -16,9 +16,9 @@ namespace cutlass {
 enum class Status { kSuccess, kErrorMisalignedOperand, kErrorInvalidProblem };
 
 inline const char* cutlassGetStatusString(Status status) {
-  return status == Status::kSuccess ? "Success" : status == Status::kErrorInvalidProblem
-                                                      ? "Error Invalid Problem"
-                                                      : "Error Misaligned Operand";
+  return status == Status::kSuccess               ? "Success"
+         : status == Status::kErrorInvalidProblem ? "Error Invalid Problem"
+                                                  : "Error Misaligned Operand";
 }
 
 using half_t = half;
@@ -162,10 +162,10 @@ struct GemmIdentityThreadblockSwizzle {};
 
 namespace device {
 
-template <typename ElementA, typename LayoutA, typename ElementB, typename LayoutB, typename ElementC,
-          typename LayoutC, typename Accumulator, typename Class, typename Arch, typename Block,
-          typename Warp, typename Instruction, typename Epilogue, typename Swizzle, int stages,
-          int align_a, int align_b>
+template <typename ElementA, typename LayoutA, typename ElementB, typename LayoutB,
+          typename ElementC, typename LayoutC, typename Accumulator, typename Class, typename Arch,
+          typename Block, typename Warp, typename Instruction, typename Epilogue, typename Swizzle,
+          int stages, int align_a, int align_b>
 class GemmUniversal {
  public:
   struct Arguments {
@@ -206,11 +206,13 @@ class GemmUniversal {
         for (int n = 0; n < one.extents.n; ++n) {
           float sum = 0;
           for (int k = 0; k < one.extents.k; ++k) {
-            sum += Factor<ElementA, Class>(a[batch * one.stride_a + LayoutA::At(m, k, one.lead_a)]) *
-                   Factor<ElementB, Class>(b[batch * one.stride_b + LayoutB::At(k, n, one.lead_b)]);
+            sum +=
+                Factor<ElementA, Class>(a[batch * one.stride_a + LayoutA::At(m, k, one.lead_a)]) *
+                Factor<ElementB, Class>(b[batch * one.stride_b + LayoutB::At(k, n, one.lead_b)]);
           }
-          d[batch * one.stride_d + LayoutC::At(m, n, one.lead_d)] = Epilogue::Of(
-              one.epilogue, sum, [&] { return c[batch * one.stride_c + LayoutC::At(m, n, one.lead_c)]; });
+          d[batch * one.stride_d + LayoutC::At(m, n, one.lead_d)] =
+              Epilogue::Of(one.epilogue, sum,
+                           [&] { return c[batch * one.stride_c + LayoutC::At(m, n, one.lead_c)]; });
         }
   }
 
@@ -227,10 +229,24 @@ enum class IteratorAlgorithm { kAnalytic, kOptimized };
 enum class StrideSupport { kStrided, kUnity };
 
 struct Conv2dProblemSize {
-  Conv2dProblemSize(int N, int H, int W, int C, int K, int R, int S, int P, int Q, int pad_h, int pad_w,
-                    int stride_h, int stride_w, int dilation_h, int dilation_w, Mode mode)
-      : N(N), H(H), W(W), C(C), K(K), R(R), S(S), P(P), Q(Q), pad_h(pad_h), pad_w(pad_w),
-        stride_h(stride_h), stride_w(stride_w), dilation_h(dilation_h), dilation_w(dilation_w),
+  Conv2dProblemSize(int N, int H, int W, int C, int K, int R, int S, int P, int Q, int pad_h,
+                    int pad_w, int stride_h, int stride_w, int dilation_h, int dilation_w,
+                    Mode mode)
+      : N(N),
+        H(H),
+        W(W),
+        C(C),
+        K(K),
+        R(R),
+        S(S),
+        P(P),
+        Q(Q),
+        pad_h(pad_h),
+        pad_w(pad_w),
+        stride_h(stride_h),
+        stride_w(stride_w),
+        dilation_h(dilation_h),
+        dilation_w(dilation_w),
         mode(mode) {}
   int N, H, W, C, K, R, S, P, Q, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w;
   Mode mode;

@@ -28,7 +28,7 @@ struct Narrow {
   Narrow(double value) : Narrow(static_cast<float>(value)) {}
   Narrow(int value) : Narrow(static_cast<float>(value)) {}
   Narrow(std::int64_t value) : Narrow(static_cast<float>(value)) {}
-  operator float() const { return Load(&bits, type, 0); }  // NOLINT
+  operator float() const { return Load(&bits, type, 0); }    // NOLINT
   operator float() const volatile { return Narrow(*this); }  // NOLINT
 
   friend Narrow operator+(Narrow a, Narrow b) { return Narrow(float(a) + float(b)); }

@@ -38,7 +38,7 @@ struct Fiber {
   uint3 thread;
   bool started = false;
   bool done = false;
-  bool waits = false;  // at a barrier of the block
+  bool waits = false;       // at a barrier of the block
   std::uint64_t shown = 0;  // to the other threads of its warp, in a shuffle
 };
 
@@ -144,7 +144,8 @@ int Bind(void (*kernel)(A...), void** given, const unsigned* extents, Work* work
 }
 
 template <typename... A, typename Grid, typename... G>
-void Launch(void (*kernel)(A...), const char* name, Grid grid, Grid block, void* stream, G... given) {
+void Launch(void (*kernel)(A...), const char* name, Grid grid, Grid block, void* stream,
+            G... given) {
   std::tuple<A...> arguments(given...);
   bool fine = std::apply([](const auto&... each) { return (Fine(each) && ...); }, arguments);
   if (!fine) {

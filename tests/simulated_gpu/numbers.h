@@ -63,7 +63,8 @@ inline void Store(void* to, Dtype type, std::int64_t place, float value) {
   }
   int exponent = size < std::ldexp(1.0f, -14) ? -14 : std::ilogb(size);
   auto steps = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(size, 10 - exponent)));
-  stored = static_cast<std::uint16_t>(sign | (steps + (static_cast<std::uint32_t>(exponent + 14) << 10)));
+  stored = static_cast<std::uint16_t>(sign |
+                                      (steps + (static_cast<std::uint32_t>(exponent + 14) << 10)));
 }
 
 }  // namespace simulated

@@ -50,8 +50,9 @@ int nvmlDeviceGetName(void* device, char* name, unsigned size) {
 int nvmlSystemGetDriverVersion(char* text, unsigned size) { return Write(text, size, "580.1"); }
 
 int nvmlDeviceGetUUID(void* device, char* text, unsigned size) {
-  return Write(text, size, device == &slices[1] ? "MIG-00010203-0405-0607-0809-0a0b0c0d0e0f"
-                                                : "MIG-ffffffff-0405-0607-0809-0a0b0c0d0e0f");
+  return Write(text, size,
+               device == &slices[1] ? "MIG-00010203-0405-0607-0809-0a0b0c0d0e0f"
+                                    : "MIG-ffffffff-0405-0607-0809-0a0b0c0d0e0f");
 }
 
 int nvmlDeviceGetMigMode(void*, unsigned* current, unsigned* pending) {

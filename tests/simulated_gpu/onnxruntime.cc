@@ -77,18 +77,40 @@ bool Names(const char* variable, std::string_view model) {
 // ---- providers
 
 const std::set<std::string>& Known(const std::string& provider) {
-  static const std::set<std::string> kCuda = {
-      "device_id", "gpu_mem_limit", "arena_extend_strategy", "cudnn_conv_algo_search",
-      "do_copy_in_default_stream", "cudnn_conv_use_max_workspace", "cudnn_conv1d_pad_to_nc1d",
-      "enable_cuda_graph", "prefer_nhwc", "use_ep_level_unified_stream", "use_tf32",
-      "fuse_conv_bias", "sdpa_kernel", "tunable_op_enable", "tunable_op_tuning_enable"};
-  static const std::set<std::string> kTensorRt = {
-      "device_id", "trt_max_workspace_size", "trt_fp16_enable", "trt_bf16_enable",
-      "trt_int8_enable", "trt_engine_cache_enable", "trt_engine_cache_path",
-      "trt_engine_cache_prefix", "trt_dump_ep_context_model", "trt_ep_context_embed_mode",
-      "trt_ep_context_file_path", "trt_timing_cache_enable", "trt_timing_cache_path",
-      "trt_force_timing_cache", "trt_cuda_graph_enable", "trt_builder_optimization_level",
-      "trt_auxiliary_streams", "trt_layer_norm_fp32_fallback", "trt_min_subgraph_size"};
+  static const std::set<std::string> kCuda = {"device_id",
+                                              "gpu_mem_limit",
+                                              "arena_extend_strategy",
+                                              "cudnn_conv_algo_search",
+                                              "do_copy_in_default_stream",
+                                              "cudnn_conv_use_max_workspace",
+                                              "cudnn_conv1d_pad_to_nc1d",
+                                              "enable_cuda_graph",
+                                              "prefer_nhwc",
+                                              "use_ep_level_unified_stream",
+                                              "use_tf32",
+                                              "fuse_conv_bias",
+                                              "sdpa_kernel",
+                                              "tunable_op_enable",
+                                              "tunable_op_tuning_enable"};
+  static const std::set<std::string> kTensorRt = {"device_id",
+                                                  "trt_max_workspace_size",
+                                                  "trt_fp16_enable",
+                                                  "trt_bf16_enable",
+                                                  "trt_int8_enable",
+                                                  "trt_engine_cache_enable",
+                                                  "trt_engine_cache_path",
+                                                  "trt_engine_cache_prefix",
+                                                  "trt_dump_ep_context_model",
+                                                  "trt_ep_context_embed_mode",
+                                                  "trt_ep_context_file_path",
+                                                  "trt_timing_cache_enable",
+                                                  "trt_timing_cache_path",
+                                                  "trt_force_timing_cache",
+                                                  "trt_cuda_graph_enable",
+                                                  "trt_builder_optimization_level",
+                                                  "trt_auxiliary_streams",
+                                                  "trt_layer_norm_fp32_fallback",
+                                                  "trt_min_subgraph_size"};
   return provider == "cuda" ? kCuda : kTensorRt;
 }
 
@@ -99,8 +121,9 @@ ort::Status* Missing(const std::string& provider) {
   folder = folder.substr(0, folder.rfind('/') + 1);
   std::string file = folder + "libonnxruntime_providers_" + provider + ".so";
   if (access(file.c_str(), R_OK) == 0) return nullptr;
-  return Failed("provider_bridge_ort.cc:2043 [ONNXRuntimeError] : 1 : FAIL : Failed to load library " +
-                file + " with error: cannot open shared object file: No such file or directory");
+  return Failed(
+      "provider_bridge_ort.cc:2043 [ONNXRuntimeError] : 1 : FAIL : Failed to load library " + file +
+      " with error: cannot open shared object file: No such file or directory");
 }
 
 template <typename T, const char* const& kName>
@@ -115,8 +138,10 @@ ort::Status* Update(T* of, const char* const* keys, const char* const* values, s
   auto* provider = reinterpret_cast<Provider*>(of);
   for (std::size_t i = 0; i < count; ++i) {
     if (Known(provider->name).count(keys[i]) == 0) {
-      return Failed("provider_options_utils.h:182 [ONNXRuntimeError] : 1 : FAIL : Unknown provider "
-                    "option: \"" + std::string(keys[i]) + "\".");
+      return Failed(
+          "provider_options_utils.h:182 [ONNXRuntimeError] : 1 : FAIL : Unknown provider "
+          "option: \"" +
+          std::string(keys[i]) + "\".");
     }
     provider->options[keys[i]] = values[i];
   }
@@ -242,8 +267,8 @@ ort::Status* CreateSessionFromArray(const ort::Env* env, const void* data, std::
     }
     if (provider.name == "tensorrt") model = WithEngine(provider, model);
   }
-  auto* status = Real<ort::CreateSessionFromArray>(
-      env, static_cast<const void*>(model.data()), model.size(), options, made);
+  auto* status = Real<ort::CreateSessionFromArray>(env, static_cast<const void*>(model.data()),
+                                                   model.size(), options, made);
   if (status == nullptr && !provider.name.empty()) The().sessions[*made] = provider;
   return status;
 }

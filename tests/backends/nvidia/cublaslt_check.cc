@@ -15,9 +15,11 @@ struct Plain {
 };
 template <typename T>
 struct Plain<T*> {
-  static constexpr bool kOpaque = std::is_class_v<T> && !std::is_same_v<std::remove_const_t<T>, cublasLtMatmulAlgo_t> &&
+  static constexpr bool kOpaque = std::is_class_v<T> &&
+                                  !std::is_same_v<std::remove_const_t<T>, cublasLtMatmulAlgo_t> &&
                                   !std::is_same_v<T, cublasLtMatmulHeuristicResult_t>;
-  using Type = std::conditional_t<kOpaque, void*, std::conditional_t<std::is_pointer_v<T>, void**, T*>>;
+  using Type =
+      std::conditional_t<kOpaque, void*, std::conditional_t<std::is_pointer_v<T>, void**, T*>>;
 };
 template <>
 struct Plain<const cublasLtMatmulAlgo_t*> {
