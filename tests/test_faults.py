@@ -359,7 +359,7 @@ def test_a_full_disk_under_the_bundle_publishes_nothing_and_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr("collage.bundle.save.write_durably", full)
         assert main(command) == 5
-    assert "--output" in capsys.readouterr().err
+    assert "--output" in json.loads(capsys.readouterr().out)["error"]["reason"]
     assert not (tmp_path / "bundle").exists()
     assert not list(tmp_path.glob(".bundle*"))
     assert main(command) == 0

@@ -36,8 +36,14 @@ def infer_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.TypePr
             if name in open_values:
                 types[name] = type_proto(found)
         types = {**_inferred(model, types), **types}
-    if any(not types.get(value.name, _NOTHING).WhichOneof("value") for value in model.graph.output):
-        types = _runtime_types(model, work_dir) | types
+    untyped = {
+        value.name
+        for value in model.graph.output
+        if not types.get(value.name, _NOTHING).WhichOneof("value")
+    }
+    if untyped:
+        asked = _runtime_types(model, work_dir)
+        types |= {name: value for name, value in asked.items() if name in untyped}
     return types
 
 

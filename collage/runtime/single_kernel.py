@@ -1,7 +1,8 @@
 """A function that is one kernel, called without the virtual machine.
 
 Such a kernel runs a whole model in a framework. It reads inputs wherever they lie and writes into arrays that
-become the caller's, so that nothing is copied that the framework itself would not copy.
+become the caller's, so that nothing is copied that the framework itself would not copy. Small tensors are
+copied all the same, between buffers that the kernel has bound once: that costs less than to bind an array.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from collage.runtime.arrays import BFLOAT16, as_array, as_tensor, numpy_dtype
+from collage.runtime.tensor_exchange import DeviceTensor, Feed, Received, staging
 from collage.runtime.manifest import Signature
-from collage.runtime.tensor_exchange import DeviceTensor, Feed, Received
 
 Outputs = dict[str, np.ndarray]
 
@@ -45,23 +46,34 @@ class DirectFunction:
         self.signature = signature
         self.names = tuple(tensor.name for tensor in signature.inputs)
         self._kernel = kernel
-        names = [tensor.dtype for tensor in (*signature.inputs, *signature.outputs)]
-        self._tensor = as_tensor if BFLOAT16 in names else tvm_ffi.from_dlpack
+        dtypes = [tensor.dtype for tensor in (*signature.inputs, *signature.outputs)]
+        self._tensor = as_tensor if BFLOAT16 in dtypes else tvm_ffi.from_dlpack
         self._feed = Feed(signature.inputs)
-        self._dtypes = [numpy_dtype(tensor.dtype) for tensor in signature.inputs]
+        self._inputs = [
+            (numpy_dtype(tensor.dtype), *self._feed.staging(tensor)) for tensor in signature.inputs
+        ]
         self._allocates = any(
-            one.shape is None or min(one.shape, default=0) < 0 for one in signature.outputs
+            tensor.shape is None or min(tensor.shape, default=0) < 0 for tensor in signature.outputs
         )
         self._outputs = [
-            (one.name, one.shape or (), numpy_dtype(one.dtype)) for one in signature.outputs
+            (tensor.name, tensor.shape or (), numpy_dtype(tensor.dtype), *staging(tensor))
+            for tensor in signature.outputs
         ]
 
     def run_arrays(self, arrays: Sequence[np.ndarray]) -> Outputs:
         """Run on arrays of the right shapes, in the function's order."""
-        for array, dtype in zip(arrays, self._dtypes, strict=True):
-            if array.dtype is not dtype or not array.flags.carray or not array.size:
+        arguments = []
+        for array, (dtype, buffer, staged) in zip(arrays, self._inputs, strict=True):
+            if array.dtype is not dtype:
                 return self.run(dict(zip(self.names, arrays, strict=True)))
-        return self._called([self._tensor(array) for array in arrays])
+            if staged is not None:
+                staged[...] = array
+                arguments.append(buffer)
+            elif array.flags.carray and array.size:
+                arguments.append(self._tensor(array))
+            else:
+                return self.run(dict(zip(self.names, arrays, strict=True)))
+        return self._called(arguments)
 
     def run(self, values: Mapping[str, Received]) -> Outputs:
         """Run on values of the host."""
@@ -76,7 +88,16 @@ class DirectFunction:
             result = self._kernel(*arguments)
             tensors = [result] if len(self._outputs) == 1 else list(result)
             named = zip(self._outputs, tensors, strict=True)
-            return {name: np.array(as_array(tensor)) for (name, _, _), tensor in named}
-        made = {name: np.empty(shape, dtype) for name, shape, dtype in self._outputs}
-        self._kernel(*arguments, *map(self._tensor, made.values()))
-        return made
+            return {output[0]: np.array(as_array(tensor)) for output, tensor in named}
+        outputs = {}
+        for name, shape, dtype, buffer, staged in self._outputs:
+            if staged is None:
+                staged = np.empty(shape, dtype)
+                buffer = self._tensor(staged)
+            outputs[name] = staged
+            arguments.append(buffer)
+        self._kernel(*arguments)
+        return {
+            name: outputs[name] if staged is None else staged.copy()
+            for name, _, _, _, staged in self._outputs
+        }

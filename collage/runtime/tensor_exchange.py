@@ -82,7 +82,7 @@ class Feed:
         self._from_dlpack = tvm_ffi.from_dlpack
         self._buffers: dict[str, Any] = {}
         self._staged: dict[str, np.ndarray] = {}
-        self._quick = [(one, _plain_dtype(one.dtype), *self._small(one)) for one in inputs]
+        self._quick = [(one, _plain_dtype(one.dtype), *self.staging(one)) for one in inputs]
 
     def arguments(self, values: Mapping[str, Received], stream: int) -> list[Any]:
         """Return the function's arguments for `values`.
@@ -118,7 +118,7 @@ class Feed:
                 arguments.append(self._copied_in(one, array))
         return arguments
 
-    def _small(self, wanted: Tensor) -> tuple[Any, np.ndarray | None]:
+    def staging(self, wanted: Tensor) -> tuple[Any, np.ndarray | None]:
         """Return the buffer of an input that is always copied, as a tensor and as an array."""
         if self._cuda is not None or not is_small(wanted):
             return None, None
@@ -252,13 +252,21 @@ def is_small(tensor: Tensor) -> bool:
     return math.prod(tensor.shape) * dtype.itemsize <= SMALL_BYTES
 
 
+def staging(output: Tensor) -> tuple[Any, np.ndarray | None]:
+    """Return the buffer of a small output on the host, as a tensor and as an array; None for others."""
+    if output.shape is None or not is_small(output):
+        return None, None
+    place = aligned_empty(output.shape, numpy_dtype(output.dtype))
+    return as_tensor(place), place
+
+
 class Results:
     """Makes arrays of what a function returns on the host; they are the caller's own."""
 
     def __init__(self, function: Callable[..., Any], outputs: Sequence[Tensor]) -> None:
         import tvm_ffi
 
-        places = [(one, self._place(one)) for one in outputs]
+        places = [(one, staging(one)[1]) for one in outputs]
         self._outputs = [(one.name, place, _array_of(one.dtype)) for one, place in places]
         self._places = {one.name: place for one, place in places if place is not None}
         wrap = tvm_ffi.get_global_func("collage.copy_results")
@@ -276,12 +284,6 @@ class Results:
             name: array(next(tensors)) if place is None else place.copy()
             for name, place, array in self._outputs
         }
-
-    @staticmethod
-    def _place(output: Tensor) -> np.ndarray | None:
-        if output.shape is None or not is_small(output):
-            return None
-        return aligned_empty(output.shape, numpy_dtype(output.dtype))
 
 
 def _array_of(dtype: str) -> Callable[[Any], np.ndarray]:
