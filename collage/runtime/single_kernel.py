@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from collage.runtime.arrays import BFLOAT16, as_array, as_tensor, numpy_dtype
-from collage.runtime.tensor_exchange import DeviceTensor, Feed, Received, staging
 from collage.runtime.manifest import Signature
+from collage.runtime.tensor_exchange import DeviceTensor, Feed, Received, staging
 
 Outputs = dict[str, np.ndarray]
 
