@@ -13,7 +13,8 @@ from collage.options import Options
 from collage.pipeline.compile_context import open_session
 from collage.pipeline.search_stage import enumerated_function, imported, local_measurer, sampled
 from collage.rules.rule import HOST
-from collage.search.function_search import VIEW_S, Enumerated
+from collage.search.enumeration import Enumerated
+from collage.search.function_search import VIEW_S
 from collage.search.k_best import find_plans
 from collage.search.problem import Option, Plan
 

@@ -1,4 +1,4 @@
-"""Which candidates to choose: the exact least-cost plan, the k best, regrets, and lazy measuring."""
+"""Search: the exact least-cost plan, the k best plans, regrets, and lazy measurement of candidates."""
 
 from collage.search.estimate import AdditiveEstimator, Estimator
 from collage.search.explain import Explanation, Regret, explain

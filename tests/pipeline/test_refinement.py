@@ -8,7 +8,8 @@ from collage.cost import Cost
 from collage.errors import MeasureError
 from collage.pipeline.plans import WholePlans
 from collage.pipeline.refinement import TIGHTENED, Refinement
-from collage.search.function_search import Enumerated, FunctionSearch
+from collage.search.enumeration import Enumerated
+from collage.search.function_search import FunctionSearch
 from collage.search.in_context import Sighting
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan, Problem

@@ -6,7 +6,8 @@ import pytest
 
 from collage.cost import Cost
 from collage.pipeline.search_checkpoint import SearchMark, worth_remembering
-from collage.search.function_search import Enumerated, FunctionSearch
+from collage.search.enumeration import Enumerated
+from collage.search.function_search import FunctionSearch
 from collage.search.in_context import Sighting
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan, Problem
