@@ -20,8 +20,8 @@ from collage.verify.comparison_rounds import Standings
 from collage.verify.gate import Decision
 from collage.verify.plan_executable import PlanExecutable
 from collage.verify.verdict import Verdict
-from tests.search.oracle import chain
-from tests.search.test_reduced_precision import ERRORS, problem_and_costs
+from tests.support.reduced_plans import ERRORS, problem_and_costs
+from tests.support.search_oracle import chain
 
 
 class Noted(WholePlans):

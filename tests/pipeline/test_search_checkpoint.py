@@ -12,7 +12,7 @@ from collage.search.in_context import Sighting
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan, Problem
 from collage.verify import Latency
-from tests.search.oracle import chain
+from tests.support.search_oracle import chain
 
 A = Option(0b01, ("digest-a", "ort 1", ""), "ort")
 B = Option(0b10, ("digest-b", "tvm 1", "fast"), "tvm")

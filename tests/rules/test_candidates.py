@@ -1,15 +1,12 @@
 """Candidates of random graphs can run; lists are complete, ordered and repeatable."""
 
-from dataclasses import dataclass, field
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collage.backends.base import Availability, Backend, BackendStyle
+from collage.backends.base import BackendStyle
 from collage.graph.builder import GraphBuilder
 from collage.graph.contract import quotient_order
-from collage.graph.dataflow import DataflowGraph
 from collage.rules import (
     DFPattern,
     PartitionSpec,
@@ -22,35 +19,9 @@ from collage.rules import (
     wildcard,
 )
 from collage.rules.tvm_fusion import ONE_RESULT, fuse_ops
+from tests.support.fake_backend import FakeBackend, Graph
 
 OPS = ("Relu", "Add", "Conv", "Transpose", "ReduceMean", "Concat", "LSTM", "Reshape", "Tanh")
-
-
-@dataclass(frozen=True)
-class Graph:
-    graph: DataflowGraph
-
-
-@dataclass
-class FakeBackend(Backend):
-    name: str
-    style: BackendStyle
-    refused: frozenset[str] = frozenset()
-    variants: tuple[str, ...] = ("",)
-    own_rule: object = field(default=None)
-
-    def availability(self):
-        return Availability("")
-
-    def unsupported(self, function, node):
-        operator = function.graph.nodes[node].op
-        return f"no {operator}" if operator in self.refused else None
-
-    def compile(self, function, nodes, threads, variant=""):
-        raise NotImplementedError
-
-    def rule(self, function):
-        return self.own_rule
 
 
 BACKENDS = (

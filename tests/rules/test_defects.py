@@ -45,8 +45,8 @@ from collage.rules import (
 from collage.rules.combine import FUSE_OPS_KINDS
 from collage.search.problem import Option, Problem
 from collage.search.shortest_path import find_plan
-from tests.rules.mock_costs import list_candidates, search, tvm_rule
-from tests.rules.test_candidates import FakeBackend, Graph
+from tests.support.fake_backend import FakeBackend, Graph
+from tests.support.mock_costs import list_candidates, search, tvm_rule
 
 SPEC = PartitionSpec("test")
 

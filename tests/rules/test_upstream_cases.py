@@ -7,7 +7,7 @@ of groups are asserted.
 import pytest
 
 from collage.graph.builder import GraphBuilder
-from tests.rules.mock_costs import partition
+from tests.support.mock_costs import partition
 
 
 def _relus(count):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collage.errors import SearchError
 from collage.search import explain, find_plan, find_plans, search_lazily
-from tests.search.oracle import Bounds, all_plans, check_order, problems
+from tests.support.search_oracle import Bounds, all_plans, check_order, problems
 
 thorough = settings(
     max_examples=400,

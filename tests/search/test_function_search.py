@@ -16,7 +16,7 @@ from collage.search.function_search import has_family, search_function
 from collage.search.plan_selection import worth_assembling
 from collage.search.seeds import seed_chunks, tiling
 from tests.frontend.build import imported, model
-from tests.search.oracle import chain, option
+from tests.support.search_oracle import chain, option
 
 
 def intervals(length, backend, longest, **arguments):

@@ -12,7 +12,7 @@ from collage.search.graph_launches import is_captured, predicted_s, without_grap
 from collage.search.neighbours import neighbours
 from collage.search.plan_selection import worth_assembling
 from collage.search.problem import Option, Plan, Problem
-from tests.search.oracle import chain
+from tests.support.search_oracle import chain
 
 LENGTH = 5
 LAUNCH_S = 4e-6

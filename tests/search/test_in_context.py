@@ -7,7 +7,7 @@ from collage.rules.rule import HOST
 from collage.search.graph_launches import predicted_s
 from collage.search.in_context import InPlace, Sighting, at_pace
 from collage.search.problem import Option, Plan, Problem
-from tests.search.oracle import chain
+from tests.support.search_oracle import chain
 
 
 def option(node, backend, variant=""):

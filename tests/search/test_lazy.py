@@ -12,7 +12,7 @@ from collage.cost.cost import Cost
 from collage.errors import SearchError
 from collage.search import AdditiveEstimator, Budget, Problem, find_plan, search_lazily
 from collage.search.lazy import LEAST_IMPROVEMENT
-from tests.search.oracle import Bounds, all_plans, chain, check_order, option, problems
+from tests.support.search_oracle import Bounds, all_plans, chain, check_order, option, problems
 
 LENGTH = 24
 

@@ -6,7 +6,7 @@ from collage.cost import Cost
 from collage.search.neighbours import WINDOW, neighbours
 from collage.search.problem import Option, Plan, Problem
 from collage.search.shortest_path import find_plan
-from tests.search.oracle import chain
+from tests.support.search_oracle import chain
 
 
 def option(*nodes, backend):

@@ -11,7 +11,7 @@ from collage.search import Problem, explain, find_plan, find_plans
 from collage.search.shortest_path import least_plan
 from collage.search.state_space import build_state_space
 from collage.search.uncovered import no_cover
-from tests.search.oracle import chain, check_order, graph_of, is_convex, option
+from tests.support.search_oracle import chain, check_order, graph_of, is_convex, option
 
 
 def seconds(**by_key):
