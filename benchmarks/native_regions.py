@@ -1,4 +1,4 @@
-"""Regions bound by memory traffic, as they occur in real models, by name."""
+"""Memory-bound regions of real models, by name."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -226,6 +226,6 @@ REGIONS: dict[str, Build] = {
 }
 
 
-def make_region(build: Build, folder: Path) -> Function:
+def make_region(build_region: Build, folder: Path) -> Function:
     region = Region()
-    return region.function(build(region), folder)
+    return region.function(build_region(region), folder)

@@ -12,7 +12,7 @@ from collage.measure.measurement_request import Measurer, OnCost
 from collage.rules.rule import HOST
 from collage.search.enumeration import Enumerated
 from collage.search.estimate import AdditiveEstimator
-from collage.search.lazy import Budget, LazyResult, search_lazily
+from collage.search.lazy import LazyResult, SearchBudget, search_lazily
 from collage.search.plan_selection import NamedPlan, worth_assembling
 from collage.search.problem import Problem
 from collage.search.reduced_precision import ErrorBudget, search_lower_error
@@ -21,7 +21,7 @@ from collage.search.seeds import SEED_BATCH, seed_chunks
 VIEW_S = 2e-7
 """Time of a view in the virtual machine, in seconds (measured: 0.2 us a call)."""
 
-BATCH = 16
+MEASURE_BATCH = 16
 """Smallest number of keys measured together."""
 SEED_SHARE = 0.5
 """Largest share of the budget for seeds; the rest follows the estimates."""
@@ -62,7 +62,7 @@ def search_function(
     budget_s: float,
     clock: Callable[[], float],
     on_cost: OnCost | None = None,
-    batch: int = BATCH,
+    batch: int = MEASURE_BATCH,
     errors: ErrorBudget | None = None,
     launch_s: Callable[[], float] = lambda: 0.0,
 ) -> FunctionSearch:
@@ -76,7 +76,7 @@ def search_function(
         budget_s: budget for measurements, in seconds of `clock`; 0 measures only what one plan needs.
         clock: monotonic clock, in seconds.
         on_cost: callback for every result; default None.
-        batch: smallest number of requests in one batch; default `BATCH`.
+        batch: smallest number of requests in one batch; default `MEASURE_BATCH`.
         errors: error budget of reduced options, for a share of the time budget; None without them.
         launch_s: called after all measurements for `Problem.launch_s`; default 0.
 
@@ -102,9 +102,9 @@ def search_function(
     if has_family(problem, known_costs):
         patience = math.ceil(PATIENCE_SHARE * len(enumerated.work))
 
-    def budget_until(share: float) -> Budget:
+    def budget_until(share: float) -> SearchBudget:
         remaining_s = max(0.0, start + share * budget_s - clock())
-        return Budget(seconds=remaining_s, without_improvement=patience, clock=clock)
+        return SearchBudget(seconds=remaining_s, without_improvement=patience, clock=clock)
 
     lazy = search_lazily(
         problem,

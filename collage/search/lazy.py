@@ -42,7 +42,7 @@ Measure = Callable[[Sequence[Hashable]], Mapping[Hashable, Cost]]
 
 
 @dataclass(frozen=True)
-class Budget:
+class SearchBudget:
     """Limits of a lazy search; they apply once one plan is fully measured.
 
     Attributes:
@@ -104,11 +104,11 @@ def search_lazily(
     costs: Costs | None = None,
     seeds: Sequence[Hashable] = (),
     batch_size: int = 1,
-    budget: Budget | None = None,
+    budget: SearchBudget | None = None,
 ) -> LazyResult:
     """Measure the options that can belong to the best plan, and return this plan; see `LazySearch`."""
     search = LazySearch(problem, measure, costs or {}, estimator)
-    return search.run(seeds, batch_size, budget or Budget())
+    return search.run(seeds, batch_size, budget or SearchBudget())
 
 
 @dataclass
@@ -145,7 +145,7 @@ class LazySearch:
         self._optimistic: list[Weight | None] = []
         self._refresh()
 
-    def run(self, seeds: Sequence[Hashable], batch_size: int, budget: Budget) -> LazyResult:
+    def run(self, seeds: Sequence[Hashable], batch_size: int, budget: SearchBudget) -> LazyResult:
         """Measure the seeds, then batches of at least `batch_size` keys as long as there are enough.
 
         A batch is larger if the best plan alone has more unmeasured options. Seeds should contain plans of

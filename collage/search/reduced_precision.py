@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from collage.cost import Cost
 from collage.graph.index_set import IndexSet
 from collage.search.estimate import AdditiveEstimator
-from collage.search.lazy import Budget, Measure, search_lazily
+from collage.search.lazy import Measure, SearchBudget, search_lazily
 from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.shortest_path import least_plan, surcharged_plan, valid_space
 from collage.search.state_space import StateSpace
@@ -177,7 +177,7 @@ def search_lower_error(
     *,
     errors: ErrorBudget,
     batch_size: int,
-    budget: Budget,
+    budget: SearchBudget,
 ) -> dict[Hashable, Cost]:
     """Measure the options of the fastest plan with an expected error within the tolerance.
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from collage.cost.cost import Cost
 from collage.errors import SearchError
-from collage.search import AdditiveEstimator, Budget, Problem, find_plan, search_lazily
+from collage.search import AdditiveEstimator, Problem, SearchBudget, find_plan, search_lazily
 from collage.search.lazy import LEAST_IMPROVEMENT
 from tests.support.search_oracle import Bounds, all_plans, chain, check_order, option, problems
 
@@ -88,7 +88,7 @@ def test_a_budget_leaves_a_plan_and_a_bound_of_its_gap(drawn, measurements, batc
         Meter(costs),
         estimator=Bounds.of(costs, 0.5),
         batch_size=batch_size,
-        budget=Budget(measurements=measurements),
+        budget=SearchBudget(measurements=measurements),
     )
     best_s = all_plans(problem, costs)[0][0]
     assert result.plan.predicted_s - result.gap_s <= best_s <= result.plan.predicted_s
@@ -128,7 +128,7 @@ def test_a_search_ends_after_keys_without_improvement():
     batch = 4
 
     def searched(without_improvement):
-        meter, budget = Meter(costs), Budget(without_improvement=without_improvement)
+        meter, budget = Meter(costs), SearchBudget(without_improvement=without_improvement)
         estimator = AdditiveEstimator(problem)
         result = search_lazily(problem, meter, estimator=estimator, batch_size=batch, budget=budget)
         assert result.measured == sum(map(len, meter.batches))
@@ -168,7 +168,7 @@ def test_a_budget_of_measurements_ends_with_a_measured_plan():
     problem, costs = repeated_chain()
     seeds = [("tvm", i, 1) for i in range(4)]
     meter = Meter(costs)
-    budget = Budget(measurements=10)
+    budget = SearchBudget(measurements=10)
     result = search_lazily(
         problem, meter, estimator=Bounds(), seeds=seeds, batch_size=4, budget=budget
     )
@@ -180,7 +180,7 @@ def test_a_budget_of_measurements_ends_with_a_measured_plan():
 def test_a_budget_of_seconds_is_kept_by_the_given_clock():
     problem, costs = repeated_chain()
     meter = Meter(costs)
-    budget = Budget(seconds=6, clock=lambda: meter.now)
+    budget = SearchBudget(seconds=6, clock=lambda: meter.now)
     seeds = [("tvm", i, 1) for i in range(4)]
     result = search_lazily(
         problem, meter, estimator=Bounds(), seeds=seeds, batch_size=2, budget=budget
@@ -191,7 +191,7 @@ def test_a_budget_of_seconds_is_kept_by_the_given_clock():
 def test_a_search_exceeds_its_budget_until_one_plan_is_measured():
     options = [option(0, key="a"), option(1, key="b")]
     costs = {"a": Cost(1.0), "b": Cost(1.0)}
-    budget = Budget(measurements=0)
+    budget = SearchBudget(measurements=0)
     result = search_lazily(
         Problem(chain(2), options), Meter(costs), estimator=Bounds(), budget=budget
     )

@@ -11,7 +11,7 @@ from collage.backends.cpu.openvino import OpenVinoBackend
 from collage.cost.cost import Cost
 from collage.rules.rule import HOST
 from collage.runtime.cpu import bf16_reason
-from collage.search import Budget, Problem, search_lazily
+from collage.search import Problem, SearchBudget, search_lazily
 from collage.search.enumeration import enumerate_function
 from collage.search.error_calibration import Calibration
 from collage.search.estimate import AdditiveEstimator
@@ -143,7 +143,7 @@ def test_parts_are_measured_if_the_fastest_plan_is_too_wrong():
     )
     assert measured == []  # the whole is faster than any sum of parts
     known_costs = search_lower_error(
-        problem, measure, plain.costs, errors=ErrorBudget(0.01), batch_size=2, budget=Budget()
+        problem, measure, plain.costs, errors=ErrorBudget(0.01), batch_size=2, budget=SearchBudget()
     )
     assert len(set(measured)) >= LENGTH - 2
     assert all(known_costs[key] == hidden[key] for key in measured)  # without the penalty
@@ -162,7 +162,7 @@ def test_a_fastest_plan_within_the_tolerance_ends_the_search():
 
     assert (
         search_lower_error(
-            problem, measure, costs, errors=ErrorBudget(0.03), batch_size=2, budget=Budget()
+            problem, measure, costs, errors=ErrorBudget(0.03), batch_size=2, budget=SearchBudget()
         )
         == costs
     )
