@@ -1,4 +1,4 @@
-"""Costs of kernels: measured seconds, invalid with a reason, or unknown; and tables of costs."""
+"""Kernel costs: measured seconds, invalid with a reason, or unknown; and tables of costs."""
 
 from collage.cost.cost import Cost, CostKey, Environment, cost_key
 from collage.cost.shared import SharedCostTable

@@ -1,4 +1,4 @@
-"""Costs of many machines in one store, as batches of lines (see `collage.cost.batches`).
+"""Shared costs: those of many machines in one store, as batches of lines (see `collage.cost.batches`).
 
 Two costs of one key are two true measurements: the valid one holds, then the narrower interval, then the
 lower time, so the order of reading does not matter. An interval of width zero counts as none, and below

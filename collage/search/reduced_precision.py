@@ -87,8 +87,8 @@ def weighed(problem: Problem, costs: Costs, gain: Gain) -> dict[Hashable, Cost]:
 def _with_output_error(problem: Problem, key: Hashable, cost: Cost, gain: Gain) -> Cost:
     if not cost.is_valid or not cost.error:
         return cost
-    sensitivity = max((gain(option.nodes) for option in problem.options_of(key)), default=1.0)
-    return replace(cost, error=sensitivity * cost.error)
+    highest = max((gain(option.nodes) for option in problem.options_of(key)), default=1.0)
+    return replace(cost, error=highest * cost.error)
 
 
 def expected_error(plan: Plan, costs: Costs) -> float:
