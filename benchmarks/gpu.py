@@ -101,13 +101,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         page.add("", "## Models", "", HEADER)
         for (name, dtype), file in models.items():
             if time.monotonic() < end - KERNELS_S:
-                page.add(row_of(name, dtype, file, folder, CompileBudget()))
+                page.add(row_of(name, dtype, file, folder, budget=CompileBudget()))
         page.add("", "## Kernels", "", *Row.header)
         available = [backend for backend in backends if backend.availability().available]
         for (name, dtype), file in models.items():
             if time.monotonic() < end and dtype != TF32:  # the same kernels as in float32
                 title, function = f"{name} {dtype}", imported(file, folder)
-                rows = measure_model(title, function, available, environment, folder, end)
+                rows = measure_model(
+                    title, function, available, environment=environment, folder=folder, end=end
+                )
                 page.add(*(row.text for row in rows))
     print(parsed.output.read_text())
     return 0 if passed else 1
@@ -142,6 +144,7 @@ def measure_model(
     name: str,
     function: Function,
     backends: Sequence[Backend],
+    *,
     environment: Environment,
     folder: Path,
     end: float,

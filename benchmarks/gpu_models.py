@@ -63,7 +63,7 @@ def imported(model: Path, folder: Path) -> Function:
     return import_model(model, work_dir=folder / f"{model.stem}-work", keep_half=True).functions[0]
 
 
-def row_of(name: str, dtype: str, model: Path, folder: Path, budget: CompileBudget) -> str:
+def row_of(name: str, dtype: str, model: Path, folder: Path, *, budget: CompileBudget) -> str:
     """Compile, check and time one model; return its row, or a row with the reason of a failure."""
     bundle, device = folder / f"{model.stem}.collage", "cuda"
     compile_ = [

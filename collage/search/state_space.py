@@ -139,7 +139,7 @@ class _Builder:
                 for option, source in steps:
                     space.steps[source].append((option, state))
                 if start < self.size:
-                    self._expand(incoming, state, covered, constraints, joined)
+                    self._expand(incoming, state, covered, constraints, joined=joined)
             incoming[start] = {}
         if space.starts[-1] == self.size:
             space.final = len(space.steps) - 1
@@ -165,6 +165,7 @@ class _Builder:
         state: int,
         covered: IndexSet,
         constraints: Constraints,
+        *,
         joined: int,
     ) -> None:
         start = self.space.starts[state]

@@ -178,7 +178,7 @@ def test_a_model_in_16_bits_is_compiled_checked_and_timed(tmp_path, dtype):
     """The row of `make gpu-check`."""
     convolutions(tmp_path)
     file = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
-    row = row_of("small", dtype, file, tmp_path, CompileBudget(8.0, 200.0, 2))
+    row = row_of("small", dtype, file, tmp_path, budget=CompileBudget(8.0, 200.0, 2))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[:2] == ["small", dtype], row
     assert all(float(cell) > 0 for cell in cells[2:4]), row
