@@ -127,7 +127,7 @@ def test_selected_plans_are_distinct_with_one_per_backend():
         assert (plan.single in used and len(used) == 1) if plan.single else len(used) > 1
 
 
-def test_a_plan_with_fewer_borders_is_predicted_without_the_penalty():
+def test_fewer_boundaries_are_predicted_without_the_penalty():
     options = [option(0, key="a"), option(1, key="b"), option(0, 1, key="ab")]
     costs = {"a": Cost(1e-6), "b": Cost(1e-6), "ab": Cost(4.5e-6)}
     options += [option(2, key="c"), option(2, key="d", backend="ort")]
