@@ -1,12 +1,12 @@
-"""What each lever gives: the plan with all toolchains, then without one lever at a time.
+"""Contribution of each toolchain: the plan with all toolchains, then without one at a time.
 
     python -m benchmarks.ablations [--models resnet18] [--threads 1]
     python -m benchmarks.ablations --compile ...
 
-Without `--compile` the table is predicted: from the costs that `make bench` left in its stores, the best
-plan without a lever against the best plan with all, exactly and in seconds. With it every cell is a
-compile (all of a model share one store): the speedup of the shipped plan over the better of onnxruntime
-and openvino on the original file, measured interleaved by the gate of that compile.
+Without `--compile` the table is predicted: the best plan without a lever against the best plan with all, from
+the costs in the stores of `make bench`, exactly and within seconds. With it every cell is a compile (all of a
+model share one store): the speedup of the shipped plan over the better of onnxruntime and openvino on the
+original file, measured interleaved by the gate of that compile.
 """
 
 import argparse
@@ -40,7 +40,7 @@ LEVERS: dict[str, Callable[[Option], bool]] = {
     "ONNX Runtime": lambda option: option.backend != "onnxruntime",
     "OpenVINO": lambda option: option.backend != "openvino",
 }
-"""What is left of the options without each lever."""
+"""For each lever, a predicate of the options without it."""
 
 
 def speedup(model: BenchmarkModel, work: Path, threads: int, left_out: tuple[str, ...]) -> float:
@@ -59,22 +59,22 @@ def speedup(model: BenchmarkModel, work: Path, threads: int, left_out: tuple[str
 
 
 def slowdowns(model: BenchmarkModel, work: Path, threads: int) -> list[float]:
-    """Predict how many times slower the best plan is without each lever, and without mixing at all."""
-    with known_costs(model, store_of(model, work), threads) as found:
-        best = found.best().predicted_s
-        without = [found.best(keep).predicted_s for keep in LEVERS.values()]
-        single = min(_alone_s(found, name) for name in ALL)
+    """Predict the slowdown of the best plan without each lever, and without mixing."""
+    with known_costs(model, store_of(model, work), threads) as model_costs:
+        best = model_costs.best().predicted_s
+        without = [model_costs.best(keep).predicted_s for keep in LEVERS.values()]
+        single = min(_single_backend_s(model_costs, name) for name in ALL)
     return [seconds / best for seconds in (*without, single)]
 
 
-def _alone_s(found: KnownCosts, name: str) -> float:
+def _single_backend_s(model_costs: KnownCosts, name: str) -> float:
     try:
-        return found.best(partial(_only, name)).predicted_s
+        return model_costs.best(partial(_is_on_backend, name)).predicted_s
     except SearchError:
         return math.inf
 
 
-def _only(name: str, option: Option) -> bool:
+def _is_on_backend(name: str, option: Option) -> bool:
     return option.backend in (name, HOST)
 
 
@@ -99,10 +99,10 @@ def main() -> None:
 def _document(table: dict[str, list[float]], arguments: argparse.Namespace) -> str:
     if arguments.compile:
         columns, option = [*CASES], " --compile"
-        what = "Speedup over the better of onnxruntime and openvino on the original file."
+        caption = "Speedup over the better of onnxruntime and openvino on the original file."
     else:
         columns, option = [*LEVERS, "mixing toolchains"], ""
-        what = "How many times slower the best plan is predicted to be without a lever."
+        caption = "How many times slower the best plan is predicted to be without a lever."
     values = zip(*table.values(), strict=True)
     means = [geometric_mean(column) for column in values]
     rows = [*table.items(), ("geometric mean", means)]
@@ -111,7 +111,7 @@ def _document(table: dict[str, list[float]], arguments: argparse.Namespace) -> s
     ]
     return (
         f"## What each lever gives\n\n`python -m benchmarks.ablations{option} --threads "
-        f"{arguments.threads}` on {machine()}.\n{what}\n\n"
+        f"{arguments.threads}` on {machine()}.\n{caption}\n\n"
         f"| model | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 1)}\n"
         + "\n".join(lines)
         + "\n"

@@ -1,9 +1,9 @@
 """Regions in blocked layout against each library's: `python -m benchmarks.blocked`.
 
-Each row is a region of mobile networks, batch 1: a depthwise convolution with its activation, the pair
-of expansion and depthwise convolution, or a whole inverted residual block with squeeze-and-excite.
-Every kernel of a row runs in turn; `cold` sweeps the caches before each call, `hot` does not. Times
-are medians in microseconds, the ratio is the best library's time over ours.
+Each row is a region of mobile networks, batch 1: a depthwise convolution with its activation, a pair of
+expansion and depthwise convolution, or a whole inverted residual block with squeeze-and-excite. All kernels
+of a row run in turn; `cold` flushes the caches before each call, `hot` does not. Times are medians in
+microseconds; the ratio is the best library's time over ours.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.winograd import contenders, measure, row
+from benchmarks.winograd import benchmark_targets, measure, row
 from collage.backends.cpu.blocked import BlockedBackend
 from collage.backends.registry import available_backends
 from collage.frontend import Function, import_model
@@ -51,7 +51,7 @@ BLOCKS = (
     Block(40, 240, 28, 5, squeezed=10), Block(112, 672, 14, 5, squeezed=28),
     Block(192, 1152, 7, 5, squeezed=48), Block(64, 384, 14), Block(37, 111, 23, 7),
 )  # fmt: skip
-"""Those of EfficientNet-B0 and MobileNetV2, and an odd one."""
+"""Blocks of EfficientNet-B0 and MobileNetV2, and an odd one."""
 
 
 class _Builder:
@@ -102,8 +102,8 @@ def function_of(block: Block, folder: Path) -> Function:
         net.nodes, "block", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info(x, TensorProto.FLOAT, None)], net.weights,
     )  # fmt: skip
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(made, folder / "model.onnx")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / "model.onnx")
     return import_model(folder / "model.onnx", work_dir=folder).functions[0]
 
 
@@ -118,12 +118,14 @@ def main() -> None:
         for number, block in enumerate(BLOCKS):
             with tempfile.TemporaryDirectory() as folder:
                 function = function_of(block, Path(folder))
-                rivals = list(contenders(function, backends, arguments.threads))
+                targets = list(benchmark_targets(function, backends, arguments.threads))
                 if number == 0:
-                    names = "".join(f"{r.name:>{max(9, len(r.name) + 2)}}" for r in rivals)
+                    names = "".join(
+                        f"{target.name:>{max(9, len(target.name) + 2)}}" for target in targets
+                    )
                     print(f"\n{title:<34}{names}{'GFLOP/s':>10}{'ratio':>9}")
-                measure(rivals, buffer, arguments.seconds)
-                line = row(function, rivals, BlockedBackend.name)
+                measure(targets, buffer, arguments.seconds)
+                line = row(function, targets, BlockedBackend.name)
                 print(f"{block!s:<34}{line}", flush=True)
 
 

@@ -1,15 +1,15 @@
-"""What calls cost: one kernel inside an executable, and `collage.load(bundle).run(feeds)` around it.
+"""Call overhead: of `collage.load(bundle).run(feeds)`, and of one kernel inside an executable.
 
     python -m benchmarks.call_overhead [--output benchmarks]
 
-First the loader: a bundle whose function returns its inputs, against ONNX Runtime's
+First the loader: a bundle of a function that returns its inputs, against ONNX Runtime's
 `InferenceSession.run(None, feeds)` and OpenVINO's `compiled_model(feeds)` of Identity nodes, in turns in one
-process. Nothing is computed, so it is what a caller pays for the call. Inputs are as numpy allocates
-them, or begin at a multiple of 64 bytes. `--output` writes the table as a section of RESULTS.md.
+process. The functions compute nothing, so the time is the overhead of the call. Inputs are as allocated by
+numpy, or begin at a multiple of 64 bytes. `--output` writes the table as a section of RESULTS.md.
 
-Then the kernels: a chain of 50, each relu on a 1x8 tensor, runs in one Relax VM; the cost of a call
-is the chain's median time over its length, so it holds the VM's dispatch, the backend's own overhead and
-eight comparisons. One thread.
+Then the kernels: a chain of 50 kernels, each relu on a 1x8 tensor, runs in one Relax VM. The overhead of a
+call is the chain's median time over its length: the VM's dispatch, the backend's own overhead and eight
+comparisons. One thread.
 """
 
 import argparse
@@ -42,13 +42,13 @@ from collage.runtime.plugin import load_plugin
 LENGTH = 50
 SHAPE = (1, 8)
 CASES = {"1 x 32 B": (1, (1, 8)), "4 x 32 B": (4, (1, 8)), "1 x 588 KiB": (1, (1, 3, 224, 224))}
-"""How many inputs, and outputs, of which shape."""
+"""Number of inputs, equal to that of outputs, and their shape."""
 ROUNDS, CALLS = 200, 20
 Call = Callable[[], object]
 
 
 def relu(folder: Path) -> Function:
-    """The function y = relu(x)."""
+    """Return the function y = relu(x)."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, SHAPE) for name in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", [x], [y])
     opsets = [helper.make_opsetid("", 17)]
@@ -57,7 +57,7 @@ def relu(folder: Path) -> Function:
 
 
 def chain(kernel: PluginKernel | None) -> tvm.IRModule:
-    """`main` runs LENGTH equal kernels one after the other; None stands for TVM's own relu."""
+    """Return a module with LENGTH equal kernels in sequence; None for TVM's own relu."""
     builder = relax.BlockBuilder()
     modules = []
     param = relax.Var("x", relax.TensorType(SHAPE, "float32"))
@@ -79,7 +79,7 @@ def chain(kernel: PluginKernel | None) -> tvm.IRModule:
 
 
 def compiled(backend: Backend, function: Function) -> PluginKernel | None:
-    """The backend's relu. Raises BackendError when it has none."""
+    """Return the backend's relu. Raises BackendError without one."""
     reason = backend.availability().reason or backend.unsupported(function, 0)
     if reason:
         raise BackendError(reason)
@@ -88,7 +88,7 @@ def compiled(backend: Backend, function: Function) -> PluginKernel | None:
 
 
 def seconds_per_call(kernel: PluginKernel | None, folder: Path, calls: int) -> float:
-    """Median seconds of one kernel call."""
+    """Return the median seconds of one kernel call."""
     path = folder / "chain.so"
     with tvm.transform.PassContext(disabled_pass=["FuseOps"]):
         tvm.compile(chain(kernel), target="llvm").export_library(str(path))
@@ -104,7 +104,7 @@ def seconds_per_call(kernel: PluginKernel | None, folder: Path, calls: int) -> f
 
 
 def identity_bundle(count: int, shape: tuple[int, ...], folder: Path) -> Path:
-    """Write a bundle of a function that returns its inputs, without golden data."""
+    """Write a bundle of an identity function, without golden data."""
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{n}", relax.TensorType(shape, "float32")) for n in range(count)]
     with builder.function("main", params):
@@ -182,7 +182,7 @@ def call_seconds(calls: Mapping[str, Call]) -> dict[str, float]:
             for _ in range(CALLS):
                 call()
             samples[name].append((time.perf_counter_ns() - start) * 1e-9 / CALLS)
-    return {name: statistics.median(taken) for name, taken in samples.items()}
+    return {name: statistics.median(case_samples) for name, case_samples in samples.items()}
 
 
 def loader_table() -> str:
@@ -198,9 +198,9 @@ def loader_table() -> str:
     ]
     for name, (count, shape) in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
-            found = call_seconds(callers(count, shape, Path(folder)))
-        first = found["onnxruntime"]
-        cells = [f"{taken * 1e6:.1f} ({taken / first:.2f})" for taken in found.values()]
+            seconds = call_seconds(callers(count, shape, Path(folder)))
+        reference_s = seconds["onnxruntime"]
+        cells = [f"{case_s * 1e6:.1f} ({case_s / reference_s:.2f})" for case_s in seconds.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""How long listing the candidates takes: python -m benchmarks.enumeration [nodes]."""
+"""Time of candidate enumeration: `python -m benchmarks.enumeration [nodes]`."""
 
 import sys
 import time
@@ -52,13 +52,13 @@ def _head(graph: GraphBuilder, x: str) -> str:
 
 @dataclass(frozen=True)
 class Graph:
-    """As much of a `Function` as the rules read."""
+    """The part of a `Function` read by rules."""
 
     graph: DataflowGraph
 
 
 class AnyBackend(Backend):
-    """A backend that takes every node."""
+    """A backend with support for every node."""
 
     def __init__(self, name: str, style: BackendStyle) -> None:
         self.name, self.style = name, style
@@ -88,13 +88,15 @@ def main(sizes: list[int]) -> None:
         for size in sizes:
             graph = make(size)
             start = time.perf_counter()
-            found = find_candidates(Graph(graph), BACKENDS)  # type: ignore[arg-type]
+            candidates = find_candidates(Graph(graph), BACKENDS)  # type: ignore[arg-type]
             seconds = time.perf_counter() - start
             counts: dict[str, int] = {}
-            for candidate in found:
+            for candidate in candidates:
                 counts[candidate.backend] = counts.get(candidate.backend, 0) + 1
-            each = " ".join(f"{name}={count}" for name, count in sorted(counts.items()))
-            print(f"{make.__name__:14} {len(graph):6} {len(found):11} {seconds:8.2f}   {each}")
+            by_backend = " ".join(f"{name}={count}" for name, count in sorted(counts.items()))
+            print(
+                f"{make.__name__:14} {len(graph):6} {len(candidates):11} {seconds:8.2f}   {by_backend}"
+            )
 
 
 if __name__ == "__main__":

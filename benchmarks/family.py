@@ -1,12 +1,12 @@
-"""What a second model of a family still measures: the same blocks, another depth.
+"""Measurements of a second model of a family: the same blocks, another depth.
 
     python -m benchmarks.family [--models bert_base_2l,resnet18] [--threads 1]
 
-The deeper model is the skeleton; the shallower one is cut off after its first half, at a place where
-one tensor is live. The shallow one is compiled first, then the deep one in the same store, then the
-deep one in a store of its own. Both bundles of the deep one are run interleaved in fresh processes, as
-often as `benchmarks.models` does: costs that were measured for another model must not make a slower
-executable. With `--models` the rows of the others stay as they are.
+The deeper model is the skeleton; the shallower one is its first half, cut at a position with one live tensor.
+The shallow model is compiled first, then the deep model in the same store, then the deep model in its own
+store. Both bundles of the deep model run interleaved in fresh processes, as often as in `benchmarks.models`:
+costs measured for another model must not make a slower executable. With `--models` the rows of further models
+stay unchanged.
 """
 
 import json
@@ -36,13 +36,13 @@ HEADER = (
 
 
 def shallow(path: Path, work: Path) -> Path:
-    """Cut the model off near its middle, after the last tensor that alone is live there."""
+    """Cut the model near its middle, at the last position with one live tensor."""
     function = import_model(path, work_dir=work).functions[0]
     graph = function.graph
     half = [position for position in cut_points(graph) if position <= len(graph) // 2]
     value = graph.nodes[half[-1] - 1].outputs[0]
     source = onnx.load(function.simplified)
-    inputs = [one.name for one in source.graph.input]
+    inputs = [graph_input.name for graph_input in source.graph.input]
     target = work / f"{path.stem}-shallow.onnx"
     onnx.save(Extractor(source).extract_model(inputs, [value]), target)
     return target
@@ -83,13 +83,15 @@ def row(facts: Facts) -> str:
     )
 
 
-def latency_ratio(bundle: Path, other: Path, work: Path) -> float:
-    """Return the latency of a bundle over that of another of the same model: the median of SETS."""
+def latency_ratio(bundle: Path, reference: Path, work: Path) -> float:
+    """Return the latency of a bundle over that of `reference`, the median of SETS."""
     first = saved_contenders(bundle.name, bundle)[0]
-    second = saved_contenders(other.name, other)[0]
+    second = saved_contenders(reference.name, reference)[0]
     pair, threads = [first.target, second.target], first.manifest.threads
     sets = [compare_latency(pair, first.inputs, threads, SET_S, work) for _ in range(SETS)]
-    return statistics.median(ratio(one[bundle.name], one[other.name]) for one in sets)
+    return statistics.median(
+        ratio(latencies[bundle.name], latencies[reference.name]) for latencies in sets
+    )
 
 
 def main() -> None:
@@ -100,13 +102,13 @@ def main() -> None:
     write_rows(arguments, "family", measured, document)
 
 
-def document(found: list[Facts], arguments: Namespace) -> str:
+def document(facts: list[Facts], arguments: Namespace) -> str:
     return (
         "## A second model of the family\n\n"
-        f"`python -m benchmarks.family --threads {arguments.threads}` on {machine()}{revisions(found)}.\n"
+        f"`python -m benchmarks.family --threads {arguments.threads}` on {machine()}{revisions(facts)}.\n"
         "Candidates of the whole model that are measured after its first half was compiled in the same\n"
         "store, and the latency of the bundle that came of it over that of one compiled alone.\n\n"
-        + "\n".join([HEADER, *map(row, found)])
+        + "\n".join([HEADER, *map(row, facts)])
         + "\n"
     )
 

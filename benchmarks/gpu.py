@@ -1,12 +1,12 @@
-"""`make gpu-check`: the tests that need a GPU, whole models, and what each toolchain's kernels cost.
+"""`make gpu-check`: GPU tests, whole models, and the costs of each toolchain's kernels.
 
     python -m benchmarks.gpu --output benchmarks/RESULTS-gpu.md [--models resnet18] [--dtypes float16,tf32]
 
-Three parts, each written as it becomes known, so a run that is cut short leaves what it found: the tests
-with the marker `gpu`; whole models compiled, checked and timed (`benchmarks.gpu_models`); and for each
-model, dtype and toolchain the regions that it would run alone, measured cold with the boundary, and
-their costs summed: sums of kernels, not latencies. Less than nine minutes with the default of `--seconds`.
-The dtype `tf32`, which is not among the default ones, is float32 with permission for TF32, to everyone.
+Three parts, each written line by line, so an interrupted run leaves its results: the tests with the marker
+`gpu`; whole models, compiled, checked and timed (`benchmarks.gpu_models`); and for each model, dtype and
+toolchain the sum of the costs of its single-backend partition, measured cold with call overhead (sums of
+kernels, not latencies). Less than nine minutes with the default of `--seconds`. The dtype `tf32` (not a
+default) is float32 with TF32 allowed for every toolchain.
 
 Exit codes: 0 all passed; 1 a test failed; 3 there is no GPU.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from benchmarks.gpu_models import HEADER, KINDS, TF32, Budget, imported, in_dtype, row_of
+from benchmarks.gpu_models import HEADER, KINDS, TF32, CompileBudget, imported, in_dtype, row_of
 from benchmarks.model_set import ROOT, skeletons
 from collage.backends.base import Backend
 from collage.backends.nvidia.libraries import driver_reason
@@ -38,13 +38,13 @@ from collage.rules import single_backend_partition
 MODELS = ("bert_base_2l", "gpt2_2l", "resnet18", "convnext_tiny")
 TESTS_S = 150
 KERNELS_S = 90.0
-"""Kept for the last part."""
+"""Seconds reserved for the last part."""
 NO_GPU = 3
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one toolchain's kernels of one model cost together."""
+    """Sum of the costs of one toolchain's kernels for one model."""
 
     model: str
     backend: str
@@ -60,10 +60,10 @@ class Row:
 
     @property
     def text(self) -> str:
-        why = f"{len(self.invalid)}: {self.invalid[0]}" if self.invalid else "0"
+        invalid = f"{len(self.invalid)}: {self.invalid[0]}" if self.invalid else "0"
         return (
             f"| {self.model} | {self.backend} | {self.regions} | {self.nodes} of {self.all_nodes} "
-            f"| {self.seconds * 1e6:.1f} | {why} |"
+            f"| {self.seconds * 1e6:.1f} | {invalid} |"
         )
 
 
@@ -90,8 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not parsed.no_tests:
         passed, summary = run_tests()
         page.add("", "## Tests", "", f"`pytest -m gpu`: {summary}")
-    with tempfile.TemporaryDirectory(prefix="collage-gpu-") as made:
-        folder = parsed.work or Path(made)
+    with tempfile.TemporaryDirectory(prefix="collage-gpu-") as temporary:
+        folder = parsed.work or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         models = {
             (model.name, dtype): in_dtype(model.path, dtype, folder)
@@ -101,13 +101,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         page.add("", "## Models", "", HEADER)
         for (name, dtype), file in models.items():
             if time.monotonic() < end - KERNELS_S:
-                page.add(row_of(name, dtype, file, folder, Budget()))
+                page.add(row_of(name, dtype, file, folder, budget=CompileBudget()))
         page.add("", "## Kernels", "", *Row.header)
-        here = [backend for backend in backends if backend.availability().available]
+        available = [backend for backend in backends if backend.availability().available]
         for (name, dtype), file in models.items():
             if time.monotonic() < end and dtype != TF32:  # the same kernels as in float32
-                what, function = f"{name} {dtype}", imported(file, folder)
-                rows = measure_model(what, function, here, environment, folder, end)
+                title, function = f"{name} {dtype}", imported(file, folder)
+                rows = measure_model(
+                    title, function, available, environment=environment, folder=folder, end=end
+                )
                 page.add(*(row.text for row in rows))
     print(parsed.output.read_text())
     return 0 if passed else 1
@@ -115,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass
 class Page:
-    """The results, written anew whenever a line is known."""
+    """The results file, rewritten with every new line."""
 
     file: Path
     lines: list[str] = field(default_factory=list)
@@ -126,7 +128,7 @@ class Page:
 
 
 def run_tests() -> tuple[bool, str]:
-    """Run the tests that carry the marker; return whether they passed, and pytest's last line."""
+    """Run the tests with the marker; return whether they passed, and pytest's last line."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "tests/measure", "tests/backends"]
     try:
         done = subprocess.run(
@@ -142,11 +144,12 @@ def measure_model(
     name: str,
     function: Function,
     backends: Sequence[Backend],
+    *,
     environment: Environment,
     folder: Path,
     end: float,
 ) -> list[Row]:
-    """Measure what each backend would run alone, until the time is up."""
+    """Measure the single-backend partition of each backend, up to the time `end`."""
     reference = folder / f"{name}-reference"
     save_reference(reference_values(function, random_inputs(function, 0)), reference)
     rows = []
@@ -161,10 +164,10 @@ def measure_model(
         )  # fmt: skip
         parts = single_backend_partition(function, backend)
         costs = measurer.measure(
-            [Work(function.name, one.inside, backend.name, one.variant) for one in parts]
+            [Work(function.name, part.inside, backend.name, part.variant) for part in parts]
         )
         measurer.close()
-        nodes = sum(one.sub_graph.size for one in parts)
+        nodes = sum(part.sub_graph.size for part in parts)
         valid = sum(cost.seconds for cost in costs if cost.is_valid)
         invalid = tuple(cost.reason for cost in costs if cost.is_invalid)
         rows.append(Row(name, backend.name, len(parts), nodes, len(function.graph), valid, invalid))
@@ -174,9 +177,11 @@ def measure_model(
 def _head(environment: Environment, backends: Sequence[Backend]) -> list[str]:
     lines = ["# GPU", "", f"GPU: {environment.driver}; host: {environment.cpu}", ""]
     for backend in backends:
-        found = backend.availability()
-        versions = ", ".join(f"{one} {version}" for one, version in found.libraries.items())
-        lines.append(f"* {backend.name}: {versions or 'missing: ' + found.reason}")
+        availability = backend.availability()
+        versions = ", ".join(
+            f"{library} {version}" for library, version in availability.libraries.items()
+        )
+        lines.append(f"* {backend.name}: {versions or 'missing: ' + availability.reason}")
     return lines
 
 

@@ -27,19 +27,19 @@ KINDS = {
     "bfloat16": onnx.TensorProto.BFLOAT16,
 }
 TF32 = "tf32"
-"""A model in float32 whose products may be rounded to TF32, by whoever computes them."""
+"""A model in float32 with TF32 allowed in products, for every toolchain."""
 HEADER = (
     "| model | dtype | Collage, us | without graphs | best single | over it | predicted / measured "
     "| onnxruntime CUDA | TensorRT | eager | compile | plan |\n" + "|---" * 12 + "|"
 )
 
 SINGLE = re.compile(r"^whole-(.+)-\d+$|^(.+)-only$")
-"""Names of plans of one toolchain (`search.worth`)."""
+"""Names of plans of one toolchain (`collage.search.plan_selection`)."""
 
 
 @dataclass(frozen=True)
-class Budget:
-    """Seconds for measuring candidates of one model, and for one command altogether."""
+class CompileBudget:
+    """Time limits of one model, in seconds: for measurements, and for a whole command; and workers."""
 
     measure_s: float = 40.0
     command_s: float = 240.0
@@ -49,20 +49,22 @@ class Budget:
 def in_dtype(model: Path, dtype: str, folder: Path) -> Path:
     """Write the folded model in another dtype; return the file."""
     function = import_model(model, work_dir=folder / f"{model.stem}-float32").functions[0]
-    made = onnx.load(function.simplified)
-    del made.metadata_props[:]
+    model_proto = onnx.load(function.simplified)
+    del model_proto.metadata_props[:]
     path = folder / f"{model.stem}-{dtype}.onnx"
-    onnx.save(retyped(made, KINDS["float32"], KINDS["float32" if dtype == TF32 else dtype]), path)
+    onnx.save(
+        retyped(model_proto, KINDS["float32"], KINDS["float32" if dtype == TF32 else dtype]), path
+    )
     return path
 
 
 def imported(model: Path, folder: Path) -> Function:
-    """Import a file of `in_dtype` as a compile for a GPU does."""
+    """Import a file of `in_dtype` like a compile for a GPU."""
     return import_model(model, work_dir=folder / f"{model.stem}-work", keep_half=True).functions[0]
 
 
-def row_of(name: str, dtype: str, model: Path, folder: Path, budget: Budget) -> str:
-    """Compile, check and time one model; a row of the table, or why there is none."""
+def row_of(name: str, dtype: str, model: Path, folder: Path, *, budget: CompileBudget) -> str:
+    """Compile, check and time one model; return its row, or a row with the reason of a failure."""
     bundle, device = folder / f"{model.stem}.collage", "cuda"
     compile_ = [
         "compile", str(model), "-o", str(bundle), "--device", device, "--json", "--quiet",
@@ -83,30 +85,30 @@ def row_of(name: str, dtype: str, model: Path, folder: Path, budget: Budget) -> 
     chosen = summary["latency"]["collage_s"]
     singles = singles_of(report, summary["backends"])
     best = min(singles, key=singles.get, default="") if singles else ""  # type: ignore[arg-type]
-    over = f"{singles[best] / chosen:.2f}" if best else "-"
+    speedup = f"{singles[best] / chosen:.2f}" if best else "-"
     torch = _torch(name, dtype, json.loads((bundle / "manifest.json").read_text())["functions"][0])
     cells = [
         name, dtype, f"{with_graphs * 1e6:.1f}", f"{without * 1e6:.1f}",
-        f"{best} {singles[best] * 1e6:.1f}" if best else "none covers the model", over,
+        f"{best} {singles[best] * 1e6:.1f}" if best else "none covers the model", speedup,
         f"{summary['predicted_s'] / chosen:.2f}" if summary["predicted_s"] else "-",
-        *(_framework(summary["latency"], one, dtype) for one in ("onnxruntime-cuda", "tensorrt")),
+        *(_framework(summary["latency"], framework, dtype) for framework in ("onnxruntime-cuda", "tensorrt")),
         torch["eager"], torch["compile"], _plan(summary["plan"]),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 
 
 def singles_of(report: dict, backends: Sequence[str]) -> dict[str, float]:  # type: ignore[type-arg]
-    """Measured seconds of the best plan of each toolchain alone, in one region or several."""
-    found: dict[str, float] = {}
+    """Return the measured seconds of the best plan of each single toolchain."""
+    seconds: dict[str, float] = {}
     for plan in report["plans"]:
         backend = SINGLE.sub(r"\1\2", plan["name"])
         if backend in backends and backend != plan["name"] and plan["measured_s"]:
-            found[backend] = min(plan["measured_s"], found.get(backend, plan["measured_s"]))
-    return found
+            seconds[backend] = min(plan["measured_s"], seconds.get(backend, plan["measured_s"]))
+    return seconds
 
 
 def _framework(latency: dict, name: str, dtype: str) -> str:  # type: ignore[type-arg]
-    """What the gate measured of ONNX Runtime on the original file, in words."""
+    """Return the gate's latency of ONNX Runtime on the original file as text."""
     name += f"-{TF32}" if dtype == TF32 else ""
     seconds = latency["baselines"].get(name)
     return f"{seconds * 1e6:.1f}" if seconds else latency["baseline_reasons"].get(name, "-")
@@ -120,24 +122,26 @@ def _plan(regions: Sequence[dict]) -> str:  # type: ignore[type-arg]
 
 
 def _torch(name: str, dtype: str, function: dict) -> dict[str, str]:  # type: ignore[type-arg]
-    """What PyTorch needs for the same network, in words."""
-    signature = {one["name"]: (one["shape"], one["dtype"]) for one in function["inputs"]}
+    """Return PyTorch's latencies of the same network as text."""
+    signature = {
+        tensor["name"]: (tensor["shape"], tensor["dtype"]) for tensor in function["inputs"]
+    }
     command = [sys.executable, "-m", "benchmarks.gpu_torch", name, dtype, json.dumps(signature)]
     try:
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
         )
-        found = json.loads(done.stdout.splitlines()[-1])
+        result = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.TimeoutExpired, ValueError, IndexError):
-        found = {"eager": None, "compile": None, "reason": "did not end"}
-    why = found["reason"] or "-"
+        result = {"eager": None, "compile": None, "reason": "did not end"}
+    reason = result["reason"] or "-"
     return {
-        way: f"{found[way] * 1e6:.1f}" if found[way] else why for way in ("eager", "compile")
+        way: f"{result[way] * 1e6:.1f}" if result[way] else reason for way in ("eager", "compile")
     }  # fmt: skip
 
 
 def _command(arguments: Sequence[str], timeout_s: float) -> dict:  # type: ignore[type-arg]
-    """Run `collage`; return its document. Raises CollageError with its words when it fails."""
+    """Run `collage`; return its document. Raises CollageError with its message on failure."""
     command, start = [sys.executable, "-m", "collage", *arguments], time.monotonic()
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The networks of the GPU benchmark in PyTorch: an independent comparator, where it is installed.
+"""The networks of the GPU benchmark in PyTorch, as an independent comparison where it is installed.
 
 The architectures are those of the ONNX models, with random weights of their own: latencies can be compared,
 outputs cannot. Inputs start and outputs end on the host, as an executable's do. The dtype `tf32` is float32
@@ -19,7 +19,7 @@ CALLS, WARM_UP = 100, 20
 
 
 def network(name: str) -> Any:
-    """Build the network. Raises ImportError where the package that has it is not installed."""
+    """Build the network. Raises ImportError without its package."""
     if name in ("resnet18", "convnext_tiny"):
         import torchvision
 
@@ -35,19 +35,19 @@ def inputs_of(signature: dict[str, tuple[list[int], str]], dtype: str) -> list[A
     """Make host tensors: token ids, ones for masks, normal floats in the network's own dtype."""
     import torch
 
-    made = []
+    tensors = []
     for name, (shape, kind) in signature.items():
         if kind.startswith("int"):
             high = 2 if "mask" in name or "type" in name else 1000
             low = 1 if "mask" in name else 0
-            made.append(torch.randint(low, max(high, low + 1), shape, dtype=torch.int64))
+            tensors.append(torch.randint(low, max(high, low + 1), shape, dtype=torch.int64))
         else:
-            made.append(torch.randn(shape, dtype=getattr(torch, dtype)))
-    return [one.pin_memory() for one in made]
+            tensors.append(torch.randn(shape, dtype=getattr(torch, dtype)))
+    return [tensor.pin_memory() for tensor in tensors]
 
 
 def measure(run: Callable[[], object]) -> float:
-    """Median seconds of a call that ends with its result on the host."""
+    """Return the median seconds of a call, up to its result on the host."""
     for _ in range(WARM_UP):
         run()
     samples = []
@@ -59,7 +59,7 @@ def measure(run: Callable[[], object]) -> float:
 
 
 def first_tensor(output: Any) -> Any:
-    """The first result of a network, whatever it returns."""
+    """Return the first tensor of a network's result of any structure."""
     if hasattr(output, "shape"):
         return output
     values = output.values() if hasattr(output, "values") else output
@@ -69,38 +69,42 @@ def first_tensor(output: Any) -> Any:
 def compare(
     name: str, dtype: str, signature: dict[str, tuple[list[int], str]]
 ) -> dict[str, object]:
-    """Measure the network eagerly and compiled; what fails is None, with the reason."""
+    """Measure the network eagerly and compiled; a failure is None, with the reason."""
     import torch
 
     rounds = dtype == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounds
     dtype = "float32" if rounds else dtype
-    found: dict[str, object] = {"eager": None, "compile": None, "reason": ""}
+    result: dict[str, object] = {"eager": None, "compile": None, "reason": ""}
     with torch.inference_mode():
         model = network(name).eval().to("cuda", getattr(torch, dtype))
         feed = inputs_of(signature, dtype)
         if name.startswith(("bert", "gpt2")):
             feed = feed[:1]  # masks and positions of full sequences are the defaults
 
-        def call(of: Any) -> Callable[[], object]:
-            return lambda: first_tensor(of(*(one.to("cuda") for one in feed))).cpu()
+        def call(module: Any) -> Callable[[], object]:
+            return lambda: first_tensor(module(*(tensor.to("cuda") for tensor in feed))).cpu()
 
         for way in ("eager", "compile"):
             try:
-                of = model if way == "eager" else torch.compile(model, mode="max-autotune")
-                found[way] = measure(call(of))
-            except Exception as error:  # a comparator: whatever it raises is the reason
-                found["reason"] = f"{way}: {type(error).__name__}: {str(error)[:200]}"
-    return found
+                module = model if way == "eager" else torch.compile(model, mode="max-autotune")
+                result[way] = measure(call(module))
+            except Exception as error:  # any exception of the comparison is its reason
+                result["reason"] = f"{way}: {type(error).__name__}: {str(error)[:200]}"
+    return result
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     name, dtype, signature = arguments or sys.argv[1:]
     try:
-        found = compare(name, dtype, json.loads(signature))
+        result = compare(name, dtype, json.loads(signature))
     except (ImportError, RuntimeError) as error:
-        found = {"eager": None, "compile": None, "reason": f"{type(error).__name__}: {error}"[:300]}
-    print(json.dumps(found))
+        result = {
+            "eager": None,
+            "compile": None,
+            "reason": f"{type(error).__name__}: {error}"[:300],
+        }
+    print(json.dumps(result))
     return 0
 
 

@@ -1,13 +1,13 @@
-"""Kernels of a plan alone and in place: `python -m benchmarks.in_place BUNDLE MODEL`.
+"""Isolated and in-context times of a plan's kernels: `python -m benchmarks.in_place BUNDLE MODEL`.
 
-A prediction adds up kernels that were timed alone. Here the same kernels on the same buffers are also
-timed one after another, as the executable calls them, in turns with each way of timing them alone; one
-thread. `ratio` is the time alone over the time in place: below 1, predictions are too low. The ways
-    measured   the sweep, then the inputs are rewritten (what `collage.measure` does)
-    cold       the inputs are rewritten before the sweep: nothing is in the caches
-    pages      as measured, and the sweep goes over small pages, which evicts translations too
-    dirty      as measured, and the sweep writes: what it leaves in the caches has to go to memory first
-Numbers are the lower quartiles of `--rounds` samples, so that a busy machine says something too.
+A prediction adds up isolated kernel times. This benchmark times the same kernels on the same buffers also one
+after another, in the order of the executable, in turns with each isolated way; one thread. `ratio` is the
+isolated time over the in-context time: below 1, predictions are too low. The isolated ways are
+    measured   cache flush, then the inputs are rewritten (as in `collage.measure`)
+    cold       the inputs are rewritten before the cache flush: nothing is in the caches
+    pages      as measured, with small pages in the flush, which evicts address translations too
+    dirty      as measured, with writes in the flush: dirty cache lines have to go to memory first
+Numbers are the lower quartiles of `--rounds` samples, for robustness on a busy machine.
 """
 
 import argparse
@@ -41,7 +41,7 @@ WAYS = ("measured", "cold", "pages", "dirty")
 
 @dataclass(frozen=True)
 class Kernel:
-    """A region's kernel with its arguments; `inputs` alias those that it reads."""
+    """A region's kernel with its arguments; `inputs` alias its input buffers."""
 
     label: str
     run: Callable[[], object]
@@ -58,11 +58,11 @@ class Kernel:
 
 
 def kernels_of(function: Function, regions: Sequence[RegionReport]) -> list[Kernel]:
-    """Compile the regions that a backend computes; values are shared, each in a buffer of its own."""
+    """Compile the regions of all backends; regions share values, each value in its own buffer."""
     reference = reference_values(function, random_inputs(function, seed=0))
     values = {name: aligned_copy(value) for name, value in reference.items()}
-    backends = {one.name: one for one in available_backends(None)}
-    found = []
+    backends = {backend.name: backend for backend in available_backends(None)}
+    kernels = []
     for region in regions:
         if region.backend not in backends or region.measured_s is None:
             continue
@@ -70,17 +70,17 @@ def kernels_of(function: Function, regions: Sequence[RegionReport]) -> list[Kern
         kernel = backends[region.backend].compile(function, nodes, 1, region.variant)
         call, constants = callable_kernel(kernel, 1)
         inputs, outputs = (
-            [values[one] for one in names] for names in region_values(function, nodes)
+            [values[backend] for backend in names] for names in region_values(function, nodes)
         )
         written = [] if getattr(kernel, "allocates", False) else outputs
         tensors = as_tensors([*inputs, *constants, *written])
         label = f"{region.backend} {region.variant}".strip()
-        found.append(Kernel(label, partial(call, *tensors), inputs))
-    return found
+        kernels.append(Kernel(label, partial(call, *tensors), inputs))
+    return kernels
 
 
 class Alone:
-    """Times kernels alone in each of the WAYS."""
+    """Isolated timer of kernels, in each of the `WAYS`."""
 
     def __init__(self, size: int) -> None:
         self._large = np.ones(size // 8, np.uint64)
@@ -108,32 +108,35 @@ def quartile(samples: Sequence[float]) -> float:
 
 
 def compare(kernels: Sequence[Kernel], alone: Alone, rounds: int) -> list[dict[str, float]]:
-    """Return the seconds of each kernel in place and in each way alone."""
+    """Return the seconds of each kernel in context and in each isolated way."""
     samples = [defaultdict[str, list[float]](list) for _ in kernels]
     for _ in range(rounds):
         for way in WAYS:
-            for kernel, found in zip(kernels, samples, strict=True):
-                found[way].append(alone.seconds(kernel, way))
+            for kernel, kernel_samples in zip(kernels, samples, strict=True):
+                kernel_samples[way].append(alone.seconds(kernel, way))
         for timed in (False, False, True):
-            for kernel, found in zip(kernels, samples, strict=True):
+            for kernel, kernel_samples in zip(kernels, samples, strict=True):
                 seconds = kernel.seconds()
                 if timed:
-                    found["in place"].append(seconds)
-    return [{name: quartile(one) for name, one in found.items()} for found in samples]
+                    kernel_samples["in place"].append(seconds)
+    return [
+        {name: quartile(seconds) for name, seconds in kernel_samples.items()}
+        for kernel_samples in samples
+    ]
 
 
-def show(kernels: Sequence[Kernel], found: Sequence[dict[str, float]]) -> None:
-    """Print sums by backend and in all."""
+def show(kernels: Sequence[Kernel], rows: Sequence[dict[str, float]]) -> None:
+    """Print the sums by backend and their total."""
     sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for kernel, times in zip(kernels, found, strict=True):
+    for kernel, times in zip(kernels, rows, strict=True):
         for label in (kernel.label, "all"):
             sums[label]["kernels"] += 1
             for name, seconds in times.items():
                 sums[label][name] += seconds
-    print(f"| kernels | number | in place ms | {' | '.join(f'{w} ms (ratio)' for w in WAYS)} |")
+    print(f"| kernels | number | in place ms | {' | '.join(f'{way} ms (ratio)' for way in WAYS)} |")
     print("|---" * (3 + len(WAYS)) + "|")
-    for label, row in sorted(sums.items(), key=lambda item: item[1]["in place"]):
-        cells = [f"{row[w] * 1e3:.2f} ({row[w] / row['in place']:.3f})" for w in WAYS]
+    for label, row in sorted(sums.items(), key=lambda entry: entry[1]["in place"]):
+        cells = [f"{row[way] * 1e3:.2f} ({row[way] / row['in place']:.3f})" for way in WAYS]
         first = f"{label} | {row['kernels']:.0f} | {row['in place'] * 1e3:.2f}"
         print(f"| {first} | {' | '.join(cells)} |")
 
@@ -155,8 +158,8 @@ def main() -> None:
         model = import_model(arguments.model, shapes=shapes, work_dir=Path(folder))
         function = model.functions[0]
         kernels = kernels_of(function, regions)
-        found = compare(kernels, Alone(model_sweep(function, "cpu").size_bytes), arguments.rounds)
-    show(kernels, found)
+        rows = compare(kernels, Alone(model_sweep(function, "cpu").size_bytes), arguments.rounds)
+    show(kernels, rows)
 
 
 if __name__ == "__main__":

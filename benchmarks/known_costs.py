@@ -1,4 +1,4 @@
-"""A model's search problem with the costs that a store knows: for benchmarks that ask "what if"."""
+"""A model's search problem with the costs of a store, for benchmarks of hypothetical plans."""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -13,22 +13,23 @@ from collage.options import Options
 from collage.pipeline.compile_context import open_session
 from collage.pipeline.search_stage import enumerated_function, imported, local_measurer, sampled
 from collage.rules.rule import HOST
-from collage.search.function_search import VIEW_S, Enumerated
+from collage.search.enumeration import Enumerated
+from collage.search.function_search import VIEW_S
 from collage.search.k_best import find_plans
 from collage.search.problem import Option, Plan
 
 
 @dataclass(frozen=True)
 class KnownCosts:
-    """The candidates of a model's first function with a measurer and what the store knows."""
+    """The candidates of a model's first function with a measurer and the costs of the store."""
 
     enumerated: Enumerated
     measurer: LocalMeasurer
     costs: dict[Hashable, Cost]
 
     def best(self, keep: Callable[[Option], bool] = lambda option: True) -> Plan:
-        """Return the best plan of the known options that `keep` keeps; SearchError without one."""
-        options = [one for one in self.enumerated.problem.options if keep(one)]
+        """Return the best plan of the known options with `keep`; SearchError without a plan."""
+        options = [option for option in self.enumerated.problem.options if keep(option)]
         problem = replace(self.enumerated.problem, options=options)
         return find_plans(problem, self.costs, 1)[0]
 
@@ -46,8 +47,8 @@ def known_costs(model: BenchmarkModel, store: Path, threads: int) -> Iterator[Kn
         measurer = local_measurer(function, reference, session)
         try:
             works = list(enumerated.work.values())
-            found = zip(enumerated.work, measurer.recall(works), strict=True)
-            costs = {key: cost for key, cost in found if not cost.is_unknown}
+            recalled = zip(enumerated.work, measurer.recall(works), strict=True)
+            costs = {key: cost for key, cost in recalled if not cost.is_unknown}
             yield KnownCosts(enumerated, measurer, costs | {HOST: Cost(VIEW_S, VIEW_S, VIEW_S)})
         finally:
             measurer.close()

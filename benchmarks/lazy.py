@@ -1,13 +1,12 @@
-"""Does the lazy search find the plan that measuring everything finds?
+"""Loss of the lazy search against a search with all costs measured.
 
     python -m benchmarks.lazy [--models ppocr_cls] [--most 3000]
 
-The store holds what a cold compile measured (`make bench` leaves one a model). The best plan of those
-costs is compared with the best plan after every other candidate has been measured too; costs that
-were known stay. The second plan is the luckiest of many, so what it is better by is told twice: by the
-costs that chose it, and by costs of both plans that are measured anew, in a store of their own. Models
-with more than `--most` unmeasured candidates are left out: they take too long. With `--models` the rows
-of the others stay as they are.
+The store contains the costs of a cold compile (`make bench` leaves one a model). The best plan by these
+costs is compared with the best plan after measurement of all further candidates; known costs stay. The
+second plan is the luckiest of many, so its gain is reported twice: by the costs that selected it, and by
+new measurements of both plans in an empty store. Models with more than `--most` unmeasured candidates are
+left out: they take too long. With `--models` the rows of further models stay unchanged.
 """
 
 import statistics
@@ -28,23 +27,25 @@ HEADER = (
 )
 BATCH = 200
 TIMES = 3
-"""That a plan's kernels are measured anew."""
+"""Number of repeated measurements of a plan's kernels."""
 
 
-def measure(model: BenchmarkModel, found: KnownCosts, threads: int, most: int) -> Facts | None:
-    """Measure what is unknown and return the facts of the model's row; None where it is too much."""
-    work = found.enumerated.work
-    missing = [key for key in work if key not in found.costs]
-    if len(missing) > most:
+def measure(
+    model: BenchmarkModel, model_costs: KnownCosts, threads: int, max_unknown: int
+) -> Facts | None:
+    """Measure the unknown costs and return the facts of the row; None above `max_unknown` costs."""
+    work = model_costs.enumerated.work
+    missing = [key for key in work if key not in model_costs.costs]
+    if len(missing) > max_unknown:
         return None
-    lazy = found.best()
+    lazy = model_costs.best()
     start = time.monotonic()
     for at in range(0, len(missing), BATCH):
         keys = missing[at : at + BATCH]
-        measured = found.measurer.measure([work[key] for key in keys])
-        found.costs.update(zip(keys, measured, strict=True))
+        measured = model_costs.measurer.measure([work[key] for key in keys])
+        model_costs.costs.update(zip(keys, measured, strict=True))
     seconds = time.monotonic() - start
-    best = found.best()
+    best = model_costs.best()
     differ = lazy.predicted_s != best.predicted_s
     anew = [lost_anew(model, lazy, best, threads) for _ in range(TIMES)] if differ else [0.0]
     return {
@@ -65,11 +66,11 @@ def row(facts: Facts) -> str:
 
 
 def lost_anew(model: BenchmarkModel, lazy: Plan, best: Plan, threads: int) -> float:
-    """Measure the kernels of both plans in an empty store; return how much slower the first is."""
+    """Measure the kernels of both plans in an empty store; return the relative loss of the first."""
     plans = [set(plan.options) for plan in (lazy, best)]
     with TemporaryDirectory() as folder, known_costs(model, Path(folder), threads) as fresh:
         work = fresh.enumerated.work
-        keys = [key for key in {one.key for plan in plans for one in plan} if key in work]
+        keys = [key for key in {option.key for plan in plans for option in plan} if key in work]
         measured = fresh.measurer.measure([work[key] for key in keys])
         fresh.costs.update(zip(keys, measured, strict=True))
         first, second = (fresh.best(plan.__contains__).predicted_s for plan in plans)
@@ -85,24 +86,24 @@ def main() -> None:
 
 def _measured(arguments: Namespace) -> Iterator[Facts]:
     for model in chosen_models(arguments.work, arguments.models):
-        with known_costs(model, store_of(model, arguments.work), arguments.threads) as found:
-            facts = measure(model, found, arguments.threads, arguments.most)
+        with known_costs(model, store_of(model, arguments.work), arguments.threads) as model_costs:
+            facts = measure(model, model_costs, arguments.threads, arguments.most)
         if facts is None:
             print(f"{model.name}: more than {arguments.most} candidates are left", flush=True)
         else:
             yield facts
 
 
-def _document(found: list[Facts], arguments: Namespace) -> str:
-    """Format the section. Its command measures these rows, which may come from several runs."""
-    most = max(one["unique"] - one["measured"] for one in found)
-    names = ",".join(one["model"] for one in found)
+def _document(rows: list[Facts], arguments: Namespace) -> str:
+    """Format the section with the command for its rows, which may come from several runs."""
+    unmeasured = max(facts["unique"] - facts["measured"] for facts in rows)
+    names = ",".join(facts["model"] for facts in rows)
     return (
         f"## What the lazy search loses\n\n`python -m benchmarks.lazy --threads {arguments.threads} "
-        f"--most {most} --models {names}` after `make bench`, on {machine()}{revisions(found)}.\n"
+        f"--most {unmeasured} --models {names}` after `make bench`, on {machine()}{revisions(rows)}.\n"
         "Costs that were known are of another moment than the rest: what the machine's pace did between\n"
         "them is in what is lost, and not in what is lost by costs that are measured anew.\n\n"
-        + "\n".join([HEADER, *map(row, found)])
+        + "\n".join([HEADER, *map(row, rows)])
         + "\n"
     )
 

@@ -1,4 +1,4 @@
-"""The models that the benchmarks measure: eight skeletons of this repository, five trained ones from PyPI."""
+"""The models of the benchmarks: eight skeletons of this repository, five trained models from PyPI."""
 
 import argparse
 import importlib.util
@@ -18,7 +18,7 @@ SKELETONS = (
 
 @dataclass(frozen=True)
 class BenchmarkModel:
-    """A model file with the options that bind its dynamic dimensions."""
+    """A model file with the options for its dynamic dimensions."""
 
     name: str
     path: Path
@@ -36,7 +36,7 @@ def skeletons(work: Path, names: Sequence[str] = SKELETONS) -> list[BenchmarkMod
 
 def trained() -> list[BenchmarkModel]:
     """The OCR models inside the packages rapidocr-onnxruntime and rapidocr, where installed."""
-    found = []
+    models = []
     for package, name, pattern, shape in (
         ("rapidocr_onnxruntime", "ppocr_v4_det", "ch_PP-OCRv4_det_infer.onnx", "1,3,480,480"),
         ("rapidocr_onnxruntime", "ppocr_v4_rec", "ch_PP-OCRv4_rec_infer.onnx", "1,3,48,320"),
@@ -48,20 +48,20 @@ def trained() -> list[BenchmarkModel]:
         if spec is None or spec.origin is None:
             continue
         for file in sorted((Path(spec.origin).parent / "models").glob(pattern))[:1]:
-            found.append(BenchmarkModel(name, file, ("--shape", f"x={shape}")))
-    return found
+            models.append(BenchmarkModel(name, file, ("--shape", f"x={shape}")))
+    return models
 
 
 def chosen_models(work: Path, names: str | None) -> list[BenchmarkModel]:
-    """Return the models whose names are listed, separated by commas; all of them by default."""
-    wanted = names.split(",") if names else None
+    """Return the models with these names, separated by commas; all models by default."""
+    selected = names.split(",") if names else None
     work.mkdir(parents=True, exist_ok=True)
-    found = [*skeletons(work), *trained()]
-    return [model for model in found if wanted is None or model.name in wanted]
+    models = [*skeletons(work), *trained()]
+    return [model for model in models if selected is None or model.name in selected]
 
 
 def model_options(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser of the options that every benchmark over the models has."""
+    """Return a parser of the options common to all benchmarks over the models."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -75,5 +75,5 @@ def model_options(description: str | None) -> argparse.ArgumentParser:
 
 
 def store_of(model: BenchmarkModel, work: Path) -> Path:
-    """Return the folder of the costs that the benchmarks share for this model, of every environment."""
+    """Return the folder of this model's costs, shared by the benchmarks, of every environment."""
     return work / "store" / model.name

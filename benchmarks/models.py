@@ -2,11 +2,11 @@
 
     python -m benchmarks.models [--models resnet18,ppocr_cls] [--threads 1]
 
-Every model is compiled cold (in a store of its own) and warm, then the saved bundle is measured again,
-interleaved with the original frameworks, each in a process of its own. That is done SETS times, with new
-processes, and the median of the sets counts: two processes that run the same differ by some per cent from
-start to end. Writes one row a model with the machine and the versions. With `--models` the rows of the
-others stay as they are.
+Every model is compiled cold (in its own store) and warm; then the saved bundle is measured again, interleaved
+with the original frameworks, each in its own process. The comparison runs SETS times with new processes, and
+the median of the sets counts: two processes with the same program differ by some per cent from start to end.
+Writes one row a model with the machine and the versions. With `--models` the rows of further models stay
+unchanged.
 """
 
 import json
@@ -32,13 +32,13 @@ HEADER = (
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 SETS, SET_S = 3, 3.0
-"""How often fresh processes are compared, and the seconds of each time."""
+"""Number of comparisons in fresh processes, and the seconds of each."""
 
 
 def measure(
     model: BenchmarkModel, work: Path, threads: int, extra: list[str], *, warm: bool = True
 ) -> Facts:
-    """Compile, and again where `warm`, then compare the last bundle; returns the facts of one row."""
+    """Compile cold, and warm if `warm`, then compare the last bundle; return the facts of one row."""
     store, bundle = store_of(model, work), work / f"{model.name}.collage"
     command = [
         sys.executable, "-m", "collage", "compile", str(model.path), "-o", str(bundle),
@@ -57,35 +57,37 @@ def measure(
 
 
 def flat(summary: Facts) -> Facts:
-    """Return the summary of a model of one function with what came of this function beside the rest."""
+    """Return the summary of a model of one function, with the results of this function at top level."""
     (function,) = summary["functions"]
-    told = {name: function[name] for name in ("latency", "predicted_s", "alone_s", "pace")}
-    return {name: value for name, value in summary.items() if name != "functions"} | told
+    function_facts = {
+        name: function[name] for name in ("latency", "predicted_s", "alone_s", "pace")
+    }
+    return {name: value for name, value in summary.items() if name != "functions"} | function_facts
 
 
 def _compared(bundle: Path, model: Path) -> Facts:
-    """Compare the bundle with the original frameworks; returns the median of the sets by name."""
+    """Compare the bundle with the original frameworks; return the median of the sets by name."""
     command = [
         sys.executable, "-m", "collage", "bench", str(bundle), "--model", str(model),
         "--seconds", str(SET_S), "--json",
     ]  # fmt: skip
     sets = [json.loads(_output(command))["functions"]["main"] for _ in range(SETS)]
-    return {name: _median([one[name] for one in sets]) for name in sets[0]}
+    return {name: _median([comparison[name] for comparison in sets]) for name in sets[0]}
 
 
-def _median(found: Sequence[Facts]) -> Facts:
-    """Return the medians of what one contender took in every set; how it failed, where it did."""
-    failed = next((one for one in found if one["reason"]), None)
+def _median(results: Sequence[Facts]) -> Facts:
+    """Return the medians of one target over the sets; the failed result if it failed in a set."""
+    failed = next((result for result in results if result["reason"]), None)
     if failed is not None:
         return failed
     return {
-        "seconds": statistics.median(one["seconds"] for one in found),
-        "times": statistics.median(one["times"] for one in found), "reason": "",
+        "seconds": statistics.median(result["seconds"] for result in results),
+        "times": statistics.median(result["times"] for result in results), "reason": "",
     }  # fmt: skip
 
 
 def _timed(command: list[str]) -> tuple[dict, float, int]:  # type: ignore[type-arg]
-    """Run a command; returns its document, wall seconds, and peak bytes of all its processes (PSS)."""
+    """Run a command; return its document, wall seconds, and peak bytes of all its processes (PSS)."""
     start, peak = time.monotonic(), 0
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=output, text=True)
@@ -117,9 +119,9 @@ def _output(command: list[str]) -> str:
 
 
 def row(facts: Facts) -> tuple[str, float]:
-    """Format one table row; also returns the speedup over the best framework."""
+    """Format one table row; also return the speedup over the best framework."""
     bench, cold = facts["bench"], facts["compile"]
-    seconds = {name: found["seconds"] for name, found in bench.items()}
+    seconds = {name: result["seconds"] for name, result in bench.items()}
     speedup = min(speedups(bench).values())
     cells = [
         facts["model"],
@@ -135,10 +137,11 @@ def row(facts: Facts) -> tuple[str, float]:
 
 
 def _ratios(facts: Facts) -> tuple[float | None, ...]:
-    """Return what was predicted over what was measured.
+    """Return three ratios of predicted over measured latencies.
 
-    The cold compile's prediction and its sum of kernels alone over the latency in its gate, and the last
-    compile's prediction, at the pace of the fresh processes, over the bundle's latency in these.
+    The first two are the prediction of the cold compile and its sum of isolated costs, over the latency in
+    its gate. The third is the prediction of the last compile, scaled by the speed factor of the fresh
+    processes, over the bundle's latency in these.
     """
     cold = facts["compile"]
     gate_s, fresh_s = cold["latency"]["collage_s"], facts["bench"]["collage"]["seconds"]
@@ -151,7 +154,7 @@ def _ratios(facts: Facts) -> tuple[float | None, ...]:
 
 
 def _pace(facts: Facts) -> float:
-    """Return how many times as long as in the last gate the frameworks took in fresh processes."""
+    """Return the speed factor of the fresh processes relative to the last gate, from the frameworks."""
     bench, gate_s = facts["bench"], facts.get("gate_baselines", {})
     paces = [
         bench[name]["seconds"] / seconds
@@ -166,16 +169,16 @@ def _text(ratio: float | None) -> str:
 
 
 def speedups(bench: dict) -> dict[str, float]:  # type: ignore[type-arg]
-    """Return how many times as long as the bundle each framework that ran takes, round by round."""
+    """Return the speedup of the bundle over each framework, the median over rounds."""
     return {
-        name: found["times"]
-        for name, found in bench.items()
-        if name != "collage" and found["times"]
+        name: result["times"]
+        for name, result in bench.items()
+        if name != "collage" and result["times"]
     }
 
 
 def backend_counts(plan: list[dict]) -> str:  # type: ignore[type-arg]
-    """Write how many regions each backend has, those in less than float32 apart."""
+    """Write the number of regions of each backend, with reduced regions separate."""
     counts: dict[str, int] = {}
     for region in plan:
         name = f"{region['backend']} {region.get('precision', '')}".rstrip()
@@ -202,17 +205,17 @@ def main() -> None:
     write_rows(arguments, f"models-{arguments.threads}", measured, document)
 
 
-def document(found: list[Facts], arguments: Namespace) -> str:
-    """Write the table of all models with the machine and the mean."""
+def document(all_facts: list[Facts], arguments: Namespace) -> str:
+    """Write the table of all models with the machine and the geometric mean."""
     threads = arguments.threads
-    rows, speedups = zip(*map(row, found), strict=True)
+    rows, speedups = zip(*map(row, all_facts), strict=True)
     mean = geometric_mean(speedups)
-    predicted, alone, fresh = zip(*map(_ratios, found), strict=True)
-    paces = [facts["compile"].get("pace") for facts in found]
+    predicted, alone, fresh = zip(*map(_ratios, all_facts), strict=True)
+    paces = [facts["compile"].get("pace") for facts in all_facts]
     unpaced = [ratio / pace for ratio, pace in zip(predicted, paces, strict=True) if ratio and pace]
     return (
         f"## {'One thread' if threads == 1 else f'{threads} threads'}\n\n"
-        f"`python -m benchmarks.models --threads {threads}` on {machine()}{revisions(found)}.\n"
+        f"`python -m benchmarks.models --threads {threads}` on {machine()}{revisions(all_facts)}.\n"
         "Latencies are medians of interleaved rounds in fresh processes; the speedup is the median of the\n"
         "ratios of every round, which cancels what the machine does to all in it. Predictions sum up what\n"
         "the kernels cost in place, after refinement, and are compared with the gate that followed and with\n"
@@ -229,14 +232,12 @@ def document(found: list[Facts], arguments: Namespace) -> str:
     )
 
 
-def _off(what: str, ratios: Iterable[float | None]) -> str:
-    """Write how far predictions are from what was measured, "" where there are none."""
+def _off(subject: str, ratios: Iterable[float | None]) -> str:
+    """Write the relative errors of predictions, "" without predictions."""
     off = [abs(ratio - 1) for ratio in ratios if ratio is not None]
     if not off:
         return ""
-    return (
-        f" {what} are off by {statistics.median(off):.1%} at the median and {max(off):.1%} at most."
-    )
+    return f" {subject} are off by {statistics.median(off):.1%} at the median and {max(off):.1%} at most."
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """TVM's native kernels against ONNX Runtime and OpenVINO: `python -m benchmarks.native_kernels`.
 
-One thread, cold caches (a sweep of 64 MB before each call), the backends in turn within one process;
+One thread, cold caches (a flush of 64 MB before each call), the backends in turn within one process;
 medians in microseconds. `ratio` is the better library's time over TVM's: above 1, TVM wins.
 """
 
@@ -30,21 +30,21 @@ Times = Mapping[str, float]
 
 
 def compiled(function: Function, backend: str) -> tuple[Callable[[], object], list[np.ndarray]]:
-    """Return a call of the whole function on one backend, and the outputs it writes."""
+    """Return a call of the whole function on one backend, and its output buffers."""
     nodes = (1 << len(function.graph)) - 1
     kernel = available_backends([backend])[0].compile(function, nodes, threads=1)
     call, constants = callable_kernel(kernel, 1)
     inputs, outputs = region_values(function, nodes)
     values = random_inputs(function, seed=7)
     types = function.graph.types
-    found = [poisoned_like(np.empty(types[name].shape, types[name].dtype)) for name in outputs]
-    arguments = as_tensors([*(aligned_copy(values[name]) for name in inputs), *constants, *found])
-    return lambda: call(*arguments), found
+    buffers = [poisoned_like(np.empty(types[name].shape, types[name].dtype)) for name in outputs]
+    arguments = as_tensors([*(aligned_copy(values[name]) for name in inputs), *constants, *buffers])
+    return lambda: call(*arguments), buffers
 
 
-def difference(found: list[np.ndarray], reference: list[np.ndarray]) -> float:
+def difference(outputs: list[np.ndarray], reference: list[np.ndarray]) -> float:
     """Return the largest absolute difference over the largest magnitude."""
-    pairs = zip(found, reference, strict=True)
+    pairs = zip(outputs, reference, strict=True)
     return max(
         float(np.max(np.abs(a - b)) / max(1e-30, float(np.max(np.abs(b))))) for a, b in pairs
     )
@@ -90,11 +90,11 @@ def main() -> None:
     print(
         f"{'region':36}" + "".join(f"{name:>12}" for name in BACKENDS) + "  ratio  build s  error"
     )
-    for name, build in REGIONS.items():
+    for name, build_region in REGIONS.items():
         if arguments.only not in name:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            times, build_s, wrong = row(make_region(build, Path(folder)), arguments.repeats)
+            times, build_s, wrong = row(make_region(build_region, Path(folder)), arguments.repeats)
         library = min(us for backend, us in times.items() if backend != "tvm")
         cells = "".join(f"{times.get(backend, float('nan')):12.1f}" for backend in BACKENDS)
         print(

@@ -1,4 +1,4 @@
-"""Regions bound by memory traffic, as they occur in real models, by name."""
+"""Memory-bound regions of real models, by name."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -163,7 +163,7 @@ def _global_pool(r: Region) -> Sequence[str]:
     return [r.op("GlobalAveragePool", r.input(1, 512, 28, 28))]
 
 
-def _depthwise(r: Region, channels: int, size: int, kernel: int, stride: int) -> str:
+def _depthwise(r: Region, channels: int, size: int, kernel: int, *, stride: int = 1) -> str:
     x, weight, bias = r.input(1, channels, size, size), r.weight(channels, 1, kernel, kernel), ""
     bias = r.weight(channels)
     pads = [kernel // 2] * 4
@@ -171,16 +171,16 @@ def _depthwise(r: Region, channels: int, size: int, kernel: int, stride: int) ->
 
 
 def _depthwise_relu6(r: Region) -> Sequence[str]:
-    y = _depthwise(r, 96, 56, 3, 1)
+    y = _depthwise(r, 96, 56, 3)
     return [r.op("Clip", y, r.constant(0.0), r.constant(6.0))]
 
 
 def _depthwise_stride(r: Region) -> Sequence[str]:
-    return [r.op("Relu", _depthwise(r, 96, 112, 3, 2))]
+    return [r.op("Relu", _depthwise(r, 96, 112, 3, stride=2))]
 
 
 def _depthwise_seven(r: Region) -> Sequence[str]:
-    return [_depthwise(r, 96, 56, 7, 1)]
+    return [_depthwise(r, 96, 56, 7)]
 
 
 def _resize(r: Region) -> Sequence[str]:
@@ -226,6 +226,6 @@ REGIONS: dict[str, Build] = {
 }
 
 
-def make_region(build: Build, folder: Path) -> Function:
+def make_region(build_region: Build, folder: Path) -> Function:
     region = Region()
-    return region.function(build(region), folder)
+    return region.function(build_region(region), folder)

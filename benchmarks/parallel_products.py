@@ -1,22 +1,23 @@
-"""One kernel for parallel products against one each: `python -m benchmarks.parallel_products`.
+"""One kernel for parallel products against one kernel each: `python -m benchmarks.parallel_products`.
 
-Each row is a value [rows, width] that several matrices with biases multiply, as queries, keys and
-values. For every library, and for our kernels, three calls of one product each run in turn with one
-call of all (where the backend takes such a region). Times are medians in microseconds, caches swept
-before each; `merged` is the best three calls of any toolchain over our one call.
+Each row is a value [rows, width] multiplied by several matrices with biases, like queries, keys and values.
+For every library, and for our kernels, separate calls of each product run in turn with one call of all (where
+the backend supports such a region). Times are medians in microseconds, with flushed caches; `merged` is the
+time of the best separate calls of any toolchain over that of our one call.
 """
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.winograd import Contender, measure
+from benchmarks.winograd import BenchmarkTarget, measure
 from collage.backends.base import Backend
 from collage.backends.cpu.blocked import BlockedBackend
 from collage.backends.registry import available_backends
@@ -32,7 +33,7 @@ LIBRARIES = ("onnxruntime", "openvino", "onednn")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ProductShape:
     """Rows and width of the shared operand, and the width of each result."""
 
     rows: int
@@ -44,14 +45,18 @@ class Shape:
 
 
 SHAPES = (
-    Shape(128, 768, (768, 768, 768)), Shape(128, 512, (512, 128, 128)), Shape(64, 240, (240,) * 3),
-    Shape(256, 144, (144,) * 3), Shape(49, 256, (256, 256)), Shape(1, 768, (768,) * 3),
-)  # fmt: skip
-"""BERT's, LLaMA's with grouped keys, MobileViT's, SegFormer's, and one token."""
+    ProductShape(128, 768, (768, 768, 768)),
+    ProductShape(128, 512, (512, 128, 128)),
+    ProductShape(64, 240, (240,) * 3),
+    ProductShape(256, 144, (144,) * 3),
+    ProductShape(49, 256, (256, 256)),
+    ProductShape(1, 768, (768,) * 3),
+)
+"""Shapes of BERT, LLaMA with grouped keys, MobileViT, SegFormer, and one token."""
 
 
-def function_of(shape: Shape, folder: Path) -> Function:
-    """Return the products with their biases; each has two nodes, one after the other."""
+def function_of(shape: ProductShape, folder: Path) -> Function:
+    """Return the products with their biases; each is two consecutive nodes."""
     random = np.random.default_rng(0)
     nodes, weights = [], []
     for number, width in enumerate(shape.results):
@@ -64,15 +69,15 @@ def function_of(shape: Shape, folder: Path) -> Function:
     graph = helper.make_graph(
         nodes, "products",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, shape.rows, shape.width))],
-        [helper.make_tensor_value_info(one, TensorProto.FLOAT, None) for one in results], weights,
+        [helper.make_tensor_value_info(result, TensorProto.FLOAT, None) for result in results], weights,
     )  # fmt: skip
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(made, folder / "model.onnx")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / "model.onnx")
     return import_model(folder / "model.onnx", work_dir=folder).functions[0]
 
 
-def contenders(function: Function, backends: list[Backend]) -> Iterator[Contender]:
-    """Yield each backend's fastest way to compute all products one by one, and at once."""
+def benchmark_targets(function: Function, backends: list[Backend]) -> Iterator[BenchmarkTarget]:
+    """Yield the kernels of each backend for all products, separate and merged."""
     everything = function.graph.everything
     pairs = [0b11 << first for first in range(0, everything.bit_length(), 2)]
     for backend in backends:
@@ -82,7 +87,12 @@ def contenders(function: Function, backends: list[Backend]) -> Iterator[Contende
                 calls = [_call(function, backend, variant, region) for region in regions]
             except BackendError:
                 continue
-            yield Contender(f"{backend.name} {label}", lambda calls=calls: [c() for c in calls], [])  # type: ignore[misc]
+            yield BenchmarkTarget(f"{backend.name} {label}", partial(_run_all, calls), [])
+
+
+def _run_all(calls: Sequence[Callable[[], object]]) -> None:
+    for call in calls:
+        call()
 
 
 def _call(
@@ -103,14 +113,21 @@ def main() -> None:
     sweep = np.ones(last_level_cache_bytes() * 3 // 2 // 8, np.uint64)
     for number, shape in enumerate(SHAPES):
         with tempfile.TemporaryDirectory() as folder:
-            rivals = list(contenders(function_of(shape, Path(folder)), backends))
+            targets = list(benchmark_targets(function_of(shape, Path(folder)), backends))
             if number == 0:
-                print(f"{'':<26}" + "".join(f"{r.name:>18}" for r in rivals) + f"{'merged':>9}")
-            measure(rivals, sweep, arguments.seconds)
-            own = min(r.microseconds for r in rivals if r.name == f"{BlockedBackend.name} all")
-            each = min(r.microseconds for r in rivals if r.name.endswith(" each"))
-            times = "".join(f"{rival.microseconds:>18.0f}" for rival in rivals)
-            print(f"{shape!s:<26}{times}{each / own:8.2f}x", flush=True)
+                print(
+                    f"{'':<26}"
+                    + "".join(f"{target.name:>18}" for target in targets)
+                    + f"{'merged':>9}"
+                )
+            measure(targets, sweep, arguments.seconds)
+            own_name = f"{BlockedBackend.name} all"
+            own = min(target.microseconds for target in targets if target.name == own_name)
+            separate = min(
+                target.microseconds for target in targets if target.name.endswith(" each")
+            )
+            times = "".join(f"{target.microseconds:>18.0f}" for target in targets)
+            print(f"{shape!s:<26}{times}{separate / own:8.2f}x", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""What less than float32 gives within a tolerance: compile with `--precision auto` and compare.
+"""Speedup of mixed precision within a tolerance: compile with `--precision auto` and compare.
 
     python -m benchmarks.precision [--models resnet18] [--tolerance 0.01]
 
-Every model is compiled with the permission to compute in bfloat16 and the saved bundle is measured,
-interleaved with the original frameworks at the same permission: onnxruntime and openvino in float32, and
-openvino in bfloat16. The error of an output is max |actual - fp32| / max |fp32|, probabilities with a
-scale of 1, the largest over the gate's inputs and ten more seeds. A framework beyond the tolerance is
-shown in brackets: "over best" counts it all the same, "over allowed" does not. Within 0.15 openvino's
-bfloat16 is on every model of the set, so there the two are one. Compiles use the cost tables under
-`--work`, so float32 costs that `benchmarks.models` measured there are not measured again.
+Every model is compiled with bfloat16 allowed, and the saved bundle is measured interleaved with the
+original frameworks: onnxruntime and openvino in float32, and openvino in bfloat16. The error of an output
+is max |actual - fp32| / max |fp32|, probabilities with a scale of 1, the largest over the gate's inputs and
+ten more seeds. A framework beyond the tolerance is shown in brackets: "over best" includes it, "over
+allowed" does not. Within 0.15 openvino's bfloat16 is allowed on every model of the set, so both columns
+agree there. Compiles use the cost tables under `--work`, so float32 costs of `benchmarks.models` there are
+not measured again.
 """
 
 import math
@@ -27,9 +27,9 @@ HEADER = (
 
 
 def row(facts: Facts) -> tuple[str, float, float, float]:
-    """Format one table row; also returns the speedups over all and allowed frameworks, and the error."""
+    """Format one table row; also return the speedups over all and allowed frameworks, and the error."""
     result = facts["compile"]["precision"]
-    seconds = {name: found["seconds"] for name, found in facts["bench"].items()}
+    seconds = {name: result["seconds"] for name, result in facts["bench"].items()}
     ran = speedups(facts["bench"])
     over_best = min(ran.values())
     over_allowed = min(times for name, times in ran.items() if name not in result["excused"])
@@ -57,14 +57,14 @@ def _error(value: float | None) -> str:
     return "-" if value is None else f"{value:.2g}"
 
 
-def document(found: list[Facts], arguments: Namespace) -> str:
+def document(all_facts: list[Facts], arguments: Namespace) -> str:
     """Write the table of all models with the machine and the means."""
     tolerance = arguments.tolerance
-    rows, over_best, over_allowed, errors = zip(*map(row, found), strict=True)
+    rows, over_best, over_allowed, errors = zip(*map(row, all_facts), strict=True)
     return (
         f"## Precision within {tolerance:g}\n\n"
         f"`python -m benchmarks.precision --threads {arguments.threads} --tolerance {tolerance:g}` on "
-        f"{machine()}{revisions(found)}.\n\n"
+        f"{machine()}{revisions(all_facts)}.\n\n"
         + "\n".join([HEADER, *rows])
         + f"\n\nGeometric mean over the best of openvino bf16 and the fp32 toolchains: "
         f"**{geometric_mean(over_best):.3f}** (lowest {min(over_best):.3f}); over those within the "

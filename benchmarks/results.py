@@ -1,8 +1,8 @@
-"""RESULTS.md is put together from sections: every benchmark writes its own, the others stay as they were.
+"""RESULTS.md as a sequence of sections: every benchmark writes its own section only.
 
-A section `NAME` of the folder is `results/NAME.md`, with the facts behind it as JSON lines in
-`results/NAME.jsonl` where it has any. What is measured in several settings has a section of each:
-`models-1` and `models-2` for numbers of threads, `precision-0.01` for a tolerance.
+A section `NAME` of the folder is `results/NAME.md`, with its facts, if any, as JSON lines in
+`results/NAME.jsonl`. A benchmark with several settings has a section for each: `models-1` and `models-2` for
+numbers of threads, `precision-0.01` for a tolerance.
 """
 
 import json
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 Facts = dict[str, Any]
-"""Of the row of one `model`, at one `revision`; what an older commit did not write is missing."""
+"""Facts of the row of one `model` at one `revision`; older rows lack the fields of later commits."""
 SECTIONS = (
     "models", "precision", "levers", "ablations", "roofline", "lazy", "family", "search", "workers",
     "calls",
 )  # fmt: skip
-"""In the order of RESULTS.md, those of one name in that of their settings."""
+"""Order of the sections in RESULTS.md; sections of one name follow the order of their settings."""
 HEAD = """# Results
 
 `make bench` writes all of this (about five hours on two cores, alone on the machine); the command
@@ -35,14 +35,14 @@ def write_rows(
     measured: Iterable[Facts],
     document: Callable[[list[Facts], Namespace], str],
 ) -> None:
-    """Write a section of a row a model anew after each that is measured, with the commit.
+    """Rewrite a section with one row a model after each measured model, with the commit.
 
-    Where `arguments` name their models, the rows of the others stay as they were.
+    With models named in `arguments`, the rows of all further models stay unchanged.
     """
-    found = _read_facts(arguments.output, name) if arguments.models else {}
+    by_model = _read_facts(arguments.output, name) if arguments.models else {}
     for facts in measured:
-        found[facts["model"]] = facts | {"revision": _revision()}
-        rows = list(found.values())
+        by_model[facts["model"]] = facts | {"revision": _revision()}
+        rows = list(by_model.values())
         text = document(rows, arguments)
         write_section(arguments.output, name, text, rows)
         print(_row(text, facts["model"]), flush=True)
@@ -53,13 +53,13 @@ def _row(text: str, model: str) -> str:
 
 
 def write_section(folder: Path, name: str, text: str, facts: Iterable[Facts] = ()) -> None:
-    """Write one section and put RESULTS.md together again; ValueError for a name that it lacks."""
+    """Write one section and RESULTS.md from all sections; ValueError for an unknown section."""
     if name.partition("-")[0] not in SECTIONS:
         raise ValueError(f"{name!r} is no section of RESULTS.md: one of {', '.join(SECTIONS)}")
     sections = folder / "results"
     sections.mkdir(parents=True, exist_ok=True)
     (sections / f"{name}.md").write_text(text)
-    if lines := "".join(json.dumps(one) + "\n" for one in facts):
+    if lines := "".join(json.dumps(row) + "\n" for row in facts):
         (sections / f"{name}.jsonl").write_text(lines)
     files = sorted(sections.glob("*.md"), key=_place)
     (folder / "RESULTS.md").write_text("\n".join([HEAD, *(file.read_text() for file in files)]))
@@ -71,14 +71,14 @@ def _place(file: Path) -> tuple[int, float]:
 
 
 def _read_facts(folder: Path, name: str) -> dict[str, Facts]:
-    """Read the facts of an earlier section by model; none where there is no file."""
+    """Read the facts of an earlier section by model; an empty dictionary without a file."""
     file = folder / "results" / f"{name}.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
     return {facts["model"]: facts for facts in map(json.loads, lines)}
 
 
 def machine() -> str:
-    """Name the processor, its cores, the system and the versions that matter."""
+    """Name the processor, its cores, the system and the relevant versions."""
     names = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp")
     versions = ", ".join(f"{name} {version(name)}" for name in names)
     cpu = "unknown"
@@ -95,10 +95,11 @@ def _revision() -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
-def revisions(found: Iterable[Facts]) -> str:
-    """Write which commit the rows are of; the most common one without its models."""
+def revisions(rows: Iterable[Facts]) -> str:
+    """Write the commits of the rows; the most common one without its models."""
     models: dict[str, list[str]] = {}
-    for one in found:
-        models.setdefault(one.get("revision", "an earlier commit"), []).append(one["model"])
-    first, *others = sorted(models, key=lambda at: -len(models[at]))
-    return ", at " + ", ".join([first, *(f"{at} ({', '.join(models[at])})" for at in others)])
+    for facts in rows:
+        models.setdefault(facts.get("revision", "an earlier commit"), []).append(facts["model"])
+    most_common, *less_common = sorted(models, key=lambda revision: -len(models[revision]))
+    named = (f"{revision} ({', '.join(models[revision])})" for revision in less_common)
+    return ", at " + ", ".join([most_common, *named])

@@ -1,9 +1,9 @@
-"""What remains between the shipped plans and the roofline: `python -m benchmarks.roofline`.
+"""Gap between the shipped plans and the roofline: `python -m benchmarks.roofline`.
 
-Reads the reports of the bundles that `python -m benchmarks.models` left in the same work folder. The
-roofline is what no direct algorithm can beat at the machine's peaks, as `collage explain` tells it:
-every tensor moved once, every product computed at the highest rate measured. Winograd's algorithm
-computes less, so a plan with it may be above 100 %.
+Reads the reports of the bundles of `python -m benchmarks.models` in the same work folder. The roofline is
+the lower bound of every direct algorithm at the machine's peaks, as in `collage explain`: every tensor
+moved once, every product computed at the highest measured rate. Winograd's algorithm computes less, so its
+plans may be above 100 %.
 """
 
 import argparse
@@ -15,14 +15,14 @@ from collage.report.data import RegionReport
 from collage.report.explanation import read_report
 
 SHOWN = 3
-"""Regions of a model that are named, those farthest above the roofline first."""
+"""Number of named regions of a model, farthest above the roofline first."""
 
 
 def row(model: BenchmarkModel, work: Path) -> str:
     """Return the line of one model's bundle."""
     report = read_report(work / f"{model.name}.collage")
-    regions = [one for function in report.functions for one in function.regions]
-    plan_s, bound_s = sum(map(_seconds, regions)), sum(one.bound_s or 0.0 for one in regions)
+    regions = [region for function in report.functions for region in function.regions]
+    plan_s, bound_s = sum(map(_seconds, regions)), sum(region.bound_s or 0.0 for region in regions)
     named = sorted(regions, key=_gap_s, reverse=True)[:SHOWN]
     return (
         f"| {model.name} | {plan_s * 1e3:.2f} | {bound_s * 1e3:.2f} | {bound_s / plan_s:.0%} | "

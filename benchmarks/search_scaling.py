@@ -1,8 +1,8 @@
-"""How long the search itself takes on large functions: `python -m benchmarks.search_scaling`.
+"""Time of the search itself on large functions: `python -m benchmarks.search_scaling`.
 
-The functions are chains of equal residual blocks of ten nodes. Three graph backends offer the
-intervals between blocks, two backends every single node and the fused pairs inside a block. Costs
-are simulated: additive with a discount for long regions, and with noise by key.
+The functions are chains of equal residual blocks of ten nodes. Three graph backends have candidates for the
+intervals between blocks, two backends for every single node and the fused pairs inside a block. Costs are
+simulated: additive with a discount for long regions, and with noise by key.
 """
 
 import random
@@ -64,7 +64,7 @@ def simulated_costs(problem: Problem, seed: int = 0) -> dict[Hashable, Cost]:
 
 
 def timed(name: str, work: Callable[[], object]) -> str:
-    """Run `work` once; returns the table's row with its seconds."""
+    """Run `work` once; return the table's row with its seconds."""
     start = time.monotonic()
     result = work()
     print(line := f"| {name} | {time.monotonic() - start:.2f} | {result} |", flush=True)
@@ -79,14 +79,14 @@ def lazily(problem: Problem, costs: dict[Hashable, Cost]) -> str:
 
     seeds = [option.key for option in problem.ordered if option.size in (1, BLOCK)]
     estimator = AdditiveEstimator(problem)
-    found = search_lazily(problem, measure, seeds=seeds, estimator=estimator, batch_size=16)
+    result = search_lazily(problem, measure, seeds=seeds, estimator=estimator, batch_size=16)
     best = find_plan(problem, costs).predicted_s
-    excess = found.plan.predicted_s / best - 1
-    return f"{found.measured} of {len(costs)} keys, {len(found.rounds)} rounds, {excess:+.2%}"
+    excess = result.plan.predicted_s / best - 1
+    return f"{result.measured} of {len(costs)} keys, {len(result.rounds)} rounds, {excess:+.2%}"
 
 
 def rows(blocks: int, longest: int) -> list[str]:
-    """Search one chain in every way; returns the rows of its table."""
+    """Search one chain in every way; return the rows of its table."""
     graph = residual_chain(blocks)
     problem = Problem(graph, list(options(blocks, longest)), {"onnxruntime": 2e-6})
     costs = simulated_costs(problem)
@@ -102,13 +102,13 @@ def rows(blocks: int, longest: int) -> list[str]:
 def main() -> None:
     parser = model_options(__doc__)
     arguments = parser.parse_args()
-    found = [line for size in ((100, 100), (1000, 20)) for line in rows(*size)]
+    rows = [line for size in ((100, 100), (1000, 20)) for line in rows(*size)]
     write_section(
         arguments.output,
         "search",
         f"## The search alone\n\n`python -m benchmarks.search_scaling` on {machine()}. Costs are simulated; "
         "seconds of one thread.\n\n| what | seconds | result |\n|---|---|---|\n"
-        + "\n".join(found)
+        + "\n".join(rows)
         + "\n",
     )
 

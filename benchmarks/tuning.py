@@ -1,10 +1,10 @@
-"""Tuned kernels against rule-based ones and the libraries': `python -m benchmarks.tuning`.
+"""Tuned kernels against rule-based kernels and libraries: `python -m benchmarks.tuning`.
 
-Each row is one product of a real model with what is fused around it, batch 1, one thread. First its
-schedules are tried (`--trials`; records are kept in `--store`, so that it can be done in pieces and is
-done once), then every kernel of a row runs in turn, so that a change of the machine's pace meets all of
-them, with swept caches as between the kernels of a model. Times are medians in microseconds; `ratio` is
-the fastest other kernel's time over the tuned one's, `rules` the rule-based schedule's.
+Each row is one product of a real model with its epilogue, batch 1, one thread. First its schedules are
+tried (`--trials`; records stay in `--store`, so that tuning can be interrupted and is done once). Then all
+kernels of a row run in turn, so that a change of the machine's speed affects all of them, with flushed
+caches as between the kernels of a model. Times are medians in microseconds; `ratio` is the time of the
+fastest untuned kernel over that of the tuned one, `rules` the same for the rule-based schedule.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.winograd import Contender, contenders, measure
+from benchmarks.winograd import BenchmarkTarget, benchmark_targets, measure
 from collage.backends.cpu.tvm import TvmBackend
 from collage.backends.cpu.tvm.tuned import write_recipe
 from collage.backends.registry import available_backends, with_recipes
@@ -35,7 +35,7 @@ SWEEP_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """With bias and ReLU; `groups` is the channels for a depthwise one."""
+    """A convolution with bias and ReLU; for a depthwise one `groups` is the number of channels."""
 
     model: str
     channels: tuple[int, int]
@@ -46,7 +46,7 @@ class Convolution:
 
     def __str__(self) -> str:
         kind = "depthwise" if self.groups > 1 else f"{self.kernel}x{self.kernel}"
-        shape = "->".join(str(one) for one in dict.fromkeys(self.channels))
+        shape = "->".join(str(channels) for channels in dict.fromkeys(self.channels))
         step = f"/{self.stride}" if self.stride > 1 else ""
         return f"{kind} k{self.kernel}{step} {shape} {self.side[0]}x{self.side[1]}"
 
@@ -104,22 +104,22 @@ WORKLOADS: tuple[Workload, ...] = (
 
 
 def function_of(workload: Workload, folder: Path) -> Function:
-    """The function y = relu(product(x) + bias)."""
+    """Return the function y = relu(product(x) + bias)."""
     random = np.random.default_rng(0)
     x, weight, outputs = workload.shapes()
     values = {"w": random.standard_normal(weight) / 8, "b": random.standard_normal(outputs)}
     graph = helper.make_graph(
         workload.nodes(), "workload", [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(one.astype("float32"), name) for name, one in values.items()],
+        [numpy_helper.from_array(array.astype("float32"), name) for name, array in values.items()],
     )  # fmt: skip
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(made, folder / "model.onnx")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / "model.onnx")
     return import_model(folder / "model.onnx", work_dir=folder).functions[0]
 
 
 def tune(function: Function, folder: Path, records: TuningRecords, trials: int) -> tuple[str, str]:
-    """Bring the function's records to `trials`; return the best trace, and how fast trials were."""
+    """Tune up to `trials` records of the function; return the best trace and the trials per second."""
     save_reference(reference_values(function, random_inputs(function, 0)), folder / "reference")
     tuner = Tuner(
         [function], records, 1, reference_dir=folder / "reference", sweep_bytes=SWEEP_BYTES
@@ -138,29 +138,29 @@ def tune(function: Function, folder: Path, records: TuningRecords, trials: int) 
     return best.trace if best else "", pace
 
 
-def rivals_of(function: Function, trace: str, folder: Path) -> Iterator[Contender]:
+def targets_of(function: Function, trace: str, folder: Path) -> Iterator[BenchmarkTarget]:
     """Compile the function tuned, by rules, and with every library in every variant."""
     if trace:
         tuned = with_recipes(TvmBackend(), folder / "recipes")
         tuned.variants = (write_recipe(folder / "recipes", trace),)
-        (kernel,) = contenders(function, [tuned], 1)
-        yield Contender("tuned", kernel.run, kernel.nanoseconds)
-    (kernel,) = contenders(function, [TvmBackend()], 1)
-    yield Contender("rules", kernel.run, kernel.nanoseconds)
-    yield from contenders(function, available_backends(LIBRARIES), 1)
+        (kernel,) = benchmark_targets(function, [tuned], 1)
+        yield BenchmarkTarget("tuned", kernel.run, kernel.nanoseconds)
+    (kernel,) = benchmark_targets(function, [TvmBackend()], 1)
+    yield BenchmarkTarget("rules", kernel.run, kernel.nanoseconds)
+    yield from benchmark_targets(function, available_backends(LIBRARIES), 1)
 
 
-def row(rivals: Sequence[Contender]) -> str:
-    """Times by toolchain (its best variant), and both ratios of the tuned kernel."""
+def row(targets: Sequence[BenchmarkTarget]) -> str:
+    """Return the times of each toolchain (its best variant), and both ratios of the tuned kernel."""
     best: dict[str, float] = {}
-    for rival in rivals:
-        name = rival.name.split()[0]
-        best[name] = min(rival.microseconds, best.get(name, float("inf")))
+    for target in targets:
+        name = target.name.split()[0]
+        best[name] = min(target.microseconds, best.get(name, float("inf")))
     columns = ("tuned", "rules", *LIBRARIES)
     times = "".join(f"{best.get(name, float('nan')):12.1f}" for name in columns)
     ours = best.get("tuned", float("nan"))
-    others = min(best[name] for name in best if name != "tuned")
-    return f"{times}{others / ours:9.2f}x{best['rules'] / ours:8.2f}x"
+    best_untuned = min(best[name] for name in best if name != "tuned")
+    return f"{times}{best_untuned / ours:9.2f}x{best['rules'] / ours:8.2f}x"
 
 
 def main() -> None:
@@ -186,9 +186,9 @@ def main() -> None:
             trace, pace = tune(function, folder, records, arguments.trials)
             text = ""
             if arguments.seconds:
-                rivals = list(rivals_of(function, trace, folder))
-                measure(rivals, sweep, arguments.seconds)
-                text = row(rivals)
+                targets = list(targets_of(function, trace, folder))
+                measure(targets, sweep, arguments.seconds)
+                text = row(targets)
             print(f"{label:<52}{text}  {arguments.trials} {pace}", flush=True)
 
 

@@ -1,10 +1,10 @@
-"""How long idle threads should stay awake: a bundle of two threads or more, run with each setting.
+"""Spin time of idle threads: a bundle of two or more threads, run with each setting.
 
     python -m benchmarks.waiting BUNDLE [--rounds 3]
 
-Every cell is a process of its own (the settings are read when a library is loaded); rounds are
-interleaved. The second column is the same with a busy process on every core, where threads that stay
-awake cost the most. Ratios are to the first row: threads that sleep at once.
+Every cell is its own process (libraries read the settings when they are loaded); rounds are interleaved. The
+second column is the same with a busy process on every core, the worst case for spinning threads. Ratios are
+relative to the first row: threads that sleep at once.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 def seconds(bundle: Path, settings: dict[str, str]) -> float:
-    """Run the bundle in a process with these environment variables; returns the median seconds."""
+    """Run the bundle in a process with these environment variables; return the median seconds."""
     environment = os.environ | WAITING | settings
     command = [sys.executable, "-c", RUN, str(bundle)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
@@ -35,8 +35,8 @@ def seconds(bundle: Path, settings: dict[str, str]) -> float:
 
 def medians(bundle: Path, rounds: int) -> list[float]:
     """Run all settings in turn, `rounds` times."""
-    found = [[seconds(bundle, each) for each in SETTINGS.values()] for _ in range(rounds)]
-    return [statistics.median(column) for column in zip(*found, strict=True)]
+    samples = [[seconds(bundle, settings) for settings in SETTINGS.values()] for _ in range(rounds)]
+    return [statistics.median(column) for column in zip(*samples, strict=True)]
 
 
 def main() -> None:
@@ -48,17 +48,19 @@ def main() -> None:
     arguments = parser.parse_args()
     alone = medians(arguments.bundle, arguments.rounds)
     spin = [sys.executable, "-c", "while True: pass"]
-    rivals = [subprocess.Popen(spin) for _ in range(os.cpu_count() or 1)]
+    spinners = [subprocess.Popen(spin) for _ in range(os.cpu_count() or 1)]
     try:
         busy = medians(arguments.bundle, arguments.rounds)
     finally:
-        for rival in rivals:
-            rival.kill()
-            rival.wait()
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
     print(f"{'idle threads':<24}{'alone ms':>10}{'ratio':>7}{'busy ms':>10}{'ratio':>7}")
-    for name, one, other in zip(SETTINGS, alone, busy, strict=True):
-        ratios = (one / alone[0], other / busy[0])
-        print(f"{name:<24}{one * 1e3:10.2f}{ratios[0]:7.2f}{other * 1e3:10.2f}{ratios[1]:7.2f}")
+    for name, alone_s, busy_s in zip(SETTINGS, alone, busy, strict=True):
+        ratios = (alone_s / alone[0], busy_s / busy[0])
+        print(
+            f"{name:<24}{alone_s * 1e3:10.2f}{ratios[0]:7.2f}{busy_s * 1e3:10.2f}{ratios[1]:7.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Winograd's convolutions against each library's: `python -m benchmarks.winograd`.
+"""Winograd convolutions against each library: `python -m benchmarks.winograd`.
 
-Each row is one 3x3 convolution with bias and ReLU, batch 1, one thread. Every kernel of a row runs in
-turn, so that a change of the machine's pace meets all of them; `cold` sweeps the caches before each
-call, as between the kernels of a model, `hot` does not. Times are medians in microseconds; GFLOP/s
-counts the multiplications of the direct convolution, so Winograd's may exceed the core's peak.
+Each row is one 3x3 convolution with bias and ReLU, batch 1, one thread. All kernels of a row run in turn,
+so that a change of the machine's speed affects all of them; `cold` flushes the caches before each call, as
+between the kernels of a model, `hot` does not. Times are medians in microseconds; GFLOP/s counts the
+multiplications of the direct convolution, so Winograd's may exceed the peak of the core.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +32,8 @@ LIBRARIES = ("onnxruntime", "openvino")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A convolution: channels in and out, and the image's sides."""
+class ConvShape:
+    """A convolution: channels in and out, height and width of the image."""
 
     channels_in: int
     channels_out: int
@@ -44,16 +45,17 @@ class Shape:
 
 
 SHAPES = (
-    Shape(64, 64, 56, 56), Shape(128, 128, 28, 28), Shape(256, 256, 14, 14), Shape(512, 512, 7, 7),
-    Shape(16, 16, 80, 160), Shape(24, 96, 48, 48), Shape(96, 24, 184, 184), Shape(32, 32, 112, 112),
-    Shape(96, 96, 16, 16), Shape(144, 144, 8, 8), Shape(64, 1, 64, 64), Shape(3, 64, 64, 64),
+    ConvShape(64, 64, 56, 56), ConvShape(128, 128, 28, 28), ConvShape(256, 256, 14, 14), ConvShape(512, 512,
+    7, 7), ConvShape(16, 16, 80, 160), ConvShape(24, 96, 48, 48), ConvShape(96, 24, 184, 184), ConvShape(32,
+    32, 112, 112), ConvShape(96, 96, 16, 16), ConvShape(144, 144, 8, 8), ConvShape(64, 1, 64, 64),
+    ConvShape(3, 64, 64, 64),
 )  # fmt: skip
-"""Those of ResNet-18, then some of text detectors, mobile networks, and odd ones."""
+"""Shapes of ResNet-18, of text detectors and mobile networks, and odd ones."""
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A kernel with its buffers, and what its calls took."""
+class BenchmarkTarget:
+    """A kernel with its buffers, and the times of its calls, in nanoseconds."""
 
     name: str
     run: Callable[[], object]
@@ -64,8 +66,8 @@ class Contender:
         return statistics.median(self.nanoseconds) / 1e3
 
 
-def function_of(shape: Shape, folder: Path) -> Function:
-    """The function y = relu(conv(x) + bias)."""
+def function_of(shape: ConvShape, folder: Path) -> Function:
+    """Return the function y = relu(conv(x) + bias)."""
     random = np.random.default_rng(0)
     size = (shape.channels_out, shape.channels_in, 3, 3)
     weights = (random.standard_normal(size) / np.sqrt(9 * shape.channels_in)).astype("float32")
@@ -80,12 +82,14 @@ def function_of(shape: Shape, folder: Path) -> Function:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")],
     )  # fmt: skip
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(made, folder / "model.onnx")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / "model.onnx")
     return import_model(folder / "model.onnx", work_dir=folder).functions[0]
 
 
-def contenders(function: Function, backends: list[Backend], threads: int) -> Iterator[Contender]:
+def benchmark_targets(
+    function: Function, backends: list[Backend], threads: int
+) -> Iterator[BenchmarkTarget]:
     """Compile the function with every backend in every variant."""
     names, results = region_values(function, function.graph.everything)
     types = function.graph.types
@@ -98,32 +102,35 @@ def contenders(function: Function, backends: list[Backend], threads: int) -> Ite
             arrays += [*constants, *(np.zeros(types[name].shape, np.float32) for name in results)]
             tensors = as_tensors([aligned_copy(array) for array in arrays])
             label = f"{backend.name} {variant}".strip()
-            yield Contender(label, lambda call=call, tensors=tensors: call(*tensors), [])  # type: ignore[misc]
+            yield BenchmarkTarget(label, partial(call, *tensors), [])
 
 
-def measure(rivals: list[Contender], sweep: np.ndarray | None, seconds: float) -> None:
-    """Call all of them in turn for about `seconds`; one call of each comes first, untimed."""
-    for rival in rivals:
-        rival.nanoseconds.clear()
-        rival.run()
+def measure(targets: list[BenchmarkTarget], sweep: np.ndarray | None, seconds: float) -> None:
+    """Call all targets in turn for about `seconds`, after one untimed call of each."""
+    for target in targets:
+        target.nanoseconds.clear()
+        target.run()
     end = time.monotonic() + seconds
-    while time.monotonic() < end or len(rivals[0].nanoseconds) < 5:
-        for rival in rivals:
+    while time.monotonic() < end or len(targets[0].nanoseconds) < 5:
+        for target in targets:
             if sweep is not None:
                 sweep.max()
             else:
-                rival.run()
+                target.run()
             start = time.perf_counter_ns()
-            rival.run()
-            rival.nanoseconds.append(time.perf_counter_ns() - start)
+            target.run()
+            target.nanoseconds.append(time.perf_counter_ns() - start)
 
 
-def row(function: Function, rivals: list[Contender], own: str) -> str:
-    """Each contender's time, the GFLOP/s of `own`'s best, and its speed over the best library's."""
+def row(function: Function, targets: list[BenchmarkTarget], own: str) -> str:
+    """Return the time of each target, the GFLOP/s of the best of `own`, and its speedup over the best
+    library."""
     flops = region_bytes_and_flops(function, function.graph.everything)[1]
-    ours = min(r.microseconds for r in rivals if r.name.startswith(own))
-    best = min(r.microseconds for r in rivals if not r.name.startswith(own))
-    times = "".join(f"{rival.microseconds:>{max(9, len(rival.name) + 2)}.0f}" for rival in rivals)
+    ours = min(target.microseconds for target in targets if target.name.startswith(own))
+    best = min(target.microseconds for target in targets if not target.name.startswith(own))
+    times = "".join(
+        f"{target.microseconds:>{max(9, len(target.name) + 2)}.0f}" for target in targets
+    )
     return f"{times}{flops / ours / 1e3:10.0f}{best / ours:8.2f}x"
 
 
@@ -138,12 +145,14 @@ def main() -> None:
         for number, shape in enumerate(SHAPES):
             with tempfile.TemporaryDirectory() as folder:
                 function = function_of(shape, Path(folder))
-                rivals = list(contenders(function, backends, arguments.threads))
+                targets = list(benchmark_targets(function, backends, arguments.threads))
                 if number == 0:
-                    names = "".join(f"{r.name:>{max(9, len(r.name) + 2)}}" for r in rivals)
+                    names = "".join(
+                        f"{target.name:>{max(9, len(target.name) + 2)}}" for target in targets
+                    )
                     print(f"\n{title:<18}{names}{'GFLOP/s':>10}{'ratio':>9}")
-                measure(rivals, buffer, arguments.seconds)
-                print(f"{shape!s:<18}{row(function, rivals, WinogradBackend.name)}", flush=True)
+                measure(targets, buffer, arguments.seconds)
+                print(f"{shape!s:<18}{row(function, targets, WinogradBackend.name)}", flush=True)
 
 
 if __name__ == "__main__":

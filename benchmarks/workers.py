@@ -1,8 +1,8 @@
-"""How the time of a cold compile goes down with workers: `python -m benchmarks.workers [--models resnet18]`.
+"""Time of a cold compile by number of workers: `python -m benchmarks.workers [--models resnet18]`.
 
-Every compile has a store of its own. One thread a kernel, so that a second worker has a core to build on
-while the first is timed: one at a time is. The best plan's predicted latency shows whether they disturbed
-each other.
+Every compile has its own store. Kernels have one thread, so that a second worker can build on another core
+while the first worker is timed; one worker at a time is timed. The predicted latency of the best plan shows
+whether workers disturb each other.
 """
 
 import json
@@ -24,7 +24,7 @@ HEADER = (
 
 
 def row(model: BenchmarkModel, workers: int) -> str:
-    """Compile cold with that many workers; returns the table's row."""
+    """Compile cold with this number of workers; return the row of the table."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         command = [

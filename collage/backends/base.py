@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collage.graph.index_set import IndexSet
+from collage.rules.backend_style import BackendStyle as BackendStyle  # for authors of backends
 from collage.runtime.cpu import bf16_reason
 
 if TYPE_CHECKING:
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
 
     from collage.frontend.model import Function
     from collage.rules.rule import PartitionRule
-
-
-class BackendStyle(Enum):
-    """Which default rule lists a backend's candidates (DESIGN 4.2)."""
-
-    NATIVE = "native"
-    LIBRARY = "library"
-    GRAPH = "graph"
 
 
 class Part(Enum):

@@ -21,8 +21,8 @@ from time import monotonic
 
 from collage.cost import CostKey, Environment
 from collage.cost.batches import Batches
+from collage.cost.cost_records import MAX_KEY
 from collage.cost.lines import decode_entries, encode_entry
-from collage.cost.table import MAX_KEY
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import blob_key, put_blob
 from collage.store.gc import OLDER_S

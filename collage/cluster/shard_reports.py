@@ -39,7 +39,7 @@ class ShardRecord(BaseModel):
     Attributes:
         began, ended: by the node's clock, seconds since 1970.
         before_s, after_s: that the control kernels took, by where they run; none for a pod that builds.
-        costs: mark (`collage.cost.table.cost_mark`) of each cost that it measured, by key.
+        costs: mark (`collage.cost.cost_records.cost_mark`) of each cost that it measured, by key.
         built: kernels that this pod has built.
     """
 

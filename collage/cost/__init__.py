@@ -1,4 +1,4 @@
-"""What a kernel costs: measured seconds, or why it cannot be used, or nothing known yet."""
+"""Kernel costs: measured seconds, invalid with a reason, or unknown; and tables of costs."""
 
 from collage.cost.cost import Cost, CostKey, Environment, cost_key
 from collage.cost.shared import SharedCostTable

@@ -1,16 +1,16 @@
-"""Lines of many machines in one store: batches that are only ever added, merged by whoever reads.
+"""Batches: lines of many machines in one store as immutable objects; readers merge them.
 
-There is no file that all could append to, so every writer puts its lines of the last seconds as one
-immutable object under a prefix, named by its digest; nobody waits for anybody, and the same batch sent
-twice is there once. A reader lists the prefix and reads the batches that it has not seen.
+Object stores have no append, so every writer stores its lines of the last seconds as one immutable object
+under a prefix, named by its digest. No writer waits for another, and a batch sent twice exists once. A reader
+lists the prefix and reads the new batches.
 
-    costs/<environment's digest>/<batch's digest>.jsonl     lines as in `collage.cost.table`
+    costs/<environment's digest>/<batch's digest>.jsonl     lines as in `collage.cost.cost_records`
     tuning/<environment's digest>/<batch's digest>.jsonl    lines as in `collage.tuning.records`
     shards/<environment's digest>/<batch's digest>.jsonl    lines as in `collage.cluster.shard_reports`
     kernels/<environment's digest>/<batch's digest>.jsonl   lines as in `collage.cluster.kernel_records`
 
-A damaged batch is a miss: it is counted in `corrupt`. Many small batches are merged into one by
-`compact`, which readers need not know of.
+A damaged batch is a miss and is counted in `corrupt`. `compact` merges many small batches into one, without
+coordination with readers.
 """
 
 import time
@@ -26,46 +26,48 @@ from collage.store.blobs import read_checked
 from collage.store.records import report_damage
 
 SEND_EVERY_S = 5.0
+"""Longest time of a line before its batch is sent, in seconds, checked at the next line."""
 SEND_AT = 256
-"""Lines that wait for the next batch at most."""
+"""Largest number of lines in a batch."""
 
 LOOK_EVERY_S = 20.0
-"""Seconds between two listings while something is missed."""
+"""Time between two listings for missing keys, in seconds."""
 
 KEEP_S = 180 * DAY_S
-"""As `collage.store.gc.Retention.costs`."""
+"""Same as `collage.store.gc.Retention.costs`."""
 
 LISTINGS = 3
+"""Largest number of listings in one read, for batches merged between listing and reading."""
 READERS = 16
 FOLDERS = ("costs/", "shards/", "tuning/")
 _SUFFIX = ".jsonl"
 
 
 class Batches:
-    """The batches under one prefix: those that others sent, and what this process sends."""
+    """The batches under one prefix: received from other machines, and sent by this process."""
 
     def __init__(self, store: Store, prefix: str, head: bytes, clock: Callable[[], float]) -> None:
         """Open the prefix; nothing is read or written before the first use.
 
         Args:
-            store: that all machines share.
-            prefix: one of `FOLDERS` and the environment's digest, with its "/".
-            head: a line that every batch starts with, for people; b"" is none.
-            clock: monotonic seconds.
+            store: the store shared by all machines.
+            prefix: one of `FOLDERS` and the environment's digest, with a final "/".
+            head: first line of every batch, for readers; b"" for none.
+            clock: monotonic clock, in seconds.
         """
         self.corrupt = 0
         self._store, self._prefix, self._head, self._clock = store, prefix, head, clock
-        self._seen: set[str] = set()
+        self._read_keys: set[str] = set()
         self._looked: float | None = None
         self._pending: list[bytes] = []
         self._pending_since = 0.0
         self._sending = Lock()
 
     def add(self, line: bytes) -> None:
-        """Let the line wait for the next batch; send that when it is due.
+        """Add the line to the next batch; send the batch when it is due.
 
         Raises:
-            StoreError: the store does not take the batch; its lines go on waiting.
+            StoreError: the store rejects the batch; its lines stay pending.
         """
         if not self._pending:
             self._pending_since = self._clock()
@@ -74,53 +76,57 @@ class Batches:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits; other machines see it when this returns. Raises StoreError."""
+        """Send all pending lines; other machines see them on return. Raises StoreError."""
         with self._sending:
             waiting = len(self._pending)
             if waiting:
                 _write(self._store, self._prefix, [self._head, *self._pending[:waiting]])
-                del self._pending[:waiting]  # what another thread has added meanwhile stays
+                del self._pending[:waiting]  # lines added by other threads meanwhile stay
 
     def read_new(self, at_once: bool = False) -> Iterator[bytes]:
-        """Yield the batches that are new; the store is asked at most every `LOOK_EVERY_S`.
+        """Yield the new batches; the store is listed at most every `LOOK_EVERY_S`.
 
         Args:
-            at_once: ask the store now.
+            at_once: list the store now; default False.
         """
-        now = self._clock()
-        if at_once or self._looked is None or now - self._looked >= LOOK_EVERY_S:
-            self._looked = now
+        seconds = self._clock()
+        if at_once or self._looked is None or seconds - self._looked >= LOOK_EVERY_S:
+            self._looked = seconds
             for _ in range(LISTINGS):
-                gone = yield from self._listed()
-                if not gone:
-                    return  # else a batch was merged into another between listing and reading
+                was_merged = yield from self._listed()
+                if not was_merged:
+                    return  # otherwise list again: a batch was merged between listing and reading
 
     def _listed(self) -> Generator[bytes, None, bool]:
         keys = {entry.key for entry in self._store.entries(self._prefix)}
-        new = sorted(keys - self._seen)
-        gone, damaged = False, []
+        new = sorted(keys - self._read_keys)
+        was_merged, damaged = False, []
         for key, data in zip(new, _read_all(self._store, new), strict=True):
             if data is None:
-                gone = True
+                was_merged = True
                 continue
-            self._seen.add(key)
+            self._read_keys.add(key)
             if isinstance(data, DamagedError):
                 damaged.append(str(data))
             else:
                 yield data
         self.corrupt += len(damaged)
         report_damage(f"{self._store.url}, batches of {self._prefix}", damaged)
-        return gone
+        return was_merged
 
 
 def compact(store: Store, older_s: float, at_least: int = 64, keep_s: float = KEEP_S) -> int:
-    """Merge the batches of every environment that has many; return how many objects went.
+    """Merge the batches of every environment with many batches; return the number of removed objects.
 
-    Lines of days that are longer ago than `keep_s` are left out: merging makes the object young, and no
-    line may live for ever by that.
+    The merged batch exists before its parts are deleted; a reader in between reads some lines twice. Damaged
+    batches stay.
 
-    The merged batch is there before those that it holds are deleted; whoever reads in between reads
-    some lines twice. Batches younger than `older_s` and damaged ones stay.
+    Args:
+        store: the store.
+        older_s: smallest age of a merged batch, in seconds.
+        at_least: smallest number of batches of an environment; default 64.
+        keep_s: largest age of a kept line, in seconds; default `KEEP_S`. Merging makes the object young, so
+            lines have an age of their own.
     """
     folders: dict[str, list[str]] = {}
     for entry in (entry for folder in FOLDERS for entry in store.entries(folder)):
@@ -136,22 +142,22 @@ def compact(store: Store, older_s: float, at_least: int = 64, keep_s: float = KE
 
 
 def _compact(store: Store, folder: str, keys: list[str], oldest: int) -> int:
-    lines: dict[bytes, None] = {}  # a set that keeps the order
-    whole = []
+    lines: dict[bytes, None] = {}  # an ordered set
+    intact = []
     for key, data in zip(keys, _read_all(store, keys), strict=True):
         if isinstance(data, bytes):
-            whole.append(key)
+            intact.append(key)
             for line in data.splitlines(keepends=True):
                 day = day_of(line)
                 if day is None or day >= oldest:
                     lines[line] = None
-    if len(whole) < 2:
+    if len(intact) < 2:
         return 0
     merged = _write(store, folder, lines)
-    for key in whole:
+    for key in intact:
         if key != merged:
             store.delete(key)
-    return len(whole) - 1
+    return len(intact) - 1
 
 
 def _write(store: Store, prefix: str, lines: Iterable[bytes]) -> str:

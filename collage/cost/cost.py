@@ -1,7 +1,7 @@
 """Cost: seconds, or invalid with its reason, or unknown (RFC 0.7 "Util Datatypes").
 
-RFC and upstream use one double with +inf and NaN; NaN breaks every ordering (upstream defect D8),
-so the three states are explicit here and only measured costs compare.
+RFC and upstream use one double with +inf and NaN; NaN breaks every ordering (upstream defect D8), so the
+three states are explicit here and only measured costs compare.
 """
 
 import hashlib
@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import NewType
 
 SHORTEST_S = 1e-9
-"""The least latency that is believed: a call and its return take some cycles on any processor, and clocks
-tick in nanoseconds. Timers report no less; a record that says less was not measured."""
+"""Smallest plausible latency, in seconds: a call and its return take some cycles on any processor, and clocks
+tick in nanoseconds. Timers report no less; a record below it was not measured."""
 
 LONGEST_S = 1e6
-"""The greatest: eleven days."""
+"""Largest plausible latency, in seconds: eleven days."""
 
 CostKey = NewType("CostKey", str)
 """SHA-256 hex of (region digest, backend identity, environment digest, protocol version)."""
@@ -23,12 +23,17 @@ CostKey = NewType("CostKey", str)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Latency of one call inside the model, in seconds; at least `SHORTEST_S` where it was measured.
+    """Cost of one candidate.
 
-    `seconds` is +inf for an invalid candidate and NaN for an unknown one; `low` and `high` bound the
-    median at 95 % confidence; `reason` says why a candidate is invalid ("" otherwise). `error` is that
-    of a kernel in reduced precision (`collage.runtime.precision`), 0 for all others, which must compute
-    the reference's numbers.
+    Attributes:
+        seconds: latency of one call, in seconds, at least `SHORTEST_S`; +inf if invalid, NaN if unknown.
+        low: lower bound of the median at 95 % confidence, in seconds; NaN without an interval.
+        high: upper bound of the median at 95 % confidence, in seconds; NaN without an interval.
+        samples: measured latencies, in seconds.
+        reason: reason of an invalid cost, else "".
+        build_s: time of the build, in seconds.
+        error: error of a kernel in reduced precision (`collage.runtime.precision`); 0 for all other kernels,
+            which must compute the reference's numbers.
     """
 
     seconds: float
@@ -63,7 +68,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a cost is true for; any difference is another environment, hence a miss."""
+    """Environment of a measurement; a cost of any other environment is a miss."""
 
     cpu: str
     cpu_features: str
@@ -78,6 +83,12 @@ class Environment:
 
 
 def cost_key(region_digest: str, backend_identity: str, environment: Environment) -> CostKey:
-    """Key of one candidate's cost; `backend_identity` holds name, variant and library versions."""
+    """Return the key of one candidate's cost.
+
+    Args:
+        region_digest: digest of the region.
+        backend_identity: name, variant and library versions of the backend.
+        environment: the environment of the measurement.
+    """
     text = json.dumps([region_digest, backend_identity, environment.digest])
     return CostKey(hashlib.sha256(text.encode()).hexdigest())

@@ -1,10 +1,9 @@
-"""Lines that are only ever appended to a file: each is there whole or counts as absent.
+"""Append-only files of lines: each line is intact or counts as absent.
 
-What a line tells took seconds of a machine, so it is on disk before the next begins, and nothing that
-happens to one line may reach another: every line carries its own CRC-32, is written by one append
-under an exclusive lock, and a line that does not check (a killed writer, a bad disk, another
-version) is no more than a miss. Reading takes a shared lock, so a partial last line is really a
-truncated one.
+The content of a line took seconds of machine time, so it is on disk before the next measurement begins, and
+damage of one line never affects another: every line has its own CRC-32 and is written by one append under an
+exclusive lock. A line with a wrong checksum (a killed writer, a bad disk, another version) is only a miss.
+Readers take a shared lock, so a partial last line is really a truncated one.
 
     <crc32 of the rest, 8 hex digits> {"key": ..., "seconds": ..., "samples": [...], ...}
 """
@@ -28,25 +27,25 @@ DAY_S = 24 * 3600.0
 
 
 def encode_entry(entry: Mapping[str, Any]) -> bytes:
-    """Return the line of one entry, with its check and its end."""
+    """Return the line of one entry, with checksum and line end."""
     text = json.dumps(entry, sort_keys=True, allow_nan=False).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
 def dated(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry with the day, counted from 1970, by which it is forgotten one day (`compact`)."""
+    """Return the entry with its day, counted from 1970; `compact` drops entries by age."""
     return {**entry, DAY: int(time.time() // DAY_S)}
 
 
 def day_of(line: bytes) -> int | None:
-    """Return the day of a line, None where it has none or does not check."""
+    """Return the day of a line; None for a damaged line or one without a day."""
     entry = _decode(line.rstrip(b"\n"))
     day = entry.get(DAY) if entry else None
     return day if isinstance(day, int) else None
 
 
 def decode_entries(data: bytes) -> Iterator[dict[str, Any] | None]:
-    """Iterate over the entries in whole lines; None stands for a line that does not check."""
+    """Yield the entry of each line; None for a damaged line."""
     for line in data.splitlines():
         if line and not line.isspace():
             yield _decode(line)
@@ -63,24 +62,28 @@ def _decode(line: bytes) -> dict[str, Any] | None:
 
 
 class LineFile:
-    """One such file; several processes may use it at once."""
+    """One append-only file of lines; several processes may use it at once."""
 
-    def __init__(self, path: Path, what: str) -> None:
+    def __init__(self, path: Path, content: str) -> None:
         """Name the file; nothing is created before the first line.
 
         Args:
-            path: of the file; its folder is made.
-            what: the lines hold, for messages: "costs".
+            path: the file; its folder is created with the first line.
+            content: content of the lines for messages, such as "costs".
         """
         self.path = path
-        self._what = what
+        self._content = content
         self._read = 0
 
     def append(self, line: bytes, head: bytes = b"") -> None:
-        """Append one line; it is on disk when this returns. `head` goes before the first of a file.
+        """Append one line; it is on disk on return.
+
+        Args:
+            line: the line with its line end.
+            head: line before the first line of a new file; default b"", none.
 
         Raises:
-            StoreError: the disk is full or not writable. The file is as it was before.
+            StoreError: the disk is full or not writable. The file is unchanged.
         """
         try:
             with self._locked(os.O_RDWR | os.O_CREAT | os.O_APPEND, fcntl.LOCK_EX) as file:
@@ -89,17 +92,17 @@ class LineFile:
                 if is_new:
                     flush_folder(self.path.parent)
         except OSError as error:
-            what = self._what
+            content = self._content
             raise StoreError(
-                f"the {what} {self.path} cannot be written: {error.strerror}; free space there or "
-                f"choose another folder with --cache-dir. {what.capitalize()} kept so far stay"
+                f"the {content} {self.path} cannot be written: {error.strerror}; free space there or "
+                f"choose another folder with --cache-dir. {content.capitalize()} kept so far stay"
             ) from error
 
     def read_new(self) -> bytes:
-        """Return what was appended since the last call.
+        """Return the bytes appended since the last call.
 
         Raises:
-            StoreError: the file is there and cannot be read.
+            StoreError: the file exists and cannot be read.
         """
         try:
             with self._locked(os.O_RDONLY, fcntl.LOCK_SH) as file:
@@ -111,7 +114,7 @@ class LineFile:
             return b""
         except OSError as error:
             raise StoreError(
-                f"the {self._what} {self.path} cannot be read: {error.strerror}; give read "
+                f"the {self._content} {self.path} cannot be read: {error.strerror}; give read "
                 "permission, or choose another folder with --cache-dir"
             ) from error
         self._read += len(data)

@@ -1,14 +1,13 @@
-"""Costs of many machines in one store, as batches of lines (see `collage.cost.batches`).
+"""Shared costs: those of many machines in one store, as batches of lines (see `collage.cost.batches`).
 
-Two costs of one key are two true measurements: the valid one holds, then the narrower interval, then
-the lower time, so the order of reading does not matter. An interval without width is none, and below
-`NARROWEST` no interval is narrower than another: no machine repeats itself that well. A cost that turns
-out to be measured under wrong conditions is not removed, for others may have read it: a further line
-says that it does not hold. Where a key of records is configured, what it did not sign is a miss
-(`collage.store.record_keys`).
+Two costs of one key are two true measurements: the valid one holds, then the narrower interval, then the
+lower time, so the order of reading does not matter. An interval of width zero counts as none, and below
+`NARROWEST` all intervals are equal: no machine repeats itself that well. A cost measured under wrong
+conditions is not removed, since other machines may have read it: a further line voids it. With a configured
+record key, unsigned records are misses (`collage.store.record_keys`).
 
-What this process measures is in a local table before the measurer goes on, and reaches the store a few
-seconds later, or at `flush`.
+Each cost of this process is in a local table before the next measurement, and reaches the store a few seconds
+later, or at `flush`.
 """
 
 import math
@@ -17,35 +16,34 @@ from typing import Any
 
 from collage.cost.batches import Batches
 from collage.cost.cost import Cost, CostKey, Environment
-from collage.cost.lines import dated, encode_entry
-from collage.cost.table import (
+from collage.cost.cost_records import (
     CostLine,
-    CostTable,
     cost_entry,
     cost_mark,
     decode_lines,
     environment_line,
 )
+from collage.cost.lines import dated, encode_entry
+from collage.cost.table import CostTable
 from collage.store.base import Store
 from collage.store.record_keys import configured_keys
 
 Ranked = tuple[tuple[bool, float, float, str], Cost]
 
 NARROWEST = 1e-3
-"""Width of an interval over its cost."""
+"""Smallest relative width of an interval in comparisons."""
 
 
 class SharedCostTable:
-    """The costs of one environment in a store, for use by many machines at once; has `Costs`."""
+    """The costs of one environment in a store, for many machines at once; implements `Costs`."""
 
     def __init__(self, store: Store, local: CostTable, clock: Callable[[], float]) -> None:
         """Open the table; nothing is read or written before the first use.
 
         Args:
-            store: that all machines share.
-            local: keeps this machine's costs until they are sent, and after; its environment is this
-                table's.
-            clock: monotonic seconds.
+            store: the store shared by all machines.
+            local: this machine's costs on disk, of the same environment.
+            clock: monotonic clock, in seconds.
         """
         self.environment = local.environment
         self._corrupt = self.unsigned = 0
@@ -70,9 +68,9 @@ class SharedCostTable:
         return self._within[environment.digest]
 
     def get(self, key: CostKey) -> Cost | None:
-        """Return the cost of `key`: this machine's own, else the best that any machine has sent.
+        """Return the cost of `key`: this machine's own, else the best of all machines.
 
-        A key that is missed is looked for in the store at most every `LOOK_EVERY_S` seconds.
+        For missing keys the store is read at most every `LOOK_EVERY_S` seconds.
         """
         own = self._local.get(key)
         if own is not None:
@@ -82,26 +80,26 @@ class SharedCostTable:
         return self._best(key)
 
     def put(self, key: CostKey, cost: Cost) -> None:
-        """Keep one cost on this machine's disk, and send it with the next batch.
+        """Store one cost on this machine's disk, and send it with the next batch.
 
         Raises:
-            StoreError: the disk is full, or the store does not take the batch; what was put stays here.
+            StoreError: the disk is full, or the store rejects the batch; stored costs stay on this machine.
         """
         self._local.put(key, cost)
         self._batches.add(encode_entry(self._signed(dated(cost_entry(key, cost)))))
 
     def void(self, key: CostKey, mark: str) -> None:
-        """Let the cost with this mark (`cost_mark`) not hold: with the next batch, and for all machines."""
+        """Void the cost with this checksum (`cost_mark`) for all machines, with the next batch."""
         self._batches.add(encode_entry(self._signed(dated({"void": key, "mark": mark}))))
 
     def was_voided(self, key: CostKey) -> bool:
-        """Tell whether some cost of the key was found not to hold, as of the last look."""
+        """Tell whether a cost of the key was voided, as of the last look."""
         return key in self._void
 
     def flush(self) -> None:
-        """Send what waits; other machines see it when this returns. Raises StoreError.
+        """Send all pending costs; other machines see them on return. Raises StoreError.
 
-        Any thread may do it, while another one puts costs.
+        Any thread may call it while another thread stores costs.
         """
         self._batches.flush()
         for table in list(self._within.values()):
@@ -109,11 +107,11 @@ class SharedCostTable:
 
     @property
     def corrupt(self) -> int:
-        """Damaged batches, and lines that do not check in whole ones."""
+        """Number of damaged batches, and of damaged lines in intact batches."""
         return self._corrupt + self._batches.corrupt
 
     def refresh(self) -> None:
-        """Look now for what others have sent. Raises StoreError."""
+        """Read the costs of other machines now. Raises StoreError."""
         self._look(at_once=True)
 
     def __len__(self) -> int:
@@ -123,8 +121,8 @@ class SharedCostTable:
 
     def _look(self, at_once: bool = False) -> None:
         for data in self._batches.read_new(at_once):
-            where = f"{self._store.url}, {self._place}"
-            checked = decode_lines(data, where, self._is_signed if self._keys else None)
+            origin = f"{self._store.url}, {self._place}"
+            checked = decode_lines(data, origin, self._is_signed if self._keys else None)
             self._corrupt += checked.damaged
             self.unsigned += checked.unsigned
             for line in checked.values:
@@ -140,10 +138,10 @@ class SharedCostTable:
         return self._keys is not None and self._keys.accepts(entry, self._place)
 
     def _best(self, key: CostKey) -> Cost | None:
-        found = [one for _, one in self._costs.get(key, ())]
+        costs = [cost for _, cost in self._costs.get(key, ())]
         if key in self._void:
-            found = [one for one in found if cost_mark(key, one) not in self._void[key]]
-        return found[0] if found else None
+            costs = [cost for cost in costs if cost_mark(key, cost) not in self._void[key]]
+        return costs[0] if costs else None
 
 
 def costs_prefix(environment: Environment | None) -> str:
@@ -151,16 +149,16 @@ def costs_prefix(environment: Environment | None) -> str:
     return f"costs/{environment.digest if environment else 'any'}/"
 
 
-def _merge(known: list[Ranked], cost: Cost) -> None:
-    """Put a cost among those of its key, the best first."""
+def _merge(ranked: list[Ranked], cost: Cost) -> None:
+    """Insert a cost into the costs of its key, the best first."""
     rank = (cost.is_invalid, _width(cost), cost.seconds, cost.reason)
-    if all(rank != other for other, _ in known):
-        known.append((rank, cost))
-        known.sort(key=lambda one: one[0])
+    if all(rank != known_rank for known_rank, _ in ranked):
+        ranked.append((rank, cost))
+        ranked.sort(key=lambda entry: entry[0])
 
 
 def _width(cost: Cost) -> float:
-    """Return the relative width of the interval, +inf where there is none."""
+    """Return the relative width of the interval, +inf without an interval."""
     if cost.is_invalid or not cost.high > cost.low:
         return math.inf
     return max(NARROWEST, (cost.high - cost.low) / cost.seconds)

@@ -1,1 +1,1 @@
-"""The dataflow graph of a function, sets of its nodes, sub-graphs, and where a graph can be cut."""
+"""The dataflow graph of a function, sets of its nodes, sub-graphs, and cut points."""

@@ -1,4 +1,4 @@
-"""Write graphs by hand: for rules' tests, benchmarks and documentation.
+"""Hand-written graphs for tests of rules, benchmarks and documentation.
 
 >>> graph = GraphBuilder()
 >>> x = graph.input("x")
@@ -24,7 +24,7 @@ KINDS = {
     "tuple": Kind.INJECTIVE, "tuple_get_item": Kind.INJECTIVE, "LSTM": Kind.OPAQUE,
     "Shape": Kind.OPAQUE,
 }  # fmt: skip
-"""Kinds of the operators that hand-written graphs use; others are element-wise."""
+"""Kinds of operators in hand-written graphs; all further operators are element-wise."""
 
 
 class GraphBuilder:
@@ -45,7 +45,7 @@ class GraphBuilder:
         return name
 
     def weight(self, name: str = "") -> str:
-        """Declare a weight, which is an operand and no node, and return its value."""
+        """Declare a weight (an operand, no node) and return its value."""
         value = name or f"w{len(self._constants)}"
         self._constants.add(value)
         self._types[value] = self._type
@@ -67,10 +67,10 @@ class GraphBuilder:
         """Append a node with several outputs and return them."""
         index = len(self._nodes)
         name = name or f"{op.lower()}{index}"
-        values = tuple(f"{name}.{k}" if outputs > 1 else name for k in range(outputs))
+        values = tuple(f"{name}.{position}" if outputs > 1 else name for position in range(outputs))
         self._types.update(dict.fromkeys(values, self._type))
-        found = KINDS.get(op, Kind.ELEMWISE) if kind is None else kind
-        self._nodes.append(Node(index, name, op, found, tuple(inputs), values))
+        node_kind = KINDS.get(op, Kind.ELEMWISE) if kind is None else kind
+        self._nodes.append(Node(index, name, op, node_kind, tuple(inputs), values))
         return values
 
     def returns(self, *values: str) -> None:

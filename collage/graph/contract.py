@@ -1,7 +1,7 @@
-"""Contract disjoint sub-graphs to single nodes: the quotient graph that a plan executes.
+"""Contraction of disjoint sub-graphs to single nodes: the quotient graph of a plan.
 
-The quotient of convex sub-graphs can still have a cycle when two of them feed each other (upstream
-defect D3), so it is built and ordered here and nowhere assumed.
+The quotient of convex sub-graphs can still have a cycle when two of them feed each other (upstream defect
+D3), so this module orders it and no caller assumes an order.
 """
 
 from collections.abc import Sequence
@@ -22,18 +22,20 @@ def quotient_order(graph: DataflowGraph, groups: Sequence[IndexSet]) -> list[int
     covered = 0
     for group in groups:
         covered |= group
-    everything = [*groups, *(1 << i for i in indices(graph.everything & ~covered))]
-    owner = {i: g for g, group in enumerate(everything) for i in indices(group)}
+    everything = [*groups, *(1 << index for index in indices(graph.everything & ~covered))]
+    owner = {index: number for number, group in enumerate(everything) for index in indices(group)}
     after: list[set[int]] = [set() for _ in everything]
     for index, before in enumerate(graph.predecessors):
         for source in indices(before):
             after[owner[source]].add(owner[index])
     waiting = [0] * len(everything)
-    for g, successors in enumerate(after):
-        successors.discard(g)
+    for number, successors in enumerate(after):
+        successors.discard(number)
         for successor in successors:
             waiting[successor] += 1
-    ready = [(everything[g] & -everything[g], g) for g in range(len(everything)) if not waiting[g]]
+    ready = [
+        (group & -group, number) for number, group in enumerate(everything) if not waiting[number]
+    ]
     heapify(ready)
     order = []
     while ready:
@@ -43,11 +45,13 @@ def quotient_order(graph: DataflowGraph, groups: Sequence[IndexSet]) -> list[int
             waiting[successor] -= 1
             if not waiting[successor]:
                 heappush(ready, (everything[successor] & -everything[successor], successor))
-    return [g for g in order if g < len(groups)] if len(order) == len(everything) else None
+    if len(order) < len(everything):
+        return None
+    return [number for number in order if number < len(groups)]
 
 
 def contract(graph: DataflowGraph, sub_graphs: Sequence[SubGraph]) -> DataflowGraph:
-    """Return the graph in which each sub-graph is one node that reads and makes its values.
+    """Return the graph with each sub-graph as one node, with its input and output values.
 
     Raises:
         ValueError: the sub-graphs overlap or feed each other in a cycle.
@@ -57,8 +61,8 @@ def contract(graph: DataflowGraph, sub_graphs: Sequence[SubGraph]) -> DataflowGr
         if covered & sub_graph.inside:
             raise ValueError("sub-graphs overlap")
         covered |= sub_graph.inside
-    rest = [SubGraph(graph, 1 << i) for i in indices(graph.everything & ~covered)]
-    parts = [*sub_graphs, *rest]
+    single_nodes = [SubGraph(graph, 1 << index) for index in indices(graph.everything & ~covered)]
+    parts = [*sub_graphs, *single_nodes]
     order = quotient_order(graph, [part.inside for part in parts])
     if order is None:
         raise ValueError("sub-graphs feed each other in a cycle")
@@ -82,8 +86,8 @@ def extract(sub_graph: SubGraph) -> DataflowGraph:
     graph = sub_graph.graph
     members = list(indices(sub_graph.inside))
     nodes = tuple(
-        Node(k, n.name, n.op, n.kind, n.inputs, n.outputs)
-        for k, n in enumerate(graph.nodes[i] for i in members)
+        Node(position, node.name, node.op, node.kind, node.inputs, node.outputs)
+        for position, node in enumerate(graph.nodes[index] for index in members)
     )
     return DataflowGraph(
         nodes, graph.types, sub_graph.input_values, sub_graph.output_values, graph.constants

@@ -1,15 +1,15 @@
-"""Cut points: places in the topological order where one tensor crosses.
+"""Cut points: positions in the topological order with one live tensor.
 
-Between two neighbours in the order, the values made before and read after are live. Where only one
-is, a region can begin or end and exchange one tensor with the rest. Any interval of a topological
-order is convex, so cutting at the wrong place costs candidates and never correctness; what is not
-counted as live can therefore be chosen freely:
+Between two neighbours in the order, the values produced before and read after are live. At a position with
+only one live value, a region can begin or end with one tensor at its boundary. Any interval of a topological
+order is convex, so a wrong cut point costs candidates and never correctness. This allows three exceptions;
+not counted as live are
 
-* weights: they are there anyway;
-* ambient values: function inputs, and what few nodes make of them for several readers, that are
-  live over a long stretch (an attention mask, rotary tables). Counting them would hide every cut point of a
-  transformer;
-* values that are only returned: no later region reads them.
+* weights: they are always available;
+* ambient values, live over many nodes: function inputs, and values computed from them by few nodes for
+several
+  readers (an attention mask, rotary tables). Counting them would hide every cut point of a transformer;
+* returned values without a later reader.
 
 Time is linear in nodes and operands.
 """
@@ -21,20 +21,20 @@ from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, index_set, indices
 
 AMBIENT_SPAN = 32
-"""Nodes over which a value must be live, at least, to count as ambient."""
+"""Smallest number of nodes over which an ambient value is live."""
 AMBIENT_RATIO = 4
-"""An ambient value is live over this many times as many nodes as it depends on."""
+"""Smallest ratio of the nodes over which an ambient value is live to the nodes on which it depends."""
 
 
 def cut_points(graph: DataflowGraph, nodes: IndexSet | None = None) -> list[int]:
-    """Return positions p with 0 < p < len(order) where at most one tensor crosses.
+    """Return the positions p with 0 < p < len(order) and at most one live tensor.
 
     Args:
         graph: the graph.
-        nodes: cut only this set; positions then count its nodes, and what enters it is not live.
+        nodes: cut only this set: positions count its nodes, and its inputs are not live; default all nodes.
     """
     order = list(indices(graph.everything if nodes is None else nodes))
-    position = {index: p for p, index in enumerate(order)}
+    position = {index: place for place, index in enumerate(order)}
     inside = index_set(order)
     change = [0] * (len(order) + 1)
     for value, maker in _values(graph, order, with_inputs=nodes is None):
@@ -43,12 +43,12 @@ def cut_points(graph: DataflowGraph, nodes: IndexSet | None = None) -> list[int]
             continue
         begin = position[maker] + 1 if maker is not None else 0
         end = position[readers.bit_length() - 1] + 1
-        read_often = maker is None or readers.bit_count() > 1
-        if not (read_often and _is_ambient(graph, maker, end - begin)):
+        is_read_often = maker is None or readers.bit_count() > 1
+        if not (is_read_often and _is_ambient(graph, maker, end - begin)):
             change[begin] += 1
             change[end] -= 1
     live = list(accumulate(change))
-    return [p for p in range(1, len(order)) if live[p] <= 1]
+    return [place for place in range(1, len(order)) if live[place] <= 1]
 
 
 def _values(
@@ -63,15 +63,15 @@ def _values(
 def _is_ambient(graph: DataflowGraph, maker: int | None, span: int) -> bool:
     if span < AMBIENT_SPAN or maker is None:
         return span >= AMBIENT_SPAN
-    ancestors = seen = 1 << maker
+    ancestors = visited = 1 << maker
     limit = span // AMBIENT_RATIO
     while ancestors:
         before = 0
-        for i in indices(ancestors):
-            before |= graph.predecessors[i]
-        ancestors = before & ~seen
-        seen |= before
-        if seen.bit_count() > limit:
+        for index in indices(ancestors):
+            before |= graph.predecessors[index]
+        ancestors = before & ~visited
+        visited |= before
+        if visited.bit_count() > limit:
             return False
     return True
 
@@ -82,25 +82,24 @@ def pieces(graph: DataflowGraph, nodes: IndexSet | None = None) -> list[IndexSet
     if not order:
         return []
     bounds = [0, *cut_points(graph, nodes), len(order)]
-    return [index_set(order[a:b]) for a, b in pairwise(bounds)]
+    return [index_set(order[begin:end]) for begin, end in pairwise(bounds)]
 
 
-def intervals(parts: Sequence[IndexSet], whole: int = 64, fine: int = 16) -> list[IndexSet]:
-    """Return the unions of consecutive parts.
+def intervals(parts: Sequence[IndexSet], complete: int = 64, fine: int = 16) -> list[IndexSet]:
+    """Return the unions of consecutive parts, all of them for at most `complete` parts.
 
-    Up to `whole` parts that is every interval. Of longer sequences, intervals longer than `fine`
-    begin and end only at multiples of a power of two that grows with their length, which keeps
-    the number at O(parts * fine).
+    In longer sequences, intervals longer than `fine` begin and end at multiples of a power of two only; the
+    power grows with their length, so the number is O(parts * fine).
     """
     prefix = [0]
     for part in parts:
         prefix.append(prefix[-1] | part)
-    count, found = len(parts), []
+    count, unions = len(parts), []
     for begin in range(count):
         for end in range(begin + 1, count + 1):
-            if count <= whole or _on_grid(begin, end, count, fine):
-                found.append(prefix[end] & ~prefix[begin])
-    return found
+            if count <= complete or _on_grid(begin, end, count, fine):
+                unions.append(prefix[end] & ~prefix[begin])
+    return unions
 
 
 def _on_grid(begin: int, end: int, count: int, fine: int) -> bool:

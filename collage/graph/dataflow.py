@@ -1,9 +1,9 @@
-"""The dataflow graph of one function: plain data that rules, search and reports share.
+"""The dataflow graph of one function: plain data shared by rules, search and reports.
 
-A node is one operator call, numbered in topological order; a value is a named tensor. A value is a
-function input, a constant (weight), or an output of exactly one node. A node may have several
-outputs, so tuples and projections do not become nodes of an imported model; graphs made by hand may
-still have `tuple` and `tuple_get_item` nodes and `constant` nodes (the RFC's tables do).
+A node is one operator call, numbered in topological order; a value is a named tensor. A value is a function
+input, a constant (weight), or an output of exactly one node. A node may have several outputs, so tuples and
+projections are no nodes of an imported model; hand-written graphs may still have `tuple`, `tuple_get_item`
+and `constant` nodes (the RFC's tables do).
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class OpenType:
-    """Type of a value whose shape depends on data: -1 for such a dimension, None for any rank."""
+    """Type of a value with a data-dependent shape: -1 for such a dimension, None for any rank."""
 
     shape: tuple[int, ...] | None
     dtype: str
@@ -58,7 +58,7 @@ class Node:
 
 @dataclass(frozen=True)
 class DataflowGraph:
-    """Nodes in topological order; `types` lacks the values whose shape is not known."""
+    """Nodes in topological order; `types` has no entry for values of unknown shape."""
 
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
@@ -71,64 +71,64 @@ class DataflowGraph:
 
     @cached_property
     def producer(self) -> Mapping[str, int]:
-        """Index of the node that makes a value; function inputs and constants have none."""
+        """Index of each value's producer; function inputs and constants have none."""
         return {value: node.index for node in self.nodes for value in node.outputs}
 
     @cached_property
     def predecessors(self) -> tuple[IndexSet, ...]:
-        """Per node: the nodes whose outputs it reads."""
-        found = []
+        """For each node, the producers of its inputs."""
+        predecessors = []
         for node in self.nodes:
             bits = 0
             for value in node.inputs:
                 if value in self.producer:
                     bits |= 1 << self.producer[value]
-            found.append(bits)
-        return tuple(found)
+            predecessors.append(bits)
+        return tuple(predecessors)
 
     @cached_property
     def successors(self) -> tuple[IndexSet, ...]:
-        """Per node: the nodes that read its outputs."""
-        found = [0] * len(self.nodes)
+        """For each node, the readers of its outputs."""
+        successors = [0] * len(self.nodes)
         for index, before in enumerate(self.predecessors):
             for source in indices(before):
-                found[source] |= 1 << index
-        return tuple(found)
+                successors[source] |= 1 << index
+        return tuple(successors)
 
     @cached_property
     def downstream(self) -> tuple[IndexSet, ...]:
-        """Per node: all nodes strictly reachable from it."""
-        found = [0] * len(self.nodes)
+        """For each node, all nodes strictly reachable from it."""
+        downstream = [0] * len(self.nodes)
         for index in reversed(range(len(self.nodes))):
             reach = self.successors[index]
             for after in indices(reach):
-                reach |= found[after]
-            found[index] = reach
-        return tuple(found)
+                reach |= downstream[after]
+            downstream[index] = reach
+        return tuple(downstream)
 
     @cached_property
     def external(self) -> IndexSet:
-        """Nodes with an output that the function returns."""
+        """Nodes with an output of the function."""
         results = set(self.outputs)
         return index_set(node.index for node in self.nodes if not results.isdisjoint(node.outputs))
 
     @cached_property
     def readers(self) -> Mapping[str, IndexSet]:
-        """Per value: the nodes that read it; a value that nobody reads is missing."""
-        found: dict[str, int] = {}
+        """Readers of each value; a value without a reader has no entry."""
+        readers: dict[str, int] = {}
         for node in self.nodes:
             for value in node.inputs:
                 if value:
-                    found[value] = found.get(value, 0) | 1 << node.index
-        return found
+                    readers[value] = readers.get(value, 0) | 1 << node.index
+        return readers
 
     def is_private(self, value: str, nodes: IndexSet) -> bool:
-        """Tell whether nobody but `nodes` reads a value, and it is no output."""
+        """Tell whether only `nodes` read a value, and it is no output."""
         return is_subset(self.readers.get(value, 0), nodes) and value not in self.outputs
 
     @cached_property
     def fed(self) -> IndexSet:
-        """Nodes that read a function input."""
+        """Readers of function inputs."""
         arguments = set(self.inputs)
         return index_set(node.index for node in self.nodes if not arguments.isdisjoint(node.inputs))
 

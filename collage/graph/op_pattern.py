@@ -1,7 +1,7 @@
-"""The order of operator kinds that fusion rules compare (TVM's `OpPatternKind`).
+"""Operator kinds and their order for fusion rules (TVM's `OpPatternKind`).
 
-The numbers are those of the `op_pattern` attribute that `relax.transform.AnnotateTIROpPattern`
-writes; a higher kind fuses with less.
+The numbers are those of the `op_pattern` attribute by `relax.transform.AnnotateTIROpPattern`; a higher kind
+fuses with less.
 """
 
 from enum import IntEnum

@@ -1,12 +1,11 @@
-"""Sub-graphs: sets of nodes, with everything that the rules ask about them (RFC 0.7 "SubGraph").
+"""Sub-graphs: sets of nodes with the properties read by rules (RFC 0.7 "SubGraph").
 
-A sub-graph is two things: an `IndexSet` of the nodes inside, and the nested sub-graphs that carry
-attributes (a composite inside a kernel). All other properties follow from these and are computed
-when first asked, because enumeration makes many more sub-graphs than anyone looks at. Each costs
-O(nodes inside) operations on bit sets; no IR is built.
+A sub-graph is an `IndexSet` of the nodes inside, and nested sub-graphs with attributes (a composite inside
+a kernel). All other properties follow from these and are computed on first use, since most enumerated
+sub-graphs are never looked at. Each takes O(nodes inside) operations on bit sets; no IR is built.
 
-Weights are operands and no nodes, so they never make a node an entry. Graphs written by hand may
-have `constant` nodes; those have no inputs and are no entries either.
+Weights are operands and no nodes, so they never make a node an entry. Hand-written graphs may have `constant`
+nodes; these have no inputs and are no entries either.
 """
 
 from collections.abc import Mapping
@@ -20,11 +19,17 @@ from collage.graph.op_pattern import OpPatternKind
 
 @dataclass(frozen=True, slots=True)
 class SubGraphConfig:
-    """Limits on a valid sub-graph; 0 means no limit."""
+    """Limits on a valid sub-graph.
+
+    Attributes:
+        max_exits: largest number of exit nodes; 0 for no limit.
+        max_depth: largest depth; 0 for no limit.
+        allow_escaping: values read inside may be read outside too (RFC "allow_taps"); default True.
+    """
 
     max_exits: int = 0
     max_depth: int = 0
-    allow_taps: bool = True
+    allow_escaping: bool = True
 
 
 NO_LIMITS = SubGraphConfig()
@@ -32,7 +37,7 @@ NO_LIMITS = SubGraphConfig()
 
 @dataclass(frozen=True)
 class NestedSubGraph:
-    """A sub-graph inside another one that becomes a function with these attributes."""
+    """A sub-graph inside another one; it becomes a function with these attributes."""
 
     sub_graph: "SubGraph"
     attrs: tuple[tuple[str, str], ...]
@@ -58,23 +63,23 @@ class SubGraph:
 
     @cached_property
     def entry(self) -> IndexSet:
-        """Nodes inside that read something that is not made inside."""
+        """Nodes inside with an input from outside."""
         before, inside = self.graph.predecessors, self.inside
         return self.inside & self.graph.fed | index_set(
-            i for i in indices(inside) if before[i] & ~inside
+            index for index in indices(inside) if before[index] & ~inside
         )
 
     @cached_property
     def exit(self) -> IndexSet:
-        """Nodes inside that are read outside or returned by the function."""
+        """Nodes inside with a reader outside or an output of the function."""
         after, inside = self.graph.successors, self.inside
         return self.inside & self.graph.external | index_set(
-            i for i in indices(inside) if after[i] & ~inside
+            index for index in indices(inside) if after[index] & ~inside
         )
 
     @cached_property
     def input(self) -> IndexSet:
-        """Nodes outside that are read inside."""
+        """Producers outside of inputs."""
         bits = 0
         for index in indices(self.inside):
             bits |= self.graph.predecessors[index]
@@ -82,7 +87,7 @@ class SubGraph:
 
     @cached_property
     def output(self) -> IndexSet:
-        """Nodes outside that read something made inside."""
+        """Readers outside of outputs."""
         bits = 0
         for index in indices(self.inside):
             bits |= self.graph.successors[index]
@@ -90,7 +95,7 @@ class SubGraph:
 
     @cached_property
     def downstream(self) -> IndexSet:
-        """Nodes outside that depend on a node inside, directly or not."""
+        """Nodes outside with a direct or indirect dependency on a node inside."""
         bits = self.output
         for index in indices(self.output):
             bits |= self.graph.downstream[index]
@@ -98,10 +103,11 @@ class SubGraph:
 
     @cached_property
     def depth(self) -> int:
-        """Nodes on the longest path that starts at an entry and stays inside; 0 without entry."""
+        """Number of nodes on the longest path inside from an entry; 0 without an entry."""
         longest: dict[int, int] = {}
         for index in indices(self.inside):
-            before = [longest.get(i, 0) for i in indices(self.graph.predecessors[index])]
+            predecessors = indices(self.graph.predecessors[index])
+            before = [longest.get(predecessor, 0) for predecessor in predecessors]
             start = 1 if self.entry >> index & 1 else 0
             reached = max(before, default=0)
             longest[index] = reached + 1 if reached else start
@@ -111,27 +117,24 @@ class SubGraph:
     def kind(self) -> OpPatternKind:
         """The highest kind of a node inside."""
         return max(
-            (self.graph.nodes[i].kind for i in indices(self.inside)),
+            (self.graph.nodes[index].kind for index in indices(self.inside)),
             default=OpPatternKind.ELEMWISE,
         )
 
     @cached_property
     def ops(self) -> tuple[str, ...]:
         """Operators inside, in topological order."""
-        return tuple(self.graph.nodes[i].op for i in indices(self.inside))
+        return tuple(self.graph.nodes[index].op for index in indices(self.inside))
 
     @cached_property
-    def taps(self) -> IndexSet:
-        """Exit nodes that are read inside as well."""
+    def escaping(self) -> IndexSet:
+        """Escaping intermediates: exit nodes with a reader inside as well."""
         after = self.graph.successors
-        return index_set(i for i in indices(self.exit) if after[i] & self.inside)
+        return index_set(index for index in indices(self.exit) if after[index] & self.inside)
 
     @cached_property
     def is_convex(self) -> bool:
-        """Tell whether no path leaves and comes back.
-
-        A path that comes back ends in a node inside which a node outside reaches.
-        """
+        """Tell whether no path leaves and comes back, into a node inside from a node outside."""
         reach = 0
         for index in indices(self.output):
             reach |= self.graph.downstream[index]
@@ -139,25 +142,25 @@ class SubGraph:
 
     @cached_property
     def is_connected(self) -> bool:
-        """Tell whether the nodes hang together through edges inside."""
+        """Tell whether the nodes are connected through edges inside."""
         return len(components(self.graph, self.inside)) <= 1
 
     @cached_property
     def input_values(self) -> tuple[str, ...]:
         """Activations read from outside, by first use; no weights."""
         graph = self.graph
-        found: dict[str, None] = {}
+        values: dict[str, None] = {}
         for index in indices(self.inside):
             for value in graph.nodes[index].inputs:
                 maker = graph.producer.get(value)
                 made_inside = maker is not None and self.inside >> maker & 1
                 if value and value not in graph.constants and not made_inside:
-                    found[value] = None
-        return tuple(found)
+                    values[value] = None
+        return tuple(values)
 
     @cached_property
     def output_values(self) -> tuple[str, ...]:
-        """Values that are read outside or returned, by ascending producer."""
+        """Values with a reader outside and outputs of the function, by ascending producer."""
         graph = self.graph
         returned = set(graph.outputs)
         return tuple(
@@ -175,35 +178,38 @@ class SubGraph:
             return f"depth {self.depth}, at most {config.max_depth} allowed"
         if reason := self._nested_reason():
             return reason
-        if not config.allow_taps and self.taps:
-            return f"taps at nodes {list(indices(self.taps))}"
+        if not config.allow_escaping and self.escaping:
+            return f"intermediates of nodes {list(indices(self.escaping))} escape"
         if not self.is_convex:
             return "not convex: a path leaves and comes back"
         return None
 
     def _nested_reason(self) -> str | None:
-        seen = 0
+        covered = 0
         for nested in self.nested:
             if not is_subset(nested.sub_graph.inside, self.inside):
                 return "a nested sub-graph is not inside"
-            if nested.sub_graph.inside & seen:
+            if nested.sub_graph.inside & covered:
                 return "nested sub-graphs overlap"
-            seen |= nested.sub_graph.inside
+            covered |= nested.sub_graph.inside
         return None
 
-    def is_disjoint(self, other: "SubGraph") -> bool:
-        return not self.inside & other.inside
+    def is_disjoint(self, sub_graph: "SubGraph") -> bool:
+        return not self.inside & sub_graph.inside
 
-    def disjoint_union(self, other: "SubGraph") -> "SubGraph":
-        """Join two sub-graphs that share no node; nested sub-graphs of both are kept, in order."""
-        if not self.is_disjoint(other):
+    def disjoint_union(self, sub_graph: "SubGraph") -> "SubGraph":
+        """Join two disjoint sub-graphs; nested sub-graphs of both are kept, in order."""
+        if not self.is_disjoint(sub_graph):
             raise ValueError("sub-graphs overlap")
-        nested = sorted((*self.nested, *other.nested), key=lambda n: n.sub_graph.inside)
-        label = "+".join(filter(None, (self.label, other.label)))
-        return SubGraph(self.graph, self.inside | other.inside, tuple(nested), label)
+        nested = sorted(
+            (*self.nested, *sub_graph.nested),
+            key=lambda nested_graph: nested_graph.sub_graph.inside,
+        )
+        label = "+".join(filter(None, (self.label, sub_graph.label)))
+        return SubGraph(self.graph, self.inside | sub_graph.inside, tuple(nested), label)
 
     def with_attrs(self, **attrs: str) -> "SubGraph":
-        """Return the sub-graph that holds this one as its only nested function."""
+        """Return the sub-graph with this one as its only nested function."""
         nested = NestedSubGraph(self, tuple(sorted(attrs.items())))
         return SubGraph(self.graph, self.inside, (nested,), self.label)
 
@@ -213,23 +219,24 @@ class SubGraph:
     def substitute(self, graph: DataflowGraph, mapping: Mapping[int, int]) -> "SubGraph":
         """Return the same sub-graph in another graph; `mapping` renumbers the nodes."""
         nested = tuple(
-            NestedSubGraph(n.sub_graph.substitute(graph, mapping), n.attrs) for n in self.nested
+            NestedSubGraph(nested_graph.sub_graph.substitute(graph, mapping), nested_graph.attrs)
+            for nested_graph in self.nested
         )
-        inside = index_set(mapping[i] for i in indices(self.inside))
+        inside = index_set(mapping[index] for index in indices(self.inside))
         return SubGraph(graph, inside, nested, self.label)
 
 
 def components(graph: DataflowGraph, nodes: IndexSet) -> list[IndexSet]:
-    """Split `nodes` into sets that hang together through edges among `nodes`, by first member."""
-    found, left = [], nodes
-    while left:
-        frontier = member = left & -left
+    """Split `nodes` into components connected through edges among `nodes`, by first member."""
+    members, remaining = [], nodes
+    while remaining:
+        frontier = member = remaining & -remaining
         while frontier:
             grown = 0
             for index in indices(frontier):
                 grown |= graph.predecessors[index] | graph.successors[index]
-            frontier = grown & left & ~member
+            frontier = grown & remaining & ~member
             member |= frontier
-        found.append(member)
-        left &= ~member
-    return found
+        members.append(member)
+        remaining &= ~member
+    return members

@@ -43,7 +43,8 @@ from collage.report.precision import Allowed, FunctionResult, manifest_precision
 from collage.report.terminal import Progress
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import library_names
-from collage.search.function_search import Enumerated, FunctionSearch
+from collage.search.enumeration import Enumerated
+from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import NamedPlan
 from collage.store.atomic_folder import check_output
 from collage.verify import Contender, profile_kernels

@@ -23,7 +23,8 @@ from collage.graph.dynamic_shape_groups import returned_open
 from collage.pipeline.compile_context import Session
 from collage.rules.rule import HOST
 from collage.runtime.blob import Json, pack
-from collage.search.function_search import VIEW_S, Enumerated, FunctionSearch
+from collage.search.enumeration import Enumerated
+from collage.search.function_search import VIEW_S, FunctionSearch
 from collage.search.lazy import LazyResult
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan

@@ -18,13 +18,14 @@ from dataclasses import replace
 
 from collage.errors import MeasureError
 from collage.pipeline.plans import WholePlans
+from collage.search.error_calibration import Calibration
 from collage.search.function_search import FunctionSearch
 from collage.search.graph_launches import predicted_s
 from collage.search.in_context import InPlace, Sighting, at_pace
 from collage.search.neighbours import neighbours
 from collage.search.plan_selection import NamedPlan, worth_assembling
 from collage.search.problem import Plan
-from collage.search.reduced_precision import Calibration, PricedPlans, expected_error, weighed
+from collage.search.reduced_precision import PricedPlans, expected_error, weighed
 from collage.search.shortest_path import valid_space
 from collage.verify import KernelProfile
 from collage.verify.accuracy_samples import Errors

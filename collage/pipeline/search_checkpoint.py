@@ -22,7 +22,8 @@ from collage.cost.cost import LONGEST_S
 from collage.errors import StoreError
 from collage.frontend.region import region_digest
 from collage.pipeline.compile_context import Session
-from collage.search.function_search import Enumerated, FunctionSearch
+from collage.search.enumeration import Enumerated
+from collage.search.function_search import FunctionSearch
 from collage.search.graph_launches import predicted_s
 from collage.search.in_context import Sighting
 from collage.search.plan_selection import NamedPlan

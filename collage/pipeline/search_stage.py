@@ -22,12 +22,8 @@ from collage.measure.measurement_request import OnCost, SearchMeasurer, Work
 from collage.options import Options
 from collage.pipeline.compile_context import Session
 from collage.pipeline.search_checkpoint import SearchMark
-from collage.search.function_search import (
-    Enumerated,
-    FunctionSearch,
-    enumerate_function,
-    search_function,
-)
+from collage.search.enumeration import Enumerated, enumerate_function
+from collage.search.function_search import FunctionSearch, search_function
 from collage.search.graph_launches import without_graphs
 from collage.search.reduced_precision import ErrorBudget, within_budget
 from collage.verify.reference_run import Samples, sample

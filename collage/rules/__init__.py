@@ -1,8 +1,7 @@
-"""Rules that list candidates; `find_candidates` applies them to a function."""
+"""Rules: plain data that lists candidates; `find_candidates` applies them to a function."""
 
 from collage.rules.base_rules import DFPattern, Host, OpCallByKind, OpPredicate, Singles
 from collage.rules.candidates import (
-    default_rule,
     find_candidates,
     single_backend_partition,
     supported_nodes,
@@ -50,7 +49,6 @@ __all__ = [
     "TupleProj",
     "Union",
     "coalesce",
-    "default_rule",
     "find_candidates",
     "is_constant",
     "matches",

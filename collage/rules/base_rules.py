@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from collage.graph.dataflow import DataflowGraph, Node
-from collage.graph.dynamic_shape_groups import contract_units
+from collage.graph.dynamic_shape_groups import contract_groups
 from collage.graph.index_set import IndexSet, is_subset
 from collage.graph.op_pattern import OpPatternKind
 from collage.graph.sub_graph import SubGraph
@@ -15,14 +15,17 @@ HOST_OPS = frozenset({
     "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout",
     "constant", "tuple", "tuple_get_item",
 })  # fmt: skip
-"""Operators that move no data: another view of the same bytes, or a name."""
+"""Operators without data movement: another view of the same bytes, or a name."""
 
 
 @dataclass(frozen=True)
 class DFPattern(PartitionRule):
-    """Every match of a pattern for which `refuse` has no reason; matches may overlap.
+    """Every match of a pattern without a reason from `refuse`; matches may overlap.
 
-    `refuse` gets the match and returns why it is not taken, or None.
+    Attributes:
+        name: label of the candidates.
+        pattern: the pattern.
+        refuse: returns the reason against a match, or None; default no reason.
     """
 
     name: str
@@ -39,7 +42,7 @@ class DFPattern(PartitionRule):
 
 @dataclass(frozen=True)
 class OpPredicate(PartitionRule):
-    """Every single node for which `unsupported(graph, index)` has no reason."""
+    """Every single node without a reason from `unsupported(graph, index)`."""
 
     unsupported: Callable[[DataflowGraph, int], str | None] = field(repr=False)
 
@@ -53,21 +56,21 @@ class OpPredicate(PartitionRule):
 
 @dataclass(frozen=True)
 class Singles(PartitionRule):
-    """Every single node of a given set; nodes that must run together count as one (`graph.units`)."""
+    """Every single node of a set; a dynamic-shape group counts as one (`graph.dynamic_shape_groups`)."""
 
     nodes: IndexSet
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return [
-            Candidate(SubGraph(graph, unit), spec, "Singles")
-            for unit in contract_units(graph)[1]
-            if is_subset(unit, self.nodes)
+            Candidate(SubGraph(graph, group), spec, "Singles")
+            for group in contract_groups(graph)[1]
+            if is_subset(group, self.nodes)
         ]
 
 
 @dataclass(frozen=True)
 class OpCallByKind(PartitionRule):
-    """Every call to an operator that can fuse at all: no tuple, no opaque operator."""
+    """Every call to a fusable operator: no tuple, no opaque operator."""
 
     highest: OpPatternKind = OpPatternKind.OUT_ELEMWISE_FUSABLE
 
@@ -81,7 +84,7 @@ class OpCallByKind(PartitionRule):
 
 @dataclass(frozen=True)
 class Host(PartitionRule):
-    """Every single node that needs no kernel: views, names, tuples, constants."""
+    """Every single node without a kernel: views, names, tuples, constants."""
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return [
@@ -92,15 +95,21 @@ class Host(PartitionRule):
 
 
 def is_host_node(graph: DataflowGraph, node: Node) -> bool:
-    """Tell whether `node` is a view whose result has a known shape; other outputs must be unused.
+    """Tell whether `node` is a view with a result of known shape and no other output in use.
 
-    A shape that is computed at run time needs the whole-model plan, and a second output (the mask
-    of Dropout) needs a kernel.
+    A shape computed at run time needs the whole-model plan, and a second output (the mask of Dropout) needs a
+    kernel.
     """
     if node.op not in HOST_OPS:
         return False
     if node.op in ("constant", "tuple", "tuple_get_item"):
         return True
-    used = [v for v in node.outputs[1:] if v in graph.readers or v in graph.outputs]
-    shape_is_known = all(v in graph.constants for v in node.inputs[1:] if v)
-    return not used and shape_is_known and {node.inputs[0], node.outputs[0]} <= graph.types.keys()
+    needed_outputs = [
+        value for value in node.outputs[1:] if value in graph.readers or value in graph.outputs
+    ]
+    shape_is_known = all(value in graph.constants for value in node.inputs[1:] if value)
+    return (
+        not needed_outputs
+        and shape_is_known
+        and {node.inputs[0], node.outputs[0]} <= graph.types.keys()
+    )

@@ -1,9 +1,9 @@
 """Join neighbouring candidates of one backend into as few as possible (RFC 0.7 "MaxCoalesce").
 
-Used to clean up after the search and to make single-backend partitions. Groups are kept in a
-union-find, so nothing is merged twice (upstream defect D2), and every merge re-checks validity and
-that the quotient of all groups stays acyclic (D3). Merging is greedy in topological order: a node's
-group first tries the groups of its producers, latest first.
+Used for the result of the search and for single-backend partitions. Groups form a union-find, so nothing is
+merged twice (upstream defect D2), and every merge checks validity and an acyclic quotient of all groups again
+(D3). Merging is greedy in topological order: the group of a node first tries the groups of its producers,
+latest first.
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
 
 
 class Groups:
-    """A partition of all nodes into groups whose quotient graph stays acyclic.
+    """A partition of all nodes into groups with an acyclic quotient graph.
 
-    Nodes that belong to no given group are groups of their own.
+    Nodes outside of the initial groups are groups of their own.
     """
 
     def __init__(self, graph: DataflowGraph, groups: Sequence[IndexSet]) -> None:
         self._graph = graph
         self._root = list(range(len(graph)))
-        self.members: dict[int, IndexSet] = {i: 1 << i for i in range(len(graph))}
-        self._before = {i: graph.predecessors[i] for i in range(len(graph))}
-        self._after = {i: graph.successors[i] for i in range(len(graph))}
+        self.members: dict[int, IndexSet] = {index: 1 << index for index in range(len(graph))}
+        self._before = {index: graph.predecessors[index] for index in range(len(graph))}
+        self._after = {index: graph.successors[index] for index in range(len(graph))}
         for group in groups:
             self._fuse(list(indices(group)))
 
@@ -37,37 +37,37 @@ class Groups:
             index = self._root[index]
         return index
 
-    def merge(self, one: int, other: int) -> None:
+    def merge(self, left: int, right: int) -> None:
         """Join two groups, named by any of their nodes."""
-        self._fuse([self.find(one), self.find(other)])
+        self._fuse([self.find(left), self.find(right)])
 
     def _fuse(self, nodes: list[int]) -> None:
         first = nodes[0]
-        for other in nodes[1:]:
-            self._root[other] = first
-            self.members[first] |= self.members.pop(other)
-            self._before[first] |= self._before.pop(other)
-            self._after[first] |= self._after.pop(other)
+        for member in nodes[1:]:
+            self._root[member] = first
+            self.members[first] |= self.members.pop(member)
+            self._before[first] |= self._before.pop(member)
+            self._after[first] |= self._after.pop(member)
         self._before[first] &= ~self.members[first]
         self._after[first] &= ~self.members[first]
 
     def join(self, nodes: IndexSet) -> bool:
-        """Make single nodes one group, unless that closes a cycle."""
+        """Make single nodes one group, and return True, unless the group closes a cycle."""
         if self._comes_back(nodes, list(indices(nodes))):
             return False
         self._fuse(list(indices(nodes)))
         return True
 
-    def stays_acyclic(self, one: int, other: int) -> bool:
-        """Tell whether joining two groups, named by any node, leaves the quotient acyclic."""
-        roots = [self.find(one), self.find(other)]
+    def stays_acyclic(self, left: int, right: int) -> bool:
+        """Tell whether the quotient stays acyclic with two groups, named by any node, joined."""
+        roots = [self.find(left), self.find(right)]
         return not self._comes_back(self.members[roots[0]] | self.members[roots[1]], roots)
 
     def _comes_back(self, nodes: IndexSet, roots: list[int]) -> bool:
-        """Tell whether a path leaves `nodes` (the groups `roots`), crosses others and comes back.
+        """Tell whether a path leaves `nodes` (the groups `roots`), crosses further groups and comes back.
 
-        Walks forward and backward in turns and stops when either side is exhausted, so the smaller
-        side decides the time.
+        The search alternates between forward and backward steps and stops with the first empty frontier, so
+        the smaller side determines the time.
         """
         sides = [_Walk(nodes, self._after, roots), _Walk(nodes, self._before, roots)]
         while all(side.frontier for side in sides):
@@ -83,14 +83,14 @@ class _Walk:
     """One direction of a search through groups: `steps` are the neighbours of each group."""
 
     def __init__(self, nodes: IndexSet, steps: dict[int, IndexSet], roots: list[int]) -> None:
-        self.steps, self.seen, self.frontier = steps, nodes, 0
+        self.steps, self.visited, self.frontier = steps, nodes, 0
         for root in roots:
             self.frontier |= steps[root]
         self.frontier &= ~nodes
 
     def visit(self, group: int, members: IndexSet) -> None:
-        self.seen |= members
-        self.frontier = (self.frontier | self.steps[group]) & ~self.seen
+        self.visited |= members
+        self.frontier = (self.frontier | self.steps[group]) & ~self.visited
 
 
 def coalesce(
@@ -99,8 +99,8 @@ def coalesce(
     """Merge touching disjoint candidates of one spec as far as validity and acyclicity allow.
 
     Args:
-        candidates: pairwise disjoint; they need not cover the graph.
-        config: what a merged candidate must fulfil.
+        candidates: pairwise disjoint candidates; they need not cover the graph.
+        config: limits of a merged candidate; default none.
 
     Raises:
         ValueError: the candidates overlap.
@@ -108,23 +108,23 @@ def coalesce(
     if not candidates:
         return []
     graph = candidates[0].sub_graph.graph
-    groups = Groups(graph, [c.inside for c in _disjoint(candidates)])
-    owner = {groups.find(next(indices(c.inside))): c for c in candidates}
+    groups = Groups(graph, [candidate.inside for candidate in _disjoint(candidates)])
+    owner = {groups.find(next(indices(candidate.inside))): candidate for candidate in candidates}
     changed = True
     while changed:
         changed = False
         for index in range(len(graph)):
             for before in reversed(list(indices(graph.predecessors[index]))):
                 changed |= _try_merge(groups, owner, (before, index), config)
-    return sorted(owner.values(), key=lambda c: c.order)
+    return sorted(owner.values(), key=lambda candidate: candidate.order)
 
 
 def _disjoint(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    seen = 0
+    covered = 0
     for candidate in candidates:
-        if seen & candidate.inside:
+        if covered & candidate.inside:
             raise ValueError("candidates overlap")
-        seen |= candidate.inside
+        covered |= candidate.inside
     return candidates
 
 
@@ -134,21 +134,21 @@ def _try_merge(
     up, down = groups.find(edge[0]), groups.find(edge[1])
     if up == down or up not in owner or down not in owner:
         return False
-    one, other = owner[up], owner[down]
-    if one.spec != other.spec or not groups.stays_acyclic(up, down):
+    producer, consumer = owner[up], owner[down]
+    if producer.spec != consumer.spec or not groups.stays_acyclic(up, down):
         return False
-    union = one.sub_graph.disjoint_union(other.sub_graph).with_label("")
+    union = producer.sub_graph.disjoint_union(consumer.sub_graph).with_label("")
     if config != NO_LIMITS and union.validity(config) is not None:
         return False
     del owner[up], owner[down]
     groups.merge(up, down)
-    owner[groups.find(up)] = replace(one, sub_graph=union, origin="MaxCoalesce")
+    owner[groups.find(up)] = replace(producer, sub_graph=union, origin="MaxCoalesce")
     return True
 
 
 @dataclass(frozen=True)
 class MaxCoalesce(PartitionRule):
-    """The sub-rule's candidates joined as far as possible; where they overlap, the larger goes first."""
+    """The sub-rule's candidates joined as far as possible; among overlapping ones the largest wins."""
 
     rule: PartitionRule
     config: SubGraphConfig = NO_LIMITS
@@ -158,15 +158,16 @@ class MaxCoalesce(PartitionRule):
 
 
 def greedy_partition(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Choose disjoint candidates that can run together, largest first, then by first node."""
+    """Choose disjoint candidates with an acyclic quotient, largest first, then by first node."""
     if not candidates:
         return []
     graph = candidates[0].sub_graph.graph
     groups = Groups(graph, [])
     chosen, covered = [], 0
-    for candidate in sorted(candidates, key=lambda c: (-c.sub_graph.size, c.order)):
+    by_size = sorted(candidates, key=lambda candidate: (-candidate.sub_graph.size, candidate.order))
+    for candidate in by_size:
         if covered & candidate.inside or not groups.join(candidate.inside):
             continue
         chosen.append(candidate)
         covered |= candidate.inside
-    return sorted(chosen, key=lambda c: c.order)
+    return sorted(chosen, key=lambda candidate: candidate.order)

@@ -1,10 +1,10 @@
-"""Join candidates into larger ones until nothing new appears (RFC 0.7 "CombineByPrimitives").
+"""Join candidates into larger ones up to a fixed point (RFC 0.7 "CombineByPrimitives").
 
-Each round looks at the pairs in which at least one side is new, so a union of an old producer with
-a new consumer is found (upstream tested the wrong index there and lost them: defect D1). Depth is
-that of the union and not the sum of both sides (D14). Enumeration is finite and fast through three
-limits: depth, nodes, and the number of candidates that begin at one node. Rounds make ever larger
-unions, so the last limit cuts the largest ones; a graph with a wide fan-in has exponentially many.
+Each round looks at the pairs with at least one new side, so it finds the union of an old producer and a new
+consumer (upstream tested the wrong index there and lost these unions: defect D1). The depth is that of the
+union, not the sum of both sides (D14). Three limits keep enumeration finite and fast: depth, nodes, and the
+number of candidates with the same first node. Later rounds make larger unions, so the last limit cuts the
+largest ones; a graph with a wide fan-in has exponentially many.
 """
 
 import abc
@@ -23,41 +23,50 @@ Kind = OpPatternKind
 
 @dataclass
 class Pool:
-    """The candidates so far, indexed by the nodes at which they can be joined.
+    """The candidates so far, indexed by their entry and exit nodes.
 
-    `old` counts those that earlier rounds have already paired with each other.
+    Attributes:
+        graph: the function's dataflow graph.
+        sub_graphs: the candidates.
+        by_entry: indices of the candidates by entry node.
+        by_exit: indices of the candidates by exit node.
+        old: number of candidates already paired with each other in earlier rounds.
+        full: first nodes at their limit of candidates.
     """
 
     graph: DataflowGraph
-    items: list[SubGraph] = field(default_factory=list)
+    sub_graphs: list[SubGraph] = field(default_factory=list)
     by_entry: dict[int, list[int]] = field(default_factory=dict)
     by_exit: dict[int, list[int]] = field(default_factory=dict)
     old: int = 0
     full: IndexSet = 0
-    """Nodes at which no more candidates may begin."""
 
     def is_open(self, nodes: IndexSet) -> bool:
-        """Tell whether one more candidate may begin where `nodes` do."""
+        """Tell whether one more candidate may begin at the first of `nodes`."""
         return not nodes & -nodes & self.full
 
     def add(self, sub_graph: SubGraph) -> None:
-        number = len(self.items)
-        self.items.append(sub_graph)
+        number = len(self.sub_graphs)
+        self.sub_graphs.append(sub_graph)
         for index in indices(sub_graph.entry):
             self.by_entry.setdefault(index, []).append(number)
         for index in indices(sub_graph.exit):
             self.by_exit.setdefault(index, []).append(number)
 
     def fresh(self) -> Iterable[int]:
-        """Numbers of the candidates that are new in this round."""
-        return range(self.old, len(self.items))
+        """Indices of the new candidates of this round."""
+        return range(self.old, len(self.sub_graphs))
 
     def touching(self) -> Iterator[tuple[SubGraph, SubGraph]]:
-        """Yield (producer, consumer) pairs, at least one of them new, that may be joined."""
-        for up, producer in enumerate(self.items):
-            found = {d for o in indices(producer.output) for d in self.by_entry.get(o, ())}
-            for down in sorted(found):
-                consumer = self.items[down]
+        """Yield the (producer, consumer) pairs to join, at least one of them new."""
+        for up, producer in enumerate(self.sub_graphs):
+            consumers = {
+                number
+                for index in indices(producer.output)
+                for number in self.by_entry.get(index, ())
+            }
+            for down in sorted(consumers):
+                consumer = self.sub_graphs[down]
                 if up < self.old and down < self.old:
                     continue
                 if self.is_open(producer.inside | consumer.inside) and touch(producer, consumer):
@@ -65,7 +74,7 @@ class Pool:
 
 
 def touch(up: SubGraph, down: SubGraph) -> bool:
-    """Tell whether `up` feeds `down` directly and joining them closes no path through others."""
+    """Tell whether `up` feeds `down` directly and their union is convex."""
     if not up.is_disjoint(down) or not up.output & down.entry:
         return False
     return SubGraph(up.graph, up.inside | down.inside).is_convex
@@ -76,12 +85,12 @@ class Combiner(abc.ABC):
 
     @abc.abstractmethod
     def unions(self, pool: Pool) -> Iterator[SubGraph]:
-        """Yield unions that involve at least one new candidate; repeats are dropped later."""
+        """Yield unions with at least one new candidate; `Combine` drops repeats."""
 
 
 @dataclass(frozen=True)
 class AllSimple(Combiner):
-    """Join a producer and a consumer whose kinds are at most those of one of `kinds`."""
+    """Join a producer and a consumer with kinds up to those of one pair of `kinds`."""
 
     kinds: tuple[tuple[OpPatternKind, OpPatternKind], ...]
 
@@ -108,11 +117,11 @@ ANYTHING = ((Kind.OUT_ELEMWISE_FUSABLE, Kind.OUT_ELEMWISE_FUSABLE),)
 class TupleArg(Combiner):
     """Join an injective consumer of a tuple, the tuple, and one injective producer per field.
 
-    A field that is an argument or a constant, or that only heavier candidates make, prevents it.
+    No union exists for a field without an injective producer: an argument, a constant, or a heavier kind.
     """
 
     def unions(self, pool: Pool) -> Iterator[SubGraph]:
-        for number, consumer in enumerate(pool.items):
+        for number, consumer in enumerate(pool.sub_graphs):
             if consumer.kind > Kind.INJECTIVE:
                 continue
             for index in indices(consumer.input):
@@ -123,14 +132,14 @@ class TupleArg(Combiner):
         graph = pool.graph
         choices = [
             [
-                n
-                for n in pool.by_exit.get(graph.producer.get(field_value, -1), ())
-                if pool.items[n].kind <= Kind.INJECTIVE and n != number
+                member
+                for member in pool.by_exit.get(graph.producer.get(field_value, -1), ())
+                if pool.sub_graphs[member].kind <= Kind.INJECTIVE and member != number
             ]
             for field_value in graph.nodes[index].inputs
         ]
         for fields in product(*choices):
-            members = [pool.items[n] for n in dict.fromkeys((number, *fields))]
+            members = [pool.sub_graphs[member] for member in dict.fromkeys((number, *fields))]
             if max(number, *fields) < pool.old or _overlap(members, 1 << index):
                 continue
             joined = SubGraph(graph, 1 << index)
@@ -139,11 +148,11 @@ class TupleArg(Combiner):
             yield joined
 
 
-def _overlap(members: Iterable[SubGraph], seen: IndexSet) -> bool:
+def _overlap(members: Iterable[SubGraph], covered: IndexSet) -> bool:
     for member in members:
-        if seen & member.inside:
+        if covered & member.inside:
             return True
-        seen |= member.inside
+        covered |= member.inside
     return False
 
 
@@ -153,7 +162,7 @@ class TupleProj(Combiner):
 
     def unions(self, pool: Pool) -> Iterator[SubGraph]:
         for number in pool.fresh():
-            base = pool.items[number]
+            base = pool.sub_graphs[number]
             if base.kind > Kind.INJECTIVE:
                 continue
             for index in indices(base.output):
@@ -163,11 +172,11 @@ class TupleProj(Combiner):
 
 @dataclass(frozen=True)
 class Constants(Combiner):
-    """Join a candidate and all constant nodes that it reads."""
+    """Join a candidate and all constant nodes among its inputs."""
 
     def unions(self, pool: Pool) -> Iterator[SubGraph]:
         for number in pool.fresh():
-            base = pool.items[number]
+            base = pool.sub_graphs[number]
             constants = 0
             for index in indices(base.input):
                 if pool.graph.nodes[index].op == "constant":
@@ -178,49 +187,55 @@ class Constants(Combiner):
 
 @dataclass(frozen=True)
 class ByAnchor(Combiner):
-    """Join around anchors (convolutions, matrix products), which `AllSimple` never puts together.
+    """Join candidates with anchors (convolutions, matrix products); `AllSimple` never joins these.
 
-    Vertical: an anchored producer and its anchored consumer. Horizontal: two candidates with the
-    same anchor operator that read one common value and do not depend on each other (Q, K and V).
+    Vertical: an anchored producer and its anchored consumer. Horizontal: two independent candidates with the
+    same anchor operator and a common input value (Q, K and V).
     """
 
     horizontal: bool = False
 
     def unions(self, pool: Pool) -> Iterator[SubGraph]:
         pairs = self._siblings(pool) if self.horizontal else pool.touching()
-        for one, other in pairs:
-            if one.kind == other.kind == Kind.OUT_ELEMWISE_FUSABLE:
-                yield one.disjoint_union(other)
+        for left, right in pairs:
+            if left.kind == right.kind == Kind.OUT_ELEMWISE_FUSABLE:
+                yield left.disjoint_union(right)
 
     def _siblings(self, pool: Pool) -> Iterator[tuple[SubGraph, SubGraph]]:
         readers: dict[str, list[int]] = {}
-        for number, item in enumerate(pool.items):
-            for value in item.input_values:
+        for number, sub_graph in enumerate(pool.sub_graphs):
+            for value in sub_graph.input_values:
                 for earlier in readers.get(value, ()):
-                    if number >= pool.old and self._fit(pool.items[earlier], item):
-                        yield pool.items[earlier], item
+                    if number >= pool.old and self._fit(pool.sub_graphs[earlier], sub_graph):
+                        yield pool.sub_graphs[earlier], sub_graph
                 readers.setdefault(value, []).append(number)
 
     @staticmethod
-    def _fit(one: SubGraph, other: SubGraph) -> bool:
-        if not one.is_disjoint(other) or not _anchors(one) or _anchors(one) != _anchors(other):
+    def _fit(left: SubGraph, right: SubGraph) -> bool:
+        if not left.is_disjoint(right) or not _anchors(left) or _anchors(left) != _anchors(right):
             return False
-        return not one.downstream & other.inside and not other.downstream & one.inside
+        return not left.downstream & right.inside and not right.downstream & left.inside
 
 
 def _anchors(sub_graph: SubGraph) -> frozenset[str]:
     nodes = sub_graph.graph.nodes
     return frozenset(
-        nodes[i].op for i in indices(sub_graph.inside) if nodes[i].kind == Kind.OUT_ELEMWISE_FUSABLE
+        nodes[index].op
+        for index in indices(sub_graph.inside)
+        if nodes[index].kind == Kind.OUT_ELEMWISE_FUSABLE
     )
 
 
 @dataclass(frozen=True)
 class Combine(PartitionRule):
-    """The sub-rule's candidates and all their unions by `combiners`, to a fixed point.
+    """The sub-rule's candidates and all their unions by `combiners`, up to a fixed point.
 
-    Limits of 0 mean none. `max_candidates_per_node` bounds the unions that begin at one node; the
-    sub-rule's own candidates are always kept.
+    Attributes:
+        rule: the sub-rule; its own candidates are always kept.
+        combiners: the ways to join candidates.
+        max_depth: largest depth of a union; 0 for no limit.
+        max_nodes: largest number of nodes of a union; 0 for no limit.
+        max_candidates_per_node: largest number of unions with the same first node; 0 for no limit.
     """
 
     rule: PartitionRule
@@ -232,21 +247,23 @@ class Combine(PartitionRule):
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         base = self.rule.candidates(graph, spec)
         pool = Pool(graph)
-        seen = {found.sub_graph for found in base}
-        for found in base:
-            pool.add(found.sub_graph)
+        known = {candidate.sub_graph for candidate in base}
+        for candidate in base:
+            pool.add(candidate.sub_graph)
         begun = [0] * len(graph)
-        while pool.old < len(pool.items):
+        while pool.old < len(pool.sub_graphs):
             added = []
-            for union in (u for combiner in self.combiners for u in combiner.unions(pool)):
-                if union not in seen and pool.is_open(union.inside) and self._fits(union):
-                    seen.add(union)
+            for union in (union for combiner in self.combiners for union in combiner.unions(pool)):
+                if union not in known and pool.is_open(union.inside) and self._fits(union):
+                    known.add(union)
                     added.append(union)
                     self._count(pool, begun, first(union.inside))
-            pool.old = len(pool.items)
+            pool.old = len(pool.sub_graphs)
             for union in sorted(added, key=_small_first):
                 pool.add(union)
-        joined = (Candidate(s, spec, "Combine") for s in pool.items[len(base) :])
+        joined = (
+            Candidate(sub_graph, spec, "Combine") for sub_graph in pool.sub_graphs[len(base) :]
+        )
         return [*base, *joined]
 
     def _count(self, pool: Pool, begun: list[int], start: int) -> None:

@@ -1,15 +1,15 @@
-"""A small pattern language over operator names that finds every match, not the first one.
+"""A small pattern language over operator names with all matches, not only the first.
 
-TVM's matcher answers with one match per pattern and root, so of two alternatives that both fit only
-one is ever a candidate. Here `matches` walks all alternatives: both sides of `|`, both operand
-orders of commutative operators, with and without an optional part. Patterns are data; using one
-pattern object twice means that both places are the same value.
+TVM's matcher returns one match per pattern and root, so only one of two fitting alternatives is ever a
+candidate. Here `matches` walks all alternatives: both sides of `|`, both operand orders of commutative
+operators, with and without an optional part. Patterns are data; the same pattern object at two places
+requires the same value at both.
 
     relu = op("Relu", op("Add", op("Conv", wildcard(), is_constant()), wildcard()))
 
-Operands are matched by position. Operands that a pattern does not mention are free, so
-`op("Conv", x, w)` fits a convolution with and without bias. Time is bounded by the number of
-alternatives, which is exponential only in the number of `|` and commutative nodes of one pattern.
+Operands are matched by position. Further operands are free, so `op("Conv", x, w)` fits a convolution with and
+without bias. Time is bounded by the number of alternatives: exponential only in the number of `|` and
+commutative nodes of one pattern.
 """
 
 import abc
@@ -24,7 +24,7 @@ COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "add", "mult
 
 @dataclass(frozen=True)
 class Match:
-    """Where a pattern fits: its root node, all matched operator nodes, and the named nodes."""
+    """One match of a pattern: its root node, all matched operator nodes, and the named nodes."""
 
     graph: DataflowGraph
     root: int
@@ -32,12 +32,14 @@ class Match:
     named: Mapping[str, int]
 
     def node(self, name: str) -> Node:
-        """Return the node that the pattern calls `name`."""
+        """Return the matched node with this name."""
         return self.graph.nodes[self.named[name]]
 
 
 @dataclass(frozen=True)
 class State:
+    """A partial match: matched nodes, values of matched patterns, and named nodes."""
+
     nodes: IndexSet
     bound: Mapping["Pattern", str]
     named: Mapping[str, int]
@@ -45,32 +47,32 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Pattern(abc.ABC):
-    """Something that a value can fit; compared by identity, so that reuse means the same value."""
+    """A condition on a value; compared by identity, so that a reused pattern means the same value."""
 
     @abc.abstractmethod
     def fit(self, graph: DataflowGraph, value: str, state: State) -> Iterator[State]:
-        """Yield the state of every way in which `value` fits, ignoring earlier bindings."""
+        """Yield the state after each match of `value`, without regard to earlier bindings."""
 
     def fits(self, graph: DataflowGraph, value: str, state: State) -> Iterator[State]:
-        """Yield every way in which `value` fits, where a bound pattern fits only its value."""
+        """Yield the state after each match of `value`; a bound pattern fits only its own value."""
         if self in state.bound:
             if state.bound[self] == value:
                 yield state
             return
-        for found in self.fit(graph, value, state):
-            yield State(found.nodes, {**found.bound, self: value}, found.named)
+        for match in self.fit(graph, value, state):
+            yield State(match.nodes, {**match.bound, self: value}, match.named)
 
-    def __or__(self, other: "Pattern") -> "Pattern":
-        return AltPattern(self, other)
+    def __or__(self, alternative: "Pattern") -> "Pattern":
+        return AltPattern(self, alternative)
 
     def optional(self, wrap: Callable[["Pattern"], "Pattern"]) -> "Pattern":
-        """Return a pattern for this, and for what `wrap` makes of it."""
+        """Return a pattern for `wrap` of this pattern, and for this pattern alone."""
         return wrap(self) | self
 
 
 @dataclass(frozen=True, eq=False)
 class Wildcard(Pattern):
-    """Any value, even an omitted operand; what makes it is not part of the match."""
+    """Any value, even an omitted operand; its producer is not part of the match."""
 
     def fit(self, graph: DataflowGraph, value: str, state: State) -> Iterator[State]:
         yield state
@@ -99,7 +101,7 @@ class AltPattern(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class OpPattern(Pattern):
-    """A call to one of `ops` whose first operands fit `operands`."""
+    """A call to one of `ops` with first operands that fit `operands`."""
 
     ops: frozenset[str]
     operands: tuple[Pattern, ...] = ()
@@ -134,8 +136,8 @@ def _fit_all(
     if not patterns:
         yield state
         return
-    for found in patterns[0].fits(graph, values[0], state):
-        yield from _fit_all(graph, patterns[1:], values[1:], found)
+    for match in patterns[0].fits(graph, values[0], state):
+        yield from _fit_all(graph, patterns[1:], values[1:], match)
 
 
 def op(
@@ -149,10 +151,10 @@ def op(
 
     Args:
         ops: operator names as in `Node.op`.
-        operands: patterns of the first operands; the others are free.
-        commutative: try both orders of two operands; by default for `COMMUTATIVE` operators.
-        where: further condition on the node.
-        name: name of the node in `Match.named`.
+        operands: patterns of the first operands; further operands are free.
+        commutative: try both orders of two operands; default None, True for `COMMUTATIVE` operators.
+        where: further condition on the node; default None.
+        name: name of the node in `Match.named`; default "", no name.
     """
     names = frozenset({ops} if isinstance(ops, str) else ops)
     swap = names <= COMMUTATIVE if commutative is None else commutative
@@ -176,11 +178,11 @@ def matches(pattern: Pattern, graph: DataflowGraph) -> Iterator[Match]:
 
 
 def matches_at(pattern: Pattern, graph: DataflowGraph, root: int) -> Iterator[Match]:
-    """Yield every match whose root is the node `root`, equal ones once."""
-    seen = set()
+    """Yield every match with the node `root` as its root, equal ones once."""
+    keys = set()
     for value in filter(None, graph.nodes[root].outputs):
         for state in pattern.fits(graph, value, State(0, {}, {})):
             key = (state.nodes, tuple(sorted(state.named.items())))
-            if state.nodes >> root & 1 and key not in seen:
-                seen.add(key)
+            if state.nodes >> root & 1 and key not in keys:
+                keys.add(key)
                 yield Match(graph, root, state.nodes, state.named)

@@ -1,13 +1,13 @@
-"""Islands of a quantised model: what computes one tensor of small integers from others.
+"""QDQ groups of a quantised model: the computation of one tensor of small integers.
 
-A model in QDQ form spells a product of int8 as DequantizeLinear of every operand, the product in
-float, what follows it, and QuantizeLinear of the result. Graph backends see through that and run one
-int8 kernel, but only when they get the whole island: a border inside it leaves a float product and
-the conversions. Cut points and short intervals find an island that the topological order leaves in
-one piece; a wide one, or one whose arms are interleaved with others, is found here.
+A model in QDQ form writes an int8 product as DequantizeLinear of every operand, the product in float, its
+epilogue, and QuantizeLinear of the result. Graph backends recognise this and run one int8 kernel, but only
+with the whole group in one region: a boundary inside it leaves a float product and the conversions. Cut
+points and short intervals contain a group if it is contiguous in the topological order; this module finds
+wide groups and groups with interleaved arms too.
 
-An island is a QuantizeLinear with everything that leads to it, back to DequantizeLinear nodes, which
-belong to it, and short of any other QuantizeLinear. Complexity: linear in the nodes of all islands.
+A QDQ group is a QuantizeLinear with all its ancestors up to DequantizeLinear nodes, these included, and up to
+any other QuantizeLinear, these excluded. Complexity: linear in the nodes of all groups.
 """
 
 from collections.abc import Iterator
@@ -20,24 +20,24 @@ QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 
 def islands(graph: DataflowGraph) -> Iterator[IndexSet]:
-    """Yield the convex islands of at least three nodes, by their last node."""
+    """Yield the convex QDQ groups of at least three nodes, by their last node."""
     for node in graph.nodes:
         if node.op == QUANTIZE:
-            island = _island(graph, node.index)
-            if island.bit_count() > 2 and SubGraph(graph, island).is_convex:
-                yield island
+            group = _group_of(graph, node.index)
+            if group.bit_count() > 2 and SubGraph(graph, group).is_convex:
+                yield group
 
 
-def _island(graph: DataflowGraph, last: int) -> IndexSet:
-    island = frontier = 1 << last
+def _group_of(graph: DataflowGraph, last: int) -> IndexSet:
+    group = frontier = 1 << last
     while frontier:
         before = 0
         for index in indices(frontier):
             if graph.nodes[index].op != DEQUANTIZE:
                 before |= graph.predecessors[index]
         frontier = 0
-        for index in indices(before & ~island):
+        for index in indices(before & ~group):
             if graph.nodes[index].op != QUANTIZE:
                 frontier |= 1 << index
-        island |= frontier
-    return island
+        group |= frontier
+    return group

@@ -1,8 +1,8 @@
-"""What a rule is: a description of candidates, itself plain data (RFC 0.7 "FusionRule").
+"""Rules: descriptions of candidates as plain data (RFC 0.7 "FusionRule").
 
-Base rules find candidates in the graph; other rules wrap and combine the candidates of their
-sub-rules. Candidates may overlap: the search chooses. Rules do not know backends; a rule gets a
-`PartitionSpec` and stamps it on what it finds.
+Base rules find candidates in the graph; other rules wrap and combine the candidates of their sub-rules.
+Candidates may overlap: the search chooses. Rules do not know backends; every candidate of a rule carries the
+`PartitionSpec` of the call.
 """
 
 import abc
@@ -14,7 +14,7 @@ from collage.graph.index_set import IndexSet
 from collage.graph.sub_graph import SubGraph
 
 HOST = "host"
-"""Backend name of nodes that need no kernel: the executable's own virtual machine does them."""
+"""Backend name of nodes without a kernel: the executable's own virtual machine runs them."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,10 @@ class PartitionSpec:
 class Candidate:
     """A sub-graph on a backend's variant; equal when spec, nodes and nested sub-graphs are equal.
 
-    `origin` names the rules that made it, outer first (for the report).
+    Attributes:
+        sub_graph: its nodes.
+        spec: backend and variant.
+        origin: names of its rules, outer first, for the report.
     """
 
     sub_graph: SubGraph
@@ -61,7 +64,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """What a reader sees: the pattern's name, else the operators."""
+        """Name for readers: the pattern's name, else the operators."""
         ops = self.sub_graph.ops
         short = "+".join(ops) if len(ops) <= 6 else f"{ops[0]}..{ops[-1]} ({len(ops)} nodes)"
         return self.sub_graph.label or short
@@ -69,7 +72,10 @@ class Candidate:
     @property
     def key(self) -> tuple[object, ...]:
         """Identity: spec, nodes, and nested sub-graphs with their attributes."""
-        nested = tuple((n.sub_graph.inside, n.attrs) for n in self.sub_graph.nested)
+        nested = tuple(
+            (nested_graph.sub_graph.inside, nested_graph.attrs)
+            for nested_graph in self.sub_graph.nested
+        )
         return (self.spec.backend, self.spec.variant, self.sub_graph.inside, nested)
 
     @property
@@ -81,7 +87,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A region that fits a rule's description, and that the backend does not compute."""
+    """A region of a rule without support by the backend, and the reason."""
 
     inside: IndexSet
     label: str
@@ -96,13 +102,13 @@ class PartitionRule(abc.ABC):
         """Return the candidates, each once, in a deterministic order."""
 
     def refusals(self, graph: DataflowGraph) -> list[Refusal]:
-        """Return what the rule considered and left out, with reasons, as far as it can tell."""
+        """Return the rejected regions with reasons; an empty list where a rule does not record them."""
         return []
 
 
 def unique(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Drop later copies of equal candidates (upstream defect D15: copies removed each other)."""
-    found: dict[tuple[object, ...], Candidate] = {}
+    by_key: dict[tuple[object, ...], Candidate] = {}
     for candidate in candidates:
-        found.setdefault(candidate.key, candidate)
-    return list(found.values())
+        by_key.setdefault(candidate.key, candidate)
+    return list(by_key.values())

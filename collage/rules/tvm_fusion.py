@@ -1,11 +1,11 @@
-"""What TVM itself would fuse, and variations of it (the native style of DESIGN 4.2).
+"""TVM's own fusion groups, and variations of them (the native style of DESIGN 4.2).
 
-`fuse_ops` is TVM's algorithm (src/relax/transform/fuse_ops.cc): for each node in topological order,
-try to join it with its immediate post-dominator and everything on the paths between, if the kinds on
-the paths allow it; injective nodes wait for a second phase so that anchors take their element-wise
-consumers first, and a third phase joins injective nodes into tuples that were joined. A returned
-node has no post-dominator. It finds groups that the pairwise combiner does not, and the reverse;
-candidates are both. Time is O(nodes * longest path between a node and its post-dominator).
+`fuse_ops` is TVM's algorithm (src/relax/transform/fuse_ops.cc): for each node in topological order, it joins
+the node, its immediate post-dominator and everything on the paths between, if the kinds on the paths allow
+it. Injective nodes wait for a second phase, so that anchors take their element-wise consumers first, and a
+third phase joins injective nodes into joined tuples. A returned node has no post-dominator. The algorithm and
+the pairwise combiner each find groups that the other misses; the candidates are the groups of both. Time is
+O(nodes * longest path between a node and its post-dominator).
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from collage.rules.wrap import OnlyValid, Union
 
 MAX_FUSED = 256
 """TVM's default limit on the nodes of one group."""
-ONE_RESULT = SubGraphConfig(max_exits=1, allow_taps=False)
-"""TVM computes a kernel's intermediate results in place and does not return them."""
+ONE_RESULT = SubGraphConfig(max_exits=1, allow_escaping=False)
+"""TVM does not return a kernel's intermediate results."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ class FuseOps(PartitionRule):
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         groups = fuse_ops(graph, self.supported)
-        found = [Candidate(SubGraph(graph, g), spec, "FuseOps") for g in groups]
+        candidates = [Candidate(SubGraph(graph, group), spec, "FuseOps") for group in groups]
         for group in groups:
             members = list(indices(group))
-            for k in range(1, len(members)):
-                for part in (members[:k], members[k:]):
+            for length in range(1, len(members)):
+                for part in (members[:length], members[length:]):
                     sub_graph = SubGraph(graph, index_set(part))
                     if sub_graph.is_connected:
-                        found.append(Candidate(sub_graph, spec, "FuseOps.part"))
-        return unique(found)
+                        candidates.append(Candidate(sub_graph, spec, "FuseOps.part"))
+        return unique(candidates)
 
 
 def native_rule(
@@ -73,7 +73,7 @@ def fuse_ops(
     for phase in range(3):
         for index in indices(nodes):
             fuser.visit(index, phase)
-    return sorted(fuser.groups(), key=lambda g: g & -g)
+    return sorted(fuser.groups(), key=lambda group: group & -group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +86,29 @@ class _Dominator:
 
 
 class _Fuser:
-    """The mutable state of `fuse_ops`: a union-find whose roots are the last nodes of groups."""
+    """The mutable state of `fuse_ops`: a union-find with the last nodes of groups as roots."""
 
     def __init__(self, graph: DataflowGraph, nodes: IndexSet, max_fused: int) -> None:
         self._graph, self._nodes, self._max_fused = graph, nodes, max_fused
         self._root = list(range(len(graph)))
         self._kind = [
-            Kind.TUPLE if n.op == "tuple" else n.kind if nodes >> n.index & 1 else Kind.OPAQUE
-            for n in graph.nodes
+            Kind.TUPLE
+            if node.op == "tuple"
+            else node.kind
+            if nodes >> node.index & 1
+            else Kind.OPAQUE
+            for node in graph.nodes
         ]
         self._own_kind = tuple(self._kind)
         self._size = [1] * len(graph)
         self._dominators = _post_dominators(graph, self._own_kind)
 
     def groups(self) -> list[IndexSet]:
-        found: dict[int, IndexSet] = {}
+        by_root: dict[int, IndexSet] = {}
         for index in indices(self._nodes):
             root = self._find(index)
-            found[root] = found.get(root, 0) | 1 << index
-        return list(found.values())
+            by_root[root] = by_root.get(root, 0) | 1 << index
+        return list(by_root.values())
 
     def visit(self, index: int, phase: int) -> None:
         """Try to join node `index` with its post-dominator."""
@@ -120,25 +124,29 @@ class _Fuser:
             return
         elif kind == Kind.OUT_ELEMWISE_FUSABLE:
             if phase == 0 and dominator.edge_kind == Kind.ELEMWISE:
-                self._join(index, sink, lambda k, is_sink: k <= Kind.BROADCAST)
+                self._join(
+                    index, sink, lambda kind_on_path, is_sink: kind_on_path <= Kind.BROADCAST
+                )
         elif kind <= Kind.BROADCAST:
             if dominator.edge_kind <= Kind.COMM_REDUCE:
                 self._join(index, sink, _below_injective)
         elif kind in (Kind.INJECTIVE, Kind.TUPLE) and phase == 1:
-            self._join(index, sink, lambda k, is_sink: k <= Kind.INJECTIVE)
+            self._join(index, sink, lambda kind_on_path, is_sink: kind_on_path <= Kind.INJECTIVE)
 
     def _visit_tuple(self, index: int, sink: int) -> None:
         root_kind = self._kind[self._find(sink)]
         if self._kind[index] > Kind.INJECTIVE or root_kind == Kind.TUPLE:
             return
         if self._kind[sink] == Kind.TUPLE and root_kind <= Kind.INJECTIVE:
-            self._join(index, sink, lambda k, is_sink: k <= Kind.INJECTIVE)
+            self._join(index, sink, lambda kind_on_path, is_sink: kind_on_path <= Kind.INJECTIVE)
 
     def _join(self, source: int, sink: int, allowed: Callable[[Kind, bool], bool]) -> None:
         between = self._between(source, sink)
-        if any(not allowed(self._kind[self._find(i)], i == sink) for i in indices(between)):
+        if not all(
+            allowed(self._kind[self._find(index)], index == sink) for index in indices(between)
+        ):
             return
-        members = {self._find(i) for i in indices(between | 1 << source)}
+        members = {self._find(index) for index in indices(between | 1 << source)}
         if sum(self._size[root] for root in members) > self._max_fused:
             return
         target = self._find(sink)
@@ -146,15 +154,15 @@ class _Fuser:
             self._merge(index, target)
 
     def _between(self, source: int, sink: int) -> IndexSet:
-        """Nodes on the paths from `source`, which is left out, to `sink`, which is not."""
-        seen, frontier = 0, self._graph.successors[source]
+        """Return the nodes on the paths from `source` (excluded) to `sink` (included)."""
+        visited, frontier = 0, self._graph.successors[source]
         while frontier:
-            seen |= frontier
+            visited |= frontier
             grown = 0
             for index in indices(frontier & ~(1 << sink)):
                 grown |= self._graph.successors[index]
-            frontier = grown & ~seen
-        return seen
+            frontier = grown & ~visited
+        return visited
 
     def _merge(self, index: int, target: int) -> None:
         root = self._find(index)
@@ -173,13 +181,13 @@ class _Fuser:
 
 
 def _below_injective(kind: Kind, is_sink: bool) -> bool:
-    """Accept any injective node on the way, and a sink that may already belong to an anchor."""
+    """Accept any injective node on the path, and a sink of a group that may have an anchor."""
     return kind <= Kind.INJECTIVE or (is_sink and kind <= Kind.OUT_ELEMWISE_FUSABLE)
 
 
 def _post_dominators(graph: DataflowGraph, kinds: tuple[Kind, ...]) -> list[_Dominator | None]:
-    """Return the immediate post-dominator of each node; None where the paths do not meet."""
-    found: list[_Dominator | None] = [None] * len(graph)
+    """Return the immediate post-dominator of each node; None for paths without a common node."""
+    dominators: list[_Dominator | None] = [None] * len(graph)
     depth = [1] * len(graph)
     for index in reversed(range(len(graph))):
         readers = list(indices(graph.successors[index]))
@@ -191,35 +199,37 @@ def _post_dominators(graph: DataflowGraph, kinds: tuple[Kind, ...]) -> list[_Dom
             edge = max(edge, _edge_kind(graph, index, reader, kinds))
             if meet is None:
                 break
-            meet, edge = _meet(found, depth, (meet, reader), edge)
+            meet, edge = _meet(dominators, depth, (meet, reader), edge)
         if meet is not None:
-            found[index] = _Dominator(meet, edge, depth[meet] + 1)
+            dominators[index] = _Dominator(meet, edge, depth[meet] + 1)
             depth[index] = depth[meet] + 1
-    return found
+    return dominators
 
 
 def _meet(
-    found: list[_Dominator | None], depth: list[int], pair: tuple[int, int], edge: Kind
+    dominators: list[_Dominator | None], depth: list[int], pair: tuple[int, int], edge: Kind
 ) -> tuple[int | None, Kind]:
     """Return the first common post-dominator of two nodes and the highest edge kind up to it."""
-    one, other = pair
-    while one != other:
-        if depth[one] < depth[other]:
-            one, other = other, one
-        above = found[one]
-        if above is None:
+    left, right = pair
+    while left != right:
+        if depth[left] < depth[right]:
+            left, right = right, left
+        dominator = dominators[left]
+        if dominator is None:
             return None, edge
-        edge = max(edge, above.edge_kind)
-        one = above.index
-    return one, edge
+        edge = max(edge, dominator.edge_kind)
+        left = dominator.index
+    return left, edge
 
 
 def _edge_kind(graph: DataflowGraph, source: int, reader: int, kinds: tuple[Kind, ...]) -> Kind:
-    """Kind of an edge: the reader's, where broadcast without a change of shape is element-wise."""
+    """Return the kind of an edge: the reader's; a broadcast without a change of shape is element-wise."""
     node = graph.nodes[reader]
     if kinds[reader] != Kind.BROADCAST or not node.outputs:
         return kinds[reader]
     result = graph.types.get(node.outputs[0])
-    read = [graph.types.get(v) for v in graph.nodes[source].outputs if v in node.inputs]
-    same = result is not None and all(t is not None and t.shape == result.shape for t in read)
-    return Kind.ELEMWISE if same else Kind.BROADCAST
+    read = [graph.types.get(value) for value in graph.nodes[source].outputs if value in node.inputs]
+    keeps_shape = result is not None and all(
+        value_type is not None and value_type.shape == result.shape for value_type in read
+    )
+    return Kind.ELEMWISE if keeps_shape else Kind.BROADCAST

@@ -17,11 +17,11 @@ class Composite(PartitionRule):
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return [
             Candidate(
-                found.sub_graph.with_label(self.name).with_attrs(Composite=self.name),
+                candidate.sub_graph.with_label(self.name).with_attrs(Composite=self.name),
                 spec,
-                f"Composite({self.name}).{found.origin}",
+                f"Composite({self.name}).{candidate.origin}",
             )
-            for found in self.rule.candidates(graph, spec)
+            for candidate in self.rule.candidates(graph, spec)
         ]
 
 
@@ -29,7 +29,7 @@ class Composite(PartitionRule):
 class Primitive(PartitionRule):
     """The sub-rule's candidates, each nested as one kernel of the spec's backend.
 
-    TVM's own kernels carry `Primitive` only; those of another code generator carry `Codegen` too.
+    Kernels of TVM have the attribute `Primitive` only; kernels of other code generators also have `Codegen`.
     """
 
     rule: PartitionRule
@@ -38,8 +38,10 @@ class Primitive(PartitionRule):
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         attrs = {"Primitive": "1"} | ({"Codegen": spec.backend} if self.codegen else {})
         return [
-            Candidate(found.sub_graph.with_attrs(**attrs), spec, f"Primitive.{found.origin}")
-            for found in self.rule.candidates(graph, spec)
+            Candidate(
+                candidate.sub_graph.with_attrs(**attrs), spec, f"Primitive.{candidate.origin}"
+            )
+            for candidate in self.rule.candidates(graph, spec)
         ]
 
 
@@ -50,22 +52,24 @@ class Union(PartitionRule):
     rules: tuple[PartitionRule, ...]
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
-        return unique(c for rule in self.rules for c in rule.candidates(graph, spec))
+        return unique(
+            candidate for rule in self.rules for candidate in rule.candidates(graph, spec)
+        )
 
     def refusals(self, graph: DataflowGraph) -> list[Refusal]:
-        return [one for rule in self.rules for one in rule.refusals(graph)]
+        return [refusal for rule in self.rules for refusal in rule.refusals(graph)]
 
 
 @dataclass(frozen=True)
 class OnlyValid(PartitionRule):
-    """The sub-rule's candidates that are valid under `config`."""
+    """The sub-rule's valid candidates under `config`."""
 
     rule: PartitionRule
     config: SubGraphConfig = NO_LIMITS
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return [
-            replace(found, origin=f"OnlyValid.{found.origin}")
-            for found in self.rule.candidates(graph, spec)
-            if found.sub_graph.validity(self.config) is None
+            replace(candidate, origin=f"OnlyValid.{candidate.origin}")
+            for candidate in self.rule.candidates(graph, spec)
+            if candidate.sub_graph.validity(self.config) is None
         ]

@@ -1,15 +1,15 @@
-"""Which candidates to choose: the exact least-cost plan, the k best, regrets, and lazy measuring."""
+"""Search: the exact least-cost plan, the k best plans, regrets, and lazy measurement of candidates."""
 
 from collage.search.estimate import AdditiveEstimator, Estimator
 from collage.search.explain import Explanation, Regret, explain
 from collage.search.k_best import find_plans
-from collage.search.lazy import Budget, LazyResult, LazySearch, Measure, Round, search_lazily
+from collage.search.lazy import LazyResult, LazySearch, Measure, Round, SearchBudget, search_lazily
 from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.shortest_path import find_plan
 
 __all__ = [
     "AdditiveEstimator",
-    "Budget",
+    "SearchBudget",
     "Costs",
     "Estimator",
     "Explanation",

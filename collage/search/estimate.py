@@ -1,12 +1,11 @@
-"""Estimates of costs that are not measured yet.
+"""Estimates of unmeasured costs.
 
-An exact lazy search needs lower bounds. The only safe one, the roofline, is so low that nearly
-everything would be measured, so the search asks an estimator and says in its result what was
-assumed. The additive estimator takes a region's cost as one call plus the sum of its nodes' units,
-per backend, and learns both from what was measured; long regions are faster than that sum by as
-much as the backend optimises across nodes, which a factor of optimism allows for. Measured costs
-scatter by some per cent, units that are learnt from them with them, and many plans are as close to
-the best as that: a margin keeps those from being given up unmeasured.
+An exact lazy search needs lower bounds. The only safe bound, the roofline, is so low that nearly everything
+would be measured; so the search uses an estimator, and its result contains the assumption. The additive
+estimator models the cost of a region as one call plus the sum of its nodes' units, per backend, and fits both
+to measured costs. Long regions are faster than this sum since backends optimise across nodes; a factor of
+optimism accounts for that. Measured costs scatter by some per cent, and so do fitted units, while many plans
+are just as close to the best: a margin keeps these in the search.
 """
 
 from bisect import insort
@@ -20,36 +19,36 @@ from collage.graph.index_set import first, indices
 from collage.search.problem import Option, Problem
 
 ENOUGH_RATIOS = 5
-"""Ratios after which they replace the initial optimism."""
+"""Number of ratios that replace the initial optimism."""
 
 _Family = tuple[str, str]
-"""(backend, variant): each is a toolchain of its own as far as speed goes."""
+"""(backend, variant): each has its own speed."""
 
 
 class Estimator(Protocol):
-    """Guesses the seconds of unmeasured options and learns from measured ones."""
+    """Estimates the seconds of unmeasured options and learns from measured ones."""
 
     def estimate(self, option: Option) -> float:
         """Return an optimistic cost in seconds, without the boundary cost; never above +inf."""
         ...
 
     def observe(self, option: Option, cost: Cost) -> None:
-        """Take in a measured cost; called once for each key, with one of its options."""
+        """Learn from a measured cost; called once for each key, with one of its options."""
         ...
 
 
 class AdditiveEstimator:
     """estimate = (1 - margin) x optimism x (call + sum of the nodes' units).
 
-    Call, units and optimism are of one backend and variant.
+    Each backend and variant has its own call, units and optimism.
 
-    Nodes in the same place of regions with equal keys share a unit, so what was learnt in one block
-    of a model holds in all of them. Units are fitted by non-negative ridge least squares on
-    relative errors. A node that no measured region of the variant contains has unit 0.
+    Nodes at the same place of regions with equal keys share a unit, so one block of a model teaches the units
+    of all its copies. Units are fitted by non-negative ridge least squares on relative errors. A node without
+    a measured region has unit 0.
 
-    Optimism is a low quantile of measured / predicted over the variant's regions of several nodes,
-    each predicted before it was measured, and never above 1; until there are five of them it is
-    the smaller of that and `initial_optimism`.
+    Optimism is a low quantile of measured / predicted over the variant's regions of several nodes, predicted
+    before their measurement, and at most 1; with fewer than `ENOUGH_RATIOS` regions it is at most
+    `initial_optimism`.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class AdditiveEstimator:
         }
 
     def optimism(self, backend: str, variant: str = "") -> float:
-        """Return the factor in force for a backend's variant, without the margin."""
+        """Return the current factor of a backend's variant, without the margin."""
         return self._optimism[backend, variant]
 
     def estimate(self, option: Option) -> float:
@@ -106,16 +105,16 @@ class _FamilyUnits:
     def __init__(self, options: Sequence[Option], nodes: int, ridge: float) -> None:
         self.ridge = ridge
         self.classes = _node_classes(options, nodes)
-        """Per node: its unit's number; unit 0 is the call, -1 a node that it never takes."""
+        """Number of each node's unit; unit 0 is the call, -1 a node without an option."""
         self.units = np.zeros(int(self.classes.max(initial=0)) + 1)
-        self.known = np.zeros(len(self.units), dtype=bool)
+        self.fitted = np.zeros(len(self.units), dtype=bool)
         self.rows: list[tuple[np.ndarray, np.ndarray, float]] = []
         self._sums = np.zeros(nodes + 1)
         self._stale = False
 
     def knows(self, option: Option) -> bool:
         """Tell whether the last fit knew every node of the option."""
-        return bool(self.known[self.classes[_node_array(option)]].all())
+        return bool(self.fitted[self.classes[_node_array(option)]].all())
 
     def predict(self, option: Option) -> float:
         """Return the additive prediction in seconds."""
@@ -125,7 +124,7 @@ class _FamilyUnits:
         return float(self.units[0] + self.units[self.classes[_node_array(option)]].sum())
 
     def add(self, option: Option, seconds: float) -> None:
-        """Add a measured region to what the units are fitted to."""
+        """Add a measured region to the rows of the fit."""
         columns, counts = np.unique(self.classes[_node_array(option)], return_counts=True)
         self.rows.append((np.append(0, columns), np.append(1, counts), max(seconds, 1e-12)))
         self._stale = True
@@ -141,7 +140,7 @@ class _FamilyUnits:
         row = np.repeat(np.arange(len(self.rows)), [len(columns) for columns, _, _ in self.rows])
         by_column = np.argsort(order, kind="stable")
         used, starts = np.unique(order[by_column], return_index=True)
-        self.known[used] = True
+        self.fitted[used] = True
         entries = np.split(by_column, starts[1:])
         error = 1.0 - np.bincount(row, values * self.units[order], len(self.rows))
         columns = [(unit, row[at], values[at]) for unit, at in zip(used, entries, strict=True)]
@@ -157,17 +156,17 @@ class _FamilyUnits:
 
 
 def _node_classes(options: Sequence[Option], nodes: int) -> np.ndarray:
-    """Number the nodes' classes from 1: (key of the smallest option with the node, place in it)."""
-    found = np.full(nodes, -1)
+    """Number the nodes' classes from 1: (key of the node's smallest option, place in this option)."""
+    classes = np.full(nodes, -1)
     numbers: dict[tuple[Hashable, int], int] = {}
-    seen = 0
+    covered = 0
     for option in sorted(options, key=lambda option: option.size):
-        new = option.nodes & ~seen
-        seen |= new
+        new = option.nodes & ~covered
+        covered |= new
         for node in indices(new):
             place = (option.nodes & ((1 << node) - 1)).bit_count()
-            found[node] = numbers.setdefault((option.key, place), len(numbers) + 1)
-    return found
+            classes[node] = numbers.setdefault((option.key, place), len(numbers) + 1)
+    return classes
 
 
 def _family(option: Option) -> _Family:

@@ -1,8 +1,8 @@
-"""Why not that one? The exact price of insisting on any option.
+"""Regrets: the exact loss of a plan with a given option, for all options.
 
-The least cost from the start to every state and from every state to the end give, for each step,
-the best plan that takes it; the best over an option's steps is the best plan that uses it. Both
-passes together cost twice one search, for all options at once.
+The least cost from the start to every state and from every state to the end give the best plan through each
+step; the best over an option's steps is the best plan with this option. Both passes together take twice the
+time of one search, for all options at once.
 """
 
 import math
@@ -26,10 +26,13 @@ from collage.search.uncovered import no_cover
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """How much slower the best plan that uses `option` is.
+    """Loss of the best plan with `option`.
 
-    `regret_s` is 0 for the options of the best plan and of its ties, and +inf for an option that no
-    plan can use; `reason` says why then ("" otherwise).
+    Attributes:
+        option: the option.
+        regret_s: seconds above the best plan; 0 for its options and those of its ties, +inf for an option
+            without a plan.
+        reason: reason of an infinite regret, else "".
     """
 
     option: Option
@@ -67,11 +70,15 @@ def weights_through(
     space: StateSpace,
     weights: Sequence[Weight | None],
     remaining: Sequence[Weight | None],
-    asked: Sequence[Weight | None] | None = None,
+    own_weights: Sequence[Weight | None] | None = None,
 ) -> list[Weight | None]:
-    """Return per option the weight of the best plan that uses it; None where there is none.
+    """Return for each option the weight of the best plan with it; None without such a plan.
 
-    With `asked` an option has that weight where the plan is about it, and `weights` where it is not.
+    Args:
+        space: the state space.
+        weights: weight of each option; None leaves an option out.
+        remaining: least weight from each state to the end, by `weights`.
+        own_weights: weight of an option in its own best plan; default `weights`.
     """
     reached: list[Weight | None] = [None] * len(space.steps)
     reached[0] = 0
@@ -80,16 +87,19 @@ def weights_through(
         so_far = reached[state]
         if so_far is None:
             continue
-        for option, target in steps:
-            weight, rest = weights[option], remaining[target]
-            if rest is None:
+        for option, next_state in steps:
+            weight, rest_weight = weights[option], remaining[next_state]
+            if rest_weight is None:
                 continue
             if weight is not None:
-                arrived, at_target = so_far + weight, reached[target]
-                reached[target] = arrived if at_target is None else min(arrived, at_target)
-            price, best = weight if asked is None else asked[option], through[option]
-            if price is not None and (best is None or so_far + price + rest < best):
-                through[option] = so_far + price + rest
+                arrived, at_target = so_far + weight, reached[next_state]
+                reached[next_state] = arrived if at_target is None else min(arrived, at_target)
+            own_weight = weight if own_weights is None else own_weights[option]
+            if own_weight is None:
+                continue
+            total, best = so_far + own_weight + rest_weight, through[option]
+            if best is None or total < best:
+                through[option] = total
     return through
 
 

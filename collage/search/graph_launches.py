@@ -1,10 +1,10 @@
-"""What CUDA graphs save of a plan, and what a kernel that forbids them costs it.
+"""CUDA graphs in predicted plan times: the saving of captured plans, the price of uncapturable kernels.
 
-On a GPU costs are those of captured kernels. One option that may not be captured (it waits for the host)
-takes the graphs from the whole plan: then each call takes at least what its launch takes,
-`Problem.launch_s`. That is no sum over the options, so there are two spaces: plans of options that all
-capture, with costs as they are, and all other plans, with every cost raised to a launch's. The best of
-both is the best plan, exactly. A lazy search, which only says what to measure, goes by the lower costs.
+GPU costs are those of captured kernels. One option without graph capture (its kernel waits for the host)
+rules out CUDA graphs for the whole plan; each call then takes at least its launch, `Problem.launch_s`. Such
+a cost is no sum over options. So the search looks at two spaces: plans of capturable options with costs as
+they are, and all other plans with every cost raised to that of a launch. The better of the two best plans is
+the optimum. A lazy search only decides the order of measurements and uses the lower costs.
 """
 
 from collections.abc import Hashable
@@ -15,25 +15,26 @@ from collage.rules.rule import HOST
 from collage.search.problem import FEMTOSECONDS, Costs, Plan, Problem, femtoseconds
 
 
-def captures(plan: Plan) -> bool:
+def is_captured(plan: Plan) -> bool:
     """Tell whether the plan's kernels become CUDA graphs."""
     return all(option.captures for option in plan.options)
 
 
-def is_divided(problem: Problem) -> bool:
-    """Tell whether plans of the problem differ in that."""
+def has_two_spaces(problem: Problem) -> bool:
+    """Tell whether launches count and some options cannot be captured."""
     return problem.launch_s > 0 and any(not option.captures for option in problem.options)
 
 
 def without_graphs(problem: Problem) -> Problem:
-    """Return the problem where nothing is captured."""
-    return replace(problem, options=[replace(one, captures=False) for one in problem.options])
+    """Return the problem with no capturable option."""
+    options = [replace(option, captures=False) for option in problem.options]
+    return replace(problem, options=options)
 
 
-def launched(costs: Costs, launch_s: float) -> dict[Hashable, Cost]:
+def launched_costs(costs: Costs, launch_s: float) -> dict[Hashable, Cost]:
     """Return the costs of the same kernels launched one by one; a view takes no launch.
 
-    >>> launched({"k": Cost(1e-6)}, 3e-6)["k"].seconds
+    >>> launched_costs({"k": Cost(1e-6)}, 3e-6)["k"].seconds
     3e-06
     """
     return {
@@ -45,12 +46,12 @@ def launched(costs: Costs, launch_s: float) -> dict[Hashable, Cost]:
 
 
 def predicted_s(problem: Problem, costs: Costs, plan: Plan) -> float:
-    """Return the sum of the costs and boundary costs of a plan's options, launched or captured."""
-    if problem.launch_s and not captures(plan):
-        used = {option.key: costs[option.key] for option in plan.options}
-        costs = launched(used, problem.launch_s)
-    real_fs = sum(
+    """Return the sum of a plan's costs and boundary costs, with launches unless it is captured."""
+    if problem.launch_s and not is_captured(plan):
+        plan_costs = {option.key: costs[option.key] for option in plan.options}
+        costs = launched_costs(plan_costs, problem.launch_s)
+    total_fs = sum(
         femtoseconds(costs[option.key].seconds) + problem.boundary_fs(option)
         for option in plan.options
     )
-    return real_fs / FEMTOSECONDS
+    return total_fs / FEMTOSECONDS

@@ -1,12 +1,13 @@
-"""What kernels cost inside executables, where costs measured alone are off.
+"""In-context costs: kernels as they run inside executables.
 
-A kernel that is measured alone finds caches, memory and clock as a sweep left them. In an executable
-other kernels leave them: one that streams much memory takes longer there on some processors, a small
-one less. So where an executable runs anyway, each of its kernels is timed in place, and what calls
-take beside their kernels is shared out among these, so that the costs of the plan's kernels add up to
-what one call of it takes. A kernel that was seen in place costs what it took there. One that was not is
-off, most likely, as others of its implementation are; the less of these was seen, the more it is off as
-all that was seen.
+An isolated measurement starts with flushed caches, idle memory and a clock that the harness set. In an
+executable the preceding kernels set these conditions: a kernel that streams much memory is slower there on
+some processors, a small one faster. So whenever an executable runs anyway, each of its kernels is timed
+inside it. The time that a call spends outside of its kernels is shared out equally among them, and the costs
+of a plan's kernels then add up to the latency of one call.
+
+A kernel with samples costs their mean. Kernels without an in-context sample are scaled by the average ratio
+of their implementation, shrunk towards the overall ratio when samples are few.
 """
 
 from collections import defaultdict
@@ -18,14 +19,20 @@ from collage.rules.rule import HOST
 from collage.search.problem import Costs, Option, Plan, Problem
 
 PRIOR = 0.1
-"""Share of all that was seen which one implementation must have for its own ratio to weigh half."""
+"""Share of all isolated seconds at which an implementation's own ratio and the overall one weigh the same."""
 UNSEEN = 0.01
-"""Share of a plan's time that may be of kernels that were not seen where the plan counts as known."""
+"""Largest share of a plan's isolated seconds in kernels without samples for the plan to count as sampled."""
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """A kernel that ran in an executable: its cost alone, and what its call took there, in seconds."""
+    """In-context sample: one kernel timed inside an executable.
+
+    Attributes:
+        key: the kernel's option key.
+        alone_s: isolated cost, in seconds.
+        in_place_s: time inside the executable with its share of the call's overhead, in seconds.
+    """
 
     key: Hashable
     alone_s: float
@@ -34,73 +41,82 @@ class Sighting:
 
 @dataclass
 class InPlace:
-    """What was seen of one function's kernels inside executables."""
+    """In-context samples of one function's kernels.
+
+    Attributes:
+        problem: the function's search problem.
+        costs: isolated costs by option key.
+        seen: samples so far.
+    """
 
     problem: Problem
     costs: Costs
-    """Of kernels alone."""
     seen: list[Sighting] = field(default_factory=list)
 
     def add(
-        self, plan: Plan, kernels_s: Mapping[int, float], call_s: float, usual_s: float
+        self, plan: Plan, kernels_s: Mapping[int, float], call_s: float, latency_s: float
     ) -> None:
-        """Take in the kernels of one plan.
+        """Add one sample for each profiled kernel of a plan.
 
         Args:
-            plan: what ran.
-            kernels_s: seconds of its kernels by their position; views have none.
-            call_s: of one whole call at that moment.
-            usual_s: of one whole call, as it was compared with others.
+            plan: the executed plan.
+            kernels_s: kernel times by position in the plan, in seconds; views have none.
+            call_s: latency of one complete call while profiling, in seconds.
+            latency_s: latency of one complete call in the comparison rounds, in seconds.
         """
         total_s = sum(kernels_s.values())
         if not total_s:
             return
-        pace = usual_s / max(call_s, total_s)
-        rest_s = max(0.0, call_s - total_s) / len(kernels_s)
+        speed_factor = latency_s / max(call_s, total_s)
+        overhead_s = max(0.0, call_s - total_s) / len(kernels_s)
         for position, seconds in kernels_s.items():
             key = plan.options[position].key
-            alone_s = self.costs[key].seconds
-            self.seen.append(Sighting(key, alone_s, pace * (seconds + rest_s)))
+            isolated_s = self.costs[key].seconds
+            self.seen.append(Sighting(key, isolated_s, speed_factor * (seconds + overhead_s)))
 
     def corrected(self) -> dict[Hashable, Cost]:
-        """Return the costs in place: seen, or as far off as others were; without sightings, as they are."""
+        """Return the in-context costs of all keys; without samples, the isolated costs."""
         by_key: dict[Hashable, list[Sighting]] = defaultdict(list)
-        by_kind: dict[tuple[str, str], list[Sighting]] = defaultdict(list)
-        for one in self.seen:
-            by_key[one.key].append(one)
-            by_kind[self._kind(one.key)].append(one)
-        alone_s, in_place_s = _sums(self.seen)
-        if not alone_s:
+        by_implementation: dict[tuple[str, str], list[Sighting]] = defaultdict(list)
+        for sample in self.seen:
+            by_key[sample.key].append(sample)
+            by_implementation[self._implementation(sample.key)].append(sample)
+        isolated_s, in_context_s = _sums(self.seen)
+        if not isolated_s:
             return dict(self.costs)
-        overall = in_place_s / alone_s
-        weight_s = PRIOR * alone_s
-        ratios = {kind: _ratio(found, overall, weight_s) for kind, found in by_kind.items()}
+        overall = in_context_s / isolated_s
+        weight_s = PRIOR * isolated_s
+        ratios = {
+            implementation: _shrunk_ratio(samples, overall, weight_s)
+            for implementation, samples in by_implementation.items()
+        }
         corrected = {}
         for key, cost in self.costs.items():
             if key in by_key:
-                ratio = sum(one.in_place_s for one in by_key[key]) / len(by_key[key]) / cost.seconds
+                mean_s = sum(sample.in_place_s for sample in by_key[key]) / len(by_key[key])
+                ratio = mean_s / cost.seconds
             else:
-                ratio = ratios.get(self._kind(key), overall)
+                ratio = ratios.get(self._implementation(key), overall)
             is_kernel = cost.is_valid and key != HOST
             corrected[key] = scaled(cost, ratio) if is_kernel else cost
         return corrected
 
     def knows(self, plan: Plan) -> bool:
-        """Tell whether the plan's kernels were all seen, but for `UNSEEN` of what they take alone."""
-        seen = {one.key for one in self.seen}
-        kernels = [(option.key in seen, self.costs[option.key].seconds) for option in plan.options]
-        unseen_s = sum(seconds for known, seconds in kernels if not known)
-        return any(known for known, _ in kernels) and unseen_s <= UNSEEN * sum(
-            s for _, s in kernels
-        )
+        """Tell whether the plan has samples and kernels without one take at most `UNSEEN` of its time."""
+        keys = {sample.key for sample in self.seen}
+        isolated_s = {True: 0.0, False: 0.0}
+        for option in plan.options:
+            isolated_s[option.key in keys] += self.costs[option.key].seconds
+        has_samples = any(option.key in keys for option in plan.options)
+        return has_samples and isolated_s[False] <= UNSEEN * sum(isolated_s.values())
 
-    def _kind(self, key: Hashable) -> tuple[str, str]:
+    def _implementation(self, key: Hashable) -> tuple[str, str]:
         options: Sequence[Option] = self.problem.options_of(key)
         return (options[0].backend, options[0].variant) if options else ("", "")
 
 
 def scaled(cost: Cost, factor: float) -> Cost:
-    """Return the cost, its interval and its samples `factor` times as long."""
+    """Return the cost with its seconds, interval and samples multiplied by `factor`."""
     samples = tuple(factor * sample for sample in cost.samples)
     return replace(
         cost,
@@ -111,19 +127,20 @@ def scaled(cost: Cost, factor: float) -> Cost:
     )
 
 
-def at_pace(costs: Costs, pace: float) -> dict[Hashable, Cost]:
-    """Return the costs on a machine where every kernel takes `pace` times as long."""
+def at_pace(costs: Costs, speed_factor: float) -> dict[Hashable, Cost]:
+    """Return the costs on a machine with kernels `speed_factor` times as slow; views stay as they are."""
     return {
-        key: scaled(cost, pace) if cost.is_valid and key != HOST else cost
+        key: scaled(cost, speed_factor) if cost.is_valid and key != HOST else cost
         for key, cost in costs.items()
     }
 
 
-def _sums(seen: Iterable[Sighting]) -> tuple[float, float]:
-    pairs = [(one.alone_s, one.in_place_s) for one in seen]
-    return sum(alone for alone, _ in pairs), sum(in_place for _, in_place in pairs)
+def _sums(samples: Iterable[Sighting]) -> tuple[float, float]:
+    """Return the sums of isolated and of in-context seconds."""
+    pairs = [(sample.alone_s, sample.in_place_s) for sample in samples]
+    return sum(isolated_s for isolated_s, _ in pairs), sum(seconds for _, seconds in pairs)
 
 
-def _ratio(seen: Iterable[Sighting], overall: float, weight_s: float) -> float:
-    alone_s, in_place_s = _sums(seen)
-    return (in_place_s + overall * weight_s) / (alone_s + weight_s)
+def _shrunk_ratio(samples: Iterable[Sighting], overall: float, weight_s: float) -> float:
+    isolated_s, in_context_s = _sums(samples)
+    return (in_context_s + overall * weight_s) / (isolated_s + weight_s)

@@ -1,4 +1,4 @@
-"""The k best distinct plans, to be assembled and measured whole.
+"""The k best distinct plans, for whole-plan measurement.
 
 Every cover is exactly one path of the state space, so distinct paths are distinct plans. Going
 backwards, each state keeps its k best completions; they are merged lazily from those of its
@@ -39,46 +39,48 @@ def find_plans(problem: Problem, costs: Costs, k: int) -> list[Plan]:
 def least_plans(space: StateSpace, costs: Costs, k: int) -> list[Plan]:
     """Return up to `k` best plans in a space of valid options; see `find_plans`."""
     weights = option_weights(space, lambda option: costs[option.key].seconds)
-    kept = _completions(space, weights, k)
-    if not kept[0]:
+    completions = _completions(space, weights, k)
+    if not completions[0]:
         raise no_cover(space, costs)
     return [
-        make_plan(space.problem, _walk(space, kept, rank), seconds_of(completion.weight))
-        for rank, completion in enumerate(kept[0])
+        make_plan(space.problem, _walk(space, completions, rank), seconds_of(completion.weight))
+        for rank, completion in enumerate(completions[0])
     ]
 
 
 def _completions(
     space: StateSpace, weights: Sequence[Weight | None], k: int
 ) -> list[list[Completion]]:
-    kept: list[list[Completion]] = [[] for _ in space.steps]
+    completions: list[list[Completion]] = [[] for _ in space.steps]
     for state in reversed(range(len(space.steps))):
         if state == space.final:
-            kept[state] = [Completion(0, -1, 0)]
+            completions[state] = [Completion(0, -1, 0)]
             continue
         heap = []
-        for step, (option, target) in enumerate(space.steps[state]):
+        for step, (option, next_state) in enumerate(space.steps[state]):
             weight = weights[option]
-            if weight is not None and kept[target]:
-                heap.append(Completion(weight + kept[target][0].weight, step, 0))
+            if weight is not None and completions[next_state]:
+                heap.append(Completion(weight + completions[next_state][0].weight, step, 0))
         heapify(heap)
-        while heap and len(kept[state]) < k:
+        while heap and len(completions[state]) < k:
             best = heap[0]
-            kept[state].append(best)
-            target = space.steps[state][best.step][1]
-            rest, rank = kept[target], best.rank + 1
-            if rank < len(rest):
-                weight = best.weight - rest[best.rank].weight + rest[rank].weight
+            completions[state].append(best)
+            next_state = space.steps[state][best.step][1]
+            next_completions, rank = completions[next_state], best.rank + 1
+            if rank < len(next_completions):
+                weight = (
+                    best.weight - next_completions[best.rank].weight + next_completions[rank].weight
+                )
                 heapreplace(heap, Completion(weight, best.step, rank))
             else:
                 heappop(heap)
-    return kept
+    return completions
 
 
-def _walk(space: StateSpace, kept: list[list[Completion]], rank: int) -> list[Option]:
+def _walk(space: StateSpace, completions: list[list[Completion]], rank: int) -> list[Option]:
     chosen, state = [], 0
     while state != space.final:
-        completion = kept[state][rank]
+        completion = completions[state][rank]
         option, state = space.steps[state][completion.step]
         rank = completion.rank
         chosen.append(space.options[option])

@@ -1,17 +1,16 @@
-"""Search that measures only what could matter.
+"""Lazy search: measure only options that can belong to the best plan.
 
-Unknown costs take an optimistic estimate. Each round finds the best plan under it, measures the
-unmeasured options of that plan as one batch, learns, and searches again, until the best plan is
-fully measured. An option whose best plan is, even so, no faster than the best measured plan is never
-measured. When every estimate is a true lower bound the result is the optimum of all costs: the last
-optimistic plan is then a lower bound of every plan and is itself measured. Estimates that are too
-high by e seconds an option can hide plans that are better by at most e times their unmeasured
-options.
+Unknown costs have an optimistic estimate. Each round finds the best plan under it, measures the plan's
+unmeasured options as one batch, updates the estimator, and searches again, until the best plan is fully
+measured. An option is never measured if its best plan is no faster than the best measured plan even by the
+estimate. If every estimate is a true lower bound, the result is the optimum of all costs: the last optimistic
+plan is a lower bound of every plan and is itself measured. Estimates above the true cost by e seconds per
+option can hide plans that are better by at most e times the number of their unmeasured options.
 
-A batch is filled beyond the best plan's options with those of the next best plans (options by
-ascending weight of the best plan that uses them), so that several workers stay busy.
+A batch is filled with options of the next best plans (by ascending weight of the best plan with the option),
+so that several workers stay busy.
 
-The module reads no clock and measures nothing: both are injected.
+The clock and the measurements are injected.
 """
 
 import math
@@ -34,53 +33,59 @@ from collage.search.shortest_path import (
 from collage.search.state_space import build_state_space
 from collage.search.uncovered import no_cover
 
-LEAST_GAIN = 3e-3
-"""Share of the best plan's seconds that another one must save to have been worth its measurements. Less
-is mostly luck: costs scatter by some per cent, and of many that are measured some come out low."""
+LEAST_IMPROVEMENT = 3e-3
+"""Smallest improvement of the best plan that counts, as a share of its seconds. Less is mostly chance: costs
+scatter by some per cent, and of many measured costs some are low."""
 
 Measure = Callable[[Sequence[Hashable]], Mapping[Hashable, Cost]]
-"""Measures a batch of keys; a key that is absent or unknown in the answer is not asked for again."""
+"""Measures a batch of keys; a key without a cost in the answer is not measured again."""
 
 
 @dataclass(frozen=True)
-class Budget:
-    """When to stop measuring; nothing stops before one plan is fully measured.
+class SearchBudget:
+    """Limits of a lazy search; they apply once one plan is fully measured.
 
     Attributes:
-        seconds: by `clock`, from the start of the search; None means no limit.
-        measurements: number of keys measured, the seeds included; None means no limit.
-        in_vain: number of keys measured since the best plan last became faster by `LEAST_GAIN`, the
-            batch that made it so not included; None means no limit.
-        clock: monotonic seconds; needed with `seconds`.
+        seconds: time limit from the start of the search, in seconds of `clock`; None for no limit.
+        measurements: largest number of measured keys, seeds included; None for no limit.
+        without_improvement: largest number of keys measured after the batch of the last improvement by
+            `LEAST_IMPROVEMENT`; None for no limit.
+        clock: monotonic clock, in seconds; required with `seconds`.
     """
 
     seconds: float | None = None
     measurements: int | None = None
-    in_vain: int | None = None
+    without_improvement: int | None = None
     clock: Callable[[], float] = field(default=lambda: 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """State after one batch; `plan_s` is +inf until a plan is fully measured."""
+    """State after one batch.
 
-    asked: int
+    Attributes:
+        batch: number of keys in the batch.
+        optimistic_s: predicted seconds of the best plan with estimates, +inf without a plan.
+        plan_s: seconds of the best measured plan, +inf until a plan is fully measured.
+    """
+
+    batch: int
     optimistic_s: float
     plan_s: float
 
 
 @dataclass(frozen=True)
 class LazyResult:
-    """What a lazy search found.
+    """Result of a lazy search.
 
     Attributes:
-        plan: the best plan whose options are all measured.
-        costs: every known cost by key, given ones included.
+        plan: the best fully measured plan.
+        costs: all known costs by key, those from the start included.
         rounds: one entry for each batch.
-        measured: keys asked for by this search.
-        unmeasured: keys of the problem whose cost is still unknown.
-        gap_s: how much faster than `plan` the best optimistic plan is; where it is 0, no plan is better, as
-            far as the estimates were lower bounds.
+        measured: number of keys measured by this search.
+        unmeasured: number of keys still without a cost.
+        gap_s: seconds between `plan` and the best optimistic plan; 0 if no plan can be better, provided the
+            estimates are lower bounds.
     """
 
     plan: Plan
@@ -99,30 +104,30 @@ def search_lazily(
     costs: Costs | None = None,
     seeds: Sequence[Hashable] = (),
     batch_size: int = 1,
-    budget: Budget | None = None,
+    budget: SearchBudget | None = None,
 ) -> LazyResult:
-    """Measure what is needed to find the best plan, and return it; see `LazySearch`."""
+    """Measure the options that can belong to the best plan, and return this plan; see `LazySearch`."""
     search = LazySearch(problem, measure, costs or {}, estimator)
-    return search.run(seeds, batch_size, budget or Budget())
+    return search.run(seeds, batch_size, budget or SearchBudget())
 
 
 @dataclass
-class _LastGain:
-    """The best plan when it last became faster by enough, and what had been measured by then."""
+class _LastImprovement:
+    """Seconds of the best plan at its last improvement, and the number of keys measured by then."""
 
     plan_s: float = math.inf
     measured: int = 0
 
     def measured_since(self, best: Weight | None, measured: int) -> int:
-        """Return how much was measured since; `measured` keys were by now."""
-        if best is None or seconds_of(best) < (1 - LEAST_GAIN) * self.plan_s:
+        """Return the number of keys measured since then; `measured` is their number now."""
+        if best is None or seconds_of(best) < (1 - LEAST_IMPROVEMENT) * self.plan_s:
             self.plan_s = math.inf if best is None else seconds_of(best)
             self.measured = measured
         return measured - self.measured
 
 
 class LazySearch:
-    """One search: the state space, the costs known so far, and the estimator."""
+    """One lazy search: the state space, the known costs, and the estimator."""
 
     def __init__(
         self, problem: Problem, measure: Measure, costs: Costs, estimator: Estimator
@@ -131,45 +136,45 @@ class LazySearch:
         self.estimator = estimator
         self.costs = {key: cost for key, cost in costs.items() if not cost.is_unknown}
         self.rounds: list[Round] = []
-        self.asked: set[Hashable] = set()
-        self._measure = measure
+        self.requested: set[Hashable] = set()
+        self._measure_keys = measure
         for key in sorted(self.costs, key=repr):
             self._observe(key)
         self.space = build_state_space(problem, lambda option: not self._cost(option).is_invalid)
-        self._known: list[Weight | None] = []
-        self._hoped: list[Weight | None] = []
+        self._measured: list[Weight | None] = []
+        self._optimistic: list[Weight | None] = []
         self._refresh()
 
-    def run(self, seeds: Sequence[Hashable], batch_size: int, budget: Budget) -> LazyResult:
-        """Measure the seeds, then batches of at least `batch_size` keys where there are as many.
+    def run(self, seeds: Sequence[Hashable], batch_size: int, budget: SearchBudget) -> LazyResult:
+        """Measure the seeds, then batches of at least `batch_size` keys as long as there are enough.
 
-        The batch is larger when the best plan alone has more unmeasured options. Seeds should
-        hold plans that certainly work (one backend each, single nodes), so that a budget can stop the
-        search at any time; until a plan is fully measured, the search goes on beyond the budget.
+        A batch is larger if the best plan alone has more unmeasured options. Seeds should contain plans of
+        certain validity (one backend each, single nodes), so that the budget can stop the search at any time;
+        without a fully measured plan the search continues beyond the budget.
 
         Raises:
-            SearchError: no plan consists of valid options.
+            SearchError: valid options cover no plan.
         """
         deadline = math.inf if budget.seconds is None else budget.clock() + budget.seconds
         batch = [key for key in dict.fromkeys(seeds) if key not in self.costs]
-        gain = _LastGain()
+        last_improvement = _LastImprovement()
+        max_keys = math.inf if budget.measurements is None else budget.measurements
+        patience = math.inf if budget.without_improvement is None else budget.without_improvement
         while True:
             if batch:
-                self._ask(batch)
-            best, hoped = self._best_s()
-            if best is not None and (hoped is None or gap_s(best, hoped) <= 0):
+                self._measure_batch(batch)
+            best, optimistic = self._best_weights()
+            if best is not None and (optimistic is None or gap_s(best, optimistic) <= 0):
                 break
-            in_vain = gain.measured_since(best, len(self.asked))
-            if best is not None and budget.in_vain is not None and in_vain >= budget.in_vain:
+            without_improvement = last_improvement.measured_since(best, len(self.requested))
+            if best is not None and without_improvement >= patience:
                 break
-            left = (
-                math.inf if budget.measurements is None else budget.measurements - len(self.asked)
-            )
-            if best is not None and (left <= 0 or budget.clock() >= deadline):
+            remaining = max_keys - len(self.requested)
+            if best is not None and (remaining <= 0 or budget.clock() >= deadline):
                 break
             batch = self._next_batch(batch_size, best)
-            if best is not None and len(batch) > left:
-                batch = batch[: int(left)]
+            if best is not None and len(batch) > remaining:
+                batch = batch[: int(remaining)]
             if not batch:
                 break
         return self._result()
@@ -177,20 +182,20 @@ class LazySearch:
     def _cost(self, option: Option) -> Cost:
         return self.costs.get(option.key, UNKNOWN)
 
-    def _ask(self, batch: Sequence[Hashable]) -> None:
-        found = self._measure(batch)
-        self.asked.update(batch)
+    def _measure_batch(self, batch: Sequence[Hashable]) -> None:
+        answers = self._measure_keys(batch)
+        self.requested.update(batch)
         for key in batch:
-            cost = found.get(key, UNKNOWN)
+            cost = answers.get(key, UNKNOWN)
             if not cost.is_unknown:
                 self.costs[key] = cost
                 self._observe(key)
         self._refresh()
-        best, hoped = self._best_s()
+        best, optimistic = self._best_weights()
         self.rounds.append(
             Round(
                 len(batch),
-                math.inf if hoped is None else seconds_of(hoped),
+                math.inf if optimistic is None else seconds_of(optimistic),
                 math.inf if best is None else seconds_of(best),
             )
         )
@@ -200,42 +205,44 @@ class LazySearch:
             self.estimator.observe(option, self.costs[key])
 
     def _refresh(self) -> None:
-        """Recompute the least weights with measured costs alone, and with estimates for the rest."""
+        """Recompute the least weights with measured costs only, and with estimates for unmeasured options."""
         options = self.space.options
-        known = [self._known_s(option) for option in options]
-        hoped = [
-            self._hoped_s(option) if seconds is None else seconds
-            for option, seconds in zip(options, known, strict=True)
+        measured = [self._measured_s(option) for option in options]
+        optimistic = [
+            self._optimistic_s(option) if seconds is None else seconds
+            for option, seconds in zip(options, measured, strict=True)
         ]
-        self._known = self._weights(known)
-        self._hoped = self._weights(hoped)
-        self._known_rest = remaining_weights(self.space, self._known)
-        self._hoped_rest = remaining_weights(self.space, self._hoped)
+        self._measured = self._weights(measured)
+        self._optimistic = self._weights(optimistic)
+        self._measured_remaining = remaining_weights(self.space, self._measured)
+        self._optimistic_remaining = remaining_weights(self.space, self._optimistic)
 
     def _weights(self, seconds: Sequence[float | None]) -> list[Weight | None]:
         pairs = zip(self.space.options, seconds, strict=True)
-        return [option_weight(self.problem, option, value) for option, value in pairs]
+        return [
+            option_weight(self.problem, option, option_seconds) for option, option_seconds in pairs
+        ]
 
-    def _known_s(self, option: Option) -> float | None:
+    def _measured_s(self, option: Option) -> float | None:
         cost = self._cost(option)
         return cost.seconds if cost.is_valid else None
 
-    def _hoped_s(self, option: Option) -> float | None:
-        if option.key in self.costs or option.key in self.asked:
+    def _optimistic_s(self, option: Option) -> float | None:
+        if option.key in self.costs or option.key in self.requested:
             return None
         return self.estimator.estimate(option)
 
-    def _best_s(self) -> tuple[Weight | None, Weight | None]:
-        if self._hoped_rest[0] is None:
+    def _best_weights(self) -> tuple[Weight | None, Weight | None]:
+        if self._optimistic_remaining[0] is None:
             space = build_state_space(self.problem, lambda option: self._cost(option).is_valid)
             raise no_cover(space, self.costs)
-        return self._known_rest[0], self._hoped_rest[0]
+        return self._measured_remaining[0], self._optimistic_remaining[0]
 
     def _next_batch(self, size: int, best: Weight | None) -> list[Hashable]:
-        """Return the unmeasured keys of the best optimistic plan, then those of the next best."""
-        plan = walk(self.space, self._hoped, self._hoped_rest)
+        """Return the unmeasured keys of the best optimistic plan, then those of the next best plans."""
+        plan = walk(self.space, self._optimistic, self._optimistic_remaining)
         batch = dict.fromkeys(option.key for option in plan if option.key not in self.costs)
-        through = weights_through(self.space, self._hoped, self._hoped_rest)
+        through = weights_through(self.space, self._optimistic, self._optimistic_remaining)
         order = sorted(
             (weight, number)
             for number, weight in enumerate(through)
@@ -250,17 +257,17 @@ class LazySearch:
         return list(batch)
 
     def _result(self) -> LazyResult:
-        best, hoped = self._best_s()
-        if best is None or hoped is None:
+        best, optimistic = self._best_weights()
+        if best is None or optimistic is None:
             raise AssertionError("the search ends with a measured plan")
-        chosen = walk(self.space, self._known, self._known_rest)
-        gap = max(0.0, gap_s(best, hoped))
+        chosen = walk(self.space, self._measured, self._measured_remaining)
+        gap = max(0.0, gap_s(best, optimistic))
         keys = {option.key for option in self.problem.ordered}
         return LazyResult(
             plan=make_plan(self.problem, chosen, seconds_of(best)),
             costs=self.costs,
             rounds=tuple(self.rounds),
-            measured=len(self.asked),
+            measured=len(self.requested),
             unmeasured=len(keys - self.costs.keys()),
             gap_s=gap,
         )

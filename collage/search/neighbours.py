@@ -1,13 +1,13 @@
-"""Plans that differ from a given one in one place: where the additive model may be wrong, look near by.
+"""Neighbours of a plan: local search around the best plans, since the additive model is not exact.
 
-Sums of isolated costs rank plans well but not perfectly: what one kernel leaves in the caches helps
-or hurts the next. So the best plans are improved by measuring their neighbours whole (the Collage
-paper's second level, there with an evolutionary search over the same moves). A window of up to
-`WINDOW` regions that follow each other is covered anew by the measured options inside it. That is
-every move at once: another backend for a region, a border moved, a region split, two merged.
+Sums of isolated costs rank plans well but not perfectly: the caches left by one kernel help or slow the
+next. So the neighbours of the best plans are assembled and measured whole (the second level of the Collage
+paper, there an evolutionary search over the same moves). A window of up to `WINDOW` consecutive regions is
+covered again with the measured options inside it. This includes every move: another backend for a region, a
+moved boundary, a split, a merge.
 
-Each window is a small search problem: the options outside it are fixed. Complexity: windows x
-(options inside + regions).
+Each window is a small search problem with fixed options outside. Complexity: windows x (options inside +
+regions).
 """
 
 from collections.abc import Iterator
@@ -20,28 +20,28 @@ from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.shortest_path import is_measured
 
 WINDOW = 3
-"""Most regions that are covered anew together."""
-EACH = 3
-"""Best covers taken from one window."""
+"""Largest number of consecutive regions in a window."""
+PLANS_PER_WINDOW = 3
+"""Number of best neighbours taken from one window."""
 
 
 def neighbours(problem: Problem, costs: Costs, plan: Plan) -> list[Plan]:
     """Return the plans that differ from `plan` within one window, least predicted cost first."""
     measured = [option for option in problem.ordered if is_measured(option, costs)]
-    found: dict[tuple[Option, ...], Plan] = {}
+    plans: dict[tuple[Option, ...], Plan] = {}
     for window in _windows(plan):
         inside = 0
         for option in window:
             inside |= option.nodes
-        kept = [option for option in plan.options if not option.nodes & inside]
-        fresh = [option for option in measured if is_subset(option.nodes, inside)]
-        if len(fresh) > len(window):
-            small = replace(problem, options=[*kept, *fresh])
-            for other in find_plans(small, costs, EACH + 1):
-                real_s = predicted_s(problem, costs, other)
-                found.setdefault(other.options, replace(other, predicted_s=real_s))
-    found.pop(plan.options, None)
-    return sorted(found.values(), key=lambda other: (other.predicted_s, repr(other.options)))
+        fixed = [option for option in plan.options if not option.nodes & inside]
+        alternatives = [option for option in measured if is_subset(option.nodes, inside)]
+        if len(alternatives) > len(window):
+            window_problem = replace(problem, options=[*fixed, *alternatives])
+            for neighbour in find_plans(window_problem, costs, PLANS_PER_WINDOW + 1):
+                seconds = predicted_s(problem, costs, neighbour)
+                plans.setdefault(neighbour.options, replace(neighbour, predicted_s=seconds))
+    plans.pop(plan.options, None)
+    return sorted(plans.values(), key=lambda plan: (plan.predicted_s, repr(plan.options)))
 
 
 def _windows(plan: Plan) -> Iterator[tuple[Option, ...]]:

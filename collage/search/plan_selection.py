@@ -1,10 +1,10 @@
-"""Which plans are worth assembling, to be raced whole.
+"""Plan selection: the plans of one function to assemble and compare whole.
 
-They are the whole function on one backend, the additive best ones, the best ones when every call is dearer
-than measured (fewer borders: what a sum of isolated kernels gets wrong grows with them), and for each
-backend the best plan that uses it alone, and as much as it can do in as few regions as it can. Where
-regions may compute in less than float32, the same again without them, and under an error budget plans
-with less and less error (`collage.search.reduced_precision`).
+The selection contains the whole function on one backend, the best plans by the additive model, the best
+plans with a penalty for each boundary (errors of the additive model grow with the number of boundaries), and
+for each backend its best plan alone and its best plan with as few regions as possible. Where regions may
+compute in less than float32, the selection adds the best plans without them and, under an error budget,
+plans with lower and lower expected error (`collage.search.reduced_precision`).
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from functools import partial
 
 from collage.cost import Cost
 from collage.rules.rule import HOST
-from collage.search.graph_launches import captures, is_divided, launched, predicted_s
+from collage.search.graph_launches import has_two_spaces, is_captured, launched_costs, predicted_s
 from collage.search.k_best import least_plans
 from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.reduced_precision import (
@@ -32,17 +32,24 @@ from collage.search.shortest_path import (
 )
 from collage.search.state_space import StateSpace, build_state_space
 
-BORDER_PENALTIES_S = (2e-6, 10e-6, 40e-6)
-UNLUCKY = 1.25
-"""How many times the best plan's time one in few regions may be predicted to take and yet be tried: each
-region was measured at a moment of its own, and the machine's pace may have been that different."""
-FOREIGN = 1000
-"""Regions that a toolchain would rather be cut into than leave a node to another."""
+BOUNDARY_PENALTIES_S = (2e-6, 10e-6, 40e-6)
+"""Penalties for each region of the plans with fewer boundaries, in seconds."""
+FEW_REGIONS_SLACK = 1.25
+"""Plans with few regions are tried even if predicted up to 1.25x slower than the best: each region is
+measured at a different moment, and the speed of the machine may differ by as much."""
+FOREIGN_NODE_PENALTY = 1000
+"""Number of additional regions that a toolchain accepts to keep one node from another toolchain."""
 
 
 @dataclass(frozen=True)
 class NamedPlan:
-    """A plan worth assembling; `single` names the one backend that it uses, "" for a mix."""
+    """A selected plan.
+
+    Attributes:
+        name: unique name within the function.
+        plan: the plan.
+        single: name of its only backend, "" for a mix.
+    """
 
     name: str
     plan: Plan
@@ -50,9 +57,9 @@ class NamedPlan:
 
     @classmethod
     def of(cls, name: str, plan: Plan) -> "NamedPlan":
-        """Name a plan, and see whether it uses one backend; views on the host are of none."""
-        used = [backend for backend in plan.backends if backend != HOST]
-        return cls(name, plan, used[0] if len(used) == 1 else "")
+        """Name a plan and set `single`; views on the host belong to no backend."""
+        backends = [backend for backend in plan.backends if backend != HOST]
+        return cls(name, plan, backends[0] if len(backends) == 1 else "")
 
 
 def worth_assembling(
@@ -61,124 +68,134 @@ def worth_assembling(
     count: int,
     errors: ErrorBudget | None = None,
 ) -> list[NamedPlan]:
-    """Name the plans to assemble, each once, whole-function ones first.
+    """Select the plans to assemble, each once, whole-function plans first.
 
     Args:
-        problem: the whole one.
-        costs: by key.
-        count: additive best plans.
-        errors: what is allowed where options may be reduced.
+        problem: the function's search problem.
+        costs: costs by option key.
+        count: number of best plans by the additive model.
+        errors: error budget; None without reduced options.
     """
     space = valid_space(problem, costs)
-    found = list(_by_launches(space, costs, count))
-    found += _mostly(space, costs)
+    selected = list(_plans_by_capture(space, costs, count))
+    selected += _plans_with_few_regions(space, costs)
     if any(option.reduced for option in space.options):
         if errors is not None:
-            found = _within(space, costs, count, errors, found)
+            selected = _within_budget(selected, space, costs, count=count, errors=errors)
         exact = build_state_space(
             problem, lambda option: not option.reduced and is_measured(option, costs)
         )
-        found += [replace(one, name=f"fp32-{one.name}") for one in _plans_of(exact, costs, 1)]
-    named: dict[tuple[Option, ...], NamedPlan] = {}
-    for one in found:
-        named.setdefault(one.plan.options, one)
-    return list(named.values())
+        selected += [
+            replace(named, name=f"fp32-{named.name}") for named in _plans_of(exact, costs, 1)
+        ]
+    distinct: dict[tuple[Option, ...], NamedPlan] = {}
+    for named in selected:
+        distinct.setdefault(named.plan.options, named)
+    return list(distinct.values())
 
 
-def _by_launches(space: StateSpace, costs: Costs, count: int) -> Iterator[NamedPlan]:
-    """Yield the plans of one space; where some lose CUDA graphs, those that keep them first."""
+def _plans_by_capture(space: StateSpace, costs: Costs, count: int) -> Iterator[NamedPlan]:
+    """Yield the plans of one space, captured plans first where some plans lose their CUDA graphs."""
     problem = space.problem
-    if not is_divided(problem):
+    if not has_two_spaces(problem):
         yield from _plans_of(space, costs, count)
         return
-    dearer = launched(costs, problem.launch_s)
+    with_launches = launched_costs(costs, problem.launch_s)
     if not any(option.captures for option in problem.options if option.backend != HOST):
-        yield from _plans_of(space, dearer, count)
+        yield from _plans_of(space, with_launches, count)
         return
-    alone = build_state_space(problem, lambda one: one.captures and is_measured(one, costs))
-    if least_plan(alone, lambda option: costs[option.key].seconds) is not None:
-        yield from _plans_of(alone, costs, count)
-    for one in _plans_of(space, dearer, count):
-        if not captures(one.plan):
-            yield replace(one, name=f"launched-{one.name}")
+    captured = build_state_space(
+        problem, lambda option: option.captures and is_measured(option, costs)
+    )
+    if least_plan(captured, lambda option: costs[option.key].seconds) is not None:
+        yield from _plans_of(captured, costs, count)
+    for named in _plans_of(space, with_launches, count):
+        if not is_captured(named.plan):
+            yield replace(named, name=f"launched-{named.name}")
 
 
 def _plans_of(space: StateSpace, costs: Mapping[Hashable, Cost], count: int) -> Iterator[NamedPlan]:
-    """Yield the plans of one space that are worth assembling; some may be the same."""
+    """Yield the selected plans of one space; equal plans may occur several times."""
     size = len(space.problem.graph)
-    whole = [option for option in space.options if option.size == size]
-    for rank, option in enumerate(whole):
+    complete = [option for option in space.options if option.size == size]
+    for rank, option in enumerate(complete):
         plan = Plan((option,), costs[option.key].seconds)
         yield NamedPlan(f"whole-{option.backend}-{rank}", plan, option.backend)
     for rank, plan in enumerate(least_plans(space, costs, count), start=1):
         yield NamedPlan.of(f"best-{rank}", plan)
-    for penalty_s in BORDER_PENALTIES_S:
-        fewer = surcharged_plan(space, costs, partial(_same, penalty_s))
+    for penalty_s in BOUNDARY_PENALTIES_S:
+        fewer = surcharged_plan(space, costs, partial(_constant_surcharge, penalty_s))
         if fewer is not None:
             yield NamedPlan.of(f"fewer-borders-{penalty_s * 1e6:.0f}us", fewer)
     for backend in sorted({option.backend for option in space.options} - {HOST}):
-        alone = least_plan(space, partial(_only, costs, backend))
-        if alone is not None:
-            yield NamedPlan(f"{backend}-only", alone, backend)
+        single = least_plan(space, partial(_seconds_on, costs, backend))
+        if single is not None:
+            yield NamedPlan(f"{backend}-only", single, backend)
 
 
-def _within(
+def _within_budget(
+    selected: Iterable[NamedPlan],
     space: StateSpace,
     costs: Mapping[Hashable, Cost],
+    *,
     count: int,
     errors: ErrorBudget,
-    found: Iterable[NamedPlan],
 ) -> list[NamedPlan]:
-    """Return those of `found` that may be within the budget, and plans that should be.
+    """Return the selected plans that may be within the budget, and further plans for it.
 
-    Where the fastest plan should not, those are the same as without a budget, with errors paid for.
+    Where the fastest plan is expected to be beyond the budget, the further plans are the same selection by
+    error-penalised costs.
     """
-    effects = weighed(space.problem, costs, errors.gain)
-    hopeless = SLACK * errors.tolerance
-    kept = [one for one in found if expected_error(one.plan, effects) <= hopeless]
-    priced = PricedPlans.of(space, effects)
-    if priced is None:
-        return kept
-    price, _ = priced.within(errors.tolerance)
-    if price:
-        for one in _plans_of(space, priced.priced(price), count):
-            real_s = predicted_s(space.problem, costs, one.plan)
-            plan = replace(one.plan, predicted_s=real_s)
-            kept.append(replace(one, name=f"budget-{one.name}", plan=plan))
-    gentler = enumerate(gentler_plans(priced, errors.tolerance), start=1)
-    return kept + [NamedPlan.of(f"gentler-{rank}", plan) for rank, plan in gentler]
+    output_errors = weighed(space.problem, costs, errors.gain)
+    limit = SLACK * errors.tolerance
+    promising = [named for named in selected if expected_error(named.plan, output_errors) <= limit]
+    penalised = PricedPlans.of(space, output_errors)
+    if penalised is None:
+        return promising
+    penalty, _ = penalised.within(errors.tolerance)
+    if penalty:
+        for named in _plans_of(space, penalised.penalised_costs(penalty), count):
+            seconds = predicted_s(space.problem, costs, named.plan)
+            plan = replace(named.plan, predicted_s=seconds)
+            promising.append(replace(named, name=f"budget-{named.name}", plan=plan))
+    lower = enumerate(gentler_plans(penalised, errors.tolerance), start=1)
+    return promising + [NamedPlan.of(f"gentler-{rank}", plan) for rank, plan in lower]
 
 
-def _mostly(space: StateSpace, costs: Mapping[Hashable, Cost]) -> Iterator[NamedPlan]:
-    """Yield what each toolchain would do alone, the fastest for what it cannot.
+def _plans_with_few_regions(
+    space: StateSpace, costs: Mapping[Hashable, Cost]
+) -> Iterator[NamedPlan]:
+    """Yield for each toolchain its plan alone, with the fastest options for unsupported nodes.
 
-    That is a plan of its own, nearly whatever the sum of its measured costs says: long regions, which
-    are measured once and not over and over like the short ones in repeated blocks, may be unlucky.
+    The sum of measured costs hardly matters for it: a long region is measured once, a short region of a
+    repeated block many times, so the cost of a long region can be too high by chance.
     """
     fastest = least_plan(space, lambda option: costs[option.key].seconds)
     if fastest is None:
         return
-    toolchains = {(o.backend, o.precision) for o in space.options if o.backend != HOST}
+    toolchains = {
+        (option.backend, option.precision) for option in space.options if option.backend != HOST
+    }
     for backend, precision in sorted(toolchains):
-        surcharge = partial(_many_regions, fastest.predicted_s, backend, precision)
+        surcharge = partial(_region_surcharge, fastest.predicted_s, backend, precision)
         plan = surcharged_plan(space, costs, surcharge)
         if plan is None or (precision and not plan.reduced):
             continue
-        if precision or plan.predicted_s <= UNLUCKY * fastest.predicted_s:
+        if precision or plan.predicted_s <= FEW_REGIONS_SLACK * fastest.predicted_s:
             yield NamedPlan.of("-".join(filter(None, ("mostly", backend, precision))), plan)
 
 
-def _many_regions(border_s: float, backend: str, precision: str, option: Option) -> float:
-    """What a region costs more, so that a toolchain takes all that it can in as few as it can."""
+def _region_surcharge(boundary_s: float, backend: str, precision: str, option: Option) -> float:
+    """Return a surcharge that favours one toolchain first and fewer regions second."""
     if option.backend == HOST:
         return 0.0
-    inside = (option.backend, option.precision) == (backend, precision)
-    return border_s * (1 if inside else 1 + FOREIGN * option.size)
+    is_own = (option.backend, option.precision) == (backend, precision)
+    return boundary_s * (1 if is_own else 1 + FOREIGN_NODE_PENALTY * option.size)
 
 
-def _same(surcharge_s: float, option: Option) -> float:
+def _constant_surcharge(surcharge_s: float, option: Option) -> float:
     return surcharge_s
 
 
-def _only(costs: Mapping[Hashable, Cost], backend: str, option: Option) -> float | None:
+def _seconds_on(costs: Mapping[Hashable, Cost], backend: str, option: Option) -> float | None:
     return costs[option.key].seconds if option.backend in (backend, HOST) else None

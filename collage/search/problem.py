@@ -1,4 +1,4 @@
-"""What the search works on: plain data, so that it needs no rules, no backends and no TVM.
+"""Search problems and plans as plain data: the search needs no rules, no backends and no TVM.
 
 Seconds are summed as whole femtoseconds. Integer sums do not depend on the order of addition, so
 equal plans have equal costs, ties are real ties, and a regret of zero means zero.
@@ -15,23 +15,23 @@ from collage.graph.index_set import IndexSet, first
 FEMTOSECONDS = 10**15
 
 Costs = Mapping[Hashable, Cost]
-"""Cost by option key; an absent key is unknown."""
+"""Costs by option key; an absent key is unknown."""
 
 UNKNOWN = Cost.unknown()
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A candidate as the search sees it.
+    """One candidate of a search problem.
 
     Attributes:
-        nodes: convex and not empty.
-        key: options with equal keys cost the same (region digest and backend with variant).
-        backend: the toolchain's name; a plan's boundary cost goes by it.
-        priority: lower is preferred where costs are equal; at least 0.
-        variant: which of the backend's implementations; estimates are learnt for each.
-        precision: what it computes in when that is less than the model says ("bf16", "tf32"), else "".
-        captures: on a GPU, it may be part of a CUDA graph.
+        nodes: its nodes, a convex set and not empty.
+        key: identity of its cost (region digest and backend with variant); equal keys have equal costs.
+        backend: name of the toolchain; selects the boundary cost.
+        priority: preference among equal costs, lower first; at least 0.
+        variant: name of the backend's implementation; each has its own estimates.
+        precision: reduced precision ("bf16", "tf32"), "" for the model's own.
+        captures: on a GPU, its kernel may be part of a CUDA graph; default True.
     """
 
     nodes: IndexSet
@@ -44,7 +44,7 @@ class Option:
 
     @property
     def reduced(self) -> bool:
-        """Tell whether it computes in less than the model says."""
+        """Tell whether it computes in less than the model's precision."""
         return bool(self.precision)
 
     @property
@@ -57,16 +57,15 @@ class Option:
 class Problem:
     """Cover every node of `graph` by disjoint `options`.
 
-    `boundary_s` is added to each chosen option of a backend: what a call into it costs beyond the
-    kernel (RFC 0.7 has no such term, upstream defect D10). Absent backends add nothing. An option
-    that occurs twice (same nodes, key and backend) counts once.
-
-    `launch_s` is the least that a call takes in a plan with an option that does not capture: its kernels
-    are launched from the host, and one that is shorter than its launch waits (`search.launches`). Costs are
-    those of captured kernels; 0 where all is the same.
-
-    `conflicts` names, for a backend, those that cannot be in one process with it, and so in no plan with it.
-    It says so both ways.
+    Attributes:
+        graph: the function's dataflow graph.
+        options: its candidates; equal ones (same nodes, key and backend) count once.
+        boundary_s: cost of a call beyond its kernel by backend, in seconds, added to each chosen option;
+            default 0 (RFC 0.7 has no such term, upstream defect D10).
+        launch_s: shortest call of a plan without CUDA graphs, in seconds: its kernels are launched from the
+            host, and a kernel shorter than its launch waits (`collage.search.graph_launches`). Costs are
+            those of captured kernels; default 0, no difference.
+        conflicts: by backend, the backends that cannot share a process with it, and so no plan. Symmetric.
     """
 
     graph: DataflowGraph
@@ -90,19 +89,19 @@ class Problem:
         return tuple(sorted(unique.values(), key=_order))
 
     def boundary_fs(self, option: Option) -> int:
-        """Femtoseconds that choosing the option adds to its kernel."""
+        """Boundary cost of the option, in femtoseconds."""
         return femtoseconds(self.boundary_s.get(option.backend, 0.0))
 
     def options_of(self, key: Hashable) -> Sequence[Option]:
-        """Return the options that share `key`, in the fixed order."""
+        """Return the options with this key, in the order of `ordered`."""
         return self._by_key.get(key, ())
 
     @cached_property
     def _by_key(self) -> Mapping[Hashable, Sequence[Option]]:
-        found: dict[Hashable, list[Option]] = {}
+        by_key: dict[Hashable, list[Option]] = {}
         for option in self.ordered:
-            found.setdefault(option.key, []).append(option)
-        return found
+            by_key.setdefault(option.key, []).append(option)
+        return by_key
 
 
 def _order(option: Option) -> tuple[int, int, int, str, str, int]:
@@ -112,7 +111,7 @@ def _order(option: Option) -> tuple[int, int, int, str, str, int]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Chosen options in an executable order (every input is made before it is read)."""
+    """Chosen options in an executable order: producers come before their readers."""
 
     options: tuple[Option, ...]
     predicted_s: float

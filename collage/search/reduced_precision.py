@@ -1,26 +1,24 @@
-"""Plans with regions in less than float32: an error budget next to the budget of time.
+"""Plans with regions in less than float32, under an error budget.
 
-What one region's rounding does to the model's outputs is known only when the whole plan runs, and
-the gate finds that out. What can be done before: each candidate's own error is measured with its
-cost, and the errors of regions that follow each other add up about like independent noise, so the
-square of a plan's error is about the sum of the regions' squares: its expected error is the root of that.
-Choosing what to reduce is then a knapsack: seconds saved against squared errors. Its Lagrangian is one
-more additive cost, seconds + price x error^2, which the same shortest path solves exactly; a rising
-price gives plans with ever fewer, or gentler, reduced regions. The price at which all errors together
-cost what they save is the natural unit. The gate tries the plans and keeps the fastest one that is
-within the tolerance; what it finds says how far off expected errors are (`Calibration`), and so which
-plan is the fastest that may still be within.
+The gate runs a whole plan and measures the effect of its roundings on the model's outputs. Before that, each
+candidate's own error is measured together with its cost. Errors of consecutive regions add up roughly like
+independent noise, so the square of a plan's error is about the sum of the regions' squares; the expected
+error of a plan is the root of this sum.
 
-Errors are weighed by their gain first: how many times larger, or smaller, they are at the outputs
-(`weighed`; who knows the function says, `collage.frontend.sensitivity`).
+The choice of regions to reduce is then a knapsack: seconds saved against squared errors. Its Lagrangian is
+another additive cost, seconds + penalty x error^2, and the same shortest path solves it exactly; a rising
+penalty gives plans with lower error. The natural unit of the penalty is the one at which all errors together
+cost the time that they save. The gate tries the plans and keeps the fastest within the tolerance; its results
+calibrate expected errors (`collage.search.error_calibration`).
 
-A residual connection or a mean makes a region's error smaller on its way to the outputs, so a single
-candidate may be `SLACK` times further off than the whole plan. One that makes nothing but outputs of
-the function has no way left to go: its error is the plan's, and it gets no slack.
+Errors are first multiplied by their sensitivity: the error at the outputs for an error of the region
+(`with_output_errors`; `collage.frontend.sensitivity` measures it). A residual connection or a mean reduces a
+region's error on the way to the outputs, so a single candidate may exceed the tolerance by the factor
+`SLACK`. A candidate of outputs only gets no slack: its error is the plan's error.
 
-A lazy search for the fastest plan measures nothing beside that plan, and where that one is beyond the
-tolerance, the parts of a gentler one are not measured. So it goes on with priced costs: every round
-measures what the fastest plan within the tolerance would need, as far as is known.
+A lazy search for the fastest plan measures little beside that plan. Where it is beyond the tolerance, the
+parts of a plan with lower error are still unknown. So the search continues with error-penalised costs: every
+round measures the unknown options of the fastest plan within the tolerance.
 """
 
 import math
@@ -30,32 +28,33 @@ from dataclasses import dataclass, field, replace
 from collage.cost import Cost
 from collage.graph.index_set import IndexSet
 from collage.search.estimate import AdditiveEstimator
-from collage.search.lazy import Budget, Measure, search_lazily
+from collage.search.lazy import Measure, SearchBudget, search_lazily
 from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.shortest_path import least_plan, surcharged_plan, valid_space
 from collage.search.state_space import StateSpace
 
 Gain = Callable[[IndexSet], float]
-"""Of a region: the error of the function's outputs, divided by that of the region's."""
+"""Sensitivity of a region: error of the function's outputs divided by the region's error."""
 
 SLACK = 4.0
+"""Factor by which a single candidate's error may exceed the tolerance."""
 SHARES = (2.0, 1.0, 0.5, 0.25)
-"""Of the tolerance: expected errors of the plans that are tried at first. They may be off by as much."""
-HIGHEST_PRICE = 2.0**20
-"""In units of (seconds that the fastest plan saves) / (its squared error)."""
-PRICE_STEPS = 8
-"""Halvings of the interval in which a price lies."""
-GENTLER_ROUNDS = 3
-"""Prices at which a search looks for what is not measured yet."""
-SAFE = 0.9
-"""Share of the tolerance that a calibrated plan is meant to use."""
+"""Expected errors of the first plans, as shares of the tolerance; true errors may differ by such factors."""
+HIGHEST_PENALTY = 2.0**20
+"""In units of (seconds saved by the fastest plan) / (its squared error)."""
+PENALTY_STEPS = 8
+"""Bisections of the interval that contains the penalty."""
+LOWER_ERROR_ROUNDS = 3
+"""Largest number of penalties at which a search measures unknown options."""
 
 
 def within_budget(cost: Cost, tolerance: float, *, is_last: bool = False) -> Cost:
-    """Return the cost, or an invalid one with the reason when its error is beyond all hope.
+    """Return the cost, or an invalid cost with the reason when its error is too high for any plan.
 
     Args:
-        is_last: the candidate makes outputs of the function and nothing else.
+        cost: a measured cost with its error.
+        tolerance: largest relative error of the outputs.
+        is_last: the candidate makes outputs of the function only; default False.
     """
     limit = tolerance if is_last else SLACK * tolerance
     if cost.error <= limit:
@@ -66,25 +65,30 @@ def within_budget(cost: Cost, tolerance: float, *, is_last: bool = False) -> Cos
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """What the outputs may be off by, and what errors of regions do to them."""
+    """Largest error of the outputs, and the sensitivity of the outputs to errors of regions.
+
+    Attributes:
+        tolerance: largest relative error of the outputs.
+        gain: sensitivity by region; default 1 for every region.
+    """
 
     tolerance: float
     gain: Gain = lambda nodes: 1.0
 
 
 def weighed(problem: Problem, costs: Costs, gain: Gain) -> dict[Hashable, Cost]:
-    """Return the costs with the errors that the function's outputs have for them.
+    """Return the costs with errors at the function's outputs.
 
-    Options of one key are in several places: the largest gain of these counts.
+    Options of one key lie at several places of the function; the highest sensitivity of these counts.
     """
-    return {key: _weighed(problem, key, cost, gain) for key, cost in costs.items()}
+    return {key: _with_output_error(problem, key, cost, gain) for key, cost in costs.items()}
 
 
-def _weighed(problem: Problem, key: Hashable, cost: Cost, gain: Gain) -> Cost:
+def _with_output_error(problem: Problem, key: Hashable, cost: Cost, gain: Gain) -> Cost:
     if not cost.is_valid or not cost.error:
         return cost
-    most = max((gain(option.nodes) for option in problem.options_of(key)), default=1.0)
-    return replace(cost, error=most * cost.error)
+    highest = max((gain(option.nodes) for option in problem.options_of(key)), default=1.0)
+    return replace(cost, error=highest * cost.error)
 
 
 def expected_error(plan: Plan, costs: Costs) -> float:
@@ -94,50 +98,52 @@ def expected_error(plan: Plan, costs: Costs) -> float:
 
 @dataclass(frozen=True)
 class PricedPlans:
-    """The best plans of a space of valid options by what their (weighed) errors cost.
+    """Best plans of a space by error-penalised costs, by penalty.
 
     Attributes:
-        unit_s: seconds that the fastest plan saves, divided by its squared error.
+        space: state space of valid options.
+        costs: costs with output errors, by option key.
+        unit_s: seconds saved by the fastest plan, divided by its squared error.
     """
 
     space: StateSpace
     costs: Costs
     unit_s: float
-    _found: dict[float, Plan] = field(default_factory=dict)
+    _plans: dict[float, Plan] = field(default_factory=dict)
 
     @classmethod
     def of(cls, space: StateSpace, costs: Costs) -> "PricedPlans | None":
-        """Find the unit; None where there is no plan, or the fastest one has no error."""
+        """Compute the unit; None where the space has no plan or the fastest plan has no error."""
 
-        def unreduced(option: Option) -> float | None:
+        def exact_surcharge(option: Option) -> float | None:
             return None if option.reduced else 0.0
 
         fastest = least_plan(space, lambda option: costs[option.key].seconds)
-        exact = surcharged_plan(space, costs, unreduced)
+        exact = surcharged_plan(space, costs, exact_surcharge)
         if fastest is None or exact is None or not _squared_error(fastest, costs):
             return None
         saved_s = exact.predicted_s - fastest.predicted_s
         return cls(space, costs, saved_s / _squared_error(fastest, costs))
 
-    def at(self, price: float) -> Plan:
-        """Return the best plan when errors cost `price` units."""
-        if price not in self._found:
-            plan = surcharged_plan(self.space, self.costs, self._surcharge(price))
+    def at(self, penalty: float) -> Plan:
+        """Return the best plan at a penalty of `penalty` units."""
+        if penalty not in self._plans:
+            plan = surcharged_plan(self.space, self.costs, self._surcharge(penalty))
             assert plan is not None, "a space with a unit holds plans"
-            self._found[price] = plan
-        return self._found[price]
+            self._plans[penalty] = plan
+        return self._plans[penalty]
 
     def within(self, limit: float) -> tuple[float, Plan]:
-        """Return a low price, and its plan, at which the expected error is at most `limit`."""
+        """Return a low penalty, and its plan, with an expected error of at most `limit`."""
         fastest = self.at(0.0)
         if expected_error(fastest, self.costs) <= limit:
             return 0.0, fastest
         low, high = 1.0, 1.0
-        while low > 1 / HIGHEST_PRICE and self._error_at(low) <= limit:
+        while low > 1 / HIGHEST_PENALTY and self._error_at(low) <= limit:
             low /= 4
-        while high < HIGHEST_PRICE and self._error_at(high) > limit:
+        while high < HIGHEST_PENALTY and self._error_at(high) > limit:
             high *= 4
-        for _ in range(PRICE_STEPS):
+        for _ in range(PENALTY_STEPS):
             middle = math.sqrt(low * high)
             if self._error_at(middle) <= limit:
                 high = middle
@@ -145,82 +151,84 @@ class PricedPlans:
                 low = middle
         return high, self.at(high)
 
-    def priced(self, price: float) -> dict[Hashable, Cost]:
-        """Return the costs with their errors paid for."""
-        return {key: _priced(cost, price * self.unit_s) for key, cost in self.costs.items()}
+    def penalised_costs(self, penalty: float) -> dict[Hashable, Cost]:
+        """Return the costs with the penalty of their errors added to their seconds."""
+        return {key: _penalised(cost, penalty * self.unit_s) for key, cost in self.costs.items()}
 
-    def _error_at(self, price: float) -> float:
-        return expected_error(self.at(price), self.costs)
+    def _error_at(self, penalty: float) -> float:
+        return expected_error(self.at(penalty), self.costs)
 
-    def _surcharge(self, price: float) -> Callable[[Option], float]:
-        return lambda option: price * self.unit_s * self.costs[option.key].error ** 2
+    def _surcharge(self, penalty: float) -> Callable[[Option], float]:
+        return lambda option: penalty * self.unit_s * self.costs[option.key].error ** 2
 
 
-def gentler_plans(priced: PricedPlans, tolerance: float) -> Iterator[Plan]:
-    """Yield plans with ever less error, around what the tolerance allows, while they are reduced."""
+def gentler_plans(penalised: PricedPlans, tolerance: float) -> Iterator[Plan]:
+    """Yield reduced plans with lower and lower expected error, around the tolerance."""
     for share in SHARES:
-        _, plan = priced.within(share * tolerance)
+        _, plan = penalised.within(share * tolerance)
         if plan.reduced:
             yield plan
 
 
-def search_gentler(
+def search_lower_error(
     problem: Problem,
     measure: Measure,
     costs: Costs,
+    *,
     errors: ErrorBudget,
     batch_size: int,
-    budget: Budget,
+    budget: SearchBudget,
 ) -> dict[Hashable, Cost]:
-    """Measure what the fastest plan needs whose expected error is within the tolerance.
+    """Measure the options of the fastest plan with an expected error within the tolerance.
 
     Args:
-        problem: the whole one.
-        measure: of keys.
-        costs: those known from the search for the fastest plan.
-        errors: what is allowed.
-        batch_size: keys that are measured together, at least.
-        budget: for all of the rounds, of which there are at most `GENTLER_ROUNDS`.
+        problem: the function's search problem.
+        measure: measures a batch of keys.
+        costs: known costs after the search for the fastest plan.
+        errors: the error budget.
+        batch_size: smallest number of keys measured together.
+        budget: budget of all rounds together, at most `LOWER_ERROR_ROUNDS`.
 
     Returns:
         All known costs.
     """
-    known, effects = dict(costs), weighed(problem, costs, errors.gain)
+    known_costs, output_errors = dict(costs), weighed(problem, costs, errors.gain)
     end = math.inf if budget.seconds is None else budget.clock() + budget.seconds
-    for _ in range(GENTLER_ROUNDS):
-        before = len(known)
-        priced = PricedPlans.of(valid_space(problem, effects), effects)
-        price = priced.within(errors.tolerance)[0] if priced else 0.0
-        if not priced or not price:
+    for _ in range(LOWER_ERROR_ROUNDS):
+        before = len(known_costs)
+        penalised = PricedPlans.of(valid_space(problem, output_errors), output_errors)
+        penalty = penalised.within(errors.tolerance)[0] if penalised else 0.0
+        if not penalised or not penalty:
             break
-        price_s = price * priced.unit_s
-        paid = priced.priced(price)
+        penalty_s = penalty * penalised.unit_s
 
-        def measured(keys: Sequence[Hashable], price_s: float = price_s) -> Mapping[Hashable, Cost]:
-            found = measure(keys)
-            known.update(found)
-            effects.update(weighed(problem, found, errors.gain))
-            return {key: _priced(effects[key], price_s) for key in found}
+        def measure_penalised(
+            keys: Sequence[Hashable], penalty_s: float = penalty_s
+        ) -> Mapping[Hashable, Cost]:
+            measured = measure(keys)
+            known_costs.update(measured)
+            output_errors.update(weighed(problem, measured, errors.gain))
+            return {key: _penalised(output_errors[key], penalty_s) for key in measured}
 
         search_lazily(
             problem,
-            measured,
-            costs=paid,
-            estimator=_PricedEstimator(problem, effects, price_s),
+            measure_penalised,
+            costs=penalised.penalised_costs(penalty),
+            estimator=_PenalisedEstimator(problem, output_errors, penalty_s),
             batch_size=batch_size,
             budget=replace(budget, seconds=max(0.0, end - budget.clock())),
         )
-        if len(known) == before:
+        if len(known_costs) == before:
             break
-    return known
+    return known_costs
 
 
-class _PricedEstimator:
-    """Estimates seconds and squared errors apart; either adds up over nodes, their mixture does not."""
+class _PenalisedEstimator:
+    """Separate estimates of seconds and squared errors: each is additive over nodes, their sum is not."""
 
-    def __init__(self, problem: Problem, known: Costs, price_s: float) -> None:
-        self._known = known
-        self._price_s = price_s
+    def __init__(self, problem: Problem, costs: Costs, penalty_s: float) -> None:
+        self._costs = costs
+        self._penalty_s = penalty_s
         self._seconds = AdditiveEstimator(problem)
         self._errors = AdditiveEstimator(problem, margin=0.0)
 
@@ -228,61 +236,21 @@ class _PricedEstimator:
         seconds = self._seconds.estimate(option)
         if not option.reduced:
             return seconds
-        return seconds + self._price_s * self._errors.estimate(option)
+        return seconds + self._penalty_s * self._errors.estimate(option)
 
     def observe(self, option: Option, _: Cost) -> None:
-        """Take in the cost without its price, which `known` holds."""
-        cost = self._known[option.key]
+        """Learn from the option's cost without penalty, from the costs of the constructor."""
+        cost = self._costs[option.key]
         self._seconds.observe(option, cost)
         if option.reduced and cost.error:
             self._errors.observe(option, Cost(cost.error**2))
-
-
-@dataclass
-class Calibration:
-    """How far off expected errors are, by the plans that were tried whole.
-
-    A plan is tried with its expected error and the error that it had, +inf where integers differ.
-    """
-
-    tolerance: float
-    tried: list[tuple[float, float]] = field(default_factory=list)
-
-    def add(self, expected: float, error: float) -> None:
-        self.tried.append((expected, error))
-
-    def limit(self) -> float | None:
-        """Return the highest expected error that may be within the tolerance.
-
-        None while no plan was beyond it: then expected errors limit nothing. Between a plan that was
-        beyond and one that was not, halfway; below all that were beyond, in proportion.
-        """
-        beyond = self._beyond()
-        if not beyond:
-            return None
-        expected, error = min(beyond, key=lambda one: (one[1], one[0]))
-        kept = [one[0] for one in self.tried if one[1] <= self.tolerance and 0 < one[0] < expected]
-        if kept:
-            return math.sqrt(max(kept) * expected)
-        share = 0.5 if math.isinf(error) else SAFE * self.tolerance / error
-        return share * expected
-
-    def next_below(self) -> float:
-        """Return an expected error just below those of all plans that were beyond the tolerance.
-
-        Where plans are few, none may lie between that and `limit`, and the next one still be within.
-        """
-        return (1 - 1e-6) * min((one[0] for one in self._beyond()), default=0.0)
-
-    def _beyond(self) -> list[tuple[float, float]]:
-        return [one for one in self.tried if one[1] > self.tolerance and one[0] > 0]
 
 
 def _squared_error(plan: Plan, costs: Costs) -> float:
     return sum(costs[option.key].error ** 2 for option in plan.options)
 
 
-def _priced(cost: Cost, price_s: float) -> Cost:
+def _penalised(cost: Cost, penalty_s: float) -> Cost:
     if not cost.is_valid or not cost.error:
         return cost
-    return replace(cost, seconds=cost.seconds + price_s * cost.error**2)
+    return replace(cost, seconds=cost.seconds + penalty_s * cost.error**2)

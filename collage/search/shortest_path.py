@@ -1,13 +1,12 @@
 """The least-cost plan: a shortest path through the state space.
 
-Steps lead only forward, so one pass from the last state to the first finds the least cost of
-completing every state, without a priority queue; a state that cannot be completed is left out
-(upstream aborts there, defect D11). Invalid options never enter (D9), unknown ones neither (D8).
+All steps lead forward, so one pass from the last state to the first finds the least cost from every state to
+the end, without a priority queue; a dead end is left out (upstream aborts there, defect D11). Invalid options
+never enter (D9), unknown ones neither (D8).
 
-Ties, in this order: the smaller sum of priority x nodes (the preferred backend), the fewer options
-(the fewer calls), and then the lexicographically first sequence of options in the order of
-`Problem.ordered`. The first two are the low bits of the weights below; the last falls out of going
-backwards and keeping the first of equals.
+Ties, in this order: the smaller sum of priority x nodes (the preferred backend), fewer options (fewer calls),
+and then the lexicographically first sequence of options in the order of `Problem.ordered`. The first two are
+the low bits of the weights below; the last follows from the backward pass, which keeps the first of equals.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +30,7 @@ def find_plan(problem: Problem, costs: Costs) -> Plan:
     """Return the plan with the least sum of costs and boundary costs.
 
     Raises:
-        SearchError: valid options cover no plan; names the node where it ends and the reasons.
+        SearchError: valid options cover no plan; the message has the first dead end and the reasons.
     """
     space = valid_space(problem, costs)
     plan = least_plan(space, lambda option: costs[option.key].seconds)
@@ -41,7 +40,7 @@ def find_plan(problem: Problem, costs: Costs) -> Plan:
 
 
 def valid_space(problem: Problem, costs: Costs) -> StateSpace:
-    """Build the state space of the options whose cost is known and valid."""
+    """Build the state space of the options with a known and valid cost."""
     return build_state_space(problem, lambda option: is_measured(option, costs))
 
 
@@ -51,26 +50,26 @@ def is_measured(option: Option, costs: Costs) -> bool:
 
 
 def least_plan(space: StateSpace, seconds: Callable[[Option], float | None]) -> Plan | None:
-    """Return the best plan when options cost `seconds` (None leaves one out), None without any."""
+    """Return the best plan when options cost `seconds` (None leaves an option out); None without a plan."""
     weights = option_weights(space, seconds)
     remaining = remaining_weights(space, weights)
-    least = remaining[0]
-    if least is None:
+    least_weight = remaining[0]
+    if least_weight is None:
         return None
-    return make_plan(space.problem, walk(space, weights, remaining), seconds_of(least))
+    return make_plan(space.problem, walk(space, weights, remaining), seconds_of(least_weight))
 
 
 def surcharged_plan(
     space: StateSpace, costs: Costs, surcharge_s: Callable[[Option], float | None]
 ) -> Plan | None:
-    """Return the best plan when every option costs so much more (None leaves one out), None without any.
+    """Return the best plan when every option has a surcharge (None leaves an option out).
 
-    The plan is predicted without the surcharges.
+    The plan is predicted without the surcharges; None without a plan.
     """
 
     def seconds(option: Option) -> float | None:
-        more_s = surcharge_s(option)
-        return None if more_s is None else costs[option.key].seconds + more_s
+        surcharge = surcharge_s(option)
+        return None if surcharge is None else costs[option.key].seconds + surcharge
 
     plan = least_plan(space, seconds)
     if plan is None:
@@ -86,7 +85,7 @@ def option_weights(
 
 
 def option_weight(problem: Problem, option: Option, seconds: float | None) -> Weight | None:
-    """Return the weight of one option whose kernel takes `seconds`."""
+    """Return the weight of one option with a kernel of `seconds`; None without them."""
     if seconds is None:
         return None
     cost_fs = femtoseconds(seconds) + problem.boundary_fs(option)
@@ -104,14 +103,18 @@ def gap_s(slower: Weight, faster: Weight) -> float:
 
 
 def remaining_weights(space: StateSpace, weights: Sequence[Weight | None]) -> list[Weight | None]:
-    """Return per state the least weight that completes it; None where nothing does."""
+    """Return the least weight from each state to the end; None for dead ends."""
     remaining: list[Weight | None] = [None] * len(space.steps)
     for state in reversed(range(len(space.steps))):
         best = 0 if state == space.final else None
-        for option, target in space.steps[state]:
-            weight, rest = weights[option], remaining[target]
-            if weight is not None and rest is not None and (best is None or weight + rest < best):
-                best = weight + rest
+        for option, next_state in space.steps[state]:
+            weight, rest_weight = weights[option], remaining[next_state]
+            if (
+                weight is not None
+                and rest_weight is not None
+                and (best is None or weight + rest_weight < best)
+            ):
+                best = weight + rest_weight
         remaining[state] = best
     return remaining
 
@@ -124,11 +127,15 @@ def walk(
     """Return the options on the best path, which must exist, in the order of their first nodes."""
     chosen, state = [], 0
     while state != space.final:
-        for option, target in space.steps[state]:
-            weight, rest = weights[option], remaining[target]
-            if weight is not None and rest is not None and weight + rest == remaining[state]:
+        for option, next_state in space.steps[state]:
+            weight, rest_weight = weights[option], remaining[next_state]
+            if (
+                weight is not None
+                and rest_weight is not None
+                and weight + rest_weight == remaining[state]
+            ):
                 chosen.append(option)
-                state = target
+                state = next_state
                 break
         else:
             raise AssertionError("a state that can be completed has a best step")
@@ -136,7 +143,7 @@ def walk(
 
 
 def make_plan(problem: Problem, chosen: Sequence[Option], predicted_s: float) -> Plan:
-    """Order disjoint options that cover the graph without a cycle; ready ones by first node."""
+    """Order the disjoint options of an acyclic cover topologically; ties go by first node."""
     edges = Edges(problem.graph)
     owner = {}
     for position, option in enumerate(chosen):
@@ -149,7 +156,11 @@ def make_plan(problem: Problem, chosen: Sequence[Option], predicted_s: float) ->
             if owner[source] != owner[node]:
                 needs[owner[node]].add(owner[source])
                 feeds[owner[source]].add(owner[node])
-    ready = [(first(chosen[p].nodes), p) for p in range(len(chosen)) if not needs[p]]
+    ready = [
+        (first(option.nodes), position)
+        for position, option in enumerate(chosen)
+        if not needs[position]
+    ]
     heapify(ready)
     ordered = []
     while ready:

@@ -1,4 +1,4 @@
-"""Say why no plan covers a function: which node, which operator, and what each option lacks."""
+"""Explain why no plan covers a function: the node, its operator, and a reason for each option."""
 
 from collage.errors import SearchError
 from collage.graph.index_set import IndexSet
@@ -9,12 +9,12 @@ _SHOWN = 8
 
 
 def no_cover(space: StateSpace, costs: Costs) -> SearchError:
-    """Return the error for a space without a path that covers all nodes."""
+    """Return the error for a space without a cover of all nodes."""
     return SearchError(describe_failure(space, costs))
 
 
 def describe_failure(space: StateSpace, costs: Costs) -> str:
-    """Name the first node that stays uncovered, with the reason for each option that contains it."""
+    """Name the first uncovered node, with the reason for each option of this node."""
     problem = space.problem
     covered: IndexSet = 0
     for option in space.options:
@@ -23,17 +23,17 @@ def describe_failure(space: StateSpace, costs: Costs) -> str:
     dead_end = missing == len(problem.graph)
     index = max(space.starts) if dead_end else missing
     node = problem.graph.nodes[index]
-    found = [option for option in problem.ordered if option.nodes >> index & 1]
+    containing = [option for option in problem.ordered if option.nodes >> index & 1]
     lines = [f"no plan covers node {index} '{node.name}' ({node.op})"]
-    if not found:
+    if not containing:
         lines[0] += ": no backend offers a candidate with it"
     elif dead_end:
         lines[0] += ": its usable candidates overlap others or depend on each other in a cycle"
         lines[0] += ", or their backends cannot share a process" if problem.conflicts else ""
     else:
-        lines[0] += f": none of its {len(found)} candidates is usable"
+        lines[0] += f": none of its {len(containing)} candidates is usable"
     reasons = [
-        f"  {option.backend}, {_nodes(option)}: {_reason(costs, option)}" for option in found
+        f"  {option.backend}, {_nodes(option)}: {_reason(costs, option)}" for option in containing
     ]
     if not space.complete:
         lines.append("  (there were too many combinations of candidates: not all were tried)")

@@ -29,8 +29,8 @@ from collage.backends.cpu.tvm.trace_check import check_trace
 from collage.cost import Environment
 from collage.cost.batches import Batches
 from collage.cost.cost import LONGEST_S, SHORTEST_S
+from collage.cost.cost_records import environment_line
 from collage.cost.lines import LineFile, dated, decode_entries, encode_entry
-from collage.cost.table import environment_line
 from collage.store.base import Store
 from collage.store.record_keys import RecordKeys, record_keys
 from collage.store.records import Fields, check_records

@@ -1,4 +1,4 @@
-"""Sections of RESULTS.md: a row a model, those of the others kept where models are named."""
+"""Sections of RESULTS.md: a row a model; with named models, the rows of all further models stay."""
 
 from argparse import Namespace
 
@@ -20,11 +20,11 @@ def rows(tmp_path):
     return write
 
 
-def _document(found, arguments):
-    return "".join(f"| {one['model']} | {one['seconds']} |\n" for one in found)
+def _document(rows, arguments):
+    return "".join(f"| {facts['model']} | {facts['seconds']} |\n" for facts in rows)
 
 
-def test_rows_of_other_models_stay_where_models_are_named(rows, capsys):
+def test_with_named_models_the_other_rows_stay(rows, capsys):
     rows(["bert", "gpt2"], 1, "")
     text = rows(["gpt2", "llama"], 2, "gpt2,llama")
     assert text.endswith("| bert | 1 |\n| gpt2 | 2 |\n| llama | 2 |\n")
@@ -38,7 +38,7 @@ def test_a_run_of_all_models_starts_anew(rows):
     assert text.endswith("| gpt2 | 2 |\n")
 
 
-def test_what_was_measured_before_a_failure_is_written(rows, tmp_path):
+def test_rows_before_a_failure_are_written(rows, tmp_path):
     def fails():
         yield "bert"
         raise OSError("no space left on device")
@@ -48,7 +48,7 @@ def test_what_was_measured_before_a_failure_is_written(rows, tmp_path):
     assert "| bert | 1 |" in (tmp_path / "RESULTS.md").read_text()
 
 
-def test_sections_stand_in_the_order_of_their_settings(tmp_path):
+def test_sections_follow_the_order_of_their_settings(tmp_path):
     for name in ("search", "precision-0.15", "models-2", "precision-0.01", "models-1"):
         write_section(tmp_path, name, f"## {name}\n")
     titles = [
@@ -62,8 +62,8 @@ def test_sections_stand_in_the_order_of_their_settings(tmp_path):
 
 
 def test_only_rows_of_another_commit_are_named():
-    found = [
+    rows = [
         {"model": "bert", "revision": "abc"}, {"model": "gpt2", "revision": "abc"},
         {"model": "llama", "revision": "def"}, {"model": "resnet18"},
     ]  # fmt: skip
-    assert revisions(found) == ", at abc, def (llama), an earlier commit (resnet18)"
+    assert revisions(rows) == ", at abc, def (llama), an earlier commit (resnet18)"

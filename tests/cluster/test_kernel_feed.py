@@ -14,7 +14,7 @@ from collage.cluster.shards import Batch, ShardWork
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.store import open_store
 from collage.store.blobs import put_blob
-from tests.cost.batch_lines import KEYS
+from tests.support.costs import KEYS
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "a GPU", "cuda-cold-1")
 WORKS = tuple(

@@ -18,7 +18,7 @@ from collage.cost.shared import costs_prefix
 from collage.measure.measurement_request import Work
 from collage.store import open_store
 from tests.cluster.conftest import named_keys
-from tests.cost.batch_lines import KEYS, signed_cost
+from tests.support.costs import KEYS, signed_cost
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "a GPU", "cuda-cold-1")
 BACKENDS = {"tvm-cuda": "tvm-cuda 1"}

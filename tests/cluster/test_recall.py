@@ -12,7 +12,7 @@ from collage.measure.cache_flush import Sweep
 from collage.measure.measurement_request import Work
 from collage.store import open_store
 from tests.cluster.conftest import named_keys
-from tests.cost.batch_lines import KEYS
+from tests.support.costs import KEYS
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "", "cold-1")
 BACKENDS = {"onednn": "onednn 1"}

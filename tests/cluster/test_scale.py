@@ -19,9 +19,9 @@ from collage.measure.measurement_request import Work
 from collage.store import open_store
 from collage.store.blobs import get_blob
 from tests.cluster.conftest import named_keys
-from tests.cost.batch_lines import KEYS, signed_cost
 from tests.servers.fixtures import running
 from tests.servers.kwok import Fleet
+from tests.support.costs import KEYS, signed_cost
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "", "cold-1")
 BACKENDS = {"onednn": "onednn 1", "onnxruntime": "ort 1"}

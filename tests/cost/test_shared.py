@@ -1,4 +1,4 @@
-"""Costs that machines share through a store: here "machines" are tables with local folders of their own."""
+"""Costs of several machines in one store; each machine is a table with its own local folder."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -8,8 +8,8 @@ import pytest
 
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.batches import LOOK_EVERY_S, SEND_AT, SEND_EVERY_S, compact
+from collage.cost.cost_records import cost_mark
 from collage.cost.shared import costs_prefix
-from collage.cost.table import cost_mark
 from collage.errors import StoreError
 from collage.store import open_store
 
@@ -18,15 +18,15 @@ OTHER = Environment("cpu", "avx512", 4, 1, "", "1")
 K = CostKey("k")
 
 
-def cost(seconds, width=0.1, **more):
-    return Cost(seconds, seconds * (1 - width / 2), seconds * (1 + width / 2), (seconds,), **more)
+def cost(seconds, width=0.1, **fields):
+    return Cost(seconds, seconds * (1 - width / 2), seconds * (1 + width / 2), (seconds,), **fields)
 
 
 class Clock:
-    now = 0.0
+    seconds = 0.0
 
     def __call__(self):
-        return self.now
+        return self.seconds
 
 
 @pytest.fixture
@@ -54,24 +54,24 @@ def batches(store, environment=ENVIRONMENT):
 @pytest.mark.parametrize(
     "put", [cost(2e-3), cost(2e-3, build_s=1.5), Cost.invalid("wrong numbers: 1e3"), Cost(1e-3)]
 )
-def test_another_machine_sees_what_was_flushed(machine, put):
-    one, two = machine("one"), machine("two")
-    one.put(K, put)
-    one.flush()
-    found = two.get(K)
-    assert repr(found) == repr(put)  # NaN bounds are equal as text
-    assert len(two) == 1
+def test_flushed_costs_reach_another_machine(machine, put):
+    writer, reader = machine("one"), machine("two")
+    writer.put(K, put)
+    writer.flush()
+    cost_read = reader.get(K)
+    assert repr(cost_read) == repr(put)  # NaN bounds are equal as text
+    assert len(reader) == 1
 
 
 def test_an_environment_sees_its_own_costs(machine):
-    one = machine("one")
-    one.put(K, cost(1.0))
-    one.within(OTHER).put(K, cost(2.0))
-    one.flush()
-    two = machine("two")
-    assert two.get(K).seconds == 1.0
-    assert two.within(OTHER).get(K).seconds == 2.0
-    assert two.within(ENVIRONMENT) is two
+    writer = machine("one")
+    writer.put(K, cost(1.0))
+    writer.within(OTHER).put(K, cost(2.0))
+    writer.flush()
+    reader = machine("two")
+    assert reader.get(K).seconds == 1.0
+    assert reader.within(OTHER).get(K).seconds == 2.0
+    assert reader.within(ENVIRONMENT) is reader
 
 
 def test_a_cost_is_on_the_local_disk_before_it_is_shared(machine, store, tmp_path):
@@ -86,7 +86,7 @@ def test_costs_go_in_batches(machine, store, clock):
     for number in range(SEND_AT + 1):
         table.put(CostKey(f"{number}"), cost(1.0))
     assert len(batches(store)) == 1
-    clock.now += SEND_EVERY_S
+    clock.seconds += SEND_EVERY_S
     table.put(CostKey("late"), cost(1.0))
     assert len(batches(store)) == 2
     table.flush()
@@ -94,45 +94,45 @@ def test_costs_go_in_batches(machine, store, clock):
     assert len(machine("two")) == SEND_AT + 2
 
 
-def test_misses_are_looked_up_now_and_then(machine, store, clock, monkeypatch):
+def test_misses_are_looked_up_at_intervals(machine, store, clock, monkeypatch):
     listings = []
     entries = type(store).entries
     monkeypatch.setattr(
         type(store), "entries", lambda *args: (listings.append(1), entries(*args))[1]
     )
-    one, two = machine("one"), machine("two")
+    writer, reader = machine("one"), machine("two")
     for number in range(100):
-        assert two.get(CostKey(f"{number}")) is None
+        assert reader.get(CostKey(f"{number}")) is None
     assert len(listings) == 1
-    one.put(K, cost(1.0))
-    one.flush()
-    assert two.get(K) is None
-    clock.now += LOOK_EVERY_S
-    assert two.get(K).seconds == 1.0
+    writer.put(K, cost(1.0))
+    writer.flush()
+    assert reader.get(K) is None
+    clock.seconds += LOOK_EVERY_S
+    assert reader.get(K).seconds == 1.0
     assert len(listings) == 2
 
 
 def test_the_better_measurement_holds_in_any_order(store, tmp_path, clock):
-    kept = [cost(1.0, 0.5), cost(2.0, 0.1), cost(1.9, 0.1), Cost(0.5), Cost.invalid("timeout")]
-    found = set()
-    for number, order in enumerate(permutations(kept)):
+    costs = [cost(1.0, 0.5), cost(2.0, 0.1), cost(1.9, 0.1), Cost(0.5), Cost.invalid("timeout")]
+    seconds = set()
+    for number, order in enumerate(permutations(costs)):
         fresh = open_store(tmp_path / f"store-{number}")
-        for position, one in enumerate(order):
+        for position, measured in enumerate(order):
             local = CostTable(tmp_path / f"local-{number}-{position}", ENVIRONMENT)
             table = SharedCostTable(fresh, local, clock)
-            table.put(K, one)
+            table.put(K, measured)
             table.flush()
         reader = CostTable(tmp_path / "reader", ENVIRONMENT)
-        found.add(SharedCostTable(fresh, reader, clock).get(K).seconds)
-    assert found == {1.9}
+        seconds.add(SharedCostTable(fresh, reader, clock).get(K).seconds)
+    assert seconds == {1.9}
 
 
 @pytest.mark.parametrize("width", [0.0, 1e-15])
 def test_an_interval_without_width_does_not_win(store, tmp_path, clock, width):
-    """A damaged cost that claims to be exact stands behind one that was measured."""
-    for number, one in enumerate([cost(1e-3, width), cost(2e-3, 0.01), cost(5e-4, 5e-4)]):
+    """A damaged cost without scatter loses against a measured one."""
+    for number, measured in enumerate([cost(1e-3, width), cost(2e-3, 0.01), cost(5e-4, 5e-4)]):
         table = SharedCostTable(store, CostTable(tmp_path / f"{number}", ENVIRONMENT), clock)
-        table.put(K, one)
+        table.put(K, measured)
         table.flush()
     reader = SharedCostTable(store, CostTable(tmp_path / "reader", ENVIRONMENT), clock)
     assert reader.get(K) == cost(5e-4, 5e-4)
@@ -154,24 +154,24 @@ def test_sixteen_machines_lose_nothing(machine, store):
 
 
 def test_a_damaged_batch_is_a_miss_and_counted(machine, store, tmp_path):
-    one = machine("one")
-    one.put(K, cost(1.0))
-    one.flush()
-    one.put(CostKey("good"), cost(2.0))
-    one.flush()
+    writer = machine("one")
+    writer.put(K, cost(1.0))
+    writer.flush()
+    writer.put(CostKey("good"), cost(2.0))
+    writer.flush()
     damaged = next(
         path
         for path in (tmp_path / "store" / "costs").rglob("*.jsonl")
         if b'"k"' in path.read_bytes()
     )
     damaged.write_bytes(damaged.read_bytes()[:-5])
-    two = machine("two")
-    assert two.get(K) is None
-    assert two.get(CostKey("good")).seconds == 2.0
-    assert two.corrupt == 1
+    reader = machine("two")
+    assert reader.get(K) is None
+    assert reader.get(CostKey("good")).seconds == 2.0
+    assert reader.corrupt == 1
 
 
-def test_a_store_that_fails_keeps_the_costs_for_the_next_flush(machine, store, monkeypatch):
+def test_a_failed_flush_keeps_the_costs_for_the_next_one(machine, store, monkeypatch):
     table = machine("one")
     table.put(K, cost(1.0))
 
@@ -229,13 +229,13 @@ def test_compaction_between_listing_and_reading(machine, store, monkeypatch):
     assert len(machine("reader")) == 4
 
 
-def test_a_cost_that_does_not_hold_makes_room_for_the_next_best_and_for_a_new_one(machine):
-    one, two, judge = machine("one"), machine("two"), machine("judge")
+def test_a_voided_cost_gives_way_to_the_next_best_and_a_new_one(machine):
+    first, second, judge = machine("one"), machine("two"), machine("judge")
     bad, good = cost(1e-3, 0.05), cost(2e-3)
-    one.put(K, bad)
-    two.put(K, good)
-    one.flush()
-    two.flush()
+    first.put(K, bad)
+    second.put(K, good)
+    first.flush()
+    second.flush()
     judge.refresh()
     assert judge.get(K) == bad
     assert not judge.was_voided(K)
@@ -252,16 +252,14 @@ def test_a_cost_that_does_not_hold_makes_room_for_the_next_best_and_for_a_new_on
     assert judge.get(K) is None
     assert len(judge) == 0
     again = cost(3e-3)
-    two.put(K, again)
-    two.flush()
+    second.put(K, again)
+    second.flush()
     judge.refresh()
     assert judge.get(K) == again
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_what_does_not_hold_does_not_in_whatever_order_batches_are_read_and_merged(
-    machine, store, order
-):
+def test_a_voided_cost_stays_void_in_any_order_of_batches(machine, store, order):
     bad, good = cost(1e-3, 0.05), cost(2e-3)
     acts = [
         lambda table: table.put(K, bad),
@@ -278,19 +276,19 @@ def test_what_does_not_hold_does_not_in_whatever_order_batches_are_read_and_merg
     assert machine("after").get(K) == good
 
 
-def test_a_mark_survives_the_way_through_the_store(machine):
-    some = [
+def test_a_checksum_is_the_same_after_the_store(machine):
+    costs = [
         cost(1 / 3, 0.1, build_s=0.1 + 0.2),
         Cost(1e-3),
         Cost.invalid("no"),
         cost(2e-3, error=0.1),
     ]
     table = machine("one")
-    for number, one in enumerate(some):
-        table.put(CostKey(str(number)), one)
+    for number, measured in enumerate(costs):
+        table.put(CostKey(str(number)), measured)
     table.flush()
     reader = machine("two")
-    for number, one in enumerate(some):
+    for number, measured in enumerate(costs):
         key = CostKey(str(number))
-        assert cost_mark(key, reader.get(key)) == cost_mark(key, one)
-    assert len({cost_mark(K, one) for one in some}) == len(some)
+        assert cost_mark(key, reader.get(key)) == cost_mark(key, measured)
+    assert len({cost_mark(K, measured) for measured in costs}) == len(costs)

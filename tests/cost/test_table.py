@@ -12,12 +12,10 @@ from dataclasses import fields, replace
 import pytest
 
 from collage.cost import Cost, CostKey, CostTable, Environment, cost_key
+from collage.cost.cost_records import encode_line
 from collage.cost.lines import encode_entry
-from collage.cost.table import encode_line
 from collage.errors import StoreError
-
-ENVIRONMENT = Environment("a cpu", "features", 2, 1, "", "cold-1")
-MEASURED = Cost(2e-3, 1e-3, 3e-3, (2e-3, 2.5e-3), build_s=0.25)
+from tests.support.costs import ENVIRONMENT, MEASURED
 
 
 @pytest.fixture
@@ -39,11 +37,11 @@ COSTS = {
 
 
 @pytest.mark.parametrize("name", COSTS)
-def test_another_process_reads_what_was_put(table, name):
+def test_another_process_reads_stored_costs(table, name):
     table.put(CostKey(name), COSTS[name])
-    found = reopened(table).get(CostKey(name))
+    cost = reopened(table).get(CostKey(name))
     for field in fields(Cost):
-        ours, theirs = getattr(COSTS[name], field.name), getattr(found, field.name)
+        ours, theirs = getattr(COSTS[name], field.name), getattr(cost, field.name)
         assert ours == theirs or (math.isnan(ours) and math.isnan(theirs)), field.name
 
 
@@ -83,11 +81,11 @@ def test_the_later_line_of_a_key_holds(table):
     assert len(reopened(table)) == 1
 
 
-def test_two_open_tables_see_what_the_other_puts(table):
-    other = reopened(table)
-    assert other.get(CostKey("k")) is None
+def test_two_open_tables_see_each_others_costs(table):
+    second_table = reopened(table)
+    assert second_table.get(CostKey("k")) is None
     table.put(CostKey("k"), MEASURED)
-    assert other.get(CostKey("k")) == MEASURED
+    assert second_table.get(CostKey("k")) == MEASURED
 
 
 OTHER_ENVIRONMENTS = {
@@ -107,13 +105,13 @@ def test_every_field_of_the_environment_is_varied_below():
 @pytest.mark.parametrize("field", OTHER_ENVIRONMENTS)
 def test_another_environment_is_a_miss(table, field):
     table.put(CostKey("k"), MEASURED)
-    elsewhere = replace(ENVIRONMENT, **{field: OTHER_ENVIRONMENTS[field]})
-    assert table.within(elsewhere).get(CostKey("k")) is None
+    environment = replace(ENVIRONMENT, **{field: OTHER_ENVIRONMENTS[field]})
+    assert table.within(environment).get(CostKey("k")) is None
     assert table.within(ENVIRONMENT).get(CostKey("k")) == MEASURED
-    assert cost_key("r", "b", elsewhere) != cost_key("r", "b", ENVIRONMENT)
+    assert cost_key("r", "b", environment) != cost_key("r", "b", ENVIRONMENT)
 
 
-def test_keys_are_stable_and_tell_their_parts_apart():
+def test_keys_are_stable_and_distinguish_their_parts():
     key = cost_key("region", "onnxruntime 1.31", ENVIRONMENT)
     # A store outlives this process: a changed key would forget every cost.
     assert key == "15de7f78b25281c79853efbd5119e9a459cf7759da224330d52ab89b32f6620a"
@@ -127,7 +125,7 @@ def flip(line):
 
 
 def without_samples(line):
-    """What another version wrote: the checksum is right and a field is missing."""
+    """Return a line of another version: with a valid checksum but without a field."""
     entry = json.loads(line[9:])
     del entry["samples"]
     text = json.dumps(entry).encode()
@@ -144,7 +142,7 @@ def not_a_number(line):
 
 
 def with_fields(**fields):
-    """A whole line of which some fields say what nobody can have measured."""
+    """Return a change of a line to impossible values, with a valid checksum."""
 
     def change(line):
         text = json.dumps(json.loads(line[9:]) | fields).encode()
@@ -188,18 +186,18 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_line_is_a_miss_that_is_counted_and_reaches_no_other(table, kind, caplog):
+def test_a_damaged_line_is_counted_and_affects_no_other_line(table, kind, caplog):
     for key in "abc":
         table.put(CostKey(key), MEASURED)
     head, a, b, c = table.path.read_bytes().splitlines(keepends=True)
     table.path.write_bytes(head + a + DAMAGE[kind](b) + c)
-    found = reopened(table)
-    assert found.get(CostKey("a")) == MEASURED
-    assert found.get(CostKey("b")) is None
-    assert found.get(CostKey("c")) == MEASURED
-    assert found.corrupt == 1
-    assert [one.message.count("1 damaged records") for one in caplog.records] == [1]
-    found.put(CostKey("b"), MEASURED)
+    damaged = reopened(table)
+    assert damaged.get(CostKey("a")) == MEASURED
+    assert damaged.get(CostKey("b")) is None
+    assert damaged.get(CostKey("c")) == MEASURED
+    assert damaged.corrupt == 1
+    assert [record.message.count("1 damaged records") for record in caplog.records] == [1]
+    damaged.put(CostKey("b"), MEASURED)
     assert reopened(table).get(CostKey("b")) == MEASURED
 
 
@@ -207,45 +205,45 @@ def test_the_damage_of_a_batch_is_logged_in_one_line(table, caplog):
     table.put(CostKey("a"), MEASURED)
     table.path.write_bytes(table.path.read_bytes() + b"00000000 {}\n" * 500)
     assert len(reopened(table)) == 1
-    (line,) = [one.message for one in caplog.records]
+    (line,) = [record.message for record in caplog.records]
     assert "500 damaged records count as absent; the first: a line that does not check" in line
 
 
-def test_a_line_of_a_newer_version_is_skipped_in_silence(table, caplog):
+def test_a_line_of_a_newer_version_is_skipped_silently(table, caplog):
     table.put(CostKey("a"), MEASURED)
     table.path.write_bytes(table.path.read_bytes() + encode_entry({"histogram": [1], "of": "a"}))
-    found = reopened(table)
-    assert (len(found), found.corrupt, caplog.records) == (1, 0, [])
+    read_table = reopened(table)
+    assert (len(read_table), read_table.corrupt, caplog.records) == (1, 0, [])
 
 
 def test_further_fields_of_a_newer_version_are_ignored(table):
     table.path.parent.mkdir()
-    more = with_fields(watts=40)(encode_line(CostKey("a"), MEASURED))
-    table.path.write_bytes(more)
+    line = with_fields(watts=40)(encode_line(CostKey("a"), MEASURED))
+    table.path.write_bytes(line)
     assert reopened(table).get(CostKey("a")) == MEASURED
 
 
-def test_a_line_cut_at_any_byte_is_a_miss_and_the_next_put_is_whole(table):
+def test_a_truncated_line_is_a_miss_and_the_next_put_is_intact(table):
     table.put(CostKey("a"), MEASURED)
-    whole = table.path.stat().st_size
+    first_size = table.path.stat().st_size
     table.put(CostKey("b"), MEASURED)
     content = table.path.read_bytes()
-    for end in range(whole, len(content) - 1, 7):
+    for end in range(first_size, len(content) - 1, 7):
         table.path.write_bytes(content[:end])
         after = reopened(table)
         assert after.get(CostKey("b")) is None
         after.put(CostKey("c"), MEASURED)
-        found = reopened(table)
-        assert [found.get(CostKey(key)) is not None for key in "abc"] == [True, False, True]
+        read_table = reopened(table)
+        assert [read_table.get(CostKey(key)) is not None for key in "abc"] == [True, False, True]
 
 
-def test_a_file_that_was_replaced_by_a_shorter_one_is_read_again(table):
+def test_a_file_replaced_by_a_shorter_one_is_read_again(table):
     for key in "ab":
         table.put(CostKey(key), MEASURED)
     assert table.get(CostKey("b"))
     table.path.write_bytes(b"")
-    other = reopened(table)
-    other.put(CostKey("c"), MEASURED)
+    second_table = reopened(table)
+    second_table.put(CostKey("c"), MEASURED)
     assert table.get(CostKey("c")) == MEASURED
 
 
@@ -261,7 +259,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from collage.cost import CostKey, CostTable
-from tests.cost.test_table import ENVIRONMENT, MEASURED
+from tests.support.costs import ENVIRONMENT, MEASURED
 table = CostTable(Path(sys.argv[1]), ENVIRONMENT)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -272,7 +270,7 @@ for number in range(int(sys.argv[3])):
 
 
 def writer(table, name, count):
-    """Start a process that is ready to put when it gets a line."""
+    """Start a process that stores costs once it reads a line."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(table.root), name, str(count)],
         stdin=subprocess.PIPE,
@@ -299,11 +297,11 @@ def test_two_processes_append_at_once(table):
     assert table.corrupt == 0
     order = [json.loads(line[9:]).get("key", "") for line in table.path.read_bytes().splitlines()]
     sides = [key.partition("-")[0] for key in order if key]
-    assert sides != sorted(sides), "the writers did not overlap: the test says nothing"
+    assert sides != sorted(sides), "the writers did not overlap: the test proves nothing"
 
 
 @pytest.mark.parametrize("after", [1, 20, 90])
-def test_a_kill_in_the_middle_of_puts_loses_no_finished_line(table, after):
+def test_a_kill_during_puts_loses_no_finished_line(table, after):
     with writer(table, "k", 100_000) as process:
         start(process)
         for line in process.stdout:
@@ -324,7 +322,7 @@ import resource, sys
 from pathlib import Path
 from collage.cost import CostKey, CostTable
 from collage.errors import StoreError
-from tests.cost.test_table import ENVIRONMENT, MEASURED
+from tests.support.costs import ENVIRONMENT, MEASURED
 table = CostTable(Path(sys.argv[1]), ENVIRONMENT)
 limit = table.path.stat().st_size + int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -338,7 +336,7 @@ except StoreError as error:
 
 
 @pytest.mark.parametrize("room", [0, 1, 30])
-def test_a_full_disk_is_a_store_error_and_the_file_stays_as_it_was(table, room):
+def test_a_full_disk_is_a_store_error_and_changes_nothing(table, room):
     table.put(CostKey("old"), MEASURED)
     before = table.path.read_bytes()
     done = subprocess.run(

@@ -13,9 +13,9 @@ import yaml
 from kubernetes import client
 
 from tests import simulated_gpu
-from tests.cost.batch_lines import KEY
 from tests.servers.node import Node
 from tests.servers.played_pod import ROOT
+from tests.support.costs import KEY
 
 GPU = "nvidia.com/gpu"
 ON_GPU = (

@@ -52,12 +52,12 @@ def test_weights_and_returned_values_are_not_live():
 
 
 def test_long_intervals_of_long_sequences_lie_on_a_grid():
-    assert len(intervals([1 << i for i in range(60)])) == 1830
-    parts = [1 << i for i in range(1000)]
-    found = intervals(parts)
-    assert len(found) == len(set(found)) < 32_000
-    assert set(parts) <= set(found)
-    assert (1 << 1000) - 1 in found
+    assert len(intervals([1 << index for index in range(60)])) == 1830
+    parts = [1 << index for index in range(1000)]
+    regions = intervals(parts)
+    assert len(regions) == len(set(regions)) < 32_000
+    assert set(parts) <= set(regions)
+    assert (1 << 1000) - 1 in regions
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=25))
@@ -65,9 +65,13 @@ def test_long_intervals_of_long_sequences_lie_on_a_grid():
 def test_pieces_cover_and_intervals_are_convex(reads):
     graph = GraphBuilder()
     values = [graph.input("x")]
-    for one, other in reads:
+    for first_distance, second_distance in reads:
         values.append(
-            graph.add("Add", values[-min(one, len(values))], values[-min(other, len(values))])
+            graph.add(
+                "Add",
+                values[-min(first_distance, len(values))],
+                values[-min(second_distance, len(values))],
+            )
         )
     graph = graph.build()
     parts = pieces(graph)

@@ -1,10 +1,10 @@
-"""Units: what exchanges tensors of unknown shape runs together, and the rest stays free."""
+"""Dynamic-shape groups: nodes that exchange tensors of unknown shape run together."""
 
 import pytest
 
 from collage.graph.contract import quotient_order
 from collage.graph.dataflow import DataflowGraph, Node, TensorType
-from collage.graph.dynamic_shape_groups import contract_units, joined_units, returned_open
+from collage.graph.dynamic_shape_groups import contract_groups, joined_units, returned_open
 from collage.graph.index_set import index_set, indices
 from collage.graph.op_pattern import OpPatternKind
 from collage.graph.sub_graph import SubGraph
@@ -22,8 +22,8 @@ def graph(edges: str, unknown: str, outputs: str = "") -> DataflowGraph:
         name, reads = text.split(":")
         kind = OpPatternKind.OPAQUE
         nodes.append(Node(index, name, name.upper(), kind, tuple(reads), (name,)))
-    known = {"x", *(node.name for node in nodes)} - set(unknown)
-    types = dict.fromkeys(known, TensorType((2,), "float32"))
+    known_values = {"x", *(node.name for node in nodes)} - set(unknown)
+    types = dict.fromkeys(known_values, TensorType((2,), "float32"))
     return DataflowGraph(tuple(nodes), types, ("x",), tuple(outputs or nodes[-1].name))
 
 
@@ -38,55 +38,57 @@ def graph(edges: str, unknown: str, outputs: str = "") -> DataflowGraph:
         ("a:x b:x c:ab d:c", "ab", [{0, 1, 2}]),
         # b and d join over a; c lies on a path between them.
         ("a:x b:a c:b d:ac e:d", "a", [{0, 1, 2, 3}]),
-        # the units a-d and b-c feed each other: a to c, and b to d.
+        # the groups a-d and b-c feed each other: a to c, and b to d.
         ("a:x b:x e:a f:b c:be d:af", "ab", [{0, 1, 2, 3, 4, 5}]),
-        # only as wholes: one's reader p feeds the other, whose other reader feeds the first.
+        # only as whole groups: reader p of a feeds q, and reader r of b feeds s.
         ("a:x b:x p:a q:b r:ap s:bq", "ab", [{0, 2, 4}, {1, 3, 5}]),
         ("a:x b:x p:a q:bp r:b s:ar", "ab", [{0, 1, 2, 3, 4, 5}]),
-        # a value that is only returned joins nothing.
+        # a returned value without a reader joins nothing.
         ("a:x b:a", "b", []),
     ],
 )
-def test_units(edges, unknown, expected):
-    made = graph(edges, unknown)
-    units = joined_units(made)
-    assert [set(indices(unit)) for unit in units] == expected
-    assert quotient_order(made, units) is not None
-    assert all(SubGraph(made, unit).is_convex for unit in units)
+def test_dynamic_shape_groups(edges, unknown, expected):
+    dataflow = graph(edges, unknown)
+    groups = joined_units(dataflow)
+    assert [set(indices(group)) for group in groups] == expected
+    assert quotient_order(dataflow, groups) is not None
+    assert all(SubGraph(dataflow, group).is_convex for group in groups)
 
 
-def test_contracted_nodes_stand_for_all_nodes_once():
-    made = graph("a:x b:a c:b d:c e:d", "bc", "e")
-    small, members = contract_units(made)
+def test_contracted_nodes_contain_every_node_once():
+    dataflow = graph("a:x b:a c:b d:c e:d", "bc", "e")
+    small, members = contract_groups(dataflow)
     assert [set(indices(member)) for member in members] == [{0}, {1, 2, 3}, {4}]
     assert small.nodes[1].inputs == ("a",)
     assert small.nodes[1].outputs == ("d",)
 
 
 @pytest.mark.parametrize("supported", [0b11111, 0b11011])
-def test_no_candidate_cuts_a_unit(supported):
-    made = graph("a:x b:a c:b d:c e:d", "bc", "e")
-    unit = index_set((1, 2, 3))
-    found = Regions(supported).candidates(made, SPEC) + Singles(supported).candidates(made, SPEC)
-    inside = {candidate.inside for candidate in found}
-    assert all(nodes & unit in (0, unit) for nodes in inside)
-    whole = {unit, 0b11111, 0b01111, 0b11110}
-    assert inside == {0b1, 0b10000} | (whole if supported == 0b11111 else set())
+def test_no_candidate_cuts_a_group(supported):
+    dataflow = graph("a:x b:a c:b d:c e:d", "bc", "e")
+    group = index_set((1, 2, 3))
+    candidates = Regions(supported).candidates(dataflow, SPEC) + Singles(supported).candidates(
+        dataflow, SPEC
+    )
+    inside = {candidate.inside for candidate in candidates}
+    assert all(nodes & group in (0, group) for nodes in inside)
+    with_group = {group, 0b11111, 0b01111, 0b11110}
+    assert inside == {0b1, 0b10000} | (with_group if supported == 0b11111 else set())
 
 
-def test_a_view_of_an_unknown_shape_is_no_node_of_the_host():
+def test_a_view_of_unknown_shape_is_no_host_node():
     nodes = (
         Node(0, "n", "NonZero", OpPatternKind.OPAQUE, ("x",), ("n",)),
         Node(1, "r", "Reshape", OpPatternKind.INJECTIVE, ("n", "shape"), ("r",)),
     )
     types = dict.fromkeys(("x", "r", "shape"), TensorType((4,), "int64"))
-    made = DataflowGraph(nodes, types, ("x",), ("r",), frozenset({"shape"}))
-    assert Host().candidates(made, SPEC) == []
-    known = DataflowGraph(nodes, types | {"n": types["x"]}, ("x",), ("r",), made.constants)
-    assert [one.inside for one in Host().candidates(known, SPEC)] == [0b10]
+    dataflow = DataflowGraph(nodes, types, ("x",), ("r",), frozenset({"shape"}))
+    assert Host().candidates(dataflow, SPEC) == []
+    with_shape = DataflowGraph(nodes, types | {"n": types["x"]}, ("x",), ("r",), dataflow.constants)
+    assert [candidate.inside for candidate in Host().candidates(with_shape, SPEC)] == [0b10]
 
 
 def test_returned_values_of_unknown_shape():
-    made = graph("a:x b:a c:a", "b", "bc")
-    assert returned_open(made, 0b010)
-    assert not returned_open(made, 0b101)
+    dataflow = graph("a:x b:a c:a", "b", "bc")
+    assert returned_open(dataflow, 0b010)
+    assert not returned_open(dataflow, 0b101)

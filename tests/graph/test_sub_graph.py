@@ -16,11 +16,11 @@ def _rewritten(graph, nodes, **config):
     sub_graph = SubGraph(graph, index_set(nodes))
     valid = sub_graph.validity(SubGraphConfig(**config)) is None
     result = contract(graph, [sub_graph]) if valid else graph
-    return [(n.op, n.inputs, n.outputs) for n in result.nodes]
+    return [(node.op, node.inputs, node.outputs) for node in result.nodes]
 
 
 def _unchanged(graph):
-    return [(n.op, n.inputs, n.outputs) for n in graph.nodes]
+    return [(node.op, node.inputs, node.outputs) for node in graph.nodes]
 
 
 def _two_adds():
@@ -61,8 +61,8 @@ def test_classic_conv_add_relu():
 def _diamond():
     graph = GraphBuilder()
     conv = graph.add("Conv", graph.input("x"), graph.weight())
-    left = graph.add("Relu", graph.add("Relu", conv), name="l")
-    graph.add("Add", left, graph.add("LeakyRelu", conv, name="r"), name="s")
+    left_arm = graph.add("Relu", graph.add("Relu", conv), name="l")
+    graph.add("Add", left_arm, graph.add("LeakyRelu", conv, name="r"), name="s")
     return graph.build()
 
 
@@ -77,13 +77,13 @@ def test_diamond_with_two_outputs():
     ]
 
 
-def test_tap():
+def test_escaping_intermediate():
     graph = GraphBuilder()
     c = graph.add("Conv", graph.input("x"), graph.weight(), name="c")
     graph.add("Add", graph.add("Relu", c, name="r"), c, name="s")
     graph = graph.build()
-    assert _rewritten(graph, [0, 1], max_exits=2, allow_taps=False) == _unchanged(graph)
-    assert _rewritten(graph, [0, 1], max_exits=2, allow_taps=True) == [
+    assert _rewritten(graph, [0, 1], max_exits=2, allow_escaping=False) == _unchanged(graph)
+    assert _rewritten(graph, [0, 1], max_exits=2, allow_escaping=True) == [
         ("call", ("x",), ("c", "r")),
         ("Add", ("r", "c"), ("s",)),
     ]
@@ -115,36 +115,36 @@ def _labelled(graph, **groups):
 def _two_diamonds(used_outside):
     graph = GraphBuilder()
     x = graph.add("Relu", graph.input("x"), name="in")
-    taps = []
+    tapped = []
     for name in "ab":
-        left = graph.add("Relu", x, name=f"{name}l")
-        x = graph.add("Add", left, graph.add("LeakyRelu", x, name=f"{name}r"), name=name)
-        taps.append(left)
+        left_arm = graph.add("Relu", x, name=f"{name}l")
+        x = graph.add("Add", left_arm, graph.add("LeakyRelu", x, name=f"{name}r"), name=name)
+        tapped.append(left_arm)
     out = graph.add("Relu", x, name="out")
     if used_outside:
-        graph.add("Add", out, taps[0], name="extra")
+        graph.add("Add", out, tapped[0], name="extra")
     return graph.build()
 
 
 def test_labels_with_a_direct_connection():
     graph = _two_diamonds(used_outside=False)
     joined = _labelled(graph, a=[1, 2, 3], b=[4, 5, 6])
-    assert joined.validity(SubGraphConfig(max_exits=1, allow_taps=False)) is None
-    (call,) = [n for n in contract(graph, [joined]).nodes if n.op == "call"]
+    assert joined.validity(SubGraphConfig(max_exits=1, allow_escaping=False)) is None
+    (call,) = [node for node in contract(graph, [joined]).nodes if node.op == "call"]
     assert (call.inputs, call.outputs) == (("in",), ("b",))
     body = extract(joined)
     mapping = renumbering(joined)
-    nested = [n.sub_graph.substitute(body, mapping) for n in joined.nested]
-    assert [(n.inputs, n.outputs) for n in contract(body, nested).nodes] == [
+    nested = [node.sub_graph.substitute(body, mapping) for node in joined.nested]
+    assert [(node.inputs, node.outputs) for node in contract(body, nested).nodes] == [
         (("in",), ("a",)),
         (("a",), ("b",)),
     ]
 
 
-def test_labels_with_a_nested_tap():
+def test_labels_with_an_escaping_intermediate():
     graph = _two_diamonds(used_outside=True)
     joined = _labelled(graph, a=[1, 2, 3], b=[4, 5, 6])
-    assert joined.validity(SubGraphConfig(max_exits=2, allow_taps=True)) is None
+    assert joined.validity(SubGraphConfig(max_exits=2, allow_escaping=True)) is None
     assert joined.validity(SubGraphConfig(max_exits=1)) is not None
     assert joined.output_values == ("al", "b")
     assert joined.nested[0].sub_graph.output_values == ("al", "a")
@@ -153,13 +153,13 @@ def test_labels_with_a_nested_tap():
 def test_nested_sub_graphs_must_be_disjoint_and_inside():
     """Upstream never sees an overlap (defect D12)."""
     graph = _two_diamonds(used_outside=False)
-    a, b = _labelled(graph, a=[1, 2, 3]), _labelled(graph, b=[3, 4, 5, 6])
-    both = SubGraph(graph, a.inside | b.inside, (*a.nested, *b.nested))
-    assert both.validity(SubGraphConfig()) == "nested sub-graphs overlap"
-    outside = SubGraph(graph, 0b10, a.nested)
+    left, right = _labelled(graph, a=[1, 2, 3]), _labelled(graph, b=[3, 4, 5, 6])
+    overlapping = SubGraph(graph, left.inside | right.inside, (*left.nested, *right.nested))
+    assert overlapping.validity(SubGraphConfig()) == "nested sub-graphs overlap"
+    outside = SubGraph(graph, 0b10, left.nested)
     assert outside.validity(SubGraphConfig()) == "a nested sub-graph is not inside"
     with pytest.raises(ValueError, match="overlap"):
-        a.disjoint_union(b)
+        left.disjoint_union(right)
 
 
 def test_properties_of_a_residual():
@@ -177,7 +177,7 @@ def test_properties_of_a_residual():
     assert len(components(graph, index_set([1, 2, 3]))) == 2
 
 
-def test_equality_minds_nodes_and_nesting_not_labels():
+def test_equality_compares_nodes_and_nesting_not_labels():
     graph = _diamond()
     plain = SubGraph(graph, 0b11)
     assert plain == SubGraph(graph, 0b11, label="named")
@@ -199,21 +199,31 @@ def _graphs(draw):
 def test_properties_agree_with_their_definitions(graph, data):
     inside = data.draw(st.integers(1, graph.everything))
     sub_graph = SubGraph(graph, inside)
-    edges = [(i, o) for o in range(len(graph)) for i in indices(graph.predecessors[o])]
+    edges = [
+        (source, reader)
+        for reader in range(len(graph))
+        for source in indices(graph.predecessors[reader])
+    ]
 
-    def has(n):
-        return bool(inside >> n & 1)
+    def has(node):
+        return bool(inside >> node & 1)
 
-    assert set(indices(sub_graph.input)) == {i for i, o in edges if has(o) and not has(i)}
-    assert set(indices(sub_graph.output)) == {o for i, o in edges if has(i) and not has(o)}
-    leaving = {i for i, o in edges if has(i) and not has(o)}
+    assert set(indices(sub_graph.input)) == {
+        source for source, reader in edges if has(reader) and not has(source)
+    }
+    assert set(indices(sub_graph.output)) == {
+        reader for source, reader in edges if has(source) and not has(reader)
+    }
+    leaving = {source for source, reader in edges if has(source) and not has(reader)}
     assert set(indices(sub_graph.exit)) == leaving | {
-        n for n in range(len(graph)) if has(n) and graph.external >> n & 1
+        node for node in range(len(graph)) if has(node) and graph.external >> node & 1
     }
     through = [
-        m
-        for m in range(len(graph))
-        if not has(m) and graph.downstream[m] & inside and sub_graph.downstream >> m & 1
+        outside
+        for outside in range(len(graph))
+        if not has(outside)
+        and graph.downstream[outside] & inside
+        and sub_graph.downstream >> outside & 1
     ]
     assert sub_graph.is_convex == (not through)
     if sub_graph.is_convex:

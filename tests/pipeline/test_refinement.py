@@ -8,7 +8,8 @@ from collage.cost import Cost
 from collage.errors import MeasureError
 from collage.pipeline.plans import WholePlans
 from collage.pipeline.refinement import TIGHTENED, Refinement
-from collage.search.function_search import Enumerated, FunctionSearch
+from collage.search.enumeration import Enumerated
+from collage.search.function_search import FunctionSearch
 from collage.search.in_context import Sighting
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan, Problem
@@ -19,8 +20,8 @@ from collage.verify.comparison_rounds import Standings
 from collage.verify.gate import Decision
 from collage.verify.plan_executable import PlanExecutable
 from collage.verify.verdict import Verdict
-from tests.search.oracle import chain
-from tests.search.test_reduced_precision import ERRORS, problem_and_costs
+from tests.support.reduced_plans import ERRORS, problem_and_costs
+from tests.support.search_oracle import chain
 
 
 class Noted(WholePlans):

@@ -6,12 +6,13 @@ import pytest
 
 from collage.cost import Cost
 from collage.pipeline.search_checkpoint import SearchMark, worth_remembering
-from collage.search.function_search import Enumerated, FunctionSearch
+from collage.search.enumeration import Enumerated
+from collage.search.function_search import FunctionSearch
 from collage.search.in_context import Sighting
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan, Problem
 from collage.verify import Latency
-from tests.search.oracle import chain
+from tests.support.search_oracle import chain
 
 A = Option(0b01, ("digest-a", "ort 1", ""), "ort")
 B = Option(0b10, ("digest-b", "tvm 1", "fast"), "tvm")

@@ -1,15 +1,12 @@
-"""Every candidate of a random graph can be run; lists are complete, ordered and repeatable."""
-
-from dataclasses import dataclass, field
+"""Candidates of random graphs can run; lists are complete, ordered and repeatable."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collage.backends.base import Availability, Backend, BackendStyle
+from collage.backends.base import BackendStyle
 from collage.graph.builder import GraphBuilder
 from collage.graph.contract import quotient_order
-from collage.graph.dataflow import DataflowGraph
 from collage.rules import (
     DFPattern,
     PartitionSpec,
@@ -22,35 +19,9 @@ from collage.rules import (
     wildcard,
 )
 from collage.rules.tvm_fusion import ONE_RESULT, fuse_ops
+from tests.support.fake_backend import FakeBackend, Graph
 
 OPS = ("Relu", "Add", "Conv", "Transpose", "ReduceMean", "Concat", "LSTM", "Reshape", "Tanh")
-
-
-@dataclass(frozen=True)
-class Graph:
-    graph: DataflowGraph
-
-
-@dataclass
-class FakeBackend(Backend):
-    name: str
-    style: BackendStyle
-    refused: frozenset[str] = frozenset()
-    variants: tuple[str, ...] = ("",)
-    own_rule: object = field(default=None)
-
-    def availability(self):
-        return Availability("")
-
-    def unsupported(self, function, node):
-        found = function.graph.nodes[node].op
-        return f"no {found}" if found in self.refused else None
-
-    def compile(self, function, nodes, threads, variant=""):
-        raise NotImplementedError
-
-    def rule(self, function):
-        return self.own_rule
 
 
 BACKENDS = (
@@ -62,19 +33,19 @@ BACKENDS = (
 
 
 @st.composite
-def graphs(draw, most=14):
+def graphs(draw, max_nodes=14):
     graph = GraphBuilder()
     values = [graph.input("x"), graph.input("y")]
-    for _ in range(draw(st.integers(1, most))):
+    for _ in range(draw(st.integers(1, max_nodes))):
         name = draw(st.sampled_from(OPS))
         count = 2 if name in ("Add", "Concat") else 1
         near = values[-draw(st.integers(1, 6)) :]
-        made = graph.add_many(
+        outputs = graph.add_many(
             name,
             [draw(st.sampled_from(near)) for _ in range(count)],
             draw(st.sampled_from([1, 1, 1, 2])),
         )
-        values += made
+        values += outputs
     results = draw(st.sets(st.sampled_from(values[2:]), min_size=1, max_size=3))
     graph.returns(*sorted({*results, values[-1]}))
     return graph.build()
@@ -83,35 +54,35 @@ def graphs(draw, most=14):
 @given(graphs())
 @settings(max_examples=150, deadline=None)
 def test_every_candidate_is_convex_and_supported(graph):
-    supported = {b.name: supported_nodes(Graph(graph), b) for b in BACKENDS}
-    found = find_candidates(Graph(graph), BACKENDS)
-    for candidate in found:
+    supported = {backend.name: supported_nodes(Graph(graph), backend) for backend in BACKENDS}
+    candidates = find_candidates(Graph(graph), BACKENDS)
+    for candidate in candidates:
         assert candidate.inside
         assert candidate.sub_graph.is_convex, candidate
         if not candidate.is_host:
             assert candidate.inside & ~supported[candidate.backend] == 0, candidate
         if candidate.backend == "tvm" and candidate.sub_graph.size > 1:
             assert candidate.sub_graph.validity(ONE_RESULT) is None, candidate
-    assert len({c.key for c in found}) == len(found)
-    assert found == sorted(found, key=lambda c: c.order)
+    assert len({candidate.key for candidate in candidates}) == len(candidates)
+    assert candidates == sorted(candidates, key=lambda candidate: candidate.order)
 
 
 @given(graphs())
 @settings(max_examples=50, deadline=None)
-def test_single_nodes_and_single_backend_partitions_are_candidates(graph):
+def test_single_nodes_and_backend_partitions_are_candidates(graph):
     candidates = find_candidates(Graph(graph), BACKENDS)
-    found = {c.key for c in candidates}
-    views = sum(c.inside for c in candidates if c.is_host)
+    keys = {candidate.key for candidate in candidates}
+    views = sum(candidate.inside for candidate in candidates if candidate.is_host)
     for backend in BACKENDS:
         supported = supported_nodes(Graph(graph), backend)
         for node in range(len(graph)):
             if (supported & ~views) >> node & 1:
-                assert (backend.name, "", 1 << node, ()) in found
+                assert (backend.name, "", 1 << node, ()) in keys
         parts = single_backend_partition(Graph(graph), backend)
-        assert sum(p.inside for p in parts) == supported
-        assert quotient_order(graph, [p.inside for p in parts]) is not None
-        assert {p.key for p in parts if p.inside & ~views} <= found
-        assert all(c.is_host for c in candidates if not c.inside & ~views)
+        assert sum(part.inside for part in parts) == supported
+        assert quotient_order(graph, [part.inside for part in parts]) is not None
+        assert {part.key for part in parts if part.inside & ~views} <= keys
+        assert all(candidate.is_host for candidate in candidates if not candidate.inside & ~views)
 
 
 @given(graphs(), st.data())
@@ -120,15 +91,19 @@ def test_coalescing_is_disjoint_and_acyclic(graph, data):
     """Nodes of two backends and uncovered ones; groups keep all nodes and have an order."""
     specs = [PartitionSpec("a"), PartitionSpec("b"), None]
     chosen = [data.draw(st.sampled_from(specs)) for _ in graph.nodes]
-    singles = [Singles(1 << i).candidates(graph, spec)[0] for i, spec in enumerate(chosen) if spec]
+    singles = [
+        Singles(1 << index).candidates(graph, spec)[0] for index, spec in enumerate(chosen) if spec
+    ]
     merged = coalesce(singles)
-    assert sum(c.inside for c in merged) == sum(c.inside for c in singles)
-    assert sum(c.sub_graph.size for c in merged) == len(singles)
-    assert quotient_order(graph, [c.inside for c in merged]) is not None
-    assert all(c.sub_graph.is_convex for c in merged)
+    assert sum(candidate.inside for candidate in merged) == sum(
+        candidate.inside for candidate in singles
+    )
+    assert sum(candidate.sub_graph.size for candidate in merged) == len(singles)
+    assert quotient_order(graph, [candidate.inside for candidate in merged]) is not None
+    assert all(candidate.sub_graph.is_convex for candidate in merged)
     for candidate in merged:
-        nodes = [i for i in range(len(graph)) if candidate.inside >> i & 1]
-        assert {chosen[i] for i in nodes} == {candidate.spec}
+        nodes = [index for index in range(len(graph)) if candidate.inside >> index & 1]
+        assert {chosen[index] for index in nodes} == {candidate.spec}
 
 
 @given(graphs())
@@ -136,7 +111,7 @@ def test_coalescing_is_disjoint_and_acyclic(graph, data):
 def test_fuse_ops_partitions_the_graph(graph):
     groups = fuse_ops(graph)
     assert sum(groups) == graph.everything
-    assert sum(g.bit_count() for g in groups) == len(graph)
+    assert sum(group.bit_count() for group in groups) == len(graph)
     assert quotient_order(graph, groups) is not None
 
 
@@ -148,18 +123,22 @@ def _chain(*ops):
     return graph.build()
 
 
-def test_the_order_is_repeatable_and_backends_do_not_mix():
+def test_candidates_repeat_and_backends_do_not_mix():
     graph = _chain("Conv", "Relu", "Conv", "Relu")
-    first = find_candidates(Graph(graph), BACKENDS)
-    assert first == find_candidates(Graph(graph), BACKENDS)
-    alone = [c for c in first if c.backend == "openvino"]
-    assert alone == [c for c in find_candidates(Graph(graph), BACKENDS[2:3]) if not c.is_host]
+    candidates = find_candidates(Graph(graph), BACKENDS)
+    assert candidates == find_candidates(Graph(graph), BACKENDS)
+    openvino_only = [candidate for candidate in candidates if candidate.backend == "openvino"]
+    assert openvino_only == [
+        candidate
+        for candidate in find_candidates(Graph(graph), BACKENDS[2:3])
+        if not candidate.is_host
+    ]
 
 
 def test_variants_multiply_the_specs():
     backend = FakeBackend("onednn", BackendStyle.LIBRARY, variants=("", "winograd"))
-    found = find_candidates(Graph(_chain("Conv", "Relu")), [backend])
-    assert [(c.inside, c.variant) for c in found] == [
+    candidates = find_candidates(Graph(_chain("Conv", "Relu")), [backend])
+    assert [(candidate.inside, candidate.variant) for candidate in candidates] == [
         (1, ""), (1, "winograd"), (2, ""), (2, "winograd"),
     ]  # fmt: skip
 
@@ -167,26 +146,33 @@ def test_variants_multiply_the_specs():
 def test_a_rule_overrides_the_style():
     pattern = op("Relu", op("Conv", wildcard()))
     backend = FakeBackend("mine", BackendStyle.GRAPH, own_rule=DFPattern("conv_relu", pattern))
-    found = find_candidates(Graph(_chain("Conv", "Relu", "Tanh")), [backend])
-    assert [c.inside for c in found] == [0b1, 0b11, 0b10, 0b100]
-    assert found[1].label == "conv_relu"
+    candidates = find_candidates(Graph(_chain("Conv", "Relu", "Tanh")), [backend])
+    assert [candidate.inside for candidate in candidates] == [0b1, 0b11, 0b10, 0b100]
+    assert candidates[1].label == "conv_relu"
 
 
 def test_unsupported_nodes_break_intervals():
     backend = FakeBackend("openvino", BackendStyle.GRAPH, frozenset({"LSTM"}))
-    found = find_candidates(Graph(_chain("Conv", "Relu", "LSTM", "Conv", "Relu")), [backend])
-    assert [c.inside for c in found] == [0b1, 0b11, 0b10, 0b1000, 0b11000, 0b10000]
+    candidates = find_candidates(Graph(_chain("Conv", "Relu", "LSTM", "Conv", "Relu")), [backend])
+    assert [candidate.inside for candidate in candidates] == [
+        0b1,
+        0b11,
+        0b10,
+        0b1000,
+        0b11000,
+        0b10000,
+    ]
 
 
 def test_arms_of_a_residual_are_candidates():
     """Both arms alone, each with the addition, both together, and the block."""
     graph = GraphBuilder()
     x = graph.input("x")
-    left = graph.add("Conv", graph.add("Relu", graph.add("Conv", x)))
-    graph.add("Add", left, graph.add("Conv", x))
+    arm = graph.add("Conv", graph.add("Relu", graph.add("Conv", x)))
+    graph.add("Add", arm, graph.add("Conv", x))
     backend = FakeBackend("openvino", BackendStyle.GRAPH)
-    found = {c.inside for c in find_candidates(Graph(graph.build()), [backend])}
-    assert {0b00111, 0b01000, 0b10111, 0b11000, 0b01111, 0b11111, 0b00011, 0b10100} <= found
+    regions = {candidate.inside for candidate in find_candidates(Graph(graph.build()), [backend])}
+    assert {0b00111, 0b01000, 0b10111, 0b11000, 0b01111, 0b11111, 0b00011, 0b10100} <= regions
 
 
 def test_host_takes_views_only():
@@ -195,8 +181,8 @@ def test_host_takes_views_only():
     a = graph.add("Reshape", x, graph.weight())
     b = graph.add("Reshape", a, graph.add("Shape", x))
     graph.add("Relu", graph.add("Identity", b))
-    found = find_candidates(Graph(graph.build()), [])
-    assert [(c.backend, c.sub_graph.ops) for c in found] == [
+    candidates = find_candidates(Graph(graph.build()), [])
+    assert [(candidate.backend, candidate.sub_graph.ops) for candidate in candidates] == [
         ("host", ("Reshape",)),
         ("host", ("Identity",)),
     ]

@@ -47,35 +47,40 @@ def test_fork():
     x = graph.add("Relu", graph.input("x"))
     graph.returns(graph.add("Tanh", x), graph.add("Abs", x))
     graph = graph.build()
-    assert [c.inside for c in coalesce(_on(graph, SPEC, [0, 1, 2]))] == [0b111]
+    assert [candidate.inside for candidate in coalesce(_on(graph, SPEC, [0, 1, 2]))] == [0b111]
     merged = coalesce(_on(graph, SPEC, [0, 1]) + _on(graph, OTHER, [2]))
-    assert [(c.inside, c.backend) for c in merged] == [(0b011, "a"), (0b100, "b")]
+    assert [(candidate.inside, candidate.backend) for candidate in merged] == [
+        (0b011, "a"),
+        (0b100, "b"),
+    ]
 
 
 def test_inception():
-    """One arm on another backend: the rest is before and after it at once, hence two groups."""
+    """With one arm on another backend, the nodes before and after it are two groups."""
     graph = _inception()
-    assert [c.inside for c in coalesce(_on(graph, SPEC, range(len(graph))))] == [graph.everything]
-    rest = [n for n in range(len(graph)) if n not in (1, 2)]
-    merged = coalesce(_on(graph, SPEC, rest) + _on(graph, OTHER, [1, 2]))
+    assert [candidate.inside for candidate in coalesce(_on(graph, SPEC, range(len(graph))))] == [
+        graph.everything
+    ]
+    nodes = [node for node in range(len(graph)) if node not in (1, 2)]
+    merged = coalesce(_on(graph, SPEC, nodes) + _on(graph, OTHER, [1, 2]))
     assert len(merged) == 3
-    assert quotient_order(graph, [c.inside for c in merged]) is not None
+    assert quotient_order(graph, [candidate.inside for candidate in merged]) is not None
 
 
 def test_complete_bipartite():
     graph = _bipartite()
     parts = _on(graph, SPEC, [0, 1, 3, 4]) + _on(graph, OTHER, [2, 5])
     merged = coalesce(parts)
-    assert sum(c.inside for c in merged) == graph.everything
-    assert quotient_order(graph, [c.inside for c in merged]) is not None
-    assert all(c.sub_graph.is_convex for c in merged)
+    assert sum(candidate.inside for candidate in merged) == graph.everything
+    assert quotient_order(graph, [candidate.inside for candidate in merged]) is not None
+    assert all(candidate.sub_graph.is_convex for candidate in merged)
 
 
 def test_two_native_targets_do_not_merge():
     graph = _inception(1)
     specs = [PartitionSpec("tvm-llvm"), PartitionSpec("tvm-cuda")]
-    merged = coalesce([_on(graph, specs[n % 2], [n])[0] for n in range(4)])
-    assert [c.inside for c in merged] == [1, 2, 4, 8]
+    merged = coalesce([_on(graph, specs[node % 2], [node])[0] for node in range(4)])
+    assert [candidate.inside for candidate in merged] == [1, 2, 4, 8]
 
 
 def test_overlapping_candidates_are_refused():
@@ -84,17 +89,17 @@ def test_overlapping_candidates_are_refused():
         coalesce(_on(graph, SPEC, [0]) + _on(graph, OTHER, [0]))
 
 
-def test_greedy_partition_takes_the_largest_that_can_run_together():
+def test_greedy_partition_takes_the_largest_without_a_cycle():
     graph = _inception(2)
     everything = Singles(graph.everything)
-    found = greedy_partition(Union((everything, Regions(0b11111))).candidates(graph, SPEC))
-    assert [c.inside for c in found] == [0b011111, 0b100000]
+    partition = greedy_partition(Union((everything, Regions(0b11111))).candidates(graph, SPEC))
+    assert [candidate.inside for candidate in partition] == [0b011111, 0b100000]
 
 
 def test_max_coalesce_is_a_rule():
     graph = _inception(2)
-    found = MaxCoalesce(Singles(0b011110)).candidates(graph, SPEC)
-    assert [c.inside for c in found] == [0b00110, 0b11000]
+    candidates = MaxCoalesce(Singles(0b011110)).candidates(graph, SPEC)
+    assert [candidate.inside for candidate in candidates] == [0b00110, 0b11000]
 
 
 def test_anchors_join_vertically_and_horizontally():
@@ -104,9 +109,9 @@ def test_anchors_join_vertically_and_horizontally():
     graph.returns(graph.add("MatMul", x), graph.add("MatMul", x), graph.add("Conv", x))
     graph = graph.build()
     beside = Combine(OpCallByKind(), (ByAnchor(horizontal=True),)).candidates(graph, SPEC)
-    assert [c.inside for c in beside] == [1, 2, 4, 8, 0b0110]
+    assert [candidate.inside for candidate in beside] == [1, 2, 4, 8, 0b0110]
     below = Combine(OpCallByKind(), (ByAnchor(),), max_nodes=2).candidates(graph, SPEC)
-    assert [c.inside for c in below] == [1, 2, 4, 8, 0b0011, 0b0101, 0b1001]
+    assert [candidate.inside for candidate in below] == [1, 2, 4, 8, 0b0011, 0b0101, 0b1001]
 
 
 def test_horizontal_anchors_join_all_three_projections():
@@ -114,4 +119,4 @@ def test_horizontal_anchors_join_all_three_projections():
     x = graph.input("x")
     graph.add("Concat", *(graph.add("MatMul", x, graph.weight()) for _ in range(3)))
     rule = Combine(OpCallByKind(), (ByAnchor(horizontal=True),))
-    assert 0b0111 in {c.inside for c in rule.candidates(graph.build(), SPEC)}
+    assert 0b0111 in {candidate.inside for candidate in rule.candidates(graph.build(), SPEC)}

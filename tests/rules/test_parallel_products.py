@@ -1,4 +1,4 @@
-"""Products that read one value side by side are one candidate."""
+"""Parallel products of one value are one candidate."""
 
 import pytest
 
@@ -21,8 +21,8 @@ def attention():
 
 def regions(graph, supported):
     products = sum(1 << node.index for node in graph.nodes if node.op == "MatMul")
-    found = Parallel(products & supported, supported).candidates(graph, PartitionSpec("mine"))
-    return [candidate.inside for candidate in found]
+    candidates = Parallel(products & supported, supported).candidates(graph, PartitionSpec("mine"))
+    return [candidate.inside for candidate in candidates]
 
 
 def test_products_of_one_value():
@@ -31,14 +31,14 @@ def test_products_of_one_value():
     assert regions(graph, graph.everything) == [0b101010, 0b111110]
 
 
-def test_unsupported_ones_are_left_out():
+def test_unsupported_products_are_left_out():
     graph = attention()
     assert regions(graph, graph.everything & ~0b100) == [0b101010, 0b111010]
     assert regions(graph, graph.everything & ~0b100000) == [0b1010, 0b11110]
     assert regions(graph, 0b10) == []
 
 
-def test_products_that_follow_each_other_through_others_are_none():
+def test_dependent_products_are_not_parallel():
     graph = GraphBuilder()
     x = graph.input("x")
     first = graph.add("Softmax", graph.add("MatMul", x, graph.weight()))

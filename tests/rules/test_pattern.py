@@ -20,7 +20,7 @@ ADD = op("Add", wildcard(), wildcard())
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found"),
+    ("pattern", "nodes"),
     [
         (CONV, [0b1]),
         (op(("Conv", "Relu")), [0b1, 0b100]),
@@ -38,36 +38,41 @@ ADD = op("Add", wildcard(), wildcard())
         (wildcard(), []),
     ],
 )
-def test_matches(pattern, found):
-    assert [m.nodes for m in matches(pattern, _graph())] == found
+def test_matches(pattern, nodes):
+    assert [match.nodes for match in matches(pattern, _graph())] == nodes
 
 
 def test_one_pattern_object_is_one_value():
     graph = GraphBuilder()
     x, y = graph.input("x"), graph.input("y")
-    a = graph.add("Add", x, x)
-    graph.add("Add", a, y)
-    same, other = wildcard(), wildcard()
-    assert [m.nodes for m in matches(op("Add", same, same), graph.build())] == [0b1]
-    assert [m.nodes for m in matches(op("Add", same, other), graph.build())] == [0b1, 0b10]
+    total = graph.add("Add", x, x)
+    graph.add("Add", total, y)
+    same, different = wildcard(), wildcard()
+    assert [match.nodes for match in matches(op("Add", same, same), graph.build())] == [0b1]
+    assert [match.nodes for match in matches(op("Add", same, different), graph.build())] == [
+        0b1,
+        0b10,
+    ]
 
 
 def test_the_predicate_gets_the_match():
-    seen = []
+    calls = []
 
     def refuse(match):
-        seen.append((match.root, match.node("conv").op))
+        calls.append((match.root, match.node("conv").op))
         return "no" if match.root == 0 else None
 
     pattern = CONV.optional(lambda x: op("Add", x, is_constant()))
     rule = DFPattern("conv_bias", pattern, refuse)
-    found = rule.candidates(_graph(), PartitionSpec("test"))
-    assert [(c.inside, c.label) for c in found] == [(0b11, "conv_bias")]
-    assert seen == [(0, "Conv"), (1, "Conv")]
+    candidates = rule.candidates(_graph(), PartitionSpec("test"))
+    assert [(candidate.inside, candidate.label) for candidate in candidates] == [
+        (0b11, "conv_bias")
+    ]
+    assert calls == [(0, "Conv"), (1, "Conv")]
 
 
 def test_a_second_output_can_be_matched():
     graph = GraphBuilder()
     _, second = graph.add_many("Split", [graph.input("x")], 2)
     graph.add("Relu", second)
-    assert [m.nodes for m in matches(op("Relu", op("Split")), graph.build())] == [0b11]
+    assert [match.nodes for match in matches(op("Relu", op("Split")), graph.build())] == [0b11]

@@ -1,4 +1,4 @@
-"""Islands of a quantised model are candidates, also where their nodes are not neighbours in the order."""
+"""QDQ groups of a quantised model are candidates, even if they are not contiguous in the order."""
 
 from collage.graph.dataflow import DataflowGraph, Node, TensorType
 from collage.graph.index_set import index_set
@@ -19,37 +19,39 @@ NODES = [
     ("Add", "ef", "i"),  # 8
     ("QuantizeLinear", "i", "j"),  # 9: of 0, 1, 4, 5 and 8
     ("DequantizeLinear", "j", "k"),  # 10
-    ("QuantizeLinear", "k", "l"),  # 11: too small to be worth a kernel
+    ("QuantizeLinear", "k", "l"),  # 11: too small for a group
     ("DequantizeLinear", "h", "m"),  # 12
     ("DequantizeLinear", "l", "n"),  # 13
-    ("Add", "mn", "o"),  # 14: float, so no island
+    ("Add", "mn", "o"),  # 14: float, so no group
 ]
 FIRST, SECOND = index_set([0, 2, 3, 6, 7]), index_set([0, 1, 4, 5, 8, 9])
 
 
 def graph() -> DataflowGraph:
     nodes = tuple(
-        Node(index, made, op, OpPatternKind.OPAQUE, tuple(read), (made,))
-        for index, (op, read, made) in enumerate(NODES)
+        Node(index, result, op, OpPatternKind.OPAQUE, tuple(read), (result,))
+        for index, (op, read, result) in enumerate(NODES)
     )
     types = {name: TensorType((2,), "float32") for name in "xywabcdefghijklmno"}
     return DataflowGraph(nodes, types, ("x", "y"), ("o",), frozenset("w"))
 
 
-def test_an_island_reaches_from_dequantised_operands_to_the_quantised_result():
+def test_a_qdq_group_ends_at_dequantised_operands():
     assert set(islands(graph())) == {FIRST, SECOND}
 
 
-def test_graph_backends_get_them():
-    made = graph()
-    found = Regions(made.everything, short=3).candidates(made, PartitionSpec("any"))
-    origins = {one.inside: one.origin for one in found}
+def test_qdq_groups_are_regions():
+    qdq_graph = graph()
+    candidates = Regions(qdq_graph.everything, short=3).candidates(qdq_graph, PartitionSpec("any"))
+    origins = {candidate.inside: candidate.origin for candidate in candidates}
     assert origins[FIRST] == origins[SECOND] == "Regions.island"
 
 
-def test_a_backend_that_lacks_a_node_does_not():
-    made = graph()
-    found = Regions(made.everything & ~(1 << 6)).candidates(made, PartitionSpec("any"))
-    inside = {one.inside for one in found}
+def test_a_group_with_an_unsupported_node_is_no_region():
+    qdq_graph = graph()
+    candidates = Regions(qdq_graph.everything & ~(1 << 6)).candidates(
+        qdq_graph, PartitionSpec("any")
+    )
+    inside = {candidate.inside for candidate in candidates}
     assert FIRST not in inside
     assert SECOND in inside

@@ -67,7 +67,7 @@ def test_a_returned_node_ends_its_group():
     assert fuse_ops(graph.build()) == [0b01, 0b10]
 
 
-def test_a_broadcast_that_changes_the_shape_ends_an_anchor():
+def test_a_broadcast_with_a_new_shape_ends_an_anchor():
     graph = GraphBuilder((1, 10))
     conv = graph.add("Conv", graph.input("x"))
     graph.add("Add", conv, graph.weight(), name="wide")
@@ -85,15 +85,24 @@ def test_injective_producers_join_through_a_tuple():
     assert fuse_ops(graph.build()) == [0b1111]
 
 
-def test_nodes_that_are_not_supported_fuse_with_nothing():
+def test_unsupported_nodes_do_not_fuse():
     assert fuse_ops(_chain("Relu", "Tanh", "Relu", "Relu"), index_set([0, 2, 3])) == [1, 0b1100]
 
 
 def test_the_default_rule_offers_less_fusion_too():
     graph = _chain("Conv", "Add", "Relu", "ReduceMean")
-    found = native_rule(graph.everything).candidates(graph, PartitionSpec("tvm"))
-    assert {c.inside for c in found} >= {1, 2, 4, 8, 0b11, 0b111, 0b110, 0b1110}
-    assert all(c.sub_graph.kind <= Kind.OUT_ELEMWISE_FUSABLE for c in found)
+    candidates = native_rule(graph.everything).candidates(graph, PartitionSpec("tvm"))
+    assert {candidate.inside for candidate in candidates} >= {
+        1,
+        2,
+        4,
+        8,
+        0b11,
+        0b111,
+        0b110,
+        0b1110,
+    }
+    assert all(candidate.sub_graph.kind <= Kind.OUT_ELEMWISE_FUSABLE for candidate in candidates)
 
 
 def test_limits_keep_wide_graphs_finite():

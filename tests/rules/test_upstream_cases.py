@@ -7,22 +7,22 @@ of groups are asserted.
 import pytest
 
 from collage.graph.builder import GraphBuilder
-from tests.rules.mock_costs import partition
+from tests.support.mock_costs import partition
 
 
 def _relus(count):
     graph = GraphBuilder()
     value = graph.input("x")
-    for k in range(count):
-        value = graph.add("Relu", value, name=f"r{k}")
+    for number in range(count):
+        value = graph.add("Relu", value, name=f"r{number}")
     return graph.build()
 
 
 @pytest.mark.parametrize(("bases", "backend"), [((1, 2), "tvm"), ((2, 1), "byoc")])
 def test_single_op(bases, backend):
-    found = partition(_relus(1), dict(zip(("tvm", "byoc"), bases, strict=True)), (8, 8))
-    assert found.groups == [(backend, ("r0",))]
-    assert found.total == 1
+    result = partition(_relus(1), dict(zip(("tvm", "byoc"), bases, strict=True)), (8, 8))
+    assert result.groups == [(backend, ("r0",))]
+    assert result.total == 1
 
 
 @pytest.mark.parametrize(("depth", "total"), [(1, 5.0), (3, 4.9)])
@@ -31,9 +31,9 @@ def test_diamond_keeps_a_valid_topology(depth, total):
     r = graph.add("Relu", graph.input("x"), name="r")
     a = graph.add("Abs", r, name="a")
     graph.add("Add", a, graph.add("Relu", a, name="b"), name="s")
-    found = partition(graph.build(), {"tvm": 2, "byoc": 1}, (1, depth))
-    assert found.groups == [("byoc", ("r",)), ("tvm", ("a",)), ("byoc", ("b", "s"))]
-    assert found.total == pytest.approx(total)
+    result = partition(graph.build(), {"tvm": 2, "byoc": 1}, (1, depth))
+    assert result.groups == [("byoc", ("r",)), ("tvm", ("a",)), ("byoc", ("b", "s"))]
+    assert result.total == pytest.approx(total)
 
 
 @pytest.mark.parametrize("cheap", ["tvm", "byoc"])
@@ -42,14 +42,14 @@ def test_max_depth(cheap, depth, total):
     """The dearer backend wins as much as its depth limit lets it fuse."""
     dear = "byoc" if cheap == "tvm" else "tvm"
     depths = (depth, 1) if dear == "tvm" else (1, depth)
-    found = partition(_relus(3), {cheap: 99, dear: 100}, depths)
-    assert found.total == pytest.approx(total, abs=0.5)
+    result = partition(_relus(3), {cheap: 99, dear: 100}, depths)
+    assert result.total == pytest.approx(total, abs=0.5)
     nodes = dict.fromkeys(("tvm", "byoc"), 0)
-    for backend, names in found.groups:
+    for backend, names in result.groups:
         nodes[backend] += len(names)
     assert nodes[dear] == (0 if depth == 1 else depth)
     if nodes["byoc"] == 3:
-        assert found.groups == [("byoc", ("r0", "r1", "r2"))]
+        assert result.groups == [("byoc", ("r0", "r1", "r2"))]
 
 
 def test_output_tuple():
@@ -58,9 +58,9 @@ def test_output_tuple():
     r0 = graph.add("Relu", graph.input("x"), name="r0")
     r1 = graph.add("Relu", r0, name="r1")
     graph.returns(r0, r1, graph.add("Abs", r1, name="a"))
-    found = partition(graph.build(), {"tvm": 2, "byoc": 1}, (2, 2))
-    assert found.groups == [("byoc", ("r0", "r1")), ("tvm", ("a",))]
-    assert found.total == pytest.approx(4.0)
+    result = partition(graph.build(), {"tvm": 2, "byoc": 1}, (2, 2))
+    assert result.groups == [("byoc", ("r0", "r1")), ("tvm", ("a",))]
+    assert result.total == pytest.approx(4.0)
 
 
 def test_intermediate_tuple():
@@ -69,9 +69,9 @@ def test_intermediate_tuple():
     r0 = graph.add("Relu", graph.input("x"), name="r0")
     r1 = graph.add("Relu", r0, name="r1")
     graph.add("Concat", graph.add("tuple", r0, r1, name="t"), name="c")
-    found = partition(graph.build(), {"tvm": 2, "byoc": 1}, (3, 5))
-    assert found.groups == [("byoc", ("r0", "r1")), ("byoc", ("c",))]
-    assert found.total == pytest.approx(3.0)
+    result = partition(graph.build(), {"tvm": 2, "byoc": 1}, (3, 5))
+    assert result.groups == [("byoc", ("r0", "r1")), ("byoc", ("c",))]
+    assert result.total == pytest.approx(3.0)
 
 
 def test_fusion_benefit():
@@ -81,10 +81,13 @@ def test_fusion_benefit():
     a = graph.add("Relu", graph.add("Relu", x, name="a1"), name="a2")
     b = graph.add("Relu", graph.add("Abs", x, name="b1"), name="b2")
     graph.add("Abs", graph.add("Relu", graph.add("Add", a, b, name="s"), name="c"), name="d")
-    found = partition(graph.build(), {"tvm": 5, "byoc": 6}, (1, 5))
-    assert ("byoc", ("a1", "a2", "b2", "s", "c")) in found.groups
-    assert [g for g in found.groups if g[0] == "tvm"] == [("tvm", ("b1",)), ("tvm", ("d",))]
-    assert found.total == pytest.approx(34.5706)
+    result = partition(graph.build(), {"tvm": 5, "byoc": 6}, (1, 5))
+    assert ("byoc", ("a1", "a2", "b2", "s", "c")) in result.groups
+    assert [group for group in result.groups if group[0] == "tvm"] == [
+        ("tvm", ("b1",)),
+        ("tvm", ("d",)),
+    ]
+    assert result.total == pytest.approx(34.5706)
 
 
 def test_double_residual():
@@ -92,9 +95,9 @@ def test_double_residual():
     r = graph.add("Relu", graph.input("x"), name="r")
     a = graph.add("Abs", r, name="a")
     graph.add("Add", a, graph.add("Add", r, a, name="s"), name="t")
-    found = partition(graph.build(), {"tvm": 2, "byoc": 1}, (4, 4))
-    assert found.groups == [("byoc", ("r",)), ("tvm", ("a",)), ("byoc", ("s", "t"))]
-    assert found.total == pytest.approx(4.9)
+    result = partition(graph.build(), {"tvm": 2, "byoc": 1}, (4, 4))
+    assert result.groups == [("byoc", ("r",)), ("tvm", ("a",)), ("byoc", ("s", "t"))]
+    assert result.total == pytest.approx(4.9)
 
 
 def test_residuals_in_one_function():
@@ -103,6 +106,6 @@ def test_residuals_in_one_function():
     r0 = graph.add("Relu", graph.input("x"), name="r0")
     r1 = graph.add("Relu", r0, name="r1")
     graph.add("Add", r1, graph.add("Add", r0, r1, name="s"), name="t")
-    found = partition(graph.build(), {"tvm": 2, "byoc": 1}, (4, 4))
-    assert found.groups == [("byoc", ("r0", "r1", "s", "t"))]
-    assert found.total == pytest.approx(3.439)
+    result = partition(graph.build(), {"tvm": 2, "byoc": 1}, (4, 4))
+    assert result.groups == [("byoc", ("r0", "r1", "s", "t"))]
+    assert result.total == pytest.approx(3.439)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collage.errors import SearchError
 from collage.search import explain, find_plan, find_plans, search_lazily
-from tests.search.oracle import Bounds, all_plans, check_order, problems
+from tests.support.search_oracle import Bounds, all_plans, check_order, problems
 
 thorough = settings(
     max_examples=400,
@@ -46,13 +46,13 @@ def test_invalid_and_unknown_options_are_never_chosen(drawn):
 @thorough
 def test_k_best_plans_are_distinct_and_the_best(drawn):
     problem, costs = drawn
-    every = all_plans(problem, costs)
-    found = find_plans(problem, costs, 12)
-    assert [plan.predicted_s for plan in found] == [seconds for seconds, _ in every[:12]]
-    assert len({frozenset(plan.options) for plan in found}) == len(found)
-    assert {frozenset(plan.options) for plan in found} <= {chosen for _, chosen in every}
-    assert found[0] == find_plan(problem, costs)
-    for plan in found:
+    all_covers = all_plans(problem, costs)
+    plans = find_plans(problem, costs, 12)
+    assert [plan.predicted_s for plan in plans] == [seconds for seconds, _ in all_covers[:12]]
+    assert len({frozenset(plan.options) for plan in plans}) == len(plans)
+    assert {frozenset(plan.options) for plan in plans} <= {chosen for _, chosen in all_covers}
+    assert plans[0] == find_plan(problem, costs)
+    for plan in plans:
         check_order(problem.graph, plan)
 
 
@@ -60,12 +60,12 @@ def test_k_best_plans_are_distinct_and_the_best(drawn):
 @thorough
 def test_regret_is_the_price_of_the_best_plan_with_an_option(drawn):
     problem, costs = drawn
-    every = all_plans(problem, costs)
+    all_covers = all_plans(problem, costs)
     explanation = explain(problem, costs)
     assert explanation.plan == find_plan(problem, costs)
     for regret in explanation.regrets:
-        using = [seconds for seconds, chosen in every if regret.option in chosen]
-        expected = using[0] - every[0][0] if using else math.inf
+        using = [seconds for seconds, chosen in all_covers if regret.option in chosen]
+        expected = using[0] - all_covers[0][0] if using else math.inf
         assert regret.regret_s == expected
         assert bool(regret.reason) == (not using)
 
@@ -76,11 +76,11 @@ def test_lazy_search_finds_the_optimum_under_true_bounds(drawn):
     problem, costs = drawn
     bounds = Bounds.of(costs, 0.5, otherwise=0.5)
     plans = all_plans(problem, costs)
-    asked = []
+    measured = []
 
     def measure(keys):
-        assert not set(keys) & set(asked)
-        asked.extend(keys)
+        assert not set(keys) & set(measured)
+        measured.extend(keys)
         return {key: costs[key] for key in keys}
 
     if not plans:
@@ -90,7 +90,7 @@ def test_lazy_search_finds_the_optimum_under_true_bounds(drawn):
     result = search_lazily(problem, measure, estimator=bounds, batch_size=2)
     check_order(problem.graph, result.plan)
     assert result.plan.predicted_s == plans[0][0]
-    assert result.measured == len(asked)
+    assert result.measured == len(measured)
     assert result.gap_s == 0
 
 
@@ -111,8 +111,8 @@ def test_no_plan_mixes_backends_that_are_in_conflict(drawn, conflicts):
     plan = find_plan(problem, costs)
     check_order(problem.graph, plan)
     assert plan.predicted_s == allowed[0][0]
-    found = find_plans(problem, costs, 5)
-    assert [plan.predicted_s for plan in found] == [seconds for seconds, _ in allowed[:5]]
+    best_plans = find_plans(problem, costs, 5)
+    assert [plan.predicted_s for plan in best_plans] == [seconds for seconds, _ in allowed[:5]]
     lazy = search_lazily(problem, lambda keys: {k: costs[k] for k in keys}, estimator=Bounds())
     assert lazy.plan.predicted_s == allowed[0][0]
     assert not conflicts or len(lazy.plan.backends) == 1

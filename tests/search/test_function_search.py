@@ -1,4 +1,4 @@
-"""One function's search: what is measured first, and which plans are worth assembling."""
+"""One function's search: seeds, families, budgets, and the selected plans."""
 
 import random
 
@@ -11,22 +11,17 @@ from collage.errors import SearchError
 from collage.measure.measurement_request import Work
 from collage.rules.rule import HOST
 from collage.search import Problem, function_search
-from collage.search.function_search import (
-    Enumerated,
-    enumerate_function,
-    has_family,
-    search_function,
-    seed_chunks,
-    tiling,
-)
+from collage.search.enumeration import Enumerated, enumerate_function
+from collage.search.function_search import has_family, search_function
 from collage.search.plan_selection import worth_assembling
+from collage.search.seeds import seed_chunks, tiling
 from tests.frontend.build import imported, model
-from tests.search.oracle import chain, option
+from tests.support.search_oracle import chain, option
 
 
-def intervals(length, backend, longest, **more):
+def intervals(length, backend, longest, **arguments):
     return [
-        option(*range(start, end), backend=backend, key=(backend, start, end), **more)
+        option(*range(start, end), backend=backend, key=(backend, start, end), **arguments)
         for start in range(length)
         for end in range(start + 1, min(start + longest, length) + 1)
     ]
@@ -47,19 +42,19 @@ def enumerated(problem):
 
 
 class Meter:
-    """A measurer whose every work takes a second of its clock."""
+    """A measurer with one second of its clock for each request."""
 
     def __init__(self, problem, costs=None):
         costs = costs or known_costs(problem)
         self.costs = {(o.nodes, o.backend): costs[o.key] for o in problem.options}
-        self.asked = []
+        self.requests = []
 
     def measure(self, batch, on_cost=None):
-        self.asked += batch
+        self.requests += batch
         return [self.costs[work.nodes, work.backend] for work in batch]
 
     def clock(self):
-        return float(len(self.asked))
+        return float(len(self.requests))
 
 
 @pytest.mark.parametrize(
@@ -76,20 +71,20 @@ def test_equally_large_options_of_a_place_are_all_tiles():
     assert {tile.key for tile in tiling(twins, 4)} == {"all", "extended"}
 
 
-def test_a_tiling_takes_the_largest_known_option_of_a_place():
+def test_a_tiling_prefers_the_largest_known_option():
     options = intervals(6, "ort", 6)
     tiles = tiling(options, 4, {("ort", 0, 2), ("ort", 0, 1), ("ort", 0, 6)})
     assert [tile.key for tile in tiles] == [("ort", 0, 2), ("ort", 2, 6)]
 
 
-def test_known_tiles_stand_for_others_but_not_for_the_largest():
+def test_known_tiles_replace_all_but_the_largest():
     problem = problem_of()
-    own = next(seed_chunks(problem))
-    half = {("ort", 0, 3), ("ort", 3, 6)}
-    first, *rest = seed_chunks(problem, known=half)
-    assert first == own
-    later = {key for chunk in rest for key in chunk}
-    assert half <= later
+    without_known = next(seed_chunks(problem))
+    halves = {("ort", 0, 3), ("ort", 3, 6)}
+    first, *chunks = seed_chunks(problem, known_keys=halves)
+    assert first == without_known
+    later = {key for chunk in chunks for key in chunk}
+    assert halves <= later
     assert ("ort", 0, 4) not in later
 
 
@@ -105,7 +100,7 @@ def test_the_first_chunk_covers_the_function_with_every_backend():
     assert {("ort", i, i + 1) for i in range(6)} <= set(flat)
 
 
-def test_a_measurer_that_takes_many_gets_full_chunks_of_the_same_keys():
+def test_a_large_batch_gets_full_chunks_of_the_same_keys():
     problem = Problem(chain(30), intervals(30, "ort", 6))
     few = [key for chunk in seed_chunks(problem) for key in chunk]
     *full, last = seed_chunks(problem, 25)
@@ -119,7 +114,7 @@ def test_views_are_no_seeds():
     assert HOST not in [key for chunk in seed_chunks(problem) for key in chunk]
 
 
-def test_plans_worth_assembling_hold_the_whole_ones_and_one_of_each_backend_once():
+def test_selected_plans_are_distinct_with_one_per_backend():
     problem = problem_of()
     plans = worth_assembling(problem, known_costs(problem), 3)
     assert plans[0].name.startswith("whole-ort")
@@ -132,7 +127,7 @@ def test_plans_worth_assembling_hold_the_whole_ones_and_one_of_each_backend_once
         assert (plan.single in used and len(used) == 1) if plan.single else len(used) > 1
 
 
-def test_a_plan_with_fewer_borders_is_predicted_without_the_penalty():
+def test_fewer_boundaries_are_predicted_without_the_penalty():
     options = [option(0, key="a"), option(1, key="b"), option(0, 1, key="ab")]
     costs = {"a": Cost(1e-6), "b": Cost(1e-6), "ab": Cost(4.5e-6)}
     options += [option(2, key="c"), option(2, key="d", backend="ort")]
@@ -147,70 +142,70 @@ def test_a_plan_with_fewer_borders_is_predicted_without_the_penalty():
 def test_known_costs_and_no_budget_measure_nothing():
     problem = problem_of()
     meter = Meter(problem)
-    found = search_function(
+    search = search_function(
         enumerated(problem), meter, known_costs(problem), plans=2, budget_s=0.0, clock=meter.clock
     )
-    assert meter.asked == []
-    assert found.lazy.plan.predicted_s == 4.0
-    assert found.plans[0].plan.options == found.lazy.plan.options
+    assert meter.requests == []
+    assert search.lazy.plan.predicted_s == 4.0
+    assert search.plans[0].plan.options == search.lazy.plan.options
 
 
 def test_without_costs_or_budget_one_plan_is_measured():
     problem = problem_of()
     meter = Meter(problem)
-    found = search_function(
+    search = search_function(
         enumerated(problem), meter, {}, plans=2, budget_s=0.0, clock=meter.clock
     )
-    assert {(w.nodes, w.backend) for w in meter.asked} == {
+    assert {(w.nodes, w.backend) for w in meter.requests} == {
         (o.nodes, o.backend) for o in problem.options if o.key in next(seed_chunks(problem))
     }
-    assert found.plans
+    assert search.plans
 
 
 def test_a_budget_ends_the_search():
     problem = problem_of(30)
     meter = Meter(problem)
     search_function(enumerated(problem), meter, {}, plans=1, budget_s=60.0, clock=meter.clock)
-    assert len(meter.asked) <= 60 + 24 + 16  # a chunk or a batch that began in time ends
-    assert len(meter.asked) < len(problem.options) / 2
+    assert len(meter.requests) <= 60 + 24 + 16  # a chunk or batch in progress ends
+    assert len(meter.requests) < len(problem.options) / 2
 
 
 def of_a_family(problem, length):
-    """What a search of the first `length` nodes measured."""
-    known = known_costs(problem)
-    return {o.key: known[o.key] for o in problem.options if o.nodes < 1 << length}
+    """Return the costs known after a search of the first `length` nodes."""
+    costs = known_costs(problem)
+    return {o.key: costs[o.key] for o in problem.options if o.nodes < 1 << length}
 
 
-def test_a_family_is_many_costs_without_those_of_the_whole():
+def test_a_family_has_many_costs_but_not_the_largest_tile():
     problem = problem_of(30)
-    known = of_a_family(problem, 15)
-    assert has_family(problem, known)
+    family_costs = of_a_family(problem, 15)
+    assert has_family(problem, family_costs)
     assert not has_family(problem, {})
     assert not has_family(problem, of_a_family(problem, 6))
-    whole = max(problem.options, key=lambda o: o.size)
-    assert not has_family(problem, {**known, whole.key: Cost(1.0)})
+    largest = max(problem.options, key=lambda o: o.size)
+    assert not has_family(problem, {**family_costs, largest.key: Cost(1.0)})
     views = Problem(chain(1), [option(0, backend=HOST, key=HOST)])
     assert not has_family(views, {HOST: Cost(1.0)})
 
 
-def test_after_its_family_a_search_ends_when_it_measures_in_vain(monkeypatch):
+def test_with_a_family_a_search_ends_without_improvement(monkeypatch):
     problem = problem_of(30)
     rng = random.Random(0)
     scattered = {o.key: Cost((0.1 + o.size) * rng.uniform(0.9, 1.0)) for o in problem.options}
-    known = {o.key: scattered[o.key] for o in problem.options if o.nodes < 1 << 15}
+    family_costs = {o.key: scattered[o.key] for o in problem.options if o.nodes < 1 << 15}
 
     def searched():
         meter = Meter(problem, scattered)
-        found = search_function(
-            enumerated(problem), meter, known, plans=1, budget_s=1e6, clock=meter.clock
+        search = search_function(
+            enumerated(problem), meter, family_costs, plans=1, budget_s=1e6, clock=meter.clock
         )
-        return found.lazy.plan.predicted_s, len(meter.asked)
+        return search.lazy.plan.predicted_s, len(meter.requests)
 
     plan_s, measured = searched()
-    monkeypatch.setattr(function_search, "PATIENCE", 1.0)
-    best_s, more = searched()
+    monkeypatch.setattr(function_search, "PATIENCE_SHARE", 1.0)
+    best_s, measured_with_patience = searched()
     assert plan_s <= 1.01 * best_s
-    assert measured < 0.5 * more
+    assert measured < 0.5 * measured_with_patience
 
 
 @pytest.mark.parametrize(
@@ -221,19 +216,19 @@ def test_after_its_family_a_search_ends_when_it_measures_in_vain(monkeypatch):
         (["NonZero"], "cublas", "cuda", False),
     ],
 )
-def test_the_advice_names_backends_of_the_device_that_take_the_node(
+def test_the_advice_names_supporting_backends_of_the_device(
     tmp_path, nodes, backend, device, advised
 ):
-    made = model([make_node(nodes[0], ["x"], ["y"])], {"x": ("float32", (4, 8))}, ["y"])
-    imported_function = imported(made, tmp_path)
-    chosen = known_backends([backend], device)
-    with pytest.raises(SearchError) as refused:
-        enumerate_function(imported_function, chosen)
-    first = str(refused.value).splitlines()[0]
+    onnx_model = model([make_node(nodes[0], ["x"], ["y"])], {"x": ("float32", (4, 8))}, ["y"])
+    imported_function = imported(onnx_model, tmp_path)
+    chosen_backends = known_backends([backend], device)
+    with pytest.raises(SearchError) as refusal:
+        enumerate_function(imported_function, chosen_backends)
+    first_line = str(refusal.value).splitlines()[0]
     if not advised:
-        assert "no other backend for cuda does: replace this operator" in first
+        assert "no other backend for cuda does: replace this operator" in first_line
         return
-    names = first.partition("; add ")[2].partition(" to --backends")[0].split(" or ")
-    there = {one.name: one for one in known_backends(None, device)}
-    assert set(names) <= there.keys()
-    assert all(there[name].unsupported(imported_function, 0) is None for name in names)
+    names = first_line.partition("; add ")[2].partition(" to --backends")[0].split(" or ")
+    backends = {backend.name: backend for backend in known_backends(None, device)}
+    assert set(names) <= backends.keys()
+    assert all(backends[name].unsupported(imported_function, 0) is None for name in names)

@@ -1,4 +1,4 @@
-"""CUDA graphs in predictions: exact against all plans, and named so that they can be told apart."""
+"""CUDA graphs in predictions: exact against all plans, and distinct names."""
 
 import math
 from itertools import pairwise
@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collage.cost import Cost
-from collage.search.graph_launches import captures, predicted_s, without_graphs
+from collage.search.graph_launches import is_captured, predicted_s, without_graphs
 from collage.search.neighbours import neighbours
 from collage.search.plan_selection import worth_assembling
 from collage.search.problem import Option, Plan, Problem
-from tests.search.oracle import chain
+from tests.support.search_oracle import chain
 
 LENGTH = 5
 LAUNCH_S = 4e-6
@@ -25,7 +25,7 @@ def problem_and_costs(seconds) -> tuple[Problem, dict]:
         Option(1 << a | 1 << b, ("wait", a), "wait", captures=False)
         for a, b in pairwise(range(LENGTH))
     ]
-    costs = {one.key: Cost(s) for one, s in zip(options, seconds, strict=True)}
+    costs = {option.key: Cost(s) for option, s in zip(options, seconds, strict=True)}
     return Problem(chain(LENGTH), options, launch_s=LAUNCH_S), costs
 
 
@@ -42,10 +42,10 @@ def least_s(problem, costs):
     """The least of all sums, each by the definition."""
 
     def total(plan):
-        alone = all(option.captures for option in plan.options)
+        with_graphs = all(option.captures for option in plan.options)
         return sum(
-            costs[one.key].seconds if alone else max(costs[one.key].seconds, LAUNCH_S)
-            for one in plan.options
+            costs[option.key].seconds if with_graphs else max(costs[option.key].seconds, LAUNCH_S)
+            for option in plan.options
         )
 
     return min(map(total, every_plan(problem)))
@@ -55,37 +55,39 @@ MICROSECONDS = st.integers(1, 12).map(lambda number: number * 1e-6)
 
 
 @given(st.lists(MICROSECONDS, min_size=2 * LENGTH - 1, max_size=2 * LENGTH - 1))
-def test_the_best_plan_is_the_best_of_all_with_launches_counted(seconds):
+def test_the_best_plan_is_the_optimum_with_launches(seconds):
     problem, costs = problem_and_costs(seconds)
-    found = worth_assembling(problem, costs, 3)
-    assert min(one.plan.predicted_s for one in found) == pytest.approx(least_s(problem, costs))
-    for one in found:
-        assert one.plan.predicted_s == pytest.approx(predicted_s(problem, costs, one.plan))
-        assert one.name.startswith("launched-") != captures(one.plan)
+    selected = worth_assembling(problem, costs, 3)
+    assert min(named.plan.predicted_s for named in selected) == pytest.approx(
+        least_s(problem, costs)
+    )
+    for named in selected:
+        assert named.plan.predicted_s == pytest.approx(predicted_s(problem, costs, named.plan))
+        assert named.name.startswith("launched-") != is_captured(named.plan)
 
 
-def test_short_kernels_keep_their_graphs_and_long_ones_need_none():
+def test_short_kernels_keep_graphs_and_long_ones_do_without():
     """1 us each against a pair in 0.5 us: with launches the pair's plan is 4 us a call."""
     short, costs = problem_and_costs([1e-6] * LENGTH + [0.5e-6] * (LENGTH - 1))
-    best = min(worth_assembling(short, costs, 1), key=lambda one: one.plan.predicted_s)
+    best = min(worth_assembling(short, costs, 1), key=lambda named: named.plan.predicted_s)
     assert (best.name, best.plan.predicted_s) == ("best-1", pytest.approx(5e-6))
     long, costs = problem_and_costs([100e-6] * LENGTH + [50e-6] * (LENGTH - 1))
-    best = min(worth_assembling(long, costs, 1), key=lambda one: one.plan.predicted_s)
+    best = min(worth_assembling(long, costs, 1), key=lambda named: named.plan.predicted_s)
     assert best.name == "launched-best-1"
     assert best.plan.predicted_s == pytest.approx(200e-6)
 
 
 def test_neighbours_are_predicted_with_their_launches():
     problem, costs = problem_and_costs([1e-6] * LENGTH + [0.5e-6] * (LENGTH - 1))
-    captured = next(plan for plan in every_plan(problem) if captures(plan))
-    found = neighbours(problem, costs, captured)
-    assert found
-    assert all(one.predicted_s == predicted_s(problem, costs, one) for one in found)
-    assert min(one.predicted_s for one in found) >= 3 * LAUNCH_S
+    captured = next(plan for plan in every_plan(problem) if is_captured(plan))
+    plans = neighbours(problem, costs, captured)
+    assert plans
+    assert all(plan.predicted_s == predicted_s(problem, costs, plan) for plan in plans)
+    assert min(plan.predicted_s for plan in plans) >= 3 * LAUNCH_S
 
 
-def test_without_graphs_all_plans_are_launched_and_keep_their_names():
+def test_without_graph_capture_plans_keep_their_names():
     problem, costs = problem_and_costs([1e-6] * LENGTH + [0.5e-6] * (LENGTH - 1))
-    found = worth_assembling(without_graphs(problem), costs, 1)
-    best = next(one for one in found if one.name == "best-1")
+    selected = worth_assembling(without_graphs(problem), costs, 1)
+    best = next(named for named in selected if named.name == "best-1")
     assert best.plan.predicted_s == pytest.approx(3 * LAUNCH_S)

@@ -1,4 +1,4 @@
-"""Costs in place: what was seen in an executable, and what that says of kernels that were not."""
+"""In-context costs: samples from executables, and the correction of kernels without a sample."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from collage.rules.rule import HOST
 from collage.search.graph_launches import predicted_s
 from collage.search.in_context import InPlace, Sighting, at_pace
 from collage.search.problem import Option, Plan, Problem
-from tests.search.oracle import chain
+from tests.support.search_oracle import chain
 
 
 def option(node, backend, variant=""):
@@ -23,41 +23,41 @@ PLAN = Plan(CHOSEN, 0.0)
 @pytest.fixture
 def in_place():
     options = (*CHOSEN, *OTHERS)
-    costs = {one.key: Cost(1e-3, 0.9e-3, 1.2e-3, (1e-3,)) for one in options}
+    costs = {option.key: Cost(1e-3, 0.9e-3, 1.2e-3, (1e-3,)) for option in options}
     costs[HOST] = Cost(0.0)
     costs["onednn--1"] = Cost.invalid("refused")
     return InPlace(Problem(chain(4), options), costs)
 
 
-def test_nothing_seen_corrects_nothing(in_place):
+def test_without_samples_costs_stay_isolated(in_place):
     assert in_place.corrected() == in_place.costs
     in_place.add(PLAN, {}, 1e-3, 1e-3)
     assert in_place.corrected() == in_place.costs
 
 
-def test_the_kernels_seen_add_up_to_the_call(in_place):
+def test_sampled_kernels_add_up_to_the_call(in_place):
     in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 0.4e-3}, 3.7e-3, 3.7e-3)
     costs = in_place.corrected()
     assert predicted_s(in_place.problem, costs, PLAN) == pytest.approx(3.7e-3)
-    assert costs["winograd-f2-1"].seconds == pytest.approx(2.1e-3)  # its share of the rest
+    assert costs["winograd-f2-1"].seconds == pytest.approx(2.1e-3)  # with its share of the overhead
     assert costs["winograd-f2-1"].low == pytest.approx(0.9 * 2.1e-3)
     assert costs["winograd-f2-1"].samples == pytest.approx((2.1e-3,))
 
 
-def test_kernels_that_were_slowed_by_being_timed_add_up_to_the_call_too(in_place):
+def test_kernels_slowed_by_the_timer_add_up_to_the_call(in_place):
     in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 1e-3}, 3.6e-3, 3.6e-3)
     assert in_place.corrected()["onednn--0"].seconds == pytest.approx(0.9e-3)
     assert predicted_s(in_place.problem, in_place.corrected(), PLAN) == pytest.approx(3.6e-3)
 
 
-def test_the_pace_is_that_of_the_comparison(in_place):
+def test_samples_are_scaled_to_the_comparison_rounds(in_place):
     in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 0.4e-3}, 3.7e-3, 7.4e-3)
     costs = in_place.corrected()
     assert predicted_s(in_place.problem, costs, PLAN) == pytest.approx(7.4e-3)
     assert costs["winograd-f2-1"].seconds == pytest.approx(4.2e-3)
 
 
-def test_what_was_not_seen_is_off_as_its_kind_is_and_what_is_unlike_all_as_all_are(in_place):
+def test_unsampled_kernels_follow_their_implementation(in_place):
     in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 0.5e-3}, 3.5e-3, 3.5e-3)
     costs = in_place.corrected()
     overall = 3.5 / 3
@@ -68,7 +68,7 @@ def test_what_was_not_seen_is_off_as_its_kind_is_and_what_is_unlike_all_as_all_a
     assert costs[HOST].seconds == 0.0
 
 
-def test_a_plan_is_known_when_all_its_kernels_were_seen(in_place):
+def test_a_plan_is_sampled_with_samples_of_all_kernels(in_place):
     assert not in_place.knows(PLAN)
     in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 0.4e-3}, 3.7e-3, 3.7e-3)
     assert in_place.knows(PLAN)
@@ -76,14 +76,14 @@ def test_a_plan_is_known_when_all_its_kernels_were_seen(in_place):
     assert not in_place.knows(Plan((CHOSEN[2],), 0.0))
 
 
-def test_at_another_pace_kernels_take_as_much_longer_and_nothing_else_changes(in_place):
+def test_a_speed_factor_scales_valid_kernels_only(in_place):
     costs = at_pace(in_place.costs, 1.5)
     assert costs["tvm--3"] == Cost(1.5e-3, 1.35e-3, pytest.approx(1.8e-3), (1.5e-3,))
     assert costs[HOST] == in_place.costs[HOST]
     assert costs["onednn--1"] == in_place.costs["onednn--1"]
 
 
-def test_several_sightings_of_a_kernel_are_averaged(in_place):
+def test_samples_of_one_kernel_are_averaged(in_place):
     key = "onednn--0"
     in_place.seen += [Sighting(key, 1e-3, 1.1e-3), Sighting(key, 1e-3, 1.3e-3)]
     assert in_place.corrected()[key].seconds == pytest.approx(1.2e-3)

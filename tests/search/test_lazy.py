@@ -1,4 +1,4 @@
-"""The lazy search: what it measures, when it stops, what it states, and what its estimator learns."""
+"""The lazy search: its measurements, its end, its result, and its estimator."""
 
 import math
 import random
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from collage.cost.cost import Cost
 from collage.errors import SearchError
-from collage.search import AdditiveEstimator, Budget, Problem, find_plan, search_lazily
-from collage.search.lazy import LEAST_GAIN
-from tests.search.oracle import Bounds, all_plans, chain, check_order, option, problems
+from collage.search import AdditiveEstimator, Problem, SearchBudget, find_plan, search_lazily
+from collage.search.lazy import LEAST_IMPROVEMENT
+from tests.support.search_oracle import Bounds, all_plans, chain, check_order, option, problems
 
 LENGTH = 24
 
@@ -75,22 +75,20 @@ def test_true_bounds_give_the_optimum_of_brute_force(drawn, share, batch_size):
     check_order(problem.graph, result.plan)
     assert result.plan.predicted_s == plans[0][0]
     assert result.gap_s == 0
-    asked = [key for batch in meter.batches for key in batch]
-    assert len(asked) == len(set(asked)) == result.measured
+    measured = [key for batch in meter.batches for key in batch]
+    assert len(measured) == len(set(measured)) == result.measured
 
 
 @settings(max_examples=50, deadline=None)
 @given(problems(), st.integers(0, 6), st.integers(1, 3))
-def test_a_search_that_a_budget_ends_has_a_plan_and_says_how_far_the_best_may_be(
-    drawn, most, batch_size
-):
+def test_a_budget_leaves_a_plan_and_a_bound_of_its_gap(drawn, measurements, batch_size):
     problem, costs = drawn
     result = search_lazily(
         problem,
         Meter(costs),
         estimator=Bounds.of(costs, 0.5),
         batch_size=batch_size,
-        budget=Budget(measurements=most),
+        budget=SearchBudget(measurements=measurements),
     )
     best_s = all_plans(problem, costs)[0][0]
     assert result.plan.predicted_s - result.gap_s <= best_s <= result.plan.predicted_s
@@ -100,49 +98,53 @@ def test_a_search_that_a_budget_ends_has_a_plan_and_says_how_far_the_best_may_be
 def test_additive_estimates_find_a_plan_close_to_the_best(seed):
     problem, costs = repeated_chain(seed)
     seeds = [o.key for o in problem.ordered if o.size in (1, LENGTH)]
-    found = search_lazily(
+    result = search_lazily(
         problem, Meter(costs), seeds=seeds, estimator=AdditiveEstimator(problem), batch_size=4
     )
-    assert found.plan.predicted_s <= 1.02 * find_plan(problem, costs).predicted_s
-    assert found.measured < len(costs)
+    assert result.plan.predicted_s <= 1.02 * find_plan(problem, costs).predicted_s
+    assert result.measured < len(costs)
 
 
-def test_a_margin_keeps_plans_that_noise_hides():
+def test_a_margin_keeps_plans_hidden_by_noise():
     def searched(seed, margin):
         problem, costs = repeated_chain(seed, noise=0.1)
         seeds = [o.key for o in problem.ordered if o.size in (1, 2, LENGTH)]
         estimator = AdditiveEstimator(problem, margin=margin)
-        found = search_lazily(problem, Meter(costs), seeds=seeds, estimator=estimator, batch_size=4)
-        return found.plan.predicted_s / find_plan(problem, costs).predicted_s, found.measured
+        result = search_lazily(
+            problem, Meter(costs), seeds=seeds, estimator=estimator, batch_size=4
+        )
+        return result.plan.predicted_s / find_plan(problem, costs).predicted_s, result.measured
 
-    plain, kept = ([searched(seed, margin) for seed in range(30)] for margin in (0.0, 0.08))
-    assert max(plain)[0] > 1.005
-    assert max(kept)[0] == 1.0
-    assert sum(n for _, n in plain) < sum(n for _, n in kept)
+    without_margin, with_margin = (
+        [searched(seed, margin) for seed in range(30)] for margin in (0.0, 0.08)
+    )
+    assert max(without_margin)[0] > 1.005
+    assert max(with_margin)[0] == 1.0
+    assert sum(n for _, n in without_margin) < sum(n for _, n in with_margin)
 
 
-def test_a_search_ends_after_so_many_measurements_in_vain():
+def test_a_search_ends_after_keys_without_improvement():
     problem, costs = repeated_chain(noise=0.1)
     batch = 4
 
-    def searched(in_vain):
-        meter, budget = Meter(costs), Budget(in_vain=in_vain)
+    def searched(without_improvement):
+        meter, budget = Meter(costs), SearchBudget(without_improvement=without_improvement)
         estimator = AdditiveEstimator(problem)
-        found = search_lazily(problem, meter, estimator=estimator, batch_size=batch, budget=budget)
-        assert found.measured == sum(map(len, meter.batches))
-        return found
+        result = search_lazily(problem, meter, estimator=estimator, batch_size=batch, budget=budget)
+        assert result.measured == sum(map(len, meter.batches))
+        return result
 
-    all_of_it, ended = searched(None), searched(batch)
-    assert ended.measured < all_of_it.measured
-    assert ended.gap_s > 0
-    plans = [one.plan_s for one in ended.rounds]
+    unlimited, limited = searched(None), searched(batch)
+    assert limited.measured < unlimited.measured
+    assert limited.gap_s > 0
+    plans = [batch.plan_s for batch in limited.rounds]
     assert plans[-2] != math.inf
-    assert plans[-1] >= (1 - LEAST_GAIN) * plans[-2]
-    gains = [after < (1 - LEAST_GAIN) * before for before, after in pairwise(plans[:-1])]
-    assert all(gains)  # it went on as long as every batch brought something
+    assert plans[-1] >= (1 - LEAST_IMPROVEMENT) * plans[-2]
+    improves = [after < (1 - LEAST_IMPROVEMENT) * before for before, after in pairwise(plans[:-1])]
+    assert all(improves)  # the search continues as long as every batch improves the plan
 
 
-def test_the_first_batch_holds_the_seeds_that_are_not_known():
+def test_the_first_batch_holds_the_unknown_seeds():
     problem, costs = repeated_chain()
     seeds = [("tvm", i, 1) for i in range(4)]
     meter = Meter(costs)
@@ -166,7 +168,7 @@ def test_a_budget_of_measurements_ends_with_a_measured_plan():
     problem, costs = repeated_chain()
     seeds = [("tvm", i, 1) for i in range(4)]
     meter = Meter(costs)
-    budget = Budget(measurements=10)
+    budget = SearchBudget(measurements=10)
     result = search_lazily(
         problem, meter, estimator=Bounds(), seeds=seeds, batch_size=4, budget=budget
     )
@@ -178,7 +180,7 @@ def test_a_budget_of_measurements_ends_with_a_measured_plan():
 def test_a_budget_of_seconds_is_kept_by_the_given_clock():
     problem, costs = repeated_chain()
     meter = Meter(costs)
-    budget = Budget(seconds=6, clock=lambda: meter.now)
+    budget = SearchBudget(seconds=6, clock=lambda: meter.now)
     seeds = [("tvm", i, 1) for i in range(4)]
     result = search_lazily(
         problem, meter, estimator=Bounds(), seeds=seeds, batch_size=2, budget=budget
@@ -186,10 +188,10 @@ def test_a_budget_of_seconds_is_kept_by_the_given_clock():
     assert result.measured == 6
 
 
-def test_the_search_goes_beyond_its_budget_until_one_plan_is_measured():
+def test_a_search_exceeds_its_budget_until_one_plan_is_measured():
     options = [option(0, key="a"), option(1, key="b")]
     costs = {"a": Cost(1.0), "b": Cost(1.0)}
-    budget = Budget(measurements=0)
+    budget = SearchBudget(measurements=0)
     result = search_lazily(
         Problem(chain(2), options), Meter(costs), estimator=Bounds(), budget=budget
     )
@@ -205,7 +207,7 @@ def test_invalid_results_are_planned_around():
     assert [o.key for o in result.plan.options] == ["a", "b"]
 
 
-def test_a_key_that_the_measurer_declines_is_asked_once():
+def test_a_declined_key_is_requested_once():
     options = [option(0, key="a"), option(0, key="b")]
     meter = Meter({"a": Cost(1.0)})
     search_lazily(Problem(chain(1), options), meter, estimator=Bounds({"a": 0.5}))
@@ -218,7 +220,7 @@ def test_no_valid_plan_is_an_error_with_the_reasons():
         search_lazily(Problem(chain(1), [option(0, key="a")]), meter, estimator=Bounds())
 
 
-def test_the_estimator_learns_units_that_repeat():
+def test_the_estimator_learns_repeated_units():
     problem, costs = repeated_chain(noise=0.0)
     estimator = AdditiveEstimator(problem, initial_optimism=1.0, margin=0.0)
     for length in (1, 2, 3):
@@ -227,11 +229,11 @@ def test_the_estimator_learns_units_that_repeat():
                 key = (backend, place, length)
                 if key in costs:
                     estimator.observe(problem.options_of(key)[0], costs[key])
-    whole = problem.options_of(("ort", 0, LENGTH))[0]
-    assert estimator.estimate(whole) == pytest.approx(costs[whole.key].seconds, rel=0.1)
+    longest = problem.options_of(("ort", 0, LENGTH))[0]
+    assert estimator.estimate(longest) == pytest.approx(costs[longest.key].seconds, rel=0.1)
 
 
-def test_optimism_follows_what_regions_gain():
+def test_optimism_follows_the_speedup_of_long_regions():
     problem, costs = repeated_chain(noise=0.0)
     estimator = AdditiveEstimator(problem)
     for length in (1, 2, 3):  # one length alone cannot tell a call from its nodes

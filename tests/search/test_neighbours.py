@@ -1,4 +1,4 @@
-"""Neighbours of a plan: one window covered anew, the best first."""
+"""Neighbours of a plan: one window covered again, the best first."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from collage.cost import Cost
 from collage.search.neighbours import WINDOW, neighbours
 from collage.search.problem import Option, Plan, Problem
 from collage.search.shortest_path import find_plan
-from tests.search.oracle import chain
+from tests.support.search_oracle import chain
 
 
 def option(*nodes, backend):
@@ -28,22 +28,22 @@ def costs_of(problem):
     return {o.key: Cost(1.0 + 0.7 * o.size + 0.1 * (o.backend == "tvm")) for o in problem.options}
 
 
-def test_they_cover_everything_and_differ_in_one_window(problem):
+def test_neighbours_are_covers_with_one_changed_window(problem):
     plan = find_plan(problem, costs_of(problem))
-    found = neighbours(problem, costs_of(problem), plan)
-    assert found
-    assert len({other.options for other in found}) == len(found)
-    for other in found:
-        assert sum(o.nodes for o in other.options) == 0b11111
-        gone = [o for o in plan.options if o not in other.options]
-        assert 1 <= len(gone) <= WINDOW
-    predicted = [other.predicted_s for other in found]
+    plans = neighbours(problem, costs_of(problem), plan)
+    assert plans
+    assert len({neighbour.options for neighbour in plans}) == len(plans)
+    for neighbour in plans:
+        assert sum(o.nodes for o in neighbour.options) == 0b11111
+        replaced = [o for o in plan.options if o not in neighbour.options]
+        assert 1 <= len(replaced) <= WINDOW
+    predicted = [neighbour.predicted_s for neighbour in plans]
     assert predicted == sorted(predicted)
     assert predicted[0] >= plan.predicted_s
 
 
 @pytest.mark.parametrize(
-    ("start", "wanted"),
+    ("start", "neighbour_keys"),
     [
         ([("ort", 0, 1), ("ort", 2, 3), ("ort", 4)], {("tvm", 0, 1), ("ort", 2, 3), ("ort", 4)}),
         ([("ort", 0, 1), ("ort", 2, 3), ("ort", 4)], {("ort", 0), ("ort", 1), ("ort", 2, 3), ("ort", 4)}),
@@ -52,17 +52,18 @@ def test_they_cover_everything_and_differ_in_one_window(problem):
     ],
     ids=["another backend", "split", "border", "merge"],
 )  # fmt: skip
-def test_every_kind_of_move_is_found(problem, start, wanted):
+def test_every_kind_of_move_is_found(problem, start, neighbour_keys):
     by_key = {o.key: o for o in problem.options}
     plan = Plan(tuple(by_key[key] for key in start), 0.0)
-    found = [
-        {o.key for o in other.options} for other in neighbours(problem, costs_of(problem), plan)
+    key_sets = [
+        {o.key for o in neighbour.options}
+        for neighbour in neighbours(problem, costs_of(problem), plan)
     ]
-    assert wanted in found
+    assert neighbour_keys in key_sets
 
 
-def test_what_is_not_measured_is_in_no_neighbour(problem):
+def test_unmeasured_options_are_in_no_neighbour(problem):
     plan = find_plan(problem, costs_of(problem))
     own = {o.key for o in plan.options}
-    few = {key: cost for key, cost in costs_of(problem).items() if key in own}
-    assert neighbours(problem, few, plan) == []
+    plan_costs = {key: cost for key, cost in costs_of(problem).items() if key in own}
+    assert neighbours(problem, plan_costs, plan) == []

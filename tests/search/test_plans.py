@@ -11,14 +11,14 @@ from collage.search import Problem, explain, find_plan, find_plans
 from collage.search.shortest_path import least_plan
 from collage.search.state_space import build_state_space
 from collage.search.uncovered import no_cover
-from tests.search.oracle import chain, check_order, graph_of, is_convex, option
+from tests.support.search_oracle import chain, check_order, graph_of, is_convex, option
 
 
 def seconds(**by_key):
     return {key: Cost(value) for key, value in by_key.items()}
 
 
-def test_two_options_that_need_each_other_are_never_chosen_together():
+def test_options_that_read_from_each_other_exclude_each_other():
     # Two chains 0-1 and 2-3; {0, 3} and {1, 2} are convex alone but each reads from the other.
     graph = graph_of((), (0,), (), (2,))
     options = [option(0, 3, key="a"), option(1, 2, key="b")]
@@ -36,7 +36,7 @@ def test_a_cycle_of_three_options_is_found():
         find_plan(Problem(graph, ring), seconds(a=1.0, b=1.0, c=1.0))
 
 
-def test_an_option_that_runs_later_than_its_first_node_says_is_put_in_order():
+def test_an_option_is_ordered_by_its_reads_not_its_first_node():
     # {0, 3} reads node 2, so it runs last although it holds the first node.
     graph = graph_of((), (), (1,), (0, 2))
     options = [option(0, 3, key="late"), option(1, key="b"), option(2, key="c")]
@@ -50,7 +50,7 @@ def test_a_dead_end_is_pruned():
     assert [o.key for o in plan.options] == ["a", "b"]
 
 
-def test_unknown_and_invalid_are_not_chosen_even_when_nothing_else_covers():
+def test_unknown_and_invalid_options_are_never_chosen():
     options = [option(0, key="a"), option(1, key="bad", backend="onednn"), option(1, key="new")]
     costs = seconds(a=1.0) | {"bad": Cost.invalid("no f64")}
     with pytest.raises(SearchError) as caught:
@@ -106,19 +106,19 @@ def test_an_empty_function_has_an_empty_plan():
 
 def test_equal_nodes_of_two_backends_are_two_plans():
     options = [option(0, key="t"), option(0, key="o", backend="onednn"), option(0, key="t")]
-    found = find_plans(Problem(chain(1), options), seconds(t=2.0, o=1.0), 5)
-    assert [plan.backends for plan in found] == [("onednn",), ("tvm",)]
+    plans = find_plans(Problem(chain(1), options), seconds(t=2.0, o=1.0), 5)
+    assert [plan.backends for plan in plans] == [("onednn",), ("tvm",)]
 
 
-def test_explanation_gives_the_reason_of_what_cannot_be_used():
+def test_an_unusable_option_is_explained_with_its_reason():
     options = [option(0, key="a"), option(0, key="b", backend="ov"), option(0, key="c")]
     options += [option(1, key="d"), option(0, 1, key="ad")]
     costs = seconds(a=1.0, d=1.0, ad=5.0) | {"b": Cost.invalid("refused")}
-    found = {
+    regrets = {
         r.option.key: (r.regret_s, r.reason)
         for r in explain(Problem(chain(2), options), costs).regrets
     }
-    assert found == {
+    assert regrets == {
         "a": (0.0, ""),
         "d": (0.0, ""),
         "ad": (3.0, ""),
@@ -133,32 +133,32 @@ def parallel_nodes(count):
     return Problem(graph, [option(*indices(bits)) for bits in range(1, 1 << count)])
 
 
-def test_a_space_that_is_too_large_is_cut_and_says_so():
+def test_a_space_with_too_many_states_is_incomplete():
     problem = parallel_nodes(6)
-    whole = build_state_space(problem, lambda _: True)
+    complete = build_state_space(problem, lambda _: True)
     cut = build_state_space(problem, lambda _: True, most_states=20)
-    assert whole.complete
-    assert len(whole.steps) > 20
+    assert complete.complete
+    assert len(complete.steps) > 20
     assert not cut.complete
     assert cut.final is not None
     assert len(cut.steps) <= 20
 
 
-@pytest.mark.parametrize("most", [1, 7, 12, 33, 10_000])
-def test_what_is_found_in_a_cut_space_is_a_plan(most):
+@pytest.mark.parametrize("most_states", [1, 7, 12, 33, 10_000])
+def test_an_incomplete_space_still_has_a_valid_plan(most_states):
     problem = parallel_nodes(6)
-    space = build_state_space(problem, lambda _: True, most_states=most)
+    space = build_state_space(problem, lambda _: True, most_states=most_states)
     plan = least_plan(space, lambda option: 10.0 - option.size**2 / 4)
-    assert len(space.steps) <= max(most, 7)
+    assert len(space.steps) <= max(most_states, 7)
     check_order(problem.graph, plan)
     best = least_plan(
         build_state_space(problem, lambda _: True), lambda option: 10.0 - option.size**2 / 4
     )
     assert plan.predicted_s >= best.predicted_s
-    assert space.complete == (most == 10_000)
+    assert space.complete == (most_states == 10_000)
 
 
-def test_a_failure_in_a_cut_space_says_that_not_all_was_tried():
+def test_a_failure_in_an_incomplete_space_says_so():
     problem = Problem(parallel_nodes(6).graph, parallel_nodes(6).options[:-33])
     space = build_state_space(problem, lambda _: True, most_states=10)
     assert "not all were tried" in str(no_cover(space, {}))
@@ -201,8 +201,8 @@ def test_upstream_pass_cases(name):
     for backend, base, depth in zip(("tvm", "byoc"), bases, depths, strict=True):
         for bits in range(1, 1 << len(graph)):
             members = list(indices(bits))
-            taken = backend == "tvm" or all(ops[i] in BYOC_OPS for i in members)
-            if taken and len(members) <= depth and is_convex(graph, bits):
+            is_supported = backend == "tvm" or all(ops[i] in BYOC_OPS for i in members)
+            if is_supported and len(members) <= depth and is_convex(graph, bits):
                 options.append(option(*members, backend=backend))
                 costs[options[-1].key] = Cost(base * sum(0.9**k for k in range(len(members))))
     plan = find_plan(Problem(graph, options), costs)

@@ -20,7 +20,7 @@ from collage.store.aliases import list_aliases, read_alias
 from collage.store.blobs import digest_of, put_blob, seal
 from collage.store.bundles import bundle_files
 from collage.store.records import MAX_BYTES, Fields, RecordError, check_records, parse_object
-from tests.cost.batch_lines import KEYS
+from tests.support.costs import KEYS
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "", "cold-1")
 KEY = "a" * 64

@@ -7,7 +7,7 @@ import pytest
 from collage.cost.batches import compact
 from collage.store import open_store
 from collage.tuning.records import TuningRecord, TuningRecords, workload_digest
-from tests.cost.batch_lines import KEYS
+from tests.support.costs import KEYS
 from tests.tuning.regions import ENVIRONMENT, trace
 
 W, OTHER = workload_digest("region", "tvm 1"), workload_digest("region", "tvm 2")

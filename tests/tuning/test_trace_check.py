@@ -20,7 +20,7 @@ from collage.tuning.records import TuningRecord, TuningRecords, workload_digest
 from collage.tuning.schedule_search import TraceSearch, trace_text
 from collage.tuning.targets import target_on
 from tests.backends.regions import convolutions
-from tests.cost.batch_lines import KEYS
+from tests.support.costs import KEYS
 from tests.tuning.regions import ENVIRONMENT, place
 
 W = workload_digest("region", "tvm 1")

@@ -6,7 +6,7 @@ from collage.backends.registry import available_backends
 from collage.cost import Cost
 from collage.graph.index_set import indices
 from collage.measure.peaks import Peaks
-from collage.search.function_search import enumerate_function
+from collage.search.enumeration import enumerate_function
 from collage.search.problem import Option, Problem
 from collage.search.shortest_path import find_plan
 from collage.tuning.tuning_tasks import find_prospects, tunable_regions, tuned_options

@@ -17,7 +17,7 @@ from collage.cluster.pod.shard_context import OpenShard, open_shard
 from collage.cluster.shard_reports import Records, ShardRecord
 from collage.cluster.shards import ShardWork
 from collage.cost import Cost, CostKey
-from collage.cost.table import cost_mark
+from collage.cost.cost_records import cost_mark
 from collage.errors import StoreError
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import Work

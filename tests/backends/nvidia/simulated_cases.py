@@ -11,7 +11,7 @@ import pytest
 import tvm_ffi
 from onnx import helper, numpy_helper
 
-from benchmarks.gpu_models import Budget, imported, in_dtype, row_of
+from benchmarks.gpu_models import CompileBudget, imported, in_dtype, row_of
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import CudaKernel
 from collage.backends.nvidia.tensorrt.engine import ENGINES
@@ -178,7 +178,7 @@ def test_a_model_in_16_bits_is_compiled_checked_and_timed(tmp_path, dtype):
     """The row of `make gpu-check`."""
     convolutions(tmp_path)
     file = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
-    row = row_of("small", dtype, file, tmp_path, Budget(8.0, 200.0, 2))
+    row = row_of("small", dtype, file, tmp_path, budget=CompileBudget(8.0, 200.0, 2))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[:2] == ["small", dtype], row
     assert all(float(cell) > 0 for cell in cells[2:4]), row

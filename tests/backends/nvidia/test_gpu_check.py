@@ -24,7 +24,12 @@ def test_rows_tell_what_a_backend_would_run_alone(tmp_path):
     backends = available_backends(("onnxruntime", "winograd"))
     function = convolutions(tmp_path)
     rows = measure_model(
-        "small", function, backends, this_environment(1), tmp_path, time.monotonic() + 60
+        "small",
+        function,
+        backends,
+        environment=this_environment(1),
+        folder=tmp_path,
+        end=time.monotonic() + 60,
     )
     assert [(row.backend, row.regions, row.nodes) for row in rows] == [
         ("onnxruntime", 1, 5), ("winograd", 2, 4),

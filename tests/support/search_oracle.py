@@ -40,10 +40,10 @@ class Bounds:
         """Bound valid costs at a share of them."""
         return cls({k: c.seconds * share if c.is_valid else otherwise for k, c in costs.items()})
 
-    def estimate(self, one):
-        return self._bounds.get(one.key, 0.0)
+    def estimate(self, candidate):
+        return self._bounds.get(candidate.key, 0.0)
 
-    def observe(self, one, cost):
+    def observe(self, candidate, cost):
         pass
 
 
@@ -63,29 +63,29 @@ def is_convex(graph, nodes):
 
 def is_executable(graph, chosen):
     """Some order runs every option after all that it reads."""
-    done, left = 0, list(chosen)
-    while left:
-        ready = [o for o in left if not reads(graph, o.nodes) & ~done]
+    done, waiting = 0, list(chosen)
+    while waiting:
+        ready = [o for o in waiting if not reads(graph, o.nodes) & ~done]
         if not ready:
             return False
         for o in ready:
             done |= o.nodes
-            left.remove(o)
+            waiting.remove(o)
     return True
 
 
 def reads(graph, nodes):
-    found = 0
+    sources = 0
     for node in indices(nodes):
-        found |= graph.predecessors[node]
-    return found & ~nodes
+        sources |= graph.predecessors[node]
+    return sources & ~nodes
 
 
 def all_plans(problem, costs):
     """Return (seconds, frozenset of options) of every executable exact cover by valid options."""
     everything = (1 << len(problem.graph)) - 1
     usable = [o for o in problem.ordered if costs.get(o.key, Cost.unknown()).is_valid]
-    found = []
+    plans = []
 
     def extend(covered, chosen):
         if covered == everything:
@@ -93,7 +93,7 @@ def all_plans(problem, costs):
                 seconds = sum(
                     costs[o.key].seconds + problem.boundary_s.get(o.backend, 0.0) for o in chosen
                 )
-                found.append((seconds, frozenset(chosen)))
+                plans.append((seconds, frozenset(chosen)))
             return
         missing = ~covered & (covered + 1)
         for o in usable:
@@ -101,7 +101,7 @@ def all_plans(problem, costs):
                 extend(covered | o.nodes, [*chosen, o])
 
     extend(0, [])
-    return sorted(found, key=lambda plan: plan[0])
+    return sorted(plans, key=lambda plan: plan[0])
 
 
 def check_order(graph, plan):

@@ -35,13 +35,13 @@ OFFLOADED = ("Relu", "Add", "Concat")
 
 def tvm_rule(depth):
     combiners = (AllSimple(FUSE_OPS_KINDS), TupleArg(), TupleProj())
-    config = SubGraphConfig(max_exits=1, max_depth=depth, allow_taps=False)
+    config = SubGraphConfig(max_exits=1, max_depth=depth, allow_escaping=False)
     return OnlyValid(Combine(OpCallByKind(), combiners, max_depth=depth), config)
 
 
 def byoc_rule(depth):
     table = Union(tuple(Composite(name, DFPattern(name, op(name))) for name in OFFLOADED))
-    config = SubGraphConfig(max_exits=1, max_depth=depth, allow_taps=False)
+    config = SubGraphConfig(max_exits=1, max_depth=depth, allow_escaping=False)
     return Primitive(OnlyValid(Combine(table, (AllSimple(ANYTHING),), max_depth=depth), config))
 
 
@@ -55,10 +55,10 @@ class Outcome:
 
 def list_candidates(graph, rules):
     """Candidates of {backend: rule}, and the host's."""
-    found = Host().candidates(graph, PartitionSpec(HOST))
+    candidates = Host().candidates(graph, PartitionSpec(HOST))
     for backend, rule in rules.items():
-        found += rule.candidates(graph, PartitionSpec(backend))
-    return found
+        candidates += rule.candidates(graph, PartitionSpec(backend))
+    return candidates
 
 
 def mock_cost(candidate, bases):
@@ -70,9 +70,12 @@ def mock_cost(candidate, bases):
 def search(candidates, costs, priorities=None):
     """Return the chosen candidates and the plan's cost; `costs` maps candidate keys to costs."""
     graph = candidates[0].sub_graph.graph
-    by_key = {c.key: c for c in candidates}
+    by_key = {candidate.key: candidate for candidate in candidates}
     ranks = priorities or {}
-    options = [Option(c.inside, c.key, c.backend, ranks.get(c.backend, 0)) for c in candidates]
+    options = [
+        Option(candidate.inside, candidate.key, candidate.backend, ranks.get(candidate.backend, 0))
+        for candidate in candidates
+    ]
     plan = find_plan(Problem(graph, options), costs)
     return [by_key[option.key] for option in plan.options], plan.predicted_s
 
@@ -80,10 +83,16 @@ def search(candidates, costs, priorities=None):
 def partition(graph, bases, depths):
     rules = {"tvm": tvm_rule(depths[0]), "byoc": byoc_rule(depths[1])}
     candidates = list_candidates(graph, rules)
-    costs = {c.key: Cost(mock_cost(c, bases)) for c in candidates}
+    costs = {candidate.key: Cost(mock_cost(candidate, bases)) for candidate in candidates}
     chosen, total = search(candidates, costs)
-    byoc = [c for c in chosen if c.backend == "byoc"]
-    others = [c for c in chosen if c.backend == "tvm"]
-    groups = sorted([*coalesce(byoc), *others], key=lambda c: c.order)
+    byoc = [candidate for candidate in chosen if candidate.backend == "byoc"]
+    others = [candidate for candidate in chosen if candidate.backend == "tvm"]
+    groups = sorted([*coalesce(byoc), *others], key=lambda candidate: candidate.order)
     names = [n.name for n in graph.nodes]
-    return Outcome([(c.backend, tuple(names[i] for i in indices(c.inside))) for c in groups], total)
+    return Outcome(
+        [
+            (candidate.backend, tuple(names[i] for i in indices(candidate.inside)))
+            for candidate in groups
+        ],
+        total,
+    )

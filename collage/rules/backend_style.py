@@ -1,0 +1,51 @@
+"""Backend styles: the default candidates of backends without a rule of their own (DESIGN 4.2)."""
+
+from enum import Enum
+
+from collage.graph.dataflow import DataflowGraph
+from collage.graph.dynamic_shape_groups import contract_groups, expanded
+from collage.graph.index_set import IndexSet
+from collage.graph.sub_graph import SubGraph
+from collage.rules.base_rules import Singles
+from collage.rules.coalesce import greedy_partition
+from collage.rules.regions import Regions, maximal_regions, supported_groups
+from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
+from collage.rules.tvm_fusion import ONE_RESULT, fuse_ops, native_rule
+
+
+class BackendStyle(Enum):
+    """Default rule of a backend's candidates: TVM's fusion, single nodes, or regions (DESIGN 4.2)."""
+
+    NATIVE = "native"
+    LIBRARY = "library"
+    GRAPH = "graph"
+
+
+def style_rule(style: BackendStyle, supported: IndexSet) -> PartitionRule:
+    """Return the rule of a style over the supported nodes."""
+    if style is BackendStyle.NATIVE:
+        return native_rule(supported)
+    if style is BackendStyle.GRAPH:
+        return Regions(supported)
+    return Singles(supported)
+
+
+def style_partition(
+    graph: DataflowGraph, style: BackendStyle, supported: IndexSet, spec: PartitionSpec
+) -> list[Candidate]:
+    """Partition the supported nodes as a single backend of `style` does."""
+    singles = Singles(supported).candidates(graph, spec)
+    if style is BackendStyle.GRAPH:
+        contracted, members = contract_groups(graph)
+        regions = maximal_regions(contracted, supported_groups(members, supported))
+        inside = [SubGraph(graph, expanded(region, members)) for region in regions]
+        return [Candidate(region, spec, "MaxCoalesce") for region in inside]
+    if style is BackendStyle.NATIVE:
+        groups = [SubGraph(graph, group) for group in fuse_ops(graph, supported)]
+        fused = [
+            Candidate(group, spec, "FuseOps")
+            for group in groups
+            if group.validity(ONE_RESULT) is None
+        ]
+        return greedy_partition([*fused, *singles])
+    return singles
