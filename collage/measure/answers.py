@@ -77,11 +77,11 @@ def unpack_answer(data: bytes) -> Answer:
 
 
 def _ready(fields: Fields) -> Ready:
-    found = _only(fields, "boundary")["boundary"]
-    if found is None:
+    boundary = _only(fields, "boundary")["boundary"]
+    if boundary is None:
         return Ready()
-    _only(found, "call_s", "launch_s")
-    return Ready(Boundary(_seconds(found["call_s"]), _seconds(found["launch_s"])))
+    _only(boundary, "call_s", "launch_s")
+    return Ready(Boundary(_seconds(boundary["call_s"]), _seconds(boundary["launch_s"])))
 
 
 def _outcome(fields: Fields) -> Outcome:
@@ -102,7 +102,7 @@ def _cost(fields: Fields) -> Cost:
         seconds,
         _number(fields["low"]),
         _number(fields["high"]),
-        tuple(_seconds(one) for one in samples),
+        tuple(_seconds(sample) for sample in samples),
         reason,
         _seconds(fields["build_s"]),
         _number(fields["error"]),
@@ -146,10 +146,10 @@ def _number(value: object) -> float:
 
 
 def _seconds(value: object) -> float:
-    found = _number(value)
-    if not 0 <= found < math.inf:
-        raise BadAnswerError(f"a time of {found} s")
-    return found
+    seconds = _number(value)
+    if not 0 <= seconds < math.inf:
+        raise BadAnswerError(f"a time of {seconds} s")
+    return seconds
 
 
 def _flag(value: object) -> bool:
@@ -158,7 +158,7 @@ def _flag(value: object) -> bool:
     return value
 
 
-def _text(value: object, most: int) -> str:
-    if not isinstance(value, str) or len(value) > most:
+def _text(value: object, max_length: int) -> str:
+    if not isinstance(value, str) or len(value) > max_length:
         raise BadAnswerError("a text that is none, or too long")
     return value

@@ -33,12 +33,18 @@ class Sweep:
         >>> sweep.size_bytes >> 20, [size >> 20 for size in sweep.similar]
         (32, [48, 16, 8])
         """
-        whole = max(MIN_BYTES, (cache_bytes or last_level_cache_bytes()) * 3 // 2)
-        sizes, power = [whole], MIN_BYTES
-        while power < whole:
+        largest = max(MIN_BYTES, (cache_bytes or last_level_cache_bytes()) * 3 // 2)
+        sizes, power = [largest], MIN_BYTES
+        while power < largest:
             sizes.append(power)
             power *= 2
-        size = min((one for one in sizes if one >= footprint_bytes), default=whole)
-        ratios = {one: max(one / size, size / one) for one in sizes if one != size}
-        similar = [one for one, ratio in ratios.items() if ratio <= SIMILAR]
+        size = min(
+            (candidate for candidate in sizes if candidate >= footprint_bytes), default=largest
+        )
+        ratios = {
+            candidate: max(candidate / size, size / candidate)
+            for candidate in sizes
+            if candidate != size
+        }
+        similar = [candidate for candidate, ratio in ratios.items() if ratio <= SIMILAR]
         return cls(size, tuple(sorted(similar, key=ratios.__getitem__)))

@@ -138,10 +138,10 @@ class CudaDevice:
         self._check("cudaEventCreate", ctypes.byref(event))
         return event
 
-    def _attribute(self, which: int) -> int:
+    def _attribute(self, attribute: int) -> int:
         value = ctypes.c_int()
         self._check(
-            "cudaDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(which),
+            "cudaDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(attribute),
             ctypes.c_int(self._ordinal),
         )  # fmt: skip
         return value.value
@@ -160,6 +160,6 @@ class CudaDevice:
 
     def _uuid(self) -> bytes:
         """The device's, or in a slice of a card the slice's; it stays in this process."""
-        found = (ctypes.c_char * 16)()
-        open_driver().cuDeviceGetUuid_v2(ctypes.byref(found), self._ordinal)
-        return bytes(found)
+        uuid = (ctypes.c_char * 16)()
+        open_driver().cuDeviceGetUuid_v2(ctypes.byref(uuid), self._ordinal)
+        return bytes(uuid)

@@ -64,14 +64,14 @@ class DeviceIdentity:
         """One line, for the environment of every cost."""
         mig = f" MIG {self.mig}" if self.mig else ""
         shared = f", {self.sharing}" if self.sharing else ""
-        what = f"{self.name}{mig} sm_{self.compute_capability} driver {self.driver}"
-        return f"{what}, {self.clocks}{shared}"
+        card = f"{self.name}{mig} sm_{self.compute_capability} driver {self.driver}"
+        return f"{card}, {self.clocks}{shared}"
 
 
 def capability_of(driver: str) -> str:
     """Return the compute capability in an identity's text, e.g. "90"; "" for an environment without a GPU."""
-    found = re.search(r" sm_(\d+) driver ", driver)
-    return found[1] if found else ""
+    match = re.search(r" sm_(\d+) driver ", driver)
+    return match[1] if match else ""
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ class DeviceTimer:
             self.discarded += 1
             if discards >= MOST_DISCARDS:
                 break
-        found = samples or spoiled
-        cost = summary([max(sample - self._way_s, SHORTEST_S) + boundary_s for sample in found])
+        usable = samples or spoiled
+        cost = summary([max(sample - self._way_s, SHORTEST_S) + boundary_s for sample in usable])
         return Timing(cost, drifted=not samples)
 
     def _batch(self, launch: Launch) -> tuple[list[float], bool]:

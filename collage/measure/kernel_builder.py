@@ -52,11 +52,11 @@ class Prepared:
     built_s: float = 0.0
     """Seconds that a build took elsewhere; 0 for a kernel that was built here."""
 
-    def judge(self, found: Sequence[np.ndarray]) -> tuple[str, float]:
+    def judge(self, outputs: Sequence[np.ndarray]) -> tuple[str, float]:
         """Return what is wrong with the outputs, or "", and the error of a reduced kernel, else 0."""
         if self.reduced:
-            return reduced_difference(self.expected, found, self.probabilities)
-        return difference(self.expected, found, quantised=self.quantised), 0.0
+            return reduced_difference(self.expected, outputs, self.probabilities)
+        return difference(self.expected, outputs, quantised=self.quantised), 0.0
 
     def results(self, returned: object) -> tuple[np.ndarray, ...]:
         """Return the outputs of a call that gave `returned`."""
@@ -119,8 +119,8 @@ class FunctionWorkshop:
         self._threads, self.device = setup.threads, setup.device
         self._functions = {name: load_function(path, name) for name, path in setup.functions}
         part = Part.ALL if setup.kernels is None else Part.BUILD if setup.builds else Part.RUN
-        found = available_backends(setup.backends, setup.device, part)
-        self._backends = {one.name: one for one in found}
+        backends = available_backends(setup.backends, setup.device, part)
+        self._backends = {backend.name: backend for backend in backends}
         for backend in self._backends.values():
             backend.recipes, backend.cache = setup.recipes, setup.cache
         self._reference_dir, self._kernels = setup.reference_dir, setup.kernels
@@ -226,8 +226,8 @@ def callable_kernel(kernel: object, threads: int) -> tuple[Call, tuple[np.ndarra
             file, symbol, constants, scratch
         ):
             memory = (np.zeros(scratch, np.uint8),) if scratch else ()
-            further = (*map(aligned_copy, constants), *memory)
-            return tvm_ffi.load_module(str(file))[symbol], further
+            extra = (*map(aligned_copy, constants), *memory)
+            return tvm_ffi.load_module(str(file))[symbol], extra
     raise BackendError(f"a backend returned {type(kernel).__name__} instead of a kernel")
 
 
@@ -253,11 +253,11 @@ def as_tensors(arrays: Sequence[np.ndarray]) -> tuple[object, ...]:
 
 def poisoned_like(value: np.ndarray) -> np.ndarray:
     """Make an aligned output buffer whose content no right kernel would leave."""
-    made = aligned_empty(value.shape, value.dtype)
-    if made.dtype.kind == "f":
-        made.fill(np.nan)
-    elif made.dtype.kind != "b":
-        made.reshape(-1).view(np.uint8).fill(POISON)
+    buffer = aligned_empty(value.shape, value.dtype)
+    if buffer.dtype.kind == "f":
+        buffer.fill(np.nan)
+    elif buffer.dtype.kind != "b":
+        buffer.reshape(-1).view(np.uint8).fill(POISON)
     else:
-        np.logical_not(value, out=made)
-    return made
+        np.logical_not(value, out=buffer)
+    return buffer

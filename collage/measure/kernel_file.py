@@ -80,27 +80,27 @@ def load_kernel(file: Path) -> tuple["PluginKernel | LibraryKernel", float]:
     """
     from collage.backends.base import PluginKernel
 
-    line, _, rest = file.read_bytes().partition(b"\n")
+    line, _, payload = file.read_bytes().partition(b"\n")
     try:
         head = json.loads(line)
         if head["form"] == "plugin":
-            kernel = PluginKernel(head["kind"], rest, head["allocates"])
+            kernel = PluginKernel(head["kind"], payload, head["allocates"])
             return kernel, float(head["build_s"])
         constants = []
         for name, shape in head["constants"]:
             like = np.dtype(name)
             size = like.itemsize * int(np.prod(shape))
-            constants.append(np.frombuffer(rest[:size], like).reshape(shape))
-            rest = rest[size:]
+            constants.append(np.frombuffer(payload[:size], like).reshape(shape))
+            payload = payload[size:]
         code = {}
         for digest, size in head["code"]:
-            code[digest], rest = rest[:size], rest[size:]
+            code[digest], payload = payload[:size], payload[size:]
         if code:
             from collage.backends.nvidia.tvm_cuda.schedule import use_device_code
 
             use_device_code(code)
         library = file.with_suffix(".so")
-        library.write_bytes(rest)
+        library.write_bytes(payload)
         linked = LibraryKernel(library, head["symbol"], tuple(constants), head.get("scratch", 0))
         return linked, float(head["build_s"])
     except (ValueError, KeyError, TypeError) as error:
@@ -133,12 +133,12 @@ def _write_library(
     head = {
         "form": "library",
         "symbol": kernel.symbol,
-        "constants": [[one.dtype.name, list(one.shape)] for one in kernel.constants],
+        "constants": [[constant.dtype.name, list(constant.shape)] for constant in kernel.constants],
         "scratch": kernel.scratch,
-        "code": [[digest, len(one)] for digest, one in code.items()],
+        "code": [[digest, len(machine_code)] for digest, machine_code in code.items()],
         "build_s": build_s,
     }
-    parts = [np.ascontiguousarray(one).tobytes() for one in kernel.constants]
+    parts = [np.ascontiguousarray(constant).tobytes() for constant in kernel.constants]
     _write(file, head, [*parts, *code.values(), kernel.file.read_bytes()])
 
 

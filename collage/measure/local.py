@@ -95,15 +95,15 @@ class LocalMeasurer:
         self.measured = self.cached = self.invalid = self.drifted = self.built = 0
         self._table = table.within(environment)
         self._parallel_timing = parallel_timing
-        self._kept: dict[CostKey, Cost] = {}
+        self._transient_costs: dict[CostKey, Cost] = {}
         self._best_s: dict[tuple[str, IndexSet], float] = {}
         self._sizes = {function.name: len(function.graph) for function in functions}
         self._run_s: dict[str, float] = {}
         self._failed_starts = 0
         self._conflicts = conflicts_of(backends)
         self.key = WorkKeys(functions, backends, environment, sweep, digest)
-        known = self._table.get(self.key.boundary)
-        self._boundary_s = known.seconds if known else 0.0 if builds else None
+        stored = self._table.get(self.key.boundary)
+        self._boundary_s = stored.seconds if stored else 0.0 if builds else None
         self._setup = Setup(
             loader,
             tuple((function.name, function.simplified) for function in functions),
@@ -129,12 +129,12 @@ class LocalMeasurer:
         """
         costs = []
         for work in works:
-            known = self.key.recall(self._table, work)
-            if known is not None:
-                self._note_known(work, known)
+            cost = self.key.recall(self._table, work)
+            if cost is not None:
+                self._note_known(work, cost)
                 if on_cost:
-                    on_cost(work, known, True)
-            costs.append(known or Cost.unknown())
+                    on_cost(work, cost, True)
+            costs.append(cost or Cost.unknown())
         return costs
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
@@ -147,12 +147,12 @@ class LocalMeasurer:
         run = _Batch(batch, on_cost)
         for position, work in enumerate(batch):
             key = self.key(work)
-            known = self._kept.get(key) or self._table.get(key)
-            if known is None:
+            cost = self._transient_costs.get(key) or self._table.get(key)
+            if cost is None:
                 run.add(key, position, work)
             else:
-                self._note_known(work, known)
-                run.report(position, work, known, True)
+                self._note_known(work, cost)
+                run.report(position, work, cost, True)
         try:
             self._serve(run)
         except BaseException:
@@ -202,7 +202,7 @@ class LocalMeasurer:
                 slot.start()
                 free -= 1
         for slot in self._slots:
-            timing = any(other.state is State.TIMING for other in self._slots)
+            timing = any(candidate.state is State.TIMING for candidate in self._slots)
             if slot.state is State.WAITING and (self._parallel_timing or not timing):
                 slot.go()
 
@@ -258,21 +258,21 @@ class LocalMeasurer:
         """The worker died by itself, or by somebody else's hand."""
         assert slot.worker is not None
         worker, job, was_starting = slot.worker, slot.job, slot.state is State.STARTING
-        how, killed = worker.epitaph(), worker.was_killed
+        exit_reason, killed = worker.epitaph(), worker.was_killed
         slot.clear()
         if was_starting:
-            self._failed_start(how)
+            self._failed_start(exit_reason)
         if job is None:
             return
         if not killed:
-            self._finish(run, job, Outcome(Cost.invalid(f"crashed: {how}")))
+            self._finish(run, job, Outcome(Cost.invalid(f"crashed: {exit_reason}")))
             return
         job.deaths += 1
         if job.deaths < 2:
             run.queue.appendleft(job)
         else:
             self._finish(
-                run, job, Outcome(Cost.invalid(f"worker died twice: {how}"), durable=False)
+                run, job, Outcome(Cost.invalid(f"worker died twice: {exit_reason}"), durable=False)
             )
 
     def _stop(self, run: "_Batch", slot: Slot, excess: str) -> None:
@@ -283,11 +283,11 @@ class LocalMeasurer:
         if job is not None:
             self._finish(run, job, Outcome(Cost.invalid(excess)))
 
-    def _failed_start(self, how: str) -> None:
+    def _failed_start(self, reason: str) -> None:
         self._failed_starts += 1
         if self._failed_starts >= MAX_FAILED_STARTS:
             raise MeasureError(
-                f"measuring processes do not start: {how}; more memory, or fewer workers, may help"
+                f"measuring processes do not start: {reason}; more memory, or fewer workers, may help"
             )
 
     def _finish(self, run: "_Batch", job: Job, outcome: Outcome) -> None:
@@ -295,7 +295,7 @@ class LocalMeasurer:
         if outcome.durable:
             self._table.put(job.key, cost)
         else:
-            self._kept[job.key] = cost
+            self._transient_costs[job.key] = cost
         self.measured += 1
         self.drifted += outcome.drifted
         self.built += outcome.built

@@ -41,8 +41,8 @@ def reduced_difference(
         probabilities: positions of outputs with a scale of 1.
     """
     largest = 0.0
-    for position, (reference, found) in enumerate(zip(expected, actual, strict=True)):
-        error = output_error(reference, found, probability=position in probabilities)
+    for position, (reference, output) in enumerate(zip(expected, actual, strict=True)):
+        error = output_error(reference, output, probability=position in probabilities)
         if math.isinf(error):
             return f"output {position} has other integers, NaN, infinities or another shape", 0.0
         largest = max(largest, error)
@@ -59,8 +59,8 @@ def difference(
     Args:
         quantised: the region converts between floats and small integers.
     """
-    for position, (reference, found) in enumerate(zip(expected, actual, strict=True)):
-        reason = _difference(reference, found, quantised)
+    for position, (reference, output) in enumerate(zip(expected, actual, strict=True)):
+        reason = _difference(reference, output, quantised)
         if reason:
             return f"wrong numbers in output {position}: {reason}"
     return ""
@@ -86,12 +86,12 @@ def _float_difference(
 ) -> str:
     finite = np.isfinite(expected)
     if finite.all():
-        reference, found = expected, actual
+        reference, output = expected, actual
     elif np.array_equal(expected[~finite], actual[~finite], equal_nan=True):
-        reference, found = expected[finite], actual[finite]
+        reference, output = expected[finite], actual[finite]
     else:
         return "its NaN and infinities are not those of the reference"
-    if not np.isfinite(found).all():
+    if not np.isfinite(output).all():
         return "NaN or infinity where the reference has none"
     if not reference.size:
         return ""
@@ -99,5 +99,5 @@ def _float_difference(
     magnitude = np.abs(reference.astype(wide))
     rtol, atol = tolerance
     allowance = rtol * magnitude + atol * magnitude.max() + 1e-30
-    error = float((np.abs(found.astype(wide) - reference) / allowance).max())
+    error = float((np.abs(output.astype(wide) - reference) / allowance).max())
     return f"error is {error:.1f} times what is allowed" if error > 1 else ""

@@ -89,28 +89,28 @@ class Nvml:
         if failed or current.value != 1:
             return ""
         slices = self._slices()
-        own = [one for one in slices if self._uuid(one) == uuid.hex()]
+        own = [handle for handle in slices if self._uuid(handle) == uuid.hex()]
         chosen = own or (slices if len(slices) == 1 else [])
         return self._name(chosen[0]).partition(" MIG ")[2] or "on" if chosen else "on"
 
     def _slices(self) -> list[ctypes.c_void_p]:
-        found = []
+        handles = []
         for place in range(self._number("nvmlDeviceGetMaxMigDeviceCount") or 0):
             handle = ctypes.c_void_p()
             if not self._library.nvmlDeviceGetMigDeviceHandleByIndex(
                 self._handle, ctypes.c_uint(place), ctypes.byref(handle)
             ):
-                found.append(handle)
-        return found
+                handles.append(handle)
+        return handles
 
     def _clocks(self) -> str:
         """Return the policy in words."""
         parts = []
         for kind, name in ((SM, "sm"), (MEMORY, "memory")):
-            wanted = self._number("nvmlDeviceGetApplicationsClock", kind)
-            usual = self._number("nvmlDeviceGetDefaultApplicationsClock", kind)
-            if wanted is not None and wanted != usual:
-                parts.append(f"{name} set to {wanted} MHz")
+            configured = self._number("nvmlDeviceGetApplicationsClock", kind)
+            default = self._number("nvmlDeviceGetDefaultApplicationsClock", kind)
+            if configured is not None and configured != default:
+                parts.append(f"{name} set to {configured} MHz")
         parts = parts or ["default clocks"]
         if limit := self._number("nvmlDeviceGetEnforcedPowerLimit"):
             parts.append(f"{limit / 1000:.0f} W")
@@ -131,8 +131,8 @@ class Nvml:
         """Ask for one number; None where the device does not say."""
         function = getattr(self._library, name, None)
         value = ctypes.c_uint()
-        given = [ctypes.c_uint(one) for one in arguments]
-        if function is None or function(self._handle, *given, ctypes.byref(value)):
+        parameters = [ctypes.c_uint(argument) for argument in arguments]
+        if function is None or function(self._handle, *parameters, ctypes.byref(value)):
             return None
         return value.value
 

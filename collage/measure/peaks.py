@@ -76,15 +76,15 @@ def machine_peaks(environment: Environment, store_dir: Path, again: bool = True)
         StoreError: the store cannot be written.
     """
     file = store_dir / "peaks" / f"{environment.digest}.json"
-    known = None
+    stored = None
     with suppress(
         OSError, ValueError, TypeError
     ):  # a file that is absent or damaged is written anew
-        known = Peaks(**json.loads(file.read_text()))
-    if known and not again:
-        return known
+        stored = Peaks(**json.loads(file.read_text()))
+    if stored and not again:
+        return stored
     peaks = _measure_apart(environment)
-    peaks = highest(peaks, known) if known else peaks
+    peaks = highest(peaks, stored) if stored else peaks
     partial = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -95,13 +95,13 @@ def machine_peaks(environment: Environment, store_dir: Path, again: bool = True)
     return peaks
 
 
-def highest(one: Peaks, other: Peaks) -> Peaks:
+def highest(first: Peaks, second: Peaks) -> Peaks:
     """Take the higher of each rate.
 
     >>> highest(Peaks(1.0, 5.0, 2.0), Peaks(3.0, 4.0, 1.0))
     Peaks(flops_per_s=3.0, bytes_per_s=5.0, memory_bytes_per_s=2.0)
     """
-    mine, theirs = asdict(one), asdict(other)
+    mine, theirs = asdict(first), asdict(second)
     return Peaks(**{name: max(mine[name], theirs[name]) for name in mine})
 
 
@@ -139,8 +139,8 @@ def measure_one_thread() -> Peaks:
 def _product_rate(size: int) -> float:
     import numpy as np
 
-    left, right, result = (np.ones((size, size), np.float32) for _ in range(3))
-    return 2 * size**3 / _best_s(lambda: np.matmul(left, right, out=result))
+    lhs, rhs, result = (np.ones((size, size), np.float32) for _ in range(3))
+    return 2 * size**3 / _best_s(lambda: np.matmul(lhs, rhs, out=result))
 
 
 def _copy_rate(size_bytes: int) -> float:

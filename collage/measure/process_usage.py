@@ -44,16 +44,16 @@ class Usage:
             return 0, 0
         sizes = {"RssAnon:": 0, "RssShmem:": 0}
         for line in text.splitlines():
-            name, _, rest = line.partition("\t")
+            name, _, size = line.partition("\t")
             if name in sizes:
-                sizes[name] = int(rest.split()[0]) * 1024
+                sizes[name] = int(size.split()[0]) * 1024
         return sizes["RssAnon:"], sizes["RssShmem:"]
 
     def _look(self) -> None:
-        now = time.monotonic()
-        if now - self._looked < LOOK_EVERY_S:
+        current_s = time.monotonic()
+        if current_s - self._looked < LOOK_EVERY_S:
             return
-        self._looked = now
+        self._looked = current_s
         self._open_bytes = sum(self._open_segments().values())
         self._file_bytes = 0
         for number, size_bytes in enumerate(_sizes(str(self._folder))):
@@ -61,7 +61,7 @@ class Usage:
 
     def _open_segments(self) -> dict[tuple[int, int], int]:
         """Return the bytes of every open file that lies in memory, by device and number."""
-        folder, found = f"/proc/{self._pid}/fd", {}
+        folder, sizes = f"/proc/{self._pid}/fd", {}
         try:
             names = os.listdir(folder)
         except OSError:
@@ -70,10 +70,10 @@ class Usage:
             try:
                 if os.readlink(f"{folder}/{name}").startswith(_IN_MEMORY):
                     facts = os.stat(f"{folder}/{name}")
-                    found[facts.st_dev, facts.st_ino] = facts.st_blocks * 512
+                    sizes[facts.st_dev, facts.st_ino] = facts.st_blocks * 512
             except OSError:
                 continue  # closed meanwhile
-        return found
+        return sizes
 
 
 def _sizes(folder: str) -> Iterator[int]:

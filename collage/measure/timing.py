@@ -171,16 +171,16 @@ class Timer:
 
     def _enough(self, samples: list[float], elapsed_s: float, run: _Run, way_s: float) -> bool:
         limits = self._limits
-        fewest, most = limits.repeats
+        min_repeats, max_repeats = limits.repeats
         count = len(samples)
         if count < 2:
             return False
         if beaten(samples, run.best_s + way_s):
             return True
-        if count < fewest:
+        if count < min_repeats:
             slow = min(samples) > limits.slow_s
             return slow and count >= limits.slow_repeats
-        if count >= most or elapsed_s > limits.time_s:
+        if count >= max_repeats or elapsed_s > limits.time_s:
             return True
         low, high = median_interval(samples)
         relative_s = limits.relative_width * statistics.median(samples)
@@ -202,10 +202,10 @@ class Control:
 
     def change(self) -> float:
         """Return how far the pace is from the usual one, relative, e.g. 0.02."""
-        usual = statistics.median(self._history)
-        now = self.seconds()
-        self._history.append(now)
-        return max(now / usual, usual / now) - 1
+        usual_s = statistics.median(self._history)
+        current_s = self.seconds()
+        self._history.append(current_s)
+        return max(current_s / usual_s, usual_s / current_s) - 1
 
     def seconds(self) -> float:
         """Return what the kernel takes now: the least of several times, since interruptions only add."""

@@ -102,8 +102,8 @@ class Worker:
             resolution_s=task.resolution_s,
         )
         last = prepared.call(*prepared.arguments) if prepared.allocates else None
-        found = prepared.results(last)
-        wrong, again = prepared.judge(found)
+        outputs = prepared.results(last)
+        wrong, again = prepared.judge(outputs)
         cost = Cost.invalid(f"{wrong}, when called repeatedly") if wrong else timing.cost
         cost = replace(cost, error=max(error, again))
         return Outcome(with_build_time(cost, build_s), drifted=timing.drifted, built=built)
@@ -117,8 +117,8 @@ def limit_files(setup: Setup) -> None:
     """Let no file of this process and of its compilers grow beyond the limit of memory; no core dumps."""
     for kind, limit in ((resource.RLIMIT_FSIZE, setup.memory_bytes), (resource.RLIMIT_CORE, 0)):
         _, hard = resource.getrlimit(kind)
-        most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(kind, (most, hard))
+        soft_limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (soft_limit, hard))
 
 
 def limit_address_space(setup: Setup) -> None:

@@ -82,9 +82,9 @@ class WorkerProcess:
             self.distrust(str(error))
             return None
 
-    def distrust(self, what: str) -> None:
+    def distrust(self, answer: str) -> None:
         """End a worker that sent what it may not."""
-        self._fault = f"it sent {what}"
+        self._fault = f"it sent {answer}"
         end_group(self._process)
 
     def own_bytes(self) -> int:
@@ -116,9 +116,9 @@ class WorkerProcess:
             return self._fault
         if code < 0 and -code != signal.SIGABRT:
             return signal.Signals(-code).name
-        how = "SIGABRT" if code < 0 else f"exit code {code}"
+        ending = "SIGABRT" if code < 0 else f"exit code {code}"
         words = self._last_words()
-        return f"{how}: {words}" if words else how
+        return f"{ending}: {words}" if words else ending
 
     @property
     def was_killed(self) -> bool:

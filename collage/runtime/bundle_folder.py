@@ -138,22 +138,22 @@ class VerifiedFile:
 
     def _check_digest(self) -> None:
         with open(f"/proc/self/fd/{self._descriptor}", "rb", buffering=0) as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != self.digest:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != self.digest:
             raise BundleError(
-                f"{self.path} was changed after the bundle was made (sha256 {found[:12]}, expected "
+                f"{self.path} was changed after the bundle was made (sha256 {digest[:12]}, expected "
                 f"{self.digest[:12]}). Fetch or publish the bundle again."
             )
 
     def _state(self) -> tuple[int, ...]:
-        found = os.fstat(self._descriptor)
-        return found.st_size, found.st_mtime_ns  # not ctime, which a lost name changes too
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns  # not ctime, which a lost name changes too
 
 
-def _others_may_write(found: os.stat_result) -> bool:
+def _others_may_write(status: os.stat_result) -> bool:
     """Tell whether somebody may who is neither this user nor root."""
-    foreign = found.st_uid not in (0, os.geteuid())
-    return foreign or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    foreign = status.st_uid not in (0, os.geteuid())
+    return foreign or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _private_copy(name: str, file: BinaryIO) -> int:

@@ -39,11 +39,11 @@ def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     {'PATH': '/bin'}
     """
     variables = os.environ if environ is None else environ
-    asked = {name.strip() for name in variables.get(PASSED, "").split(",")}
+    passed = {name.strip() for name in variables.get(PASSED, "").split(",")}
     return {
         name: value
         for name, value in variables.items()
-        if name in asked or name == PASSED or _is_known(name)
+        if name in passed or name == PASSED or _is_known(name)
     }
 
 

@@ -34,15 +34,15 @@ class Cuda:
         """Wait until all that is queued on the stream is done."""
         self._check("cudaStreamSynchronize", ctypes.c_void_p(stream))
 
-    def order(self, first: int, then: int) -> None:
+    def order(self, first: int, second: int) -> None:
         """Let what is queued on `then` from now on start after what is queued on `first` so far."""
-        if first == then:
+        if first == second:
             return
         event = ctypes.c_void_p()
         self._check("cudaEventCreateWithFlags", ctypes.byref(event), ctypes.c_uint(NO_TIMING))
         try:
             self._check("cudaEventRecord", event, ctypes.c_void_p(first))
-            self._check("cudaStreamWaitEvent", ctypes.c_void_p(then), event, ctypes.c_uint(0))
+            self._check("cudaStreamWaitEvent", ctypes.c_void_p(second), event, ctypes.c_uint(0))
         finally:
             self._check("cudaEventDestroy", event)
 

@@ -63,9 +63,9 @@ def open_envelope(data: bytes, kind: str, keys: TrustedKeys) -> tuple[bytes, tup
     Raises:
         EnvelopeError: damaged, of another kind, or no signature by a key that counts now.
     """
-    found, payload, signatures = _parsed(data)
-    if found != kind:
-        raise EnvelopeError(f"it is signed as {found!r}, not as {kind!r}")
+    signed_kind, payload, signatures = _parsed(data)
+    if signed_kind != kind:
+        raise EnvelopeError(f"it is signed as {signed_kind!r}, not as {kind!r}")
     signers, reasons = [], []
     for name, signature in signatures.items():
         try:
@@ -97,7 +97,7 @@ def _parsed(data: bytes) -> tuple[str, bytes, dict[str, bytes]]:
     try:
         raw = load_json(data, MAX_BYTES)
         kind, payload = raw["payloadType"], b64decode(raw["payload"], validate=True)
-        signatures = [_signature(one) for one in raw["signatures"]]
+        signatures = [_signature(entry) for entry in raw["signatures"]]
     except (ValueError, KeyError, TypeError) as error:
         raise EnvelopeError("it is damaged") from error
     if not isinstance(kind, str) or len(signatures) > MAX_SIGNATURES:

@@ -73,12 +73,12 @@ def gpu_problem(built_for: str) -> str:
     Machine code runs on GPUs of the same major number and no smaller minor one.
     """
     try:
-        here = compute_capability()
+        capability = compute_capability()
     except BackendError as error:
         return f"the bundle needs a GPU of NVIDIA: {error}"
-    if here[:-1] == built_for[:-1] and here >= built_for:
+    if capability[:-1] == built_for[:-1] and capability >= built_for:
         return ""
     return (
-        f"the bundle was made for a GPU of compute capability {built_for}, and this one has {here}: "
+        f"the bundle was made for a GPU of compute capability {built_for}, and this one has {capability}: "
         "compile the model on this kind of machine"
     )

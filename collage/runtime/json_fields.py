@@ -80,10 +80,10 @@ class Field:
 
     def __getitem__(self, name: str) -> "Field":
         """A field of an object. FieldError where it is missing."""
-        found = self.get(name)
-        if found is None:
+        field = self.get(name)
+        if field is None:
             raise FieldError(f"{_joined(self.path, name)} is missing")
-        return found
+        return field
 
     def get(self, name: str) -> "Field | None":
         """A field of an object, or None."""
@@ -109,13 +109,13 @@ class Field:
 
     def texts(self) -> tuple[str, ...]:
         """A list of texts."""
-        return tuple(one.text() for one in self.items())
+        return tuple(element.text() for element in self.items())
 
-    def one_of(self, known: Collection[str]) -> str:
+    def one_of(self, choices: Collection[str]) -> str:
         """One of the texts that are known."""
         value = self.text(empty=True)
-        if value not in known:
-            raise self.fault(f"one of {', '.join(sorted(known))}")
+        if value not in choices:
+            raise self.fault(f"one of {', '.join(sorted(choices))}")
         return value
 
     def integer(self, low: int, high: int) -> int:
@@ -176,9 +176,9 @@ def _check_depth(value: object) -> None:
     for _ in range(MAX_DEPTH):
         level = [
             inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
+            for node in level
+            if isinstance(node, dict | list)
+            for inner in (node.values() if isinstance(node, dict) else node)
         ]
         if not level:
             return

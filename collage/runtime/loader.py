@@ -157,11 +157,11 @@ class LoadedBundle:
         """
         for signature in self.signatures:
             inputs, expected = self.golden(signature.function)
-            found = list(self.run(inputs).items())
+            outputs = list(self.run(inputs).items())
             if self.manifest.device != "cpu":
                 tensors = self.run_tensors(inputs)
-                found += [(name, value.numpy()) for name, value in tensors.items()]
-            for name, value in found:
+                outputs += [(name, value.numpy()) for name, value in tensors.items()]
+            for name, value in outputs:
                 self._compare_output(signature.function, name, value, expected[name])
 
     def benchmark(self, seconds: float = 3.0, function: str = "main") -> float:
@@ -189,8 +189,10 @@ class LoadedBundle:
 
     def _compare_declared(self, function: str, name: str, value: np.ndarray) -> None:
         """Compare an output of a function that draws random numbers with its signature."""
-        outputs = next(one.outputs for one in self.signatures if one.function == function)
-        declared = next(one for one in outputs if one.name == name)
+        outputs = next(
+            signature.outputs for signature in self.signatures if signature.function == function
+        )
+        declared = next(tensor for tensor in outputs if tensor.name == name)
         sizes = value.shape if declared.shape is None else declared.shape
         fits = len(sizes) == value.ndim and all(
             size in (-1, extent) for size, extent in zip(sizes, value.shape, strict=True)
@@ -210,7 +212,7 @@ class LoadedBundle:
                 data = load_arrays(file)
         except (OSError, ValueError, BadZipFile) as error:
             raise BundleError(f"{self.path} has no golden data: {error}") from error
-        found = [
+        groups = [
             {
                 name.removeprefix(prefix): value
                 for name, value in data.items()
@@ -218,13 +220,13 @@ class LoadedBundle:
             }
             for prefix in (f"{function}/input/", f"{function}/output/")
         ]
-        return found[0], found[1]
+        return groups[0], groups[1]
 
 
-def _compare(what: str, value: np.ndarray, expected: np.ndarray, quantised: bool) -> None:
+def _compare(label: str, value: np.ndarray, expected: np.ndarray, quantised: bool) -> None:
     if value.shape != expected.shape or value.dtype != expected.dtype:
         raise BundleError(
-            f"self check: {what} is {value.dtype}{list(value.shape)}, "
+            f"self check: {label} is {value.dtype}{list(value.shape)}, "
             f"expected {expected.dtype}{list(expected.shape)}"
         )
     tolerance = TOLERANCE.get(expected.dtype.name, (0.0, 0.0))
@@ -232,19 +234,19 @@ def _compare(what: str, value: np.ndarray, expected: np.ndarray, quantised: bool
     relative, absolute = QUANTISED_TOLERANCE if quantised and any(tolerance) else tolerance
     scale = float(np.abs(expected).max(initial=0.0)) if relative else 0.0
     wide = np.promote_types(expected.dtype, np.float32) if relative else expected.dtype
-    reference, found = expected.astype(wide, copy=False), value.astype(wide, copy=False)
-    if not np.allclose(found, reference, relative, absolute * scale + step, equal_nan=True):
+    reference, actual = expected.astype(wide, copy=False), value.astype(wide, copy=False)
+    if not np.allclose(actual, reference, relative, absolute * scale + step, equal_nan=True):
         worst = np.abs(value.astype("float64") - expected.astype("float64")).max()
         raise BundleError(
-            f"self check: {what} differs from the golden data by up to {worst:.3g}. The machine or "
+            f"self check: {label} differs from the golden data by up to {worst:.3g}. The machine or "
             "a library computes other numbers: do not serve this bundle here."
         )
 
 
 def _compare_within(
-    what: tuple[str, str], value: np.ndarray, expected: np.ndarray, precision: Precision
+    output: tuple[str, str], value: np.ndarray, expected: np.ndarray, precision: Precision
 ) -> None:
-    function, name = what
+    function, name = output
     error = output_error(expected, value, probability=name in precision.probabilities)
     if error > precision.tolerance:
         raise BundleError(

@@ -122,7 +122,7 @@ class Manifest:
     @property
     def random_functions(self) -> frozenset[str]:
         """Names of the functions that compute other numbers in every call."""
-        return frozenset(one.function for one in self.gate if not one.deterministic)
+        return frozenset(function.function for function in self.gate if not function.deterministic)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -142,7 +142,7 @@ def manifest_bytes(folder: BundleFolder) -> bytes:
         ) from error
 
 
-def parse_manifest(data: bytes, what: str) -> Manifest:
+def parse_manifest(data: bytes, source: str) -> Manifest:
     """Understand a manifest.
 
     Args:
@@ -159,11 +159,11 @@ def parse_manifest(data: bytes, what: str) -> Manifest:
             return _parse(root)
     except FieldError as error:
         raise BundleError(
-            f"{what} lacks or garbles a field: {error}. Publish the bundle again."
+            f"{source} lacks or garbles a field: {error}. Publish the bundle again."
         ) from None
     shown = version if isinstance(version, int | float | str) else "of no known kind"
     raise BundleError(
-        f"{what} has schema version {str(shown)[:20]}; this Collage reads {SCHEMA_VERSION}. Compile the "
+        f"{source} has schema version {str(shown)[:20]}; this Collage reads {SCHEMA_VERSION}. Compile the "
         "model again, or install the Collage that made the bundle."
     )
 
@@ -217,7 +217,7 @@ def verify_machine(manifest: Manifest) -> None:
         raise BundleError("the bundle does not fit this machine:\n  " + "\n  ".join(problems))
 
 
-def refuse_unproven(manifest: Manifest, what: str) -> None:
+def refuse_unproven(manifest: Manifest, label: str) -> None:
     """Refuse a bundle that is not proven as fast as the original frameworks, function by function.
 
     Args:
@@ -227,17 +227,17 @@ def refuse_unproven(manifest: Manifest, what: str) -> None:
     Raises:
         UnprovenError: the gate said so, and the bundle was written with --allow-slower.
     """
-    judged = {one.function: one for one in manifest.gate}
+    judged = {entry.function: entry for entry in manifest.gate}
     reasons = []
     for name in (signature.function for signature in manifest.functions):
-        found = judged.get(name)
-        if found is None:
+        entry = judged.get(name)
+        if entry is None:
             reasons.append(f"{name} was not judged")
-        elif found.verdict != NOT_SLOWER:
-            reasons.append(f"{name} is {found.verdict}: {found.reason}")
+        elif entry.verdict != NOT_SLOWER:
+            reasons.append(f"{name} is {entry.verdict}: {entry.reason}")
     if reasons:
         raise UnprovenError(
-            f"{what} is for trying out only, as --allow-slower has it ({'; '.join(reasons)}); compile the "
+            f"{label} is for trying out only, as --allow-slower has it ({'; '.join(reasons)}); compile the "
             "model again without --allow-slower and --no-fallback, on a machine with less other work or with "
             "a longer --verify, and use that bundle"
         )
@@ -255,24 +255,24 @@ def read_signature(raw: object) -> Signature:
 def _parse(root: Field) -> Manifest:
     precision, quantised = root.get("precision"), root.get("quantised")
     device, capability = root.get("device"), root.get("compute_capability")
-    found = Manifest(
+    manifest = Manifest(
         executable=root["executable"].file_name(),
         functions=tuple(map(_signature, root["functions"].items())),
         threads=root["threads"].integer(1, MAX_THREADS),
         cpu_model=root["cpu"]["model"].text(empty=True),
         cpu_features=root["cpu"]["features"].texts(),
-        libraries={name.text(): _library(one) for name, one in root["libraries"].entries()},
-        files={name.file_name(): one.digest() for name, one in root["files"].entries()},
+        libraries={name.text(): _library(library) for name, library in root["libraries"].entries()},
+        files={name.file_name(): digest.digest() for name, digest in root["files"].entries()},
         precision=_precision(precision) if precision and precision.value is not None else None,
         quantised=quantised.flag() if quantised else False,
         device=device.one_of(DEVICES) if device else "cpu",
         compute_capability=capability.text(empty=True) if capability else "",
         gate=tuple(map(_gate, root["gate"].items())),
     )
-    _check_names(root["functions"], [one.function for one in found.functions])
-    if found.executable not in found.files:
-        raise FieldError(f"files has no digest of {found.executable}")
-    return found
+    _check_names(root["functions"], [signature.function for signature in manifest.functions])
+    if manifest.executable not in manifest.files:
+        raise FieldError(f"files has no digest of {manifest.executable}")
+    return manifest
 
 
 def _gate(raw: Field) -> FunctionGate:
@@ -286,25 +286,27 @@ def _gate(raw: Field) -> FunctionGate:
 
 def _signature(raw: Field) -> Signature:
     kernel = raw.get("kernel")
-    found = Signature(
+    signature = Signature(
         raw["function"].text(),
-        tuple(_tensor(one, known=True) for one in raw["inputs"].items()),
-        tuple(_tensor(one, known=False) for one in raw["outputs"].items()),
+        tuple(_tensor(tensor, is_input=True) for tensor in raw["inputs"].items()),
+        tuple(_tensor(tensor, is_input=False) for tensor in raw["outputs"].items()),
         kernel.text(empty=True) if kernel else "",
     )
-    if not found.outputs:
+    if not signature.outputs:
         raise raw["outputs"].fault("at least one output")
-    for name, tensors in (("inputs", found.inputs), ("outputs", found.outputs)):
+    for name, tensors in (("inputs", signature.inputs), ("outputs", signature.outputs)):
         _check_names(raw[name], [tensor.name for tensor in tensors])
-    return found
+    return signature
 
 
-def _tensor(raw: Field, *, known: bool) -> Tensor:
+def _tensor(raw: Field, *, is_input: bool) -> Tensor:
     """Read a tensor; `known` asks for every extent."""
     name, dtype, shape = raw["name"].text(), raw["dtype"].one_of(DTYPES), raw["shape"]
-    if shape.value is None and not known:
+    if shape.value is None and not is_input:
         return Tensor(name, None, dtype)
-    extents = tuple(one.integer(0 if known else -1, MAX_TENSOR_BYTES) for one in shape.items())
+    extents = tuple(
+        extent.integer(0 if is_input else -1, MAX_TENSOR_BYTES) for extent in shape.items()
+    )
     size_bytes = math.prod(max(1, extent) for extent in extents) * DTYPES[dtype]
     if len(extents) > MAX_DIMENSIONS or size_bytes > MAX_TENSOR_BYTES:
         raise shape.fault(
@@ -335,13 +337,13 @@ def _precision(raw: Field) -> Precision:
 def _library_problem(name: str, library: Library) -> str:
     advice = f"run `pip install '{library.distribution}=={library.version}'`"
     try:
-        found, package = library_version(name), library_distribution(name)
+        installed, package = library_version(name), library_distribution(name)
     except BackendError:
         if library_override(name):
             return ""  # whoever names a file by hand answers for its version
         return f"the library {name!r} is not installed: {advice}"
     if package != library.distribution:
         return f"the library {name!r} is that of {package} here, not of {library.distribution}"
-    if found == library.version:
+    if installed == library.version:
         return ""
-    return f"the library {name!r} has version {found}, but {library.version} was measured: {advice}"
+    return f"the library {name!r} has version {installed}, but {library.version} was measured: {advice}"

@@ -101,10 +101,10 @@ def register_library(name: str, distribution: str, glob: str, requirement: str =
     Raises:
         BackendError: the name is that of another library.
     """
-    made = Library(distribution, glob, requirement)
-    known = LIBRARIES.setdefault(name, made)
-    if (known.distribution, known.glob) != (distribution, glob):
-        raise BackendError(f"the library name {name!r} is taken by {known.distribution}")
+    library = Library(distribution, glob, requirement)
+    registered = LIBRARIES.setdefault(name, library)
+    if (registered.distribution, registered.glob) != (distribution, glob):
+        raise BackendError(f"the library name {name!r} is taken by {registered.distribution}")
     if _load.cache_info().currsize:
         _announce(name)
 
@@ -257,15 +257,17 @@ def _library(name: str) -> Library:
     try:
         return LIBRARIES[name]
     except KeyError:
-        known = ", ".join(library_names())
-        raise BackendError(f"no library is called {name!r}; known: {known}") from None
+        names = ", ".join(library_names())
+        raise BackendError(f"no library is called {name!r}; known: {names}") from None
 
 
 def _toolkit_files(library: Library) -> Iterator[Path]:
     """Yield the library's files in a CUDA toolkit, and where the loader was told to look."""
     if not library.toolkit:
         return
-    folders = [Path(one) for one in os.environ.get("LD_LIBRARY_PATH", "").split(":") if one]
+    folders = [
+        Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder
+    ]
     for home in filter(None, (os.environ.get("CUDA_HOME"), "/usr/local/cuda")):
         folders += [Path(home) / "lib64", Path(home) / "lib"]
     for folder in folders:
@@ -274,11 +276,11 @@ def _toolkit_files(library: Library) -> Iterator[Path]:
 
 def _files(name: str) -> Iterator[Path]:
     try:
-        found = distribution(name)
+        package = distribution(name)
     except PackageNotFoundError:
         return
-    for file in found.files or []:
-        yield Path(str(found.locate_file(file)))
+    for file in package.files or []:
+        yield Path(str(package.locate_file(file)))
 
 
 def _missing(name: str) -> str:

@@ -36,23 +36,23 @@ def output_error(expected: np.ndarray, actual: np.ndarray, *, probability: bool 
     if expected.dtype.kind in "iub":
         return 0.0 if np.array_equal(expected, actual) else math.inf
     wide = np.promote_types(expected.dtype, np.float32)
-    reference, found = expected.astype(wide, copy=False), actual.astype(wide, copy=False)
-    usual = np.abs(reference) < MASK
-    if not _same_masks(reference[~usual], found[~usual]):
+    reference, output = expected.astype(wide, copy=False), actual.astype(wide, copy=False)
+    ordinary = np.abs(reference) < MASK
+    if not _same_masks(reference[~ordinary], output[~ordinary]):
         return math.inf
-    reference, found = reference[usual], found[usual]
+    reference, output = reference[ordinary], output[ordinary]
     if not reference.size:
         return 0.0
-    if not np.isfinite(found).all():
+    if not np.isfinite(output).all():
         return math.inf
     scale = 1.0 if probability else float(np.abs(reference).max())
-    worst = float(np.abs(found - reference).max())
+    worst = float(np.abs(output - reference).max())
     return worst / scale if scale > 0 else (math.inf if worst > 0 else 0.0)
 
 
 def _same_masks(expected: np.ndarray, actual: np.ndarray) -> bool:
     if not np.array_equal(np.isnan(expected), np.isnan(actual)):
         return False
-    known = ~np.isnan(expected)
-    large = np.abs(actual[known]) >= MASK
-    return bool(large.all()) and np.array_equal(expected[known] > 0, actual[known] > 0)
+    numbers = ~np.isnan(expected)
+    large = np.abs(actual[numbers]) >= MASK
+    return bool(large.all()) and np.array_equal(expected[numbers] > 0, actual[numbers] > 0)

@@ -79,11 +79,11 @@ def run_compiler(
 
 def _descendants(pid: int) -> list[int]:
     """Return the children of a process, and theirs, the nearest first."""
-    found = []
+    children = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
-            found += [int(child) for child in file.read_text().split()]
-    return found + [one for child in found for one in _descendants(child)]
+            children += [int(child) for child in file.read_text().split()]
+    return children + [descendant for child in children for descendant in _descendants(child)]
 
 
 def _has_ended(pid: int, options: int) -> bool:

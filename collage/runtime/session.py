@@ -67,10 +67,10 @@ class ExecutableSession:
         self._threads = threads
         self._lock = threading.Lock()
         self._functions = [
-            DirectFunction(one, self._file.kernel(one.kernel))
-            if one.kernel
-            else _Function(one, self._file.machine, gpu)
-            for one in signatures
+            DirectFunction(signature, self._file.kernel(signature.kernel))
+            if signature.kernel
+            else _Function(signature, self._file.machine, gpu)
+            for signature in signatures
         ]
         self._names = self._functions[0].names
         self._by_shapes: dict[Shapes, CallableFunction] = {
@@ -200,9 +200,9 @@ def _mismatch(signatures: tuple[Signature, ...], shapes: Mapping[str, tuple[int,
         parts = [f"unknown input {name!r}" for name in unknown]
         parts += [f"missing input {name!r}" for name in missing]
         return f"{', '.join(parts)}; expected {_inputs_text(signatures[0])}"
-    given = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
+    received = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
     options = " or ".join(f"({_inputs_text(signature)})" for signature in signatures)
-    return f"no function of the bundle takes the shapes ({given}); expected {options}"
+    return f"no function of the bundle takes the shapes ({received}); expected {options}"
 
 
 def _inputs_text(signature: Signature) -> str:

@@ -131,7 +131,7 @@ def configured_keys(paths: Sequence[Path] = ()) -> TrustedKeys | None:
 
 def named_sources(text: str) -> list[Path]:
     """The files and folders of public keys in a setting, where colons separate them."""
-    return [Path(one) for one in text.split(os.pathsep) if one]
+    return [Path(source) for source in text.split(os.pathsep) if source]
 
 
 def is_statement(name: str) -> bool:
@@ -177,10 +177,15 @@ def _parsed(payload: bytes, manifest: bytes) -> Statement:
         raw = load_json(payload, MAX_BYTES)
         if (raw["_type"], raw["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
             raise EnvelopeError("it is a statement of another kind")
-        subjects = {one["name"]: one["digest"]["sha256"] for one in raw["subject"]}
-        given = raw["predicate"]["buildDefinition"]["externalParameters"]
-        model = given["model"]
-        texts = (model["name"], model["version"], given["environment"], given.get("request", ""))
+        subjects = {subject["name"]: subject["digest"]["sha256"] for subject in raw["subject"]}
+        parameters = raw["predicate"]["buildDefinition"]["externalParameters"]
+        model = parameters["model"]
+        texts = (
+            model["name"],
+            model["version"],
+            parameters["environment"],
+            parameters.get("request", ""),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise EnvelopeError("it is signed, and no statement of a bundle") from error
     if subjects.get(MANIFEST) != digest:

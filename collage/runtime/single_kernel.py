@@ -50,10 +50,11 @@ class DirectFunction:
         self._feed = Feed(signature.inputs)
         self._dtypes = [numpy_dtype(tensor.dtype) for tensor in signature.inputs]
         self._allocates = any(
-            one.shape is None or min(one.shape, default=0) < 0 for one in signature.outputs
+            tensor.shape is None or min(tensor.shape, default=0) < 0 for tensor in signature.outputs
         )
         self._outputs = [
-            (one.name, one.shape or (), numpy_dtype(one.dtype)) for one in signature.outputs
+            (tensor.name, tensor.shape or (), numpy_dtype(tensor.dtype))
+            for tensor in signature.outputs
         ]
 
     def run_arrays(self, arrays: Sequence[np.ndarray]) -> Outputs:
@@ -69,7 +70,7 @@ class DirectFunction:
 
     def run_tensors(self, values: Mapping[str, Received], stream: int) -> dict[str, DeviceTensor]:
         """Run on values of the host; the results are tensors there."""
-        return {name: DeviceTensor(as_tensor(one)) for name, one in self.run(values).items()}
+        return {name: DeviceTensor(as_tensor(array)) for name, array in self.run(values).items()}
 
     def _called(self, arguments: list[Any]) -> Outputs:
         if self._allocates:
@@ -77,6 +78,6 @@ class DirectFunction:
             tensors = [result] if len(self._outputs) == 1 else list(result)
             named = zip(self._outputs, tensors, strict=True)
             return {name: np.array(as_array(tensor)) for (name, _, _), tensor in named}
-        made = {name: np.empty(shape, dtype) for name, shape, dtype in self._outputs}
-        self._kernel(*arguments, *map(self._tensor, made.values()))
-        return made
+        outputs = {name: np.empty(shape, dtype) for name, shape, dtype in self._outputs}
+        self._kernel(*arguments, *map(self._tensor, outputs.values()))
+        return outputs

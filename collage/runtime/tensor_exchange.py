@@ -82,7 +82,9 @@ class Feed:
         self._from_dlpack = tvm_ffi.from_dlpack
         self._buffers: dict[str, Any] = {}
         self._staged: dict[str, np.ndarray] = {}
-        self._quick = [(one, _plain_dtype(one.dtype), *self._small(one)) for one in inputs]
+        self._quick = [
+            (tensor, _plain_dtype(tensor.dtype), *self._small(tensor)) for tensor in inputs
+        ]
 
     def arguments(self, values: Mapping[str, Received], stream: int) -> list[Any]:
         """Return the function's arguments for `values`.
@@ -90,7 +92,7 @@ class Feed:
         Raises:
             InputError: a dtype or a place that the function does not take.
         """
-        return [self._argument(one, values[one.name], stream) for one in self._inputs]
+        return [self._argument(tensor, values[tensor.name], stream) for tensor in self._inputs]
 
     def host_arguments(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         """Return the arguments for arrays in the function's order: what `arguments` does, and faster.
@@ -100,74 +102,74 @@ class Feed:
         """
         if self._cuda is not None:
             return [
-                self._argument(one, array, 0)
-                for one, array in zip(self._inputs, arrays, strict=True)
+                self._argument(tensor, array, 0)
+                for tensor, array in zip(self._inputs, arrays, strict=True)
             ]
         arguments = []
-        for (one, dtype, buffer, staged), array in zip(self._quick, arrays, strict=True):
+        for (tensor, dtype, buffer, staged), array in zip(self._quick, arrays, strict=True):
             if array.dtype is not dtype:
-                arguments.append(self._argument(one, array, 0))
+                arguments.append(self._argument(tensor, array, 0))
             elif staged is not None:
                 staged[...] = array
                 arguments.append(buffer)
             elif array.flags.carray and array.size:
-                tensor = self._from_dlpack(array)
-                fits = tensor.data_ptr() % ALIGNMENT == 0
-                arguments.append(tensor if fits else self._copied_in(one, array))
+                argument = self._from_dlpack(array)
+                fits = argument.data_ptr() % ALIGNMENT == 0
+                arguments.append(argument if fits else self._copied_in(tensor, array))
             else:
-                arguments.append(self._copied_in(one, array))
+                arguments.append(self._copied_in(tensor, array))
         return arguments
 
-    def _small(self, wanted: Tensor) -> tuple[Any, np.ndarray | None]:
+    def _small(self, tensor: Tensor) -> tuple[Any, np.ndarray | None]:
         """Return the buffer of an input that is always copied, as a tensor and as an array."""
-        if self._cuda is not None or not is_small(wanted):
+        if self._cuda is not None or not is_small(tensor):
             return None, None
-        buffer = self._buffer(wanted)
+        buffer = self._buffer(tensor)
         return buffer, as_array(buffer)
 
-    def _argument(self, wanted: Tensor, value: Received, stream: int) -> Any:
-        if str(value.dtype) != wanted.dtype:
+    def _argument(self, tensor: Tensor, value: Received, stream: int) -> Any:
+        if str(value.dtype) != tensor.dtype:
             raise InputError(
-                f"input {wanted.name!r} has dtype {value.dtype}; expected {wanted.dtype}. "
-                f"Convert it with .astype({wanted.dtype!r})."
+                f"input {tensor.name!r} has dtype {value.dtype}; expected {tensor.dtype}. "
+                f"Convert it with .astype({tensor.dtype!r})."
             )
         if is_on_gpu(value):
-            return self._from_gpu(wanted, value, stream)
+            return self._from_gpu(tensor, value, stream)
         if self._cuda is not None:
-            buffer = self._buffer(wanted)
+            buffer = self._buffer(tensor)
             array = np.ascontiguousarray(_array(value))
             self._cuda.copy(buffer.data_ptr(), array.ctypes.data, array.nbytes, TO_DEVICE, stream)
             return buffer
-        if (tensor := _in_place(value)) is not None:
-            return tensor
-        return self._copied_in(wanted, _array(value))
+        if (argument := _in_place(value)) is not None:
+            return argument
+        return self._copied_in(tensor, _array(value))
 
-    def _copied_in(self, wanted: Tensor, array: np.ndarray) -> Any:
-        buffer = self._buffer(wanted)
-        if wanted.name not in self._staged:
-            self._staged[wanted.name] = as_array(buffer)
-        np.copyto(self._staged[wanted.name], array)
+    def _copied_in(self, tensor: Tensor, array: np.ndarray) -> Any:
+        buffer = self._buffer(tensor)
+        if tensor.name not in self._staged:
+            self._staged[tensor.name] = as_array(buffer)
+        np.copyto(self._staged[tensor.name], array)
         return buffer
 
-    def _from_gpu(self, wanted: Tensor, value: Any, stream: int) -> Any:
+    def _from_gpu(self, tensor: Tensor, value: Any, stream: int) -> Any:
         if self._cuda is None:
             raise InputError(
-                f"input {wanted.name!r} lies on a GPU, and this bundle runs on the CPU: move it there"
+                f"input {tensor.name!r} lies on a GPU, and this bundle runs on the CPU: move it there"
             )
         if not value.is_contiguous():
             raise InputError(
-                f"input {wanted.name!r} is not contiguous: make a contiguous copy on the GPU"
+                f"input {tensor.name!r} is not contiguous: make a contiguous copy on the GPU"
             )
         if value.data_ptr() % ALIGNMENT == 0:
             return value
-        buffer = self._buffer(wanted)
+        buffer = self._buffer(tensor)
         self._cuda.copy(buffer.data_ptr(), value.data_ptr(), size_bytes(value), ON_DEVICE, stream)
         return buffer
 
-    def _buffer(self, wanted: Tensor) -> Any:
-        if wanted.name not in self._buffers:
-            self._buffers[wanted.name] = _buffer(wanted, self._cuda is not None)
-        return self._buffers[wanted.name]
+    def _buffer(self, tensor: Tensor) -> Any:
+        if tensor.name not in self._buffers:
+            self._buffers[tensor.name] = _buffer(tensor, self._cuda is not None)
+        return self._buffers[tensor.name]
 
 
 @dataclass(frozen=True)
@@ -201,12 +203,12 @@ class DeviceTensor:
         """Wait, and return a copy on the host."""
         if self._cuda is None:
             return np.array(as_array(self._tensor))
-        made = np.empty(self.shape, numpy_dtype(self.dtype))
+        array = np.empty(self.shape, numpy_dtype(self.dtype))
         self._cuda.copy(
-            made.ctypes.data, self._tensor.data_ptr(), made.nbytes, TO_HOST, self.stream
+            array.ctypes.data, self._tensor.data_ptr(), array.nbytes, TO_HOST, self.stream
         )
         self._cuda.wait(self.stream)
-        return made
+        return array
 
     def __dlpack_device__(self) -> tuple[int, int]:
         device: tuple[int, int] = self._tensor.__dlpack_device__()
@@ -222,8 +224,8 @@ class DeviceTensor:
             max_version: see the protocol, as all further words.
         """
         if self._cuda is not None and stream != -1:
-            then = 0 if stream in (None, DEFAULT_STREAM) else int(stream or 0)
-            self._cuda.order(self.stream, then)
+            consumer = 0 if stream in (None, DEFAULT_STREAM) else int(stream or 0)
+            self._cuda.order(self.stream, consumer)
         return self._tensor.__dlpack__(max_version=max_version, **words)
 
 
@@ -234,7 +236,9 @@ def given(
 
     A function may return an input, or a view of one, whose memory the caller or the next call writes.
     """
-    ranges = [(one.data_ptr(), one.data_ptr() + size_bytes(one)) for one in arguments]
+    ranges = [
+        (argument.data_ptr(), argument.data_ptr() + size_bytes(argument)) for argument in arguments
+    ]
     owned = []
     for result in results:
         place = result.data_ptr()
@@ -258,9 +262,9 @@ class Results:
     def __init__(self, function: Callable[..., Any], outputs: Sequence[Tensor]) -> None:
         import tvm_ffi
 
-        places = [(one, self._place(one)) for one in outputs]
-        self._outputs = [(one.name, place, _array_of(one.dtype)) for one, place in places]
-        self._places = {one.name: place for one, place in places if place is not None}
+        places = [(output, self._place(output)) for output in outputs]
+        self._outputs = [(output.name, place, _array_of(output.dtype)) for output, place in places]
+        self._places = {output.name: place for output, place in places if place is not None}
         wrap = tvm_ffi.get_global_func("collage.copy_results")
         self._function = wrap(
             function, [None if place is None else as_tensor(place) for _, place in places]
@@ -268,10 +272,10 @@ class Results:
 
     def call(self, arguments: Sequence[Any]) -> dict[str, np.ndarray]:
         """Run on tensors of the host."""
-        others = self._function(*arguments)
-        if others is None:
+        results = self._function(*arguments)
+        if results is None:
             return {name: place.copy() for name, place in self._places.items()}
-        tensors = iter(others)
+        tensors = iter(results)
         return {
             name: array(next(tensors)) if place is None else place.copy()
             for name, place, array in self._outputs
@@ -329,6 +333,6 @@ def _device_tensor(shape: Sequence[int], dtype: str) -> Any:
 def _copied(tensor: Any, cuda: Cuda | None, stream: int) -> Any:
     if cuda is None:
         return as_tensor(np.array(as_array(tensor)))
-    made = _device_tensor(tensor.shape, str(tensor.dtype))
-    cuda.copy(made.data_ptr(), tensor.data_ptr(), size_bytes(tensor), ON_DEVICE, stream)
-    return made
+    copy = _device_tensor(tensor.shape, str(tensor.dtype))
+    cuda.copy(copy.data_ptr(), tensor.data_ptr(), size_bytes(tensor), ON_DEVICE, stream)
+    return copy

@@ -55,28 +55,30 @@ class TrustedKey:
     not_after: datetime | None = None
     models: tuple[tuple[str, ...], ...] = ()
 
-    def refusal(self, now: datetime) -> str:
+    def refusal(self, time: datetime) -> str:
         """Why it does not count now, or ""."""
         name = f"the key {key_id(self.raw)[:16]}"
-        if self.not_before and now < self.not_before:
+        if self.not_before and time < self.not_before:
             return f"{name} counts from {self.not_before.isoformat()} on"
-        if self.not_after and now >= self.not_after:
+        if self.not_after and time >= self.not_after:
             return f"{name} expired at {self.not_after.isoformat()}"
         return ""
 
     def may_sign(self, model: str) -> bool:
         """Tell whether it may sign for the model of this name."""
-        return all(any(fnmatchcase(model, one) for one in some) for some in self.models)
+        return all(
+            any(fnmatchcase(model, pattern) for pattern in patterns) for patterns in self.models
+        )
 
-    def restricted(self, other: "TrustedKey") -> "TrustedKey":
+    def restricted(self, second: "TrustedKey") -> "TrustedKey":
         """What both entries about a key allow."""
-        starts = [one for one in (self.not_before, other.not_before) if one]
-        ends = [one for one in (self.not_after, other.not_after) if one]
+        starts = [start for start in (self.not_before, second.not_before) if start]
+        ends = [end for end in (self.not_after, second.not_after) if end]
         return replace(
             self,
             not_before=max(starts, default=None),
             not_after=min(ends, default=None),
-            models=self.models + other.models,
+            models=self.models + second.models,
         )
 
 
@@ -107,12 +109,12 @@ class TrustedKeys:
         """Tell whether one of the keys with these ids may sign for the model."""
         return any(self.keys[name].may_sign(model) for name in names)
 
-    def joined(self, other: "TrustedKeys") -> "TrustedKeys":
+    def joined(self, second: "TrustedKeys") -> "TrustedKeys":
         """The keys of both, each as both allow."""
         keys = dict(self.keys)
-        for name, key in other.keys.items():
+        for name, key in second.keys.items():
             keys[name] = keys[name].restricted(key) if name in keys else key
-        return replace(self, keys=keys, revoked=self.revoked | other.revoked)
+        return replace(self, keys=keys, revoked=self.revoked | second.revoked)
 
 
 def trusted_keys(paths: Sequence[Path]) -> TrustedKeys:
@@ -121,16 +123,16 @@ def trusted_keys(paths: Sequence[Path]) -> TrustedKeys:
     Raises:
         OptionError: a file cannot be read or is neither, no key is left, or `cryptography` is missing.
     """
-    found = TrustedKeys({})
+    keys = TrustedKeys({})
     for file in [file for path in paths for file in _files(path)]:
-        found = found.joined(_trust_file(file) if file.suffix == ".json" else _pem_file(file))
-    if not set(found.keys) - found.revoked:
+        keys = keys.joined(_trust_file(file) if file.suffix == ".json" else _pem_file(file))
+    if not set(keys.keys) - keys.revoked:
         named = ", ".join(map(str, paths)) or "nothing"
         raise OptionError(
             f"no trusted key in {named}: put a public Ed25519 key there (`openssl pkey -in key.pem "
             "-pubout -out key.pub`)"
         )
-    return found
+    return keys
 
 
 def only_key(raw: bytes) -> TrustedKeys:
@@ -150,7 +152,7 @@ def _files(path: Path) -> list[Path]:
 
 def _pem_file(file: Path) -> TrustedKeys:
     raw = _public_keys(_content(file), str(file))
-    return TrustedKeys({key_id(one): TrustedKey(one) for one in raw})
+    return TrustedKeys({key_id(key): TrustedKey(key) for key in raw})
 
 
 def _trust_file(file: Path) -> TrustedKeys:
@@ -161,11 +163,11 @@ def _trust_file(file: Path) -> TrustedKeys:
         revoked = frozenset(content.get("revoked", []))
         if not all(map(_KEY_ID.fullmatch, revoked)):
             raise ValueError("'revoked', which lists ids of keys: 64 hexadecimal digits each")
-        found = TrustedKeys({}, revoked)
+        keys = TrustedKeys({}, revoked)
         for entry in content.get("keys", []):
             for key in _entry(entry, file):
-                found = found.joined(TrustedKeys({key_id(key.raw): key}))
-        return found
+                keys = keys.joined(TrustedKeys({key_id(key.raw): key}))
+        return keys
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise OptionError(f"the trust file {file} lacks or garbles {error}") from error
 
@@ -175,15 +177,15 @@ def _entry(entry: Mapping[str, object], file: Path) -> list[TrustedKey]:
         raise ValueError(f"the unknown field {sorted(unknown)[0]!r} of a key")
     if "file" in entry:
         beside = file.parent / str(entry["file"])
-        content, where = _content(beside), str(beside)
+        content, source = _content(beside), str(beside)
     else:
-        content, where = str(entry["pem"]).encode(), f"a key of {file}"
+        content, source = str(entry["pem"]).encode(), f"a key of {file}"
     start, end = (_time(entry.get(name), name) for name in ("not_before", "not_after"))
     models = entry.get("models")
     if models is not None and not (isinstance(models, list) and models):
         raise ValueError("'models', a list of names or patterns")
     groups = (tuple(map(str, models)),) if isinstance(models, list) else ()
-    return [TrustedKey(raw, start, end, groups) for raw in _public_keys(content, where)]
+    return [TrustedKey(raw, start, end, groups) for raw in _public_keys(content, source)]
 
 
 def _time(text: object, name: str) -> datetime | None:
@@ -205,7 +207,7 @@ def _content(file: Path) -> bytes:
         raise OptionError(f"the key {file} cannot be read: {error.strerror}") from error
 
 
-def _public_keys(content: bytes, where: str) -> list[bytes]:
+def _public_keys(content: bytes, source: str) -> list[bytes]:
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -213,20 +215,20 @@ def _public_keys(content: bytes, where: str) -> list[bytes]:
         raise OptionError(
             f"signatures need cryptography ({error}): pip install 'collage[sign]'"
         ) from None
-    found = []
+    keys = []
     try:
         for block in _PEM.findall(content):
             key = load_pem_public_key(block)
             if isinstance(key, Ed25519PublicKey):
-                found.append(key.public_bytes_raw())
+                keys.append(key.public_bytes_raw())
     except ValueError:
-        found = []
-    if not found or len(found) != content.count(b"-----BEGIN"):
+        keys = []
+    if not keys or len(keys) != content.count(b"-----BEGIN"):
         raise OptionError(
-            f"{where} is no public Ed25519 key in PEM: write it with `openssl pkey -in key.pem -pubout "
+            f"{source} is no public Ed25519 key in PEM: write it with `openssl pkey -in key.pem -pubout "
             "-out key.pub`, where key.pem is of `openssl genpkey -algorithm ed25519`"
         )
-    return found
+    return keys
 
 
 def _is_signed(raw: bytes, signature: bytes, text: bytes) -> bool:

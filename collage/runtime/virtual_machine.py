@@ -95,8 +95,8 @@ class ExecutableFile:
     def kernel(self, symbol: str) -> Callable[..., Any]:
         """Make a kernel for calls without the virtual machine. Raises BundleError where there is none."""
         with _starting, self._explained():
-            found: Callable[..., Any] = self._library.get_function(symbol, query_imports=True)
-        return found
+            kernel: Callable[..., Any] = self._library.get_function(symbol, query_imports=True)
+        return kernel
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -19,7 +19,7 @@ FAILED = 2.0
 """A schedule that failed counts as so many times slower than the slowest that ran."""
 
 
-def fit_and_predict(known: np.ndarray, seconds: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def fit_and_predict(measured: np.ndarray, seconds: np.ndarray, untried: np.ndarray) -> np.ndarray:
     """Predict a score (runs a second) for each row of `asked`; +inf seconds are failures.
 
     >>> import numpy as np
@@ -32,19 +32,21 @@ def fit_and_predict(known: np.ndarray, seconds: np.ndarray, asked: np.ndarray) -
     slowest = finite.max() * FAILED if len(finite) else 1.0
     score = -np.log(np.where(np.isfinite(seconds), seconds, slowest))
     centre, spread = score.mean(), score.std() + 1e-9
-    every = np.concatenate([known, asked])
-    varies = every.std(0) > 1e-6
-    scaled = ((every - every.mean(0)) / (every.std(0) + 1e-12))[:, varies]
-    own, new = scaled[: len(known)], scaled[len(known) :]
-    between = _squares(own, own)
+    features = np.concatenate([measured, untried])
+    varies = features.std(0) > 1e-6
+    scaled = ((features - features.mean(0)) / (features.std(0) + 1e-12))[:, varies]
+    measured_rows, untried_rows = scaled[: len(measured)], scaled[len(measured) :]
+    between = _squares(measured_rows, measured_rows)
     width = np.median(between[between > 0]) if (between > 0).any() else 1.0
-    gram = np.exp(-between / width) + RIDGE * np.eye(len(own))
+    gram = np.exp(-between / width) + RIDGE * np.eye(len(measured_rows))
     weights = np.linalg.solve(gram, (score - centre) / spread)
-    return np.exp(spread * (np.exp(-_squares(new, own) / width) @ weights) + centre)
+    return np.exp(
+        spread * (np.exp(-_squares(untried_rows, measured_rows) / width) @ weights) + centre
+    )
 
 
-def _squares(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return ((one[:, None] - other[None]) ** 2).sum(-1)
+def _squares(left_rows: np.ndarray, right_rows: np.ndarray) -> np.ndarray:
+    return ((left_rows[:, None] - right_rows[None]) ** 2).sum(-1)
 
 
 @derived_object
@@ -55,7 +57,7 @@ class KernelRidge(ms.cost_model.PyCostModel):
         super().__init__()
         self._features = ms.feature_extractor.PerStoreFeature()
         self._random = np.random.default_rng(seed)
-        self._known: list[np.ndarray] = []
+        self._measured: list[np.ndarray] = []
         self._seconds: list[float] = []
 
     def load(self, path: str) -> None:
@@ -70,19 +72,21 @@ class KernelRidge(ms.cost_model.PyCostModel):
         candidates: Sequence[ms.MeasureCandidate],
         results: Sequence[ms.runner.RunnerResult],
     ) -> None:
-        self._known += list(self._described(context, candidates))
-        self._seconds += [float(one.run_secs[0]) if one.run_secs else np.inf for one in results]
+        self._measured += list(self._described(context, candidates))
+        self._seconds += [
+            float(result.run_secs[0]) if result.run_secs else np.inf for result in results
+        ]
 
     def predict(
         self, context: ms.TuneContext, candidates: Sequence[ms.MeasureCandidate]
     ) -> np.ndarray:
-        if len(self._known) < ENOUGH:
+        if len(self._measured) < ENOUGH:
             return self._random.random(len(candidates))
-        asked = self._described(context, candidates)
-        return fit_and_predict(np.array(self._known), np.array(self._seconds), asked)
+        untried = self._described(context, candidates)
+        return fit_and_predict(np.array(self._measured), np.array(self._seconds), untried)
 
     def _described(
         self, context: ms.TuneContext, candidates: Sequence[ms.MeasureCandidate]
     ) -> np.ndarray:
-        rows = [one.numpy() for one in self._features.extract_from(context, candidates)]
+        rows = [features.numpy() for features in self._features.extract_from(context, candidates)]
         return np.array([np.concatenate([row.sum(0), row.max(0)]) for row in rows], np.float64)

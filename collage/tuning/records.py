@@ -97,10 +97,10 @@ class TuningRecords:
         self._store = store
         self._head = environment_line(environment)
         self._file = LineFile(root / "tuning" / f"{environment.digest}.jsonl", "tuning records")
-        self._root, self._given_keys = root, keys
+        self._root, self._configured_keys = root, keys
         self._place = f"tuning/{environment.digest}/"
         self._batches = Batches(store, self._place, self._head, clock) if store else None
-        self._found: dict[WorkloadDigest, dict[str, TuningRecord]] = {}
+        self._records: dict[WorkloadDigest, dict[str, TuningRecord]] = {}
 
     @property
     def corrupt(self) -> int:
@@ -122,18 +122,20 @@ class TuningRecords:
     def of(self, workload: WorkloadDigest) -> tuple[TuningRecord, ...]:
         """Return the workload's trials, the best first, failed ones last."""
         self._refresh()
-        found = self._found.get(workload, {})
-        return tuple(sorted((one for one in found.values() if one.trace), key=lambda r: r.rank))
+        records = self._records.get(workload, {})
+        return tuple(
+            sorted((record for record in records.values() if record.trace), key=lambda r: r.rank)
+        )
 
     def best(self, workload: WorkloadDigest) -> TuningRecord | None:
         """Return the fastest trial of the workload, None where none worked."""
-        found = self.of(workload)
-        return found[0] if found and found[0].worked else None
+        records = self.of(workload)
+        return records[0] if records and records[0].worked else None
 
     def ended(self, workload: WorkloadDigest) -> str:
         """Return why no trial of the workload can follow, "" where they can."""
         self._refresh()
-        last = self._found.get(workload, {}).get("")
+        last = self._records.get(workload, {}).get("")
         return last.reason if last else ""
 
     def flush(self) -> None:
@@ -149,15 +151,15 @@ class TuningRecords:
 
     @functools.cached_property
     def _keys(self) -> RecordKeys:
-        return self._given_keys or record_keys(self._root)
+        return self._configured_keys or record_keys(self._root)
 
     def _is_signed(self, entry: Mapping[str, object]) -> bool:
         return self._keys.accepts(entry, self._place)
 
     def _read(
-        self, data: bytes, where: str, is_signed: Callable[[Mapping[str, object]], bool] | None
+        self, data: bytes, source: str, is_signed: Callable[[Mapping[str, object]], bool] | None
     ) -> None:
-        checked = check_records(decode_entries(data), {"workload": _record}, where, is_signed)
+        checked = check_records(decode_entries(data), {"workload": _record}, source, is_signed)
         self._corrupt += checked.damaged
         self.unsigned += checked.unsigned
         for record in checked.values:
@@ -165,7 +167,7 @@ class TuningRecords:
 
     def _take(self, record: TuningRecord) -> None:
         """Of two records of one schedule the better one holds, whatever the order of reading."""
-        own = self._found.setdefault(record.workload, {})
+        own = self._records.setdefault(record.workload, {})
         before = own.get(record.trace)
         if before is None or (record.rank, record.reason) < (before.rank, before.reason):
             own[record.trace] = record

@@ -61,7 +61,7 @@ class TraceSearch:
         target: tvm.target.Target,
         threads: int,
         seed: int,
-        known: Sequence[tuple[str, float]],
+        measured: Sequence[tuple[str, float]],
     ) -> None:
         """Open the design space.
 
@@ -93,7 +93,7 @@ class TraceSearch:
         self._workload = self._database.commit_workload(self._module)
         self._model = KernelRidge(seed)
         self._arguments = ms.arg_info.ArgInfo.from_entry_func(self._module, remove_preproc=False)
-        self._remember(known)
+        self._remember(measured)
         spaces = self._context.generate_design_space()
         self._context.pre_tuning(UNLIMITED, BATCH, spaces, self._database, self._model)
         self._empty = 0
@@ -112,7 +112,7 @@ class TraceSearch:
 
     def tell(self, tried: Sequence[ms.MeasureCandidate], seconds: Sequence[float]) -> None:
         """Learn the latencies of what was drawn; +inf stands for a schedule that failed."""
-        results = [_result(one) for one in seconds]
+        results = [_result(latency_s) for latency_s in seconds]
         for candidate, latency_s in zip(tried, seconds, strict=True):
             self._keep(candidate, latency_s)
         self._context.notify_runner_results(list(tried), results)
@@ -127,9 +127,9 @@ class TraceSearch:
             )
         )
 
-    def _remember(self, known: Sequence[tuple[str, float]]) -> None:
+    def _remember(self, measured: Sequence[tuple[str, float]]) -> None:
         candidates, seconds = [], []
-        for trace, latency_s in known:
+        for trace, latency_s in measured:
             try:
                 plan = replay(trace, self._module)
             except Exception:
@@ -140,7 +140,7 @@ class TraceSearch:
         for candidate, latency_s in zip(candidates, seconds, strict=True):
             self._keep(candidate, latency_s)
         if candidates:
-            self._model.update(self._context, candidates, [_result(one) for one in seconds])
+            self._model.update(self._context, candidates, [_result(latency) for latency in seconds])
 
 
 def _result(latency_s: float) -> ms.runner.RunnerResult:

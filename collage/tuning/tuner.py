@@ -146,12 +146,12 @@ class Tuner:
         heard = time.monotonic()
         while process is not None:
             answers = self._wait(process)
-            now = time.monotonic()
+            now_s = time.monotonic()
             if answers is None:
                 self._bury(process, workload)
                 return ""
             for answer in answers:
-                heard = now
+                heard = now_s
                 if isinstance(answer, Trial):
                     self._record(workload, answer, on_trial)
                     if answer.lost:
@@ -160,11 +160,11 @@ class Tuner:
                 elif isinstance(answer, TuningEnded):
                     self._end(workload, answer.reason)
                     return ""
-            if excess := self._excess(process, now - heard):
+            if excess := self._excess(process, now_s - heard):
                 self.close()
                 self._end(workload, excess)
                 return ""
-            if now > deadline:
+            if now_s > deadline:
                 self.close()
                 return ""
         return ""
@@ -178,8 +178,8 @@ class Tuner:
             while not ready:
                 answers = self._wait(self._process)
                 if answers is None or time.monotonic() > limit:
-                    how = self._process.epitaph() if answers is None else "it is silent"
-                    raise MeasureError(f"the tuning process does not start: {how}")
+                    reason = self._process.epitaph() if answers is None else "it is silent"
+                    raise MeasureError(f"the tuning process does not start: {reason}")
                 for answer in answers:
                     if isinstance(answer, Refused):
                         raise MeasureError(f"the tuning process cannot work: {answer.reason}")
@@ -213,10 +213,10 @@ class Tuner:
             self.records.add(TuningRecord(workload, "", math.inf, 0.0, reason), self.toolchain)
 
     def _bury(self, process: WorkerProcess, workload: WorkloadDigest) -> None:
-        how, killed = process.epitaph(), process.was_killed
+        exit_reason, killed = process.epitaph(), process.was_killed
         self.close()
         if not killed:
-            self._end(workload, f"crashed: {how}")
+            self._end(workload, f"crashed: {exit_reason}")
 
     def _excess(self, process: WorkerProcess, silent_s: float) -> str:
         if silent_s > self._limits.silence_s:
@@ -224,8 +224,8 @@ class Tuner:
         return process.excess(self._limits.memory_bytes)
 
     def _known(self, workload: WorkloadDigest) -> tuple[tuple[str, float], ...]:
-        best = [one for one in self.records.of(workload) if one.worked][:GO_ON_FROM]
-        return tuple((one.trace, one.latency_s) for one in best)
+        best = [record for record in self.records.of(workload) if record.worked][:GO_ON_FROM]
+        return tuple((record.trace, record.latency_s) for record in best)
 
     def _seed(self, workload: WorkloadDigest) -> int:
         """Draw other schedules when a search is taken up again."""

@@ -80,14 +80,14 @@ def find_prospects(
     def bound_s(nodes: IndexSet) -> float:
         return peaks.bound_s(*region_bytes_and_flops(function, nodes))
 
-    found = _priced(function, problem, costs, places, bound_s, backend=backend.name)
-    taken: IndexSet = 0
+    tasks = _priced(function, problem, costs, places, bound_s, backend=backend.name)
+    covered: IndexSet = 0
     chosen = []
-    for prospect in sorted(found, key=lambda p: (-p.gain_s, -p.work.nodes.bit_count(), p.digest)):
-        products = _products(function, prospect.places)
-        if not products & taken:
-            chosen.append(prospect)
-            taken |= products
+    for task in sorted(tasks, key=lambda p: (-p.gain_s, -p.work.nodes.bit_count(), p.digest)):
+        products = _products(function, task.places)
+        if not products & covered:
+            chosen.append(task)
+            covered |= products
     return chosen
 
 
@@ -114,8 +114,8 @@ def raised_peaks(
 def tunable_regions(function: Function, backend: Backend | None = None) -> list[IndexSet]:
     """List the regions that TVM fuses into a kernel with exactly one product, large ones included."""
     candidates = find_candidates(function, [backend or TunableTvm()])
-    found = {one.inside for one in candidates if not one.is_host}
-    return sorted(nodes for nodes in found if _products(function, (nodes,)).bit_count() == 1)
+    regions = {candidate.inside for candidate in candidates if not candidate.is_host}
+    return sorted(nodes for nodes in regions if _products(function, (nodes,)).bit_count() == 1)
 
 
 def _products(function: Function, places: Iterable[IndexSet]) -> IndexSet:
@@ -133,38 +133,39 @@ def _priced(
     backend: str,
 ) -> list[Prospect]:
     """Price the regions at their bounds in the best plans that use them."""
-    asked = {nodes: Option(nodes, ("asked", nodes), backend) for nodes in places}
-    hoped = {option.key for option in asked.values()}
-    whole = replace(problem, options=[*problem.options, *asked.values()])
+    untuned = {nodes: Option(nodes, ("asked", nodes), backend) for nodes in places}
+    untuned_keys = {option.key for option in untuned.values()}
+    extended = replace(problem, options=[*problem.options, *untuned.values()])
     space = build_state_space(
-        whole, lambda option: option.key in hoped or costs.get(option.key, UNKNOWN).is_valid
+        extended,
+        lambda option: option.key in untuned_keys or costs.get(option.key, UNKNOWN).is_valid,
     )
 
     def measured_s(option: Option) -> float | None:
-        return None if option.key in hoped else costs[option.key].seconds
+        return None if option.key in untuned_keys else costs[option.key].seconds
 
-    known = option_weights(space, measured_s)
-    bounds = {option.key: bound_s(nodes) for nodes, option in asked.items()}
-    hopes = option_weights(space, lambda option: bounds.get(option.key))
-    remaining = remaining_weights(space, known)
+    measured_weights = option_weights(space, measured_s)
+    bounds = {option.key: bound_s(nodes) for nodes, option in untuned.items()}
+    bound_weights = option_weights(space, lambda option: bounds.get(option.key))
+    remaining = remaining_weights(space, measured_weights)
     best = remaining[0]
     if best is None:
         return []
-    through = weights_through(space, known, remaining, hopes)
+    through = weights_through(space, measured_weights, remaining, bound_weights)
     gains = {
         option.nodes: gap_s(best, weight)
         for option, weight in zip(space.options, through, strict=True)
-        if option.key in hoped and weight is not None
+        if option.key in untuned_keys and weight is not None
     }
     least_s = max(LEAST_GAIN_S, LEAST_GAIN * gap_s(best, 0))
-    found = [
+    tasks = [
         _prospect(function, group, gains, bound_s, backend=backend)
         for group in _by_structure(function, gains)
     ]
     return [
-        prospect
-        for prospect in found
-        if prospect.gain_s >= least_s and prospect.bound_s <= REACH * prospect.break_even_s
+        task
+        for task in tasks
+        if task.gain_s >= least_s and task.bound_s <= REACH * task.break_even_s
     ]
 
 
@@ -204,9 +205,11 @@ def _prospect(
 def tuned_options(problem: Problem, prospect: Prospect, key: tuple[str, str, str]) -> list[Option]:
     """Return the options of a tuned kernel, one for each of its places."""
     backend = prospect.work.backend
-    same = [one for one in problem.options if one.backend == backend] or problem.options
-    priority = min((one.priority for one in same), default=0)
-    captures = all(one.captures for one in same)
+    siblings = [
+        option for option in problem.options if option.backend == backend
+    ] or problem.options
+    priority = min((option.priority for option in siblings), default=0)
+    captures = all(option.captures for option in siblings)
     return [
         Option(nodes, key, backend, priority, variant="tuned", captures=captures)
         for nodes in prospect.places

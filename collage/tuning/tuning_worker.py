@@ -91,13 +91,13 @@ class Child:
     def _try(self, bench: "Bench", trials: int) -> TuningEnded:
         for _ in range(trials):
             try:
-                found = bench.next_trial()
+                trial = bench.next_trial()
             except LostError as error:
                 self._send(error.trial)
                 raise
-            if found is None:
+            if trial is None:
                 return TuningEnded("there are no more schedules")
-            self._send(found)
+            self._send(trial)
         return TuningEnded()
 
     def _send(self, answer: Answer) -> None:
@@ -123,8 +123,8 @@ class Bench:
         self._workshop, self._timer, self._work = workshop, timer, task.work
         target = target_on(workshop.device, threads)
         self._search = TraceSearch(lowered.function, target, threads, task.seed, task.known)
-        self._known = dict(task.known)
-        self._best_s = min(self._known.values(), default=math.inf)
+        self._latencies = dict(task.known)
+        self._best_s = min(self._latencies.values(), default=math.inf)
         self._drawn: list[ms.MeasureCandidate] = []
         self._seconds: list[float] = []
 
@@ -158,7 +158,7 @@ class Bench:
                 if not self._drawn:
                     return None
             candidate = self._drawn[len(self._seconds)]
-            seconds = self._known.get(trace_text(candidate))
+            seconds = self._latencies.get(trace_text(candidate))
             if seconds is None:
                 return candidate
             self._seconds.append(seconds)
