@@ -129,8 +129,8 @@ def test_a_sticky_error_kills_the_worker_and_not_the_run(tmp_path):
 
 def test_the_environment_of_a_cpu_is_what_it_was():
     """Costs that were measured before there were devices keep their keys."""
-    found = this_environment(1)
-    assert (found.driver, found.protocol) == ("", "cold-2")
+    environment = this_environment(1)
+    assert (environment.driver, environment.protocol) == ("", "cold-2")
 
 
 @pytest.mark.skipif(driver_reason() == "", reason="this machine has a GPU")

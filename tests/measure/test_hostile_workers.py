@@ -26,9 +26,9 @@ TRAP = Path("/tmp/collage-trap-of-a-worker")
 
 @pytest.fixture
 def measurer(tmp_path):
-    made = make_measurer(tmp_path, timeout_s=30.0)
-    yield made
-    made.close()
+    measurer = make_measurer(tmp_path, timeout_s=30.0)
+    yield measurer
+    measurer.close()
 
 
 @pytest.mark.parametrize("fault", ["sharing", "filing", "littering", "large_file", "talkative"])
@@ -108,8 +108,8 @@ def test_a_worker_has_no_secrets_and_a_folder_of_its_own(measurer, tmp_path, mon
     names = set((tmp_path / "reference" / "environment").read_text().split())
     assert not names & set(secrets)
     assert {"PATH", "HOME", "PYTHONPATH", "OMP_DISPLAY_ENV", "MY_LICENCE", "TMPDIR"} <= names
-    left = set(os.listdir(tempfile.gettempdir())) - before
-    assert not [name for name in left if name.startswith("collage-worker-")]
+    files = set(os.listdir(tempfile.gettempdir())) - before
+    assert not [name for name in files if name.startswith("collage-worker-")]
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,9 @@ def make_measurer(
 
 @pytest.fixture
 def measurer(tmp_path):
-    made = make_measurer(tmp_path)
-    yield made
-    made.close()
+    measurer = make_measurer(tmp_path)
+    yield measurer
+    measurer.close()
 
 
 def built(folder: Path) -> list[str]:
@@ -104,11 +104,11 @@ def test_faults_are_invalid_costs_and_the_batch_goes_on(tmp_path, workers):
     assert all(cost.is_valid for cost in costs[1::2])
     assert (measurer.measured, measurer.invalid) == (len(batch), len(faults))
     again = make_measurer(tmp_path, workers=workers)
-    found = again.measure(batch)
+    repeated_costs = again.measure(batch)
     again.close()
     assert again.measured == len(UNSTORED)
     assert again.cached == len(batch) - len(UNSTORED)
-    assert [cost.reason for cost in found] == [cost.reason for cost in costs]
+    assert [cost.reason for cost in repeated_costs] == [cost.reason for cost in costs]
 
 
 def test_a_build_that_goes_wrong_costs_its_candidate_and_leaves_no_kernel(tmp_path):
@@ -230,16 +230,16 @@ measurer.measure([Work("f", n, "good", "5") for n in range(1, 200)])
 
 def test_a_second_machine_measures_nothing(tmp_path):
     batch = [Work("f", 1, "good"), Work("f", 2, "good"), Work("f", 4, "refusing")]
-    found = []
+    costs = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         store = open_store(tmp_path / "store")
         table = SharedCostTable(store, CostTable(tmp_path / name), time.monotonic)
         measurer = make_measurer(tmp_path / name, table)
-        found.append(measurer.measure(batch))
+        costs.append(measurer.measure(batch))
         measurer.close()
     assert (measurer.measured, measurer.cached, measurer.invalid) == (0, 3, 1)
-    assert [cost.seconds for cost in found[0]] == [cost.seconds for cost in found[1]]
+    assert [cost.seconds for cost in costs[0]] == [cost.seconds for cost in costs[1]]
 
 
 def test_costs_after_similar_sweeps_are_recalled_the_nearest_first_and_never_instead_of_its_own(
@@ -255,9 +255,9 @@ def test_costs_after_similar_sweeps_are_recalled_the_nearest_first_and_never_ins
             table.put(measurer.key(work), costs[size, work])
     measurer = make_measurer(tmp_path, table, sweep=Sweep(4 << 20, (2 << 20, 1 << 20)))
     unknown = Work("f", 8, "good")
-    found = measurer.recall([far, half, mine, unknown])
-    assert found[:3] == [costs[1, far], costs[2, half], costs[4, mine]]
-    assert found[3].is_unknown
+    recalled = measurer.recall([far, half, mine, unknown])
+    assert recalled[:3] == [costs[1, far], costs[2, half], costs[4, mine]]
+    assert recalled[3].is_unknown
     assert (measurer.cached, measurer.measured) == (3, 0)
     (anew,) = measurer.measure([half])  # whoever asks for a measurement gets one
     measurer.close()

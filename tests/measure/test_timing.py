@@ -30,9 +30,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr("collage.measure.timing.time", made)
-    return made
+    clock = Clock()
+    monkeypatch.setattr("collage.measure.timing.time", clock)
+    return clock
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def _header(**entries: Any) -> Callable[[Seed], Seed]:
 
 def _tensor(number: int, array: np.ndarray) -> Callable[[Seed], Seed]:
     def change(seed: Seed) -> Seed:
-        tensors = [array if i == number else one for i, one in enumerate(seed.tensors)]
+        tensors = [array if i == number else tensor for i, tensor in enumerate(seed.tensors)]
         return replace(seed, tensors=tuple(tensors))
 
     return change
@@ -426,12 +426,12 @@ def seed_case(name: str, seed: Seed) -> Case:
 
 def expected() -> Iterator[tuple[Case, str]]:
     """Every crafted blob, and what its error must match."""
-    found = seeds()
+    valid_seeds = seeds()
     for name, (blob, message) in CONTAINERS.items():
         yield Case(f"container: {name}", "shared_library", blob), message
     for kind, table in (("blocked", BLOCKED), ("winograd", WINOGRAD), ("onednn", ONEDNN)):
         for name, (change, message) in table.items():
-            yield seed_case(f"{kind}: {name}", change(found[kind])), message
+            yield seed_case(f"{kind}: {name}", change(valid_seeds[kind])), message
     for name, (kind, blob, message) in OTHERS.items():
         yield (
             Case(
@@ -452,16 +452,16 @@ def expected() -> Iterator[tuple[Case, str]]:
         )
     for name, (changes, message) in CUDNN.items():
         yield Case(f"cudnn: {name}", "cudnn", pack({**POOLING, **changes}, [])), message
-    for name, (changes, more, message) in GRAPH.items():
+    for name, (changes, extra, message) in GRAPH.items():
         header = {
             "inputs": 1,
             "outputs": 1,
-            **more,
+            **extra,
             "graphs": [],
             "values": [{**GRAPH_VALUE, **changes}],
         }
         yield Case(f"cudnn graph: {name}", "cudnn", pack(header, [])), message
-    for seed in found.values():
+    for seed in valid_seeds.values():
         for name, (alter, message) in ARGUMENTS.items():
             yield alter(seed_case(f"{seed.kind}: {name}", seed)), message
 

@@ -58,10 +58,10 @@ class Outcome:
 def guarded(shape: Shape, dtype: str, strided: bool, value: float) -> tuple[np.ndarray, np.ndarray]:
     """An array full of `value` between two guards, and the whole."""
     size = int(np.prod(shape, dtype=np.int64)) * (2 if strided else 1)
-    whole = np.full(size + 2 * GUARD, MARK).astype(dtype)
-    inner = whole[GUARD : GUARD + size]
+    padded = np.full(size + 2 * GUARD, MARK).astype(dtype)
+    inner = padded[GUARD : GUARD + size]
     inner[:] = value
-    return (inner[::2] if strided else inner).reshape(shape), whole
+    return (inner[::2] if strided else inner).reshape(shape), padded
 
 
 def run(case: Case) -> str:
@@ -72,17 +72,17 @@ def run(case: Case) -> str:
     kernel = module.get_function("kernel")
     if not case.runs:
         return ""
-    made = []
+    buffers = []
     for number, shape in enumerate((*case.inputs, *case.outputs)):
         dtype = case.dtypes.get(number, "float32")
-        made.append(guarded(shape, dtype, number in case.strided, 0.5))
+        buffers.append(guarded(shape, dtype, number in case.strided, 0.5))
     for _ in range(2):
-        kernel(*(tvm_ffi.from_dlpack(array) for array, _ in made))
-    for number, (_, whole) in enumerate(made):
-        mark = np.array(MARK).astype(whole.dtype)
-        if (whole[:GUARD] != mark).any() or (whole[-GUARD:] != mark).any():
+        kernel(*(tvm_ffi.from_dlpack(array) for array, _ in buffers))
+    for number, (_, padded) in enumerate(buffers):
+        mark = np.array(MARK).astype(padded.dtype)
+        if (padded[:GUARD] != mark).any() or (padded[-GUARD:] != mark).any():
             return f"argument {number}: written outside"
-        if number < len(case.inputs) and (whole[GUARD:-GUARD] != whole.dtype.type(0.5)).any():
+        if number < len(case.inputs) and (padded[GUARD:-GUARD] != padded.dtype.type(0.5)).any():
             return f"argument {number}: an input was written"
     return ""
 

@@ -38,9 +38,9 @@ def test_children_are_told_what_is_installed(monkeypatch):
     monkeypatch.setattr(plugin, "LIBRARIES", dict(plugin.LIBRARIES))
     plugin.register_library("a-blas", "numpy", "_multiarray_umath*.so")
     plugin.register_library("absent", "no-such-distribution", "libabsent.so")
-    found = plugin.library_environment()
-    assert found["COLLAGE_LIB_A_BLAS"] == str(plugin.library_path("a-blas"))
-    assert "COLLAGE_LIB_ABSENT" not in found
+    environment = plugin.library_environment()
+    assert environment["COLLAGE_LIB_A_BLAS"] == str(plugin.library_path("a-blas"))
+    assert "COLLAGE_LIB_ABSENT" not in environment
 
 
 def test_an_unknown_library_lists_the_known_ones():

@@ -17,7 +17,11 @@ def every_second(module, symbol, constants, device):
     """Make the kernel, or one with its parameters that reads far from the first of them."""
     if next(_COUNT) % 2:
         parameters = ArgInfo.from_entry_func(module, remove_preproc=False)
-        module = schedule(reading_far([(tuple(one.shape), str(one.dtype)) for one in parameters]))
+        module = schedule(
+            reading_far(
+                [(tuple(parameter.shape), str(parameter.dtype)) for parameter in parameters]
+            )
+        )
     return TirKernel(module, symbol, constants, device)
 
 
