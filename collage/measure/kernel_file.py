@@ -13,31 +13,17 @@ environment of its costs says. What a library makes of its blob when it is loade
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
 from collage.errors import BackendError
+from collage.measure.callable_kernel import LibraryKernel, compiled_module
 from collage.measure.measurement_request import Work
-
-if TYPE_CHECKING:
-    from collage.backends.base import Kernel, PluginKernel
-
-
-@dataclass(frozen=True)
-class LibraryKernel:
-    """A kernel that is linked: the shared library `file` exports `symbol`.
-
-    Called with inputs, then `constants`, then `scratch` bytes where it wants any, then outputs.
-    """
-
-    file: Path
-    symbol: str
-    constants: tuple[np.ndarray, ...] = ()
-    scratch: int = 0
 
 
 def kernel_name(work: Work) -> str:
@@ -45,7 +31,7 @@ def kernel_name(work: Work) -> str:
     return sha256(repr(astuple(work)).encode()).hexdigest()
 
 
-def save_kernel(kernel: "Kernel", threads: int, build_s: float, file: Path) -> None:
+def save_kernel(kernel: Kernel, threads: int, build_s: float, file: Path) -> None:
     """Write the kernel to `file`.
 
     Args:
@@ -57,8 +43,6 @@ def save_kernel(kernel: "Kernel", threads: int, build_s: float, file: Path) -> N
         BackendError: it cannot be linked.
         OSError: the disk is full.
     """
-    from collage.backends.base import CudaKernel, PluginKernel, TirKernel
-
     match kernel:
         case PluginKernel(kind, blob, allocates):
             head = {"form": "plugin", "kind": kind, "allocates": allocates}
@@ -72,14 +56,12 @@ def save_kernel(kernel: "Kernel", threads: int, build_s: float, file: Path) -> N
             _write_library(file, LibraryKernel(linked, symbol, constants, scratch), build_s)
 
 
-def load_kernel(file: Path) -> tuple["PluginKernel | LibraryKernel", float]:
+def load_kernel(file: Path) -> tuple[PluginKernel | LibraryKernel, float]:
     """Return the kernel of a file and the seconds that its build took.
 
     Raises:
         BackendError: the file is not one of `save_kernel`.
     """
-    from collage.backends.base import PluginKernel
-
     line, _, payload = file.read_bytes().partition(b"\n")
     try:
         head = json.loads(line)
@@ -107,11 +89,8 @@ def load_kernel(file: Path) -> tuple["PluginKernel | LibraryKernel", float]:
         raise BackendError(f"{file.name} holds no kernel: {error}") from error
 
 
-def _link(kernel: "Kernel", threads: int, file: Path) -> dict[str, bytes]:
+def _link(kernel: Kernel, threads: int, file: Path) -> dict[str, bytes]:
     """Link the kernel, and return its machine code for a GPU, if it is for one."""
-    from collage.backends.base import TirKernel
-    from collage.measure.kernel_builder import compiled_module
-
     assert isinstance(kernel, TirKernel)
     executable = compiled_module(kernel, threads)
     try:

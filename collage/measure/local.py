@@ -31,7 +31,7 @@ from collage.measure.measurement_request import OnCost, Work
 from collage.measure.messages import Answer, Built, Outcome, Ready, Refused, Setup, Task
 from collage.measure.worker_handle import Job, Slot, State
 
-LOADER = "collage.measure.kernel_builder:FunctionWorkshop"
+LOADER = "collage.measure.function_kernel_builder:FunctionWorkshop"
 WATCH_EVERY_S = 0.02
 MAX_FAILED_STARTS = 2
 USUAL_SWEEP = Sweep(64 << 20)

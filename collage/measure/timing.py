@@ -25,11 +25,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from collage.cost.cost import SHORTEST_S, Cost
+from collage.measure.median import median_interval
 
 Call = Callable[..., object]
 CERTAIN = 6
@@ -222,28 +222,6 @@ def beaten(samples: Sequence[float], best_s: float) -> bool:
     if min(samples) > HOPELESS * best_s:
         return True
     return len(samples) >= CERTAIN and median_interval(samples)[0] > best_s
-
-
-def median_interval(samples: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the median, from order statistics.
-
-    Fewer than six samples cannot give 95 %: then it is their range.
-    """
-    ordered = sorted(samples)
-    skip = _skipped(len(ordered))
-    return ordered[skip], ordered[-1 - skip]
-
-
-@cache
-def _skipped(count: int) -> int:
-    """Samples to leave out at each end: the most for which both tails stay within 2.5 %."""
-    tail, skip = 0.0, 0
-    for position in range(count // 2):
-        tail += math.comb(count, position) / 2**count
-        if tail > 0.025:
-            break
-        skip = position
-    return skip
 
 
 def summary(samples: Sequence[float]) -> Cost:

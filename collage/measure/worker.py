@@ -56,35 +56,35 @@ class Worker:
         if setup.device == "cpu":  # CUDA reserves addresses for all memory of host and device
             limit_address_space(setup)
         try:
-            workshop = open_workshop(setup)
-            timer = None if setup.builds else timer_of(setup, workshop)
-            ready = Ready(workshop.boundary() if setup.measure_boundary else None)
+            builder = open_workshop(setup)
+            timer = None if setup.builds else timer_of(setup, builder)
+            ready = Ready(builder.boundary() if setup.measure_boundary else None)
         except Exception as error:
             self._send(Refused(reason_of(error)))
             return
         self._send(ready)
         while isinstance(task := read_request(self._requests), Task):
-            self._send(self._outcome(workshop, timer, task))
+            self._send(self._outcome(builder, timer, task))
 
-    def _outcome(self, workshop: Workshop, timer: KernelTimer | None, task: Task) -> Outcome:
+    def _outcome(self, builder: Workshop, timer: KernelTimer | None, task: Task) -> Outcome:
         try:
             if timer is None:
-                return self._build(workshop, task)
-            return self._measure(workshop, timer, task)
+                return self._build(builder, task)
+            return self._measure(builder, timer, task)
         except StickyError:
             raise  # nothing runs in this process any more: it ends, and its last words are the reason
         except (Exception, SystemExit) as error:
             return Outcome(Cost.invalid(reason_of(error)), durable=not is_infrastructure(error))
 
-    def _build(self, workshop: Workshop, task: Task) -> Outcome:
+    def _build(self, builder: Workshop, task: Task) -> Outcome:
         start = time.monotonic()
-        workshop.build(task.work)
+        builder.build(task.work)
         build_s = time.monotonic() - start
         return Outcome(Cost(build_s, build_s, build_s, build_s=build_s), built=True)
 
-    def _measure(self, workshop: Workshop, timer: KernelTimer, task: Task) -> Outcome:
+    def _measure(self, builder: Workshop, timer: KernelTimer, task: Task) -> Outcome:
         start = time.monotonic()
-        prepared = workshop.prepare(task.work)
+        prepared = builder.prepare(task.work)
         wrong, error = first_run(prepared)
         build_s = time.monotonic() - start + prepared.built_s
         built = prepared.built_s == 0
@@ -127,11 +127,11 @@ def limit_address_space(setup: Setup) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def timer_of(setup: Setup, workshop: Workshop, limits: Limits | None = None) -> KernelTimer:
+def timer_of(setup: Setup, builder: Workshop, limits: Limits | None = None) -> KernelTimer:
     """Return what times kernels where they run."""
     if setup.device == "cpu":
-        return Timer(setup.sweep_bytes, workshop.empty, limits, workshop.wake)
-    return DeviceTimer(workshop.open_device(), limits or Limits())
+        return Timer(setup.sweep_bytes, builder.empty, limits, builder.wake)
+    return DeviceTimer(builder.open_device(), limits or Limits())
 
 
 def first_run(prepared: Prepared) -> tuple[str, float]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from collage.backends.base import TirKernel
 from collage.measure.answers import pack_answer
 from collage.measure.device import StickyError
-from collage.measure.kernel_builder import FunctionWorkshop
+from collage.measure.function_kernel_builder import FunctionWorkshop
 from collage.measure.measurement_request import Work
 from collage.measure.messages import (
     Answer,
@@ -66,21 +66,21 @@ class Child:
         if setup.device == "cpu":
             limit_address_space(setup)
         try:
-            workshop = FunctionWorkshop(setup)
-            timer = timer_of(setup, workshop, QUICK)
+            builder = FunctionWorkshop(setup)
+            timer = timer_of(setup, builder, QUICK)
         except Exception as error:
             self._send(Refused(reason_of(error)))
             return
         self._send(Ready())
         while isinstance(task := read_request(self._requests), TuneTask):
-            self._send(self._tune(workshop, timer, setup.threads, task))
+            self._send(self._tune(builder, timer, setup.threads, task))
 
     def _tune(
-        self, workshop: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
+        self, builder: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
     ) -> TuningEnded:
         try:
             if task.work not in self._open:
-                self._open = {task.work: Bench(workshop, timer, threads, task)}
+                self._open = {task.work: Bench(builder, timer, threads, task)}
             return self._try(self._open[task.work], task.trials)
         except StickyError:
             raise
@@ -109,19 +109,19 @@ class Bench:
     """One region with its search and buffers."""
 
     def __init__(
-        self, workshop: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
+        self, builder: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
     ) -> None:
         from collage.backends.cpu.tvm.lower import lower
         from collage.frontend.region import region_constants, region_relax
         from collage.tuning.schedule_search import TraceSearch
         from collage.tuning.targets import target_on
 
-        function, nodes = workshop.function(task.work.function), task.work.nodes
-        lowered = lower(region_relax(function, nodes), for_cpu=workshop.device == "cpu")
+        function, nodes = builder.function(task.work.function), task.work.nodes
+        lowered = lower(region_relax(function, nodes), for_cpu=builder.device == "cpu")
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         self._constants = (*weights, *lowered.constants)
-        self._workshop, self._timer, self._work = workshop, timer, task.work
-        target = target_on(workshop.device, threads)
+        self._builder, self._timer, self._work = builder, timer, task.work
+        target = target_on(builder.device, threads)
         self._search = TraceSearch(lowered.function, target, threads, task.seed, task.known)
         self._latencies = dict(task.known)
         self._best_s = min(self._latencies.values(), default=math.inf)
@@ -168,8 +168,8 @@ class Bench:
 
         try:
             module = candidate.sch.mod
-            kernel = TirKernel(module, SYMBOL, self._constants, self._workshop.device)
-            prepared = self._workshop.with_buffers(self._work, kernel)
+            kernel = TirKernel(module, SYMBOL, self._constants, self._builder.device)
+            prepared = self._builder.with_buffers(self._work, kernel)
             wrong, _ = first_run(prepared)
             if wrong:
                 return math.inf, wrong

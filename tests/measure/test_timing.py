@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from collage.measure.timing import Limits, Timer, median_interval
+from collage.measure.timing import Limits, Timer
 
 TURNS = (1, 3, 2, 4, 1, 5)
 UNIT_NS = 60_000
@@ -76,8 +76,3 @@ def test_the_boundary_is_added_to_every_sample(timed):
     cost = timed(resolution_s=1.0, boundary_s=10.0)
     assert min(cost.samples) > 10
     assert cost.low > 10
-
-
-def test_intervals_come_from_order_statistics():
-    assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
-    assert median_interval([float(n) for n in range(10)]) == (1.0, 8.0)
