@@ -29,7 +29,7 @@ PROCESSORS, CLOCK_KHZ, MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS = 16, 13, 36, 37
 
 LANES = {80: 64}
 """Multiply-adds in float32 that a multiprocessor begins each cycle, by compute capability."""
-USUAL_LANES = 128
+DEFAULT_LANES = 128
 
 
 class CudaDevice:
@@ -90,7 +90,7 @@ class CudaDevice:
         They are those of the highest clocks.
         """
         capability = 10 * self._attribute(CAPABILITY_MAJOR) + self._attribute(CAPABILITY_MINOR)
-        lanes = self._attribute(PROCESSORS) * LANES.get(capability, USUAL_LANES)
+        lanes = self._attribute(PROCESSORS) * LANES.get(capability, DEFAULT_LANES)
         bits = 2 * self._attribute(MEMORY_BUS_BITS)  # two transfers a cycle
         flops_per_s = 2.0 * lanes * self._attribute(CLOCK_KHZ) * 1e3
         return flops_per_s, bits / 8 * self._attribute(MEMORY_CLOCK_KHZ) * 1e3
@@ -155,7 +155,7 @@ class CudaDevice:
         capability = f"{self._attribute(CAPABILITY_MAJOR)}{self._attribute(CAPABILITY_MINOR)}"
         if self._nvml is None:
             return DeviceIdentity("NVIDIA GPU", capability, "unknown")
-        name, driver, mig, clocks, sharing = self._nvml.facts(self._uuid())
+        name, driver, mig, clocks, sharing = self._nvml.metadata(self._uuid())
         return DeviceIdentity(name, capability, driver, mig, clocks, sharing)
 
     def _uuid(self) -> bytes:

@@ -32,7 +32,7 @@ from collage.measure.timing import Call, Limits, Timing, beaten, summary
 Launch = Callable[[], object]
 BATCH = 8
 """Samples between two looks at the clocks."""
-MOST_DISCARDS = 5
+MAX_DISCARDS = 5
 CLOCK_TOLERANCE = 0.02
 SWEEPS = 2
 """Sweep this many times the cache's size."""
@@ -114,7 +114,7 @@ class DeviceTimer:
     limits: Limits = field(default_factory=Limits)
     discarded: int = 0
     """Batches of all kernels that were measured while the device was not itself."""
-    _way_s: float | None = None
+    _event_overhead_s: float | None = None
     """Seconds between two events with next to nothing between them; interruptions only add to it."""
 
     def time(
@@ -136,14 +136,17 @@ class DeviceTimer:
         def launch() -> object:
             return call(*arguments)
 
-        if self._way_s is None:
-            self._way_s = min(self._batch(self.device.empty)[0])
+        if self._event_overhead_s is None:
+            self._event_overhead_s = min(self._batch(self.device.empty)[0])
         launch()  # loads its code, chooses its algorithm, allocates what it keeps
         samples: list[float] = []
         spoiled: list[float] = []
         discards, start = 0, time.perf_counter()
         while not self._enough(
-            samples, time.perf_counter() - start, best_s - boundary_s + self._way_s, resolution_s
+            samples,
+            time.perf_counter() - start,
+            best_s - boundary_s + self._event_overhead_s,
+            resolution_s,
         ):
             batch, clean = self._batch(launch)
             if clean:
@@ -151,10 +154,12 @@ class DeviceTimer:
                 continue
             discards, spoiled = discards + 1, spoiled + batch
             self.discarded += 1
-            if discards >= MOST_DISCARDS:
+            if discards >= MAX_DISCARDS:
                 break
         usable = samples or spoiled
-        cost = summary([max(sample - self._way_s, SHORTEST_S) + boundary_s for sample in usable])
+        cost = summary(
+            [max(sample - self._event_overhead_s, SHORTEST_S) + boundary_s for sample in usable]
+        )
         return Timing(cost, drifted=not samples)
 
     def _batch(self, launch: Launch) -> tuple[list[float], bool]:

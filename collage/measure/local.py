@@ -29,12 +29,12 @@ from collage.measure.call_overhead import Boundary
 from collage.measure.cost_key import WorkKeys, region_structure
 from collage.measure.measurement_request import OnCost, Work
 from collage.measure.messages import Answer, Built, Outcome, Ready, Refused, Setup, Task
-from collage.measure.worker_handle import Job, Slot, State
+from collage.measure.worker_handle import PendingMeasurement, State, WorkerHandle
 
 LOADER = "collage.measure.function_kernel_builder:FunctionWorkshop"
-WATCH_EVERY_S = 0.02
+WORKER_POLL_S = 0.02
 MAX_FAILED_STARTS = 2
-USUAL_SWEEP = Sweep(64 << 20)
+DEFAULT_CACHE_FLUSH = Sweep(64 << 20)
 """Where nobody says how large the model is."""
 RESOLUTION = 1e-3
 """Width of an interval, relative to one run of the function, that needs no improvement."""
@@ -65,7 +65,7 @@ class LocalMeasurer:
         workers: int = 1,
         timeout_s: float = 30.0,
         memory_bytes: int = 4 << 30,
-        sweep: Sweep = USUAL_SWEEP,
+        sweep: Sweep = DEFAULT_CACHE_FLUSH,
         parallel_timing: bool = False,
         device: str = "cpu",
         kernels: Path | None = None,
@@ -120,7 +120,7 @@ class LocalMeasurer:
             builds=builds,
         )
         count = _worker_count(workers, environment, parallel_timing or builds)
-        self._slots = [Slot(self._setup, timeout_s) for _ in range(count)]
+        self._handles = [WorkerHandle(self._setup, timeout_s) for _ in range(count)]
 
     def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
         """Return what the table knows of each work, in order; unknown where it knows nothing.
@@ -168,120 +168,123 @@ class LocalMeasurer:
 
     def close(self) -> None:
         """End all workers; a later `measure` starts new ones."""
-        for slot in self._slots:
-            slot.clear()
+        for handle in self._handles:
+            handle.stop()
 
     def _serve(self, run: "_Batch") -> None:
-        while run.queue or any(slot.job for slot in self._slots):
-            self._hand_out(run)
+        while run.queue or any(handle.pending for handle in self._handles):
+            self._dispatch(run)
             with selectors.DefaultSelector() as selector:
-                for slot in self._slots:
-                    if slot.worker is not None:
-                        selector.register(slot.worker, selectors.EVENT_READ, slot)
-                ready = selector.select(WATCH_EVERY_S)
+                for handle in self._handles:
+                    if handle.worker is not None:
+                        selector.register(handle.worker, selectors.EVENT_READ, handle)
+                ready = selector.select(WORKER_POLL_S)
             for event, _ in ready:
-                self._hear(run, event.data)
-            for slot in self._slots:
-                excess = slot.excess()
+                self._receive(run, event.data)
+            for handle in self._handles:
+                excess = handle.excess()
                 if excess:
-                    self._stop(run, slot, excess)
+                    self._stop(run, handle, excess)
 
-    def _hand_out(self, run: "_Batch") -> None:
+    def _dispatch(self, run: "_Batch") -> None:
         free = len(run.queue)
-        for slot in self._slots:
-            if slot.state is State.IDLE and run.queue:
-                job = run.take(partial(self._may_host, slot))
-                if job is None:
-                    slot.clear()
+        for handle in self._handles:
+            if handle.state is State.IDLE and run.queue:
+                pending = run.take(partial(self._may_run, handle))
+                if pending is None:
+                    handle.stop()
                     continue
-                slot.assign(job, self._task(job.work))
+                handle.assign(pending, self._task(pending.work))
                 free -= 1
-            elif slot.state is State.STARTING:
+            elif handle.state is State.STARTING:
                 free -= 1
-            elif slot.state is State.EMPTY and free > 0 and self._may_start():
-                slot.start()
+            elif handle.state is State.EMPTY and free > 0 and self._may_start():
+                handle.start()
                 free -= 1
-        for slot in self._slots:
-            timing = any(candidate.state is State.TIMING for candidate in self._slots)
-            if slot.state is State.WAITING and (self._parallel_timing or not timing):
-                slot.go()
+        for handle in self._handles:
+            timing = any(candidate.state is State.TIMING for candidate in self._handles)
+            if handle.state is State.WAITING and (self._parallel_timing or not timing):
+                handle.start_timing()
 
-    def _may_host(self, slot: Slot, work: Work) -> bool:
-        """Tell whether the slot's worker has run no backend that this one cannot share a process with."""
-        return not slot.hosted & self._conflicts.get(work.backend, frozenset())
+    def _may_run(self, handle: WorkerHandle, work: Work) -> bool:
+        """Tell whether the handle's worker has run no backend that this one cannot share a process with."""
+        return not handle.run_backends & self._conflicts.get(work.backend, frozenset())
 
     def _may_start(self) -> bool:
         """The first worker measures the boundary; the others start when it is known."""
         if self._boundary_s is not None:
             return True
-        return all(slot.state is State.EMPTY for slot in self._slots)
+        return all(handle.state is State.EMPTY for handle in self._handles)
 
     def _task(self, work: Work) -> Task:
         best_s = self._best_s.get((work.function, work.nodes), math.inf)
         resolution_s = RESOLUTION * self._run_s.get(work.function, 0.0)
         return Task(work, best_s, self._boundary_s or 0.0, resolution_s)
 
-    def _hear(self, run: "_Batch", slot: Slot) -> None:
-        assert slot.worker is not None
-        answers = slot.worker.read()
+    def _receive(self, run: "_Batch", handle: WorkerHandle) -> None:
+        assert handle.worker is not None
+        answers = handle.worker.read()
         if answers is None:
-            self._bury(run, slot)
+            self._on_exit(run, handle)
             return
-        worker = slot.worker
+        worker = handle.worker
         for answer in answers:
-            if slot.worker is not worker:
+            if handle.worker is not worker:
                 return  # it was replaced
-            if not self._take(run, slot, answer):
-                worker.distrust(f"{type(answer).__name__} when it was {slot.state.value}")
-                self._bury(run, slot)
+            if not self._take(run, handle, answer):
+                worker.reject_answer(f"{type(answer).__name__} when it was {handle.state.value}")
+                self._on_exit(run, handle)
 
-    def _take(self, run: "_Batch", slot: Slot, answer: Answer) -> bool:
+    def _take(self, run: "_Batch", handle: WorkerHandle, answer: Answer) -> bool:
         """Act on an answer; return False for one that nobody waits for."""
         match answer:
-            case Ready(boundary) if slot.state is State.STARTING:
+            case Ready(boundary) if handle.state is State.STARTING:
                 self._failed_starts = 0
                 self._learn_boundary(boundary)
-                slot.rest()
-            case Refused(reason) if slot.state is State.STARTING:
+                handle.set_idle()
+            case Refused(reason) if handle.state is State.STARTING:
                 raise MeasureError(f"a measuring process cannot work: {reason}")
-            case Built() if slot.state is State.BUILDING:
-                slot.wait()
-            case Outcome() if slot.state in (State.BUILDING, State.TIMING) and slot.job:
-                job = slot.job
-                slot.rest()
-                self._finish(run, job, answer)
+            case Built() if handle.state is State.BUILDING:
+                handle.await_turn()
+            case Outcome() if handle.state in (State.BUILDING, State.TIMING) and handle.pending:
+                pending = handle.pending
+                handle.set_idle()
+                self._finish(run, pending, answer)
             case _:
                 return False
         return True
 
-    def _bury(self, run: "_Batch", slot: Slot) -> None:
+    def _on_exit(self, run: "_Batch", handle: WorkerHandle) -> None:
         """The worker died by itself, or by somebody else's hand."""
-        assert slot.worker is not None
-        worker, job, was_starting = slot.worker, slot.job, slot.state is State.STARTING
-        exit_reason, killed = worker.epitaph(), worker.was_killed
-        slot.clear()
+        assert handle.worker is not None
+        worker, pending = handle.worker, handle.pending
+        was_starting = handle.state is State.STARTING
+        exit_reason, killed = worker.exit_reason(), worker.was_killed
+        handle.stop()
         if was_starting:
             self._failed_start(exit_reason)
-        if job is None:
+        if pending is None:
             return
         if not killed:
-            self._finish(run, job, Outcome(Cost.invalid(f"crashed: {exit_reason}")))
+            self._finish(run, pending, Outcome(Cost.invalid(f"crashed: {exit_reason}")))
             return
-        job.deaths += 1
-        if job.deaths < 2:
-            run.queue.appendleft(job)
+        pending.deaths += 1
+        if pending.deaths < 2:
+            run.queue.appendleft(pending)
         else:
             self._finish(
-                run, job, Outcome(Cost.invalid(f"worker died twice: {exit_reason}"), durable=False)
+                run,
+                pending,
+                Outcome(Cost.invalid(f"worker died twice: {exit_reason}"), durable=False),
             )
 
-    def _stop(self, run: "_Batch", slot: Slot, excess: str) -> None:
-        job, was_starting = slot.job, slot.state is State.STARTING
-        slot.clear()
+    def _stop(self, run: "_Batch", handle: WorkerHandle, excess: str) -> None:
+        pending, was_starting = handle.pending, handle.state is State.STARTING
+        handle.stop()
         if was_starting:
             self._failed_start(excess)
-        if job is not None:
-            self._finish(run, job, Outcome(Cost.invalid(excess)))
+        if pending is not None:
+            self._finish(run, pending, Outcome(Cost.invalid(excess)))
 
     def _failed_start(self, reason: str) -> None:
         self._failed_starts += 1
@@ -290,18 +293,18 @@ class LocalMeasurer:
                 f"measuring processes do not start: {reason}; more memory, or fewer workers, may help"
             )
 
-    def _finish(self, run: "_Batch", job: Job, outcome: Outcome) -> None:
+    def _finish(self, run: "_Batch", pending: PendingMeasurement, outcome: Outcome) -> None:
         cost = outcome.cost
         if outcome.durable:
-            self._table.put(job.key, cost)
+            self._table.put(pending.key, cost)
         else:
-            self._transient_costs[job.key] = cost
+            self._transient_costs[pending.key] = cost
         self.measured += 1
         self.drifted += outcome.drifted
         self.built += outcome.built
-        self.cached += len(job.works) - 1
-        self.invalid += cost.is_invalid * len(job.works)
-        for count, (position, work) in enumerate(job.works):
+        self.cached += len(pending.works) - 1
+        self.invalid += cost.is_invalid * len(pending.works)
+        for count, (position, work) in enumerate(pending.works):
             self._learn(work, cost)
             run.report(position, work, cost, count > 0)
 
@@ -331,22 +334,22 @@ class _Batch:
 
     def __init__(self, batch: Sequence[Work], on_cost: OnCost | None) -> None:
         self.costs = [Cost.unknown()] * len(batch)
-        self.queue: deque[Job] = deque()
-        self._jobs: dict[CostKey, Job] = {}
+        self.queue: deque[PendingMeasurement] = deque()
+        self._pending: dict[CostKey, PendingMeasurement] = {}
         self._on_cost = on_cost
 
     def add(self, key: CostKey, position: int, work: Work) -> None:
-        if key not in self._jobs:
-            self._jobs[key] = Job(key)
-            self.queue.append(self._jobs[key])
-        self._jobs[key].works.append((position, work))
+        if key not in self._pending:
+            self._pending[key] = PendingMeasurement(key)
+            self.queue.append(self._pending[key])
+        self._pending[key].works.append((position, work))
 
-    def take(self, fits: Callable[[Work], bool]) -> Job | None:
-        """Take the first job that fits out of the queue; None where none does."""
-        for job in self.queue:
-            if fits(job.work):
-                self.queue.remove(job)
-                return job
+    def take(self, fits: Callable[[Work], bool]) -> PendingMeasurement | None:
+        """Remove the first measurement that fits from the queue; None where none fits."""
+        for pending in self.queue:
+            if fits(pending.work):
+                self.queue.remove(pending)
+                return pending
         return None
 
     def report(self, position: int, work: Work, cost: Cost, cached: bool) -> None:

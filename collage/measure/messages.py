@@ -109,13 +109,13 @@ class Outcome:
 class TuneTask:
     """Try `trials` more schedules of the work's region.
 
-    `known` are traces with their seconds, to go on from; `seed` decides which schedules are drawn.
+    `measured` are traces with their seconds, to go on from; `seed` decides which schedules are drawn.
     """
 
     work: Work
     trials: int
     seed: int
-    known: tuple[tuple[str, float], ...] = ()
+    measured: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ SHARING = "COLLAGE_GPU_SHARING"
 MPS_PIPE, MPS_SHARE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
-class Facts(NamedTuple):
+class DeviceMetadata(NamedTuple):
     """What costs depend on beside the capability."""
 
     name: str
@@ -66,13 +66,13 @@ class Nvml:
         self._library.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle, ctypes.byref(reasons))
         return clock.value, tuple(text for bit, text in REASONS.items() if reasons.value & bit)
 
-    def facts(self, uuid: bytes) -> Facts:
+    def metadata(self, uuid: bytes) -> DeviceMetadata:
         """Return what the device is.
 
         Args:
             uuid: that CUDA gives the device, 16 bytes; it tells slices of one card apart.
         """
-        return Facts(
+        return DeviceMetadata(
             self._name(self._handle),
             self._text(lambda text: self._library.nvmlSystemGetDriverVersion(text, TEXT_BYTES)),
             self._profile(uuid),

@@ -32,9 +32,9 @@ from collage.cost.cost import SHORTEST_S, Cost
 from collage.measure.median import median_interval
 
 Call = Callable[..., object]
-CERTAIN = 6
+MIN_INTERVAL_SAMPLES = 6
 """Samples whose range holds the median with 95 %."""
-HOPELESS = 3.0
+GIVE_UP_RATIO = 3.0
 """A kernel this many times slower than another of the same work needs no second look."""
 
 
@@ -146,13 +146,13 @@ class Timer:
         start = time.perf_counter()
         samples: list[float] = []
         empties: list[float] = []
-        way_s = 0.0
-        while not self._enough(samples, time.perf_counter() - start, run, way_s):
+        call_overhead_s = 0.0
+        while not self._enough(samples, time.perf_counter() - start, run, call_overhead_s):
             empty_s, call_s = self._once(run)
             samples.append(call_s)
             empties.append(empty_s)
-            way_s = statistics.median(empties)
-        return summary([max(sample - way_s, SHORTEST_S) for sample in samples])
+            call_overhead_s = statistics.median(empties)
+        return summary([max(sample - call_overhead_s, SHORTEST_S) for sample in samples])
 
     def _once(self, run: _Run) -> tuple[float, float]:
         clock, empty, call, arguments = time.perf_counter_ns, self._empty, run.call, run.arguments
@@ -169,13 +169,15 @@ class Timer:
         third = clock()
         return (second - first) * 1e-9, (third - second) * 1e-9
 
-    def _enough(self, samples: list[float], elapsed_s: float, run: _Run, way_s: float) -> bool:
+    def _enough(
+        self, samples: list[float], elapsed_s: float, run: _Run, call_overhead_s: float
+    ) -> bool:
         limits = self._limits
         min_repeats, max_repeats = limits.repeats
         count = len(samples)
         if count < 2:
             return False
-        if beaten(samples, run.best_s + way_s):
+        if beaten(samples, run.best_s + call_overhead_s):
             return True
         if count < min_repeats:
             slow = min(samples) > limits.slow_s
@@ -219,9 +221,9 @@ class Control:
 
 def beaten(samples: Sequence[float], best_s: float) -> bool:
     """Tell whether these samples say for sure that their kernel takes longer than `best_s`."""
-    if min(samples) > HOPELESS * best_s:
+    if min(samples) > GIVE_UP_RATIO * best_s:
         return True
-    return len(samples) >= CERTAIN and median_interval(samples)[0] > best_s
+    return len(samples) >= MIN_INTERVAL_SAMPLES and median_interval(samples)[0] > best_s
 
 
 def summary(samples: Sequence[float]) -> Cost:

@@ -79,10 +79,10 @@ class WorkerProcess:
         try:
             return self._reader.feed(data) if data else None
         except BadAnswerError as error:
-            self.distrust(str(error))
+            self.reject_answer(str(error))
             return None
 
-    def distrust(self, answer: str) -> None:
+    def reject_answer(self, answer: str) -> None:
         """End a worker that sent what it may not."""
         self._fault = f"it sent {answer}"
         end_group(self._process)
@@ -109,7 +109,7 @@ class WorkerProcess:
         self._errors.close()
         self._scratch.cleanup()
 
-    def epitaph(self) -> str:
+    def exit_reason(self) -> str:
         """Say how the process ended: its signal or exit code, and its last words if it chose to."""
         code = end_code(self._process)
         if self._fault:

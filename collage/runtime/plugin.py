@@ -34,7 +34,7 @@ functions of its runtime only. Compared by `python -m benchmarks.waiting`."""
 class Library:
     """A vendor library: who ships it, its file's name, and what to install when it is missing.
 
-    `requirement` says more than the distribution's name, where that does not do. `others` are
+    `requirement` says more than the distribution's name, where that does not do. `alternatives` are
     distributions that have the library too.
     """
 
@@ -43,12 +43,12 @@ class Library:
     requirement: str = ""
     toolkit: bool = False
     """A CUDA toolkit has it too, in folders where no wheel is."""
-    others: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()
 
     @property
     def installed(self) -> str:
         """The distribution that ships it here; that of the first choice where none is installed."""
-        for name in (self.distribution, *self.others):
+        for name in (self.distribution, *self.alternatives):
             try:
                 distribution(name)
             except PackageNotFoundError:
@@ -59,7 +59,10 @@ class Library:
 
 LIBRARIES = {
     "onnxruntime": Library(
-        "onnxruntime", "libonnxruntime.so.*", "onnxruntime>=1.31,<1.32", others=("onnxruntime-gpu",)
+        "onnxruntime",
+        "libonnxruntime.so.*",
+        "onnxruntime>=1.31,<1.32",
+        alternatives=("onnxruntime-gpu",),
     ),
     "openvino": Library("openvino", "libopenvino_c.so.*", "openvino>=2026.4,<2026.5"),
     "onednn": Library("onednn-cpu-gomp", "libdnnl.so.3", "onednn-cpu-gomp==2023.2.0"),

@@ -27,15 +27,15 @@ from collage.runtime.tensor_exchange import (
     Feed,
     Received,
     Results,
-    given,
     is_on_gpu,
+    owned_results,
     receive,
 )
 from collage.runtime.virtual_machine import ExecutableFile, Machine, on_device, use_threads
 
 Outputs = dict[str, np.ndarray]
 Shapes = tuple[tuple[int, ...] | None, ...]
-One = TypeVar("One")
+Value = TypeVar("Value")
 
 
 class ExecutableSession:
@@ -167,14 +167,14 @@ class _Function:
         if self._gpu is None:
             arguments = self._feed.arguments(values, 0)
             results = self._listed(self._function(*arguments))
-            return self._named(given(results, arguments, None, 0))
+            return self._named(owned_results(results, arguments, None, 0))
         import tvm_ffi
 
         self._follow(stream)
         arguments = self._device_feed.arguments(values, stream)
         with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), stream):
             results = self._listed(self._device_function(*arguments))
-        return self._named(given(results, arguments, self._gpu, stream))
+        return self._named(owned_results(results, arguments, self._gpu, stream))
 
     def _follow(self, stream: int) -> None:
         """Kernels use the same memory in every call: another stream waits for the last one."""
@@ -185,7 +185,7 @@ class _Function:
     def _listed(self, result: Any) -> Sequence[Any]:
         return (result,) if len(self._outputs) == 1 else tuple(result)
 
-    def _named(self, outputs: Sequence[One]) -> dict[str, One]:
+    def _named(self, outputs: Sequence[Value]) -> dict[str, Value]:
         return dict(zip(self._outputs, outputs, strict=True))
 
 

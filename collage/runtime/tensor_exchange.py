@@ -229,7 +229,7 @@ class DeviceTensor:
         return self._tensor.__dlpack__(max_version=max_version, **words)
 
 
-def given(
+def owned_results(
     results: Sequence[Any], arguments: Sequence[Any], cuda: Cuda | None, stream: int
 ) -> list[DeviceTensor]:
     """Return a call's results as tensors of the caller's own.

@@ -12,7 +12,7 @@ import numpy as np
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-ENOUGH = 4
+MIN_TRIALS = 4
 """Trials below which every schedule is as good as another."""
 RIDGE = 0.05
 FAILED = 2.0
@@ -80,7 +80,7 @@ class KernelRidge(ms.cost_model.PyCostModel):
     def predict(
         self, context: ms.TuneContext, candidates: Sequence[ms.MeasureCandidate]
     ) -> np.ndarray:
-        if len(self._measured) < ENOUGH:
+        if len(self._measured) < MIN_TRIALS:
             return self._random.random(len(candidates))
         untried = self._described(context, candidates)
         return fit_and_predict(np.array(self._measured), np.array(self._seconds), untried)

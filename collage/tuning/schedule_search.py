@@ -22,8 +22,8 @@ from collage.tuning.cost_model import KernelRidge
 BATCH = 8
 """Schedules drawn together: the model learns between batches."""
 UNLIMITED = 1 << 30
-ROUNDS_IN_VAIN = 2
-PATIENCE = 20
+MAX_EMPTY_DRAWS = 2
+MAX_EMPTY_POPULATIONS = 20
 """Populations drawn until enough of them fit the device: few tilings of a small product fill a warp."""
 UNROLLED = (0, 16, MOST_UNROLLED)
 WITHOUT_ASYNC = "sm_75"
@@ -79,7 +79,7 @@ class TraceSearch:
         strategy = ms.search_strategy.EvolutionarySearch(
             population_size=32,
             init_min_unmeasured=16,
-            max_fail_count=PATIENCE,
+            max_fail_count=MAX_EMPTY_POPULATIONS,
             genetic_num_iters=1,
             eps_greedy=0.2,
         )
@@ -100,7 +100,7 @@ class TraceSearch:
 
     def draw(self) -> list[ms.MeasureCandidate]:
         """Return schedules to try; none when the space holds no more."""
-        while self._empty < ROUNDS_IN_VAIN:
+        while self._empty < MAX_EMPTY_DRAWS:
             drawn = self._context.generate_measure_candidates()
             if drawn:
                 self._empty = 0

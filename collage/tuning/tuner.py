@@ -27,10 +27,10 @@ from collage.tuning.records import TuningRecord, TuningRecords, WorkloadDigest, 
 from collage.tuning.targets import toolchain, tunable
 
 CHILD = "collage.tuning.tuning_worker"
-WATCH_EVERY_S = 0.05
-GO_ON_FROM = 8
+TUNING_POLL_S = 0.05
+MAX_SEED_SCHEDULES = 8
 """Best known schedules that a search starts from; they must fit the pipe's buffer."""
-MOST_LOST = 4
+MAX_LOST_CONTEXTS = 4
 """Schedules of a workload that may lose the GPU's context in one round: each costs a new child."""
 
 
@@ -114,14 +114,14 @@ class Tuner:
         start = time.monotonic()
         workload, last = self.workload(work), self.trials + trials
         try:
-            for _ in range(MOST_LOST):
+            for _ in range(MAX_LOST_CONTEXTS):
                 task = TuneTask(
                     work, last - self.trials, self._seed(workload), self._known(workload)
                 )
                 lost = self._run(task, workload, deadline, on_trial)
                 if not lost or self.trials >= last:
                     return
-            self._end(workload, f"{MOST_LOST} schedules crashed, the last: {lost}")
+            self._end(workload, f"{MAX_LOST_CONTEXTS} schedules crashed, the last: {lost}")
         except BaseException:
             self.close()
             raise
@@ -148,7 +148,7 @@ class Tuner:
             answers = self._wait(process)
             now_s = time.monotonic()
             if answers is None:
-                self._bury(process, workload)
+                self._on_exit(process, workload)
                 return ""
             for answer in answers:
                 heard = now_s
@@ -178,7 +178,7 @@ class Tuner:
             while not ready:
                 answers = self._wait(self._process)
                 if answers is None or time.monotonic() > limit:
-                    reason = self._process.epitaph() if answers is None else "it is silent"
+                    reason = self._process.exit_reason() if answers is None else "it is silent"
                     raise MeasureError(f"the tuning process does not start: {reason}")
                 for answer in answers:
                     if isinstance(answer, Refused):
@@ -193,7 +193,7 @@ class Tuner:
     def _wait(self, process: WorkerProcess) -> Sequence[object] | None:
         with selectors.DefaultSelector() as selector:
             selector.register(process, selectors.EVENT_READ)
-            return process.read() if selector.select(WATCH_EVERY_S) else ()
+            return process.read() if selector.select(TUNING_POLL_S) else ()
 
     def _record(
         self,
@@ -212,8 +212,8 @@ class Tuner:
         if reason:
             self.records.add(TuningRecord(workload, "", math.inf, 0.0, reason), self.toolchain)
 
-    def _bury(self, process: WorkerProcess, workload: WorkloadDigest) -> None:
-        exit_reason, killed = process.epitaph(), process.was_killed
+    def _on_exit(self, process: WorkerProcess, workload: WorkloadDigest) -> None:
+        exit_reason, killed = process.exit_reason(), process.was_killed
         self.close()
         if not killed:
             self._end(workload, f"crashed: {exit_reason}")
@@ -224,7 +224,9 @@ class Tuner:
         return process.excess(self._limits.memory_bytes)
 
     def _known(self, workload: WorkloadDigest) -> tuple[tuple[str, float], ...]:
-        best = [record for record in self.records.of(workload) if record.worked][:GO_ON_FROM]
+        best = [record for record in self.records.of(workload) if record.worked][
+            :MAX_SEED_SCHEDULES
+        ]
         return tuple((record.trace, record.latency_s) for record in best)
 
     def _seed(self, workload: WorkloadDigest) -> int:

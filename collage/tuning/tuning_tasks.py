@@ -28,10 +28,10 @@ from collage.search.problem import UNKNOWN, Costs, Option, Problem
 from collage.search.shortest_path import gap_s, option_weights, remaining_weights
 from collage.search.state_space import build_state_space
 
-LEAST_GAIN = 0.005
+MIN_GAIN_SHARE = 0.005
 """Of the plan's time: a kernel that could win no more is not worth a trial."""
-LEAST_GAIN_S = 1e-6
-REACH = 0.9
+MIN_GAIN_S = 1e-6
+REACHABLE_SHARE = 0.9
 """Share of a bound that no search comes near: large products that must reach more are left alone."""
 
 BoundOf = Callable[[IndexSet], float]
@@ -157,7 +157,7 @@ def _priced(
         for option, weight in zip(space.options, through, strict=True)
         if option.key in untuned_keys and weight is not None
     }
-    least_s = max(LEAST_GAIN_S, LEAST_GAIN * gap_s(best, 0))
+    least_s = max(MIN_GAIN_S, MIN_GAIN_SHARE * gap_s(best, 0))
     tasks = [
         _prospect(function, group, gains, bound_s, backend=backend)
         for group in _by_structure(function, gains)
@@ -165,7 +165,7 @@ def _priced(
     return [
         task
         for task in tasks
-        if task.gain_s >= least_s and task.bound_s <= REACH * task.break_even_s
+        if task.gain_s >= least_s and task.bound_s <= REACHABLE_SHARE * task.break_even_s
     ]
 
 

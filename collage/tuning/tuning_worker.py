@@ -51,12 +51,12 @@ class LostError(StickyError):
         self.trial = trial
 
 
-class Child:
+class TuningWorker:
     """Serves requests until its pipe ends."""
 
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self._requests, self._answers = requests, answers
-        self._open: dict[Work, Bench] = {}
+        self._open: dict[Work, TuningRunner] = {}
 
     def run(self) -> None:
         setup = read_request(self._requests)
@@ -80,7 +80,7 @@ class Child:
     ) -> TuningEnded:
         try:
             if task.work not in self._open:
-                self._open = {task.work: Bench(builder, timer, threads, task)}
+                self._open = {task.work: TuningRunner(builder, timer, threads, task)}
             return self._try(self._open[task.work], task.trials)
         except StickyError:
             raise
@@ -88,10 +88,10 @@ class Child:
             self._open.clear()
             return TuningEnded(reason_of(error))
 
-    def _try(self, bench: "Bench", trials: int) -> TuningEnded:
+    def _try(self, runner: "TuningRunner", trials: int) -> TuningEnded:
         for _ in range(trials):
             try:
-                trial = bench.next_trial()
+                trial = runner.next_trial()
             except LostError as error:
                 self._send(error.trial)
                 raise
@@ -105,7 +105,7 @@ class Child:
         self._answers.flush()
 
 
-class Bench:
+class TuningRunner:
     """One region with its search and buffers."""
 
     def __init__(
@@ -122,8 +122,8 @@ class Bench:
         self._constants = (*weights, *lowered.constants)
         self._builder, self._timer, self._work = builder, timer, task.work
         target = target_on(builder.device, threads)
-        self._search = TraceSearch(lowered.function, target, threads, task.seed, task.known)
-        self._latencies = dict(task.known)
+        self._search = TraceSearch(lowered.function, target, threads, task.seed, task.measured)
+        self._latencies = dict(task.measured)
         self._best_s = min(self._latencies.values(), default=math.inf)
         self._drawn: list[ms.MeasureCandidate] = []
         self._seconds: list[float] = []
@@ -184,4 +184,4 @@ class Bench:
 
 
 if __name__ == "__main__":
-    serve(lambda requests, answers: Child(requests, answers).run(), __doc__)
+    serve(lambda requests, answers: TuningWorker(requests, answers).run(), __doc__)

@@ -11,7 +11,7 @@ from collage.errors import MeasureError
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import (
     BATCH,
-    MOST_DISCARDS,
+    MAX_DISCARDS,
     DeviceTimer,
     StickyError,
     capability_of,
@@ -56,8 +56,8 @@ def test_a_device_that_is_always_throttled_gives_a_cost_that_says_so():
     timing = timer.time(kernel, ())
     assert timing.drifted
     assert timing.cost.seconds == pytest.approx(3 * COLD_S)
-    assert timer.discarded == MOST_DISCARDS
-    assert len(timing.cost.samples) == MOST_DISCARDS * BATCH
+    assert timer.discarded == MAX_DISCARDS
+    assert len(timing.cost.samples) == MAX_DISCARDS * BATCH
 
 
 def test_noise_is_sampled_longer_than_what_is_steady():

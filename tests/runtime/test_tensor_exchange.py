@@ -16,7 +16,7 @@ from collage.runtime.arrays import (
 from collage.runtime.loader import load
 from collage.runtime.manifest import Tensor
 from collage.runtime.plugin import load_plugin
-from collage.runtime.tensor_exchange import DeviceTensor, Feed, given, receive
+from collage.runtime.tensor_exchange import DeviceTensor, Feed, owned_results, receive
 
 X = Tensor("x", (2, 8), "float32")
 
@@ -96,7 +96,7 @@ def test_read_only_arrays_are_copied(bundle):
 def test_a_result_that_is_an_argument_has_memory_of_its_own():
     load_plugin()
     tensor = as_tensor(aligned())
-    (same,) = given([tensor], [tensor], None, 0)
+    (same,) = owned_results([tensor], [tensor], None, 0)
     as_array(tensor)[...] = 7
     np.testing.assert_array_equal(same.numpy(), aligned())
 

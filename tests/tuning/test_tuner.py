@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from collage.cost.lines import decode_entries
-from collage.tuning.tuner import MOST_LOST, Limits
+from collage.tuning.tuner import MAX_LOST_CONTEXTS, Limits
 from tests.backends.regions import _function, _weight, helper
 from tests.tuning.regions import ENVIRONMENT, place, trace
 
@@ -111,7 +111,9 @@ def test_a_child_that_goes_wrong_loses_the_trials_to_come(tmp_path, child, ended
 
 
 @pytest.mark.parametrize(
-    ("trials", "worked", "lost"), [(5, 3, 2), (100, MOST_LOST, MOST_LOST)], ids=["some", "all"]
+    ("trials", "worked", "lost"),
+    [(5, 3, 2), (100, MAX_LOST_CONTEXTS, MAX_LOST_CONTEXTS)],
+    ids=["some", "all"],
 )
 def test_a_schedule_that_loses_the_gpu_is_one_failed_trial(tmp_path, trials, worked, lost):
     """New children go on with the rest; a workload whose schedules all do it is given up."""
@@ -127,7 +129,7 @@ def test_a_schedule_that_loses_the_gpu_is_one_failed_trial(tmp_path, trials, wor
     assert [record.worked for record in records] == [True] * worked + [False] * lost
     assert (tuner.trials, tuner.failed) == (worked + lost, lost)
     assert {record.reason for record in records[worked:]} == {"an illegal address (700)"}
-    gave_up = f"{MOST_LOST} schedules crashed, the last: an illegal address (700)"
+    gave_up = f"{MAX_LOST_CONTEXTS} schedules crashed, the last: an illegal address (700)"
     assert workspace.records.ended(workload) == ("" if trials == 5 else gave_up)
 
 

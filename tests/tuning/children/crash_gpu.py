@@ -27,4 +27,4 @@ def every_second(module, symbol, constants, device):
 
 if __name__ == "__main__":
     tuning_worker.TirKernel = every_second
-    serve(lambda requests, answers: tuning_worker.Child(requests, answers).run(), __doc__)
+    serve(lambda requests, answers: tuning_worker.TuningWorker(requests, answers).run(), __doc__)
