@@ -1,7 +1,7 @@
-"""From a backend's kernel to a function that can be called, with its constants and buffers.
+"""Callable functions from the kernels of backends, with their constants and scratch memory.
 
-TVM and its runtime are imported when a kernel is made callable, not with this module: a process that only
-names or copies kernel files starts without them.
+TVM and its runtime are imported by the first conversion, not with this module: a process for names and
+copies of kernel files starts without them.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ POISON = 0x5A
 
 @dataclass(frozen=True)
 class LibraryKernel:
-    """A kernel that is linked: the shared library `file` exports `symbol`.
+    """A linked kernel: the shared library `file` exports `symbol`.
 
-    Called with inputs, then `constants`, then `scratch` bytes where it wants any, then outputs.
+    Arguments of a call: inputs, `constants`, one array of `scratch` bytes unless 0, outputs.
     """
 
     file: Path
@@ -37,7 +37,7 @@ class LibraryKernel:
 
 
 def callable_kernel(kernel: object, threads: int) -> tuple[Call, tuple[np.ndarray, ...]]:
-    """Return the kernel's function, and what goes between inputs and outputs: constants, scratch memory."""
+    """Return the kernel's function, and its arguments between inputs and outputs: constants, scratch."""
     import tvm_ffi
 
     match kernel:
@@ -56,7 +56,7 @@ def callable_kernel(kernel: object, threads: int) -> tuple[Call, tuple[np.ndarra
 
 
 def compiled_module(kernel: TirKernel, threads: int) -> "tvm.runtime.Executable":
-    """Compile the kernel's function for the device that it is meant for."""
+    """Compile a TIR kernel for its device."""
     import tvm
 
     from collage.backends.cpu.tvm.target import host_target
@@ -76,7 +76,7 @@ def as_tensors(arrays: Sequence[np.ndarray]) -> tuple[object, ...]:
 
 
 def poisoned_like(value: np.ndarray) -> np.ndarray:
-    """Make an aligned output buffer whose content no right kernel would leave."""
+    """Return an aligned output buffer filled with a value unlike any correct result."""
     buffer = aligned_empty(value.shape, value.dtype)
     if buffer.dtype.kind == "f":
         buffer.fill(np.nan)

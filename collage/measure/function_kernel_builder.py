@@ -76,11 +76,11 @@ class FunctionWorkshop:
         return backend.compile(function, work.nodes, self._threads, work.variant)
 
     def function(self, name: str) -> Function:
-        """Return the function that works call so."""
+        """Return the function of that name."""
         return self._functions[name]
 
     def with_buffers(self, work: Work, kernel: object) -> Prepared:
-        """Return a kernel of the work's region, ready to be called."""
+        """Return a kernel of the request's region, ready to be called."""
         function = self._functions[work.function]
         input_names, output_names = region_values(function, work.nodes)
         expected = tuple(self._value(name) for name in output_names)

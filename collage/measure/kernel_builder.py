@@ -25,9 +25,13 @@ from collage.runtime.arrays import as_array
 class Prepared:
     """A kernel with its buffers: `call(*arguments)` reads `inputs` and writes `outputs`.
 
-    The arrays alias the tensors in `arguments`. `expected` are the reference outputs. A kernel that
-    `allocates` has no `outputs`: it returns them. One that is `reduced` computes in less than float32;
-    `probabilities` are the positions of outputs with a scale of 1.
+    The arrays alias the tensors in `arguments`.
+
+    Attributes:
+        expected: reference outputs.
+        allocates: the kernel returns its outputs; `outputs` is empty.
+        reduced: the kernel computes in reduced precision.
+        probabilities: positions of outputs with a scale of 1.
     """
 
     call: Call
@@ -40,18 +44,18 @@ class Prepared:
     reduced: bool = False
     probabilities: frozenset[int] = frozenset()
     fetch: Callable[[], None] | None = None
-    """Brings inputs and outputs back from a device into the arrays."""
+    """Copies inputs and outputs back from the device into the arrays; None on the CPU."""
     built_s: float = 0.0
-    """Seconds that a build took elsewhere; 0 for a kernel that was built here."""
+    """Build time on another machine, in seconds; 0 for a kernel built by this process."""
 
     def judge(self, outputs: Sequence[np.ndarray]) -> tuple[str, float]:
-        """Return what is wrong with the outputs, or "", and the error of a reduced kernel, else 0."""
+        """Return the outputs' defect in words, or "", and the error of a reduced kernel, else 0."""
         if self.reduced:
             return reduced_difference(self.expected, outputs, self.probabilities)
         return difference(self.expected, outputs, quantised=self.quantised), 0.0
 
     def results(self, returned: object) -> tuple[np.ndarray, ...]:
-        """Return the outputs of a call that gave `returned`."""
+        """Return the outputs of a call with the result `returned`."""
         if self.fetch:
             self.fetch()
         if not self.allocates:
@@ -61,32 +65,32 @@ class Prepared:
 
 
 class Workshop(Protocol):
-    """Makes kernels. A test or an embedding program may bring its own (`Setup.loader`)."""
+    """Builds kernels. A test or an embedding program may have its own (`Setup.loader`)."""
 
     empty: Call
-    """A native function that takes any arguments and does nothing."""
+    """A native function with any arguments and no effect."""
     wake: Callable[[], object] | None
-    """Wakes the threads that kernels share; None where kernels have one thread."""
+    """Wakes the kernels' thread pool; None where kernels have one thread."""
 
     def prepare(self, work: Work) -> Prepared:
-        """Build the kernel of `work` with buffers. May raise anything: the reason counts."""
+        """Build the kernel of `work` with buffers. Any exception is the reason of an invalid cost."""
         ...
 
     def build(self, work: Work) -> None:
-        """Build the kernel of `work` and leave it in the setup's folder. May raise anything."""
+        """Build the kernel of `work` into the setup's folder. Any exception is a reason, too."""
         ...
 
     def boundary(self) -> Boundary:
-        """Measure what the executable adds to each kernel call."""
+        """Measure the dispatch overhead of a kernel call."""
         ...
 
     def open_device(self) -> Device:
-        """Return the device that kernels run on, where that is not the CPU."""
+        """Return the kernels' device. Raises MeasureError for a CPU."""
         ...
 
 
 def open_workshop(setup: Setup) -> Workshop:
-    """Make the workshop that `setup.loader` names."""
+    """Return the kernel builder named by `setup.loader`."""
     module, _, name = setup.loader.partition(":")
     workshop: Workshop = getattr(importlib.import_module(module), name)(setup)
     return workshop

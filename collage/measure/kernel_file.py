@@ -1,13 +1,13 @@
-"""A built kernel as one file, for a process or a machine that must not build.
+"""A built kernel as one file, for processes and machines without compilers.
 
     {"form": "plugin", "kind": ..., "allocates": ..., "build_s": ...}\\n    then the plug-in's blob
     {"form": "library", "symbol": ..., "constants": [[dtype, shape], ...], "scratch": bytes,
      "code": [[digest, size], ...], "build_s": ...}\\n    then the constants' bytes in order, machine code
      for a GPU, and a shared library
 
-What is compiled (native and CUDA code) is linked here, by the compiler driver of this machine, for its
-processor: whoever loads the file must have the same instruction sets and library versions, which the
-environment of its costs says. What a library makes of its blob when it is loaded is part of loading.
+Native and CUDA code is linked by the compiler driver of this machine, for its processor. The loading
+machine needs the same instruction sets and library versions; the environment of the kernel's cost holds
+them. A library's preparation of its blob is part of loading.
 """
 
 import json
@@ -27,7 +27,7 @@ from collage.measure.measurement_request import Work
 
 
 def kernel_name(work: Work) -> str:
-    """Return the name of the file that holds the kernel of this work."""
+    """Return the file name of the request's kernel."""
     return sha256(repr(astuple(work)).encode()).hexdigest()
 
 
@@ -35,9 +35,9 @@ def save_kernel(kernel: Kernel, threads: int, build_s: float, file: Path) -> Non
     """Write the kernel to `file`.
 
     Args:
-        kernel: as a backend made it; it is compiled and linked where that is still to be done.
-        threads: of the kernel.
-        build_s: that the backend took for it.
+        kernel: kernel of a backend; a TIR kernel is compiled and linked first.
+        threads: number of threads of the kernel.
+        build_s: build time in the backend, in seconds.
 
     Raises:
         BackendError: it cannot be linked.
@@ -57,10 +57,10 @@ def save_kernel(kernel: Kernel, threads: int, build_s: float, file: Path) -> Non
 
 
 def load_kernel(file: Path) -> tuple[PluginKernel | LibraryKernel, float]:
-    """Return the kernel of a file and the seconds that its build took.
+    """Return the kernel of a file, and its build time in seconds.
 
     Raises:
-        BackendError: the file is not one of `save_kernel`.
+        BackendError: the file was not written by `save_kernel`, or is damaged.
     """
     line, _, payload = file.read_bytes().partition(b"\n")
     try:
@@ -90,7 +90,7 @@ def load_kernel(file: Path) -> tuple[PluginKernel | LibraryKernel, float]:
 
 
 def _link(kernel: Kernel, threads: int, file: Path) -> dict[str, bytes]:
-    """Link the kernel, and return its machine code for a GPU, if it is for one."""
+    """Link the kernel, and return its machine code for a GPU; empty for a CPU."""
     assert isinstance(kernel, TirKernel)
     executable = compiled_module(kernel, threads)
     try:

@@ -1,13 +1,13 @@
-"""Measure on this machine: a few worker processes that are reused, watched and replaced.
+"""The measurer of this machine: a few worker processes, reused, supervised and replaced.
 
-Costs that the table knows are not measured again; equal candidates of a batch are measured once.
-Workers build side by side, but one at a time is timed (unless `parallel_timing`): a worker that has
-built a kernel waits for its turn. There are never more workers than cores allow beside the timed
-kernel's own threads. A worker that crashes, hangs or eats memory costs its candidate and is
-replaced; one that was killed from outside has its candidate tried once more.
+Costs in the table are not measured again, and equal requests of a batch are measured once. Workers build
+side by side, but time one kernel at a time (unless `parallel_timing`): a worker with a built kernel waits
+for its turn. The number of workers leaves enough cores for the timed kernel's own threads. A worker that
+crashes, hangs or exceeds its memory limit gives its candidate an invalid cost and is replaced. The
+candidate of a worker killed from outside is tried once more.
 
-One thread waits for all workers. Each cost is in the table before the caller hears of it, so a run
-that is interrupted, or killed, repeats nothing.
+One thread serves all workers. A cost is in the table before the caller gets it, so an interrupted or
+killed run repeats nothing.
 """
 
 import math
@@ -35,24 +35,24 @@ LOADER = "collage.measure.function_kernel_builder:FunctionWorkshop"
 WORKER_POLL_S = 0.02
 MAX_FAILED_STARTS = 2
 DEFAULT_CACHE_FLUSH = Sweep(64 << 20)
-"""Where nobody says how large the model is."""
+"""For callers without the size of the model."""
 RESOLUTION = 1e-3
-"""Width of an interval, relative to one run of the function, that needs no improvement."""
+"""Sufficient width of an interval, relative to one run of the function."""
 
 
 class LocalMeasurer:
     """Implements `SearchMeasurer` with worker processes; call `close` when done.
 
-    Counts of all batches: `measured` works were built here, `cached` came from the table or from an
-    equal work of the batch, `invalid` of both are unusable, and `drifted` were measured while the
-    machine changed its pace. `built` kernels were built here, not elsewhere.
+    Counts over all batches: `measured` requests were measured, `cached` came from the table or from an
+    equal request of the batch, `invalid` of both are unusable, and `drifted` were measured while the
+    machine's speed changed. `built` kernels were built by this measurer's workers.
     """
 
     batch = 16
-    """Works that keep two workers busy for some seconds."""
+    """Enough requests for some seconds of two workers."""
 
     waited_s = 0.0
-    """This machine waits for nobody."""
+    """A local measurer never waits for machines."""
 
     def __init__(
         self,
@@ -76,21 +76,22 @@ class LocalMeasurer:
         """Make a measurer; workers start when first needed.
 
         Args:
-            functions: what works may name; their simplified files exist.
-            backends: what works may name.
-            table: any table of the store; costs go to the one of `environment`.
-            reference_dir: of `frontend.inputs.save_reference`.
-            workers: at most this many processes.
-            timeout_s: wall seconds of one candidate's build and timing.
-            memory_bytes: of one worker, resident, mapped files not counted.
-            sweep: before every timed call on a CPU.
+            functions: functions of the requests; their simplified files exist.
+            backends: backends of the requests.
+            table: any table of the store; costs go to the table of `environment`.
+            environment: environment of the costs.
+            reference_dir: folder of `frontend.inputs.save_reference`.
+            workers: largest number of worker processes.
+            timeout_s: time limit of one candidate's build and timing, in wall seconds.
+            memory_bytes: limit of a worker's resident memory without mapped files, in bytes.
+            sweep: cache flush before every timed call on a CPU.
             parallel_timing: time several kernels at once, for rough costs.
-            device: where the kernels run.
-            kernels: folder with kernels that were built elsewhere (`kernel_file`); None builds them.
-            builds: build kernels into that folder, as many at once as there are workers; the cost of a
-                work is then what its build takes, and the table one of builds.
-            loader: "module:callable" that makes the workshop in a worker.
-            digest: of a region's structure.
+            device: device of the kernels, "cpu" or "cuda".
+            kernels: folder of kernel files built by another process (`kernel_file`); None builds here.
+            builds: build kernels into `kernels`, one per worker at once. The cost of a request is then
+                the build time, and `table` a table of builds.
+            loader: "module:callable" of the kernel builder in a worker.
+            digest: function returning the digest of a region's structure.
         """
         self.measured = self.cached = self.invalid = self.drifted = self.built = 0
         self._table = table.within(environment)
@@ -123,9 +124,9 @@ class LocalMeasurer:
         self._handles = [WorkerHandle(self._setup, timeout_s) for _ in range(count)]
 
     def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
-        """Return what the table knows of each work, in order; unknown where it knows nothing.
+        """Return the stored cost of each request, in order; an unknown cost where none is stored.
 
-        A cost after a similar sweep is known here; `measure` takes those after this one's alone.
+        Costs after similar cache flushes count here; for `measure` only costs after its own do.
         """
         costs = []
         for work in works:
@@ -138,7 +139,7 @@ class LocalMeasurer:
         return costs
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
-        """Return the cost of each work, in order.
+        """Return the cost of each request, in order.
 
         Raises:
             MeasureError: no worker starts.
@@ -207,11 +208,11 @@ class LocalMeasurer:
                 handle.start_timing()
 
     def _may_run(self, handle: WorkerHandle, work: Work) -> bool:
-        """Tell whether the handle's worker has run no backend that this one cannot share a process with."""
+        """Tell whether the worker has run no backend in conflict with the request's backend."""
         return not handle.run_backends & self._conflicts.get(work.backend, frozenset())
 
     def _may_start(self) -> bool:
-        """The first worker measures the boundary; the others start when it is known."""
+        """The first worker measures the dispatch overhead; the others start after that."""
         if self._boundary_s is not None:
             return True
         return all(handle.state is State.EMPTY for handle in self._handles)
@@ -236,7 +237,7 @@ class LocalMeasurer:
                 self._on_exit(run, handle)
 
     def _take(self, run: "_Batch", handle: WorkerHandle, answer: Answer) -> bool:
-        """Act on an answer; return False for one that nobody waits for."""
+        """Act on an answer; return False for an answer out of order."""
         match answer:
             case Ready(boundary) if handle.state is State.STARTING:
                 self._failed_starts = 0
@@ -255,7 +256,7 @@ class LocalMeasurer:
         return True
 
     def _on_exit(self, run: "_Batch", handle: WorkerHandle) -> None:
-        """The worker died by itself, or by somebody else's hand."""
+        """Record the exit of a worker that this measurer did not stop."""
         assert handle.worker is not None
         worker, pending = handle.worker, handle.pending
         was_starting = handle.state is State.STARTING
@@ -311,7 +312,9 @@ class LocalMeasurer:
     def _learn(self, work: Work, cost: Cost) -> None:
         region = (work.function, work.nodes)
         if cost.is_valid:
-            if not cost.error:  # one that rounds may be forbidden, then the others must be known
+            if (
+                not cost.error
+            ):  # reduced precision may be forbidden: then the others need exact costs
                 self._best_s[region] = min(cost.seconds, self._best_s.get(region, math.inf))
             if 2 * work.nodes.bit_count() >= self._sizes[work.function]:
                 run_s = self._run_s.get(work.function, math.inf)
@@ -359,7 +362,7 @@ class _Batch:
 
 
 def _worker_count(workers: int, environment: Environment, parallel_timing: bool) -> int:
-    """Fewer than asked for where a build would take a core from the kernel that is timed."""
+    """Return `workers`, or fewer where a build would take a core from the timed kernel."""
     cores = len(os.sched_getaffinity(0))
     threads = environment.threads
     room = cores // threads if parallel_timing else cores - threads + 1

@@ -17,7 +17,7 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 
 @cache
 def _skipped(count: int) -> int:
-    """Samples to leave out at each end: the most for which both tails stay within 2.5 %."""
+    """Return the largest number of samples to skip at each end with both tails within 2.5 %."""
     tail, skip = 0.0, 0
     for position in range(count // 2):
         tail += math.comb(count, position) / 2**count

@@ -1,13 +1,13 @@
-"""Does a kernel compute the same numbers as the reference?
+"""Numerical check of a kernel's outputs against the reference.
 
-A float output passes when |error| <= rtol * |expected| + atol * max|expected|: rounding grows with
-the magnitude of the values that were summed. NaN and infinities must be where the reference has
-them. Integers and booleans must be equal; where a region quantises, two correct roundings of one
-value may differ by one step, so quantised integers may be off by one and floats by a step of 8 bits.
+A float output passes when |error| <= rtol * |expected| + atol * max|expected|: rounding grows with the
+magnitude of the summed values. NaN and infinities must be in the same places. Integers and booleans must
+be equal. In a quantised region, two correct roundings of one value may differ by one step, so quantised
+integers may be off by one and floats by a step of 8 bits.
 
-A kernel in reduced precision computes other numbers by design. How far off they are is its error
-(`collage.runtime.precision`), which the search weighs against the budget; here it is only refused when it
-cannot be compared, or is so far off that rounding cannot be the cause.
+A kernel in reduced precision has other outputs by design. Their distance from the reference is its error
+(`collage.runtime.precision`), weighed against the budget by the search. Here such a kernel is refused only
+if its outputs cannot be compared, or if the error is too large for rounding.
 """
 
 import math
@@ -27,7 +27,7 @@ QUANTISED_TOLERANCE = (1e-2, 2e-2)
 
 
 HIGHEST_ERROR = 0.5
-"""A reduced kernel that is further off than half its output's scale is wrong, not rounded."""
+"""Largest error of rounding, as a share of the output's scale; above it a reduced kernel is wrong."""
 
 
 def reduced_difference(
@@ -35,7 +35,7 @@ def reduced_difference(
     actual: Sequence[np.ndarray],
     probabilities: Set[int] = frozenset(),
 ) -> tuple[str, float]:
-    """Return in words how a reduced kernel's outputs are wrong, "" when not, and the largest error.
+    """Return the defect of a reduced kernel's outputs in words, or "", and the largest error.
 
     Args:
         probabilities: positions of outputs with a scale of 1.
@@ -54,7 +54,7 @@ def reduced_difference(
 def difference(
     expected: Sequence[np.ndarray], actual: Sequence[np.ndarray], *, quantised: bool = False
 ) -> str:
-    """Return in words how `actual` is wrong, "" when it is right.
+    """Return the defect of `actual` in words, or "".
 
     Args:
         quantised: the region converts between floats and small integers.

@@ -1,9 +1,9 @@
-"""The place of one worker: what it is doing, until when, and for which candidate.
+"""The handle of one worker: its state, deadline and current request.
 
     EMPTY -> STARTING -> IDLE -> BUILDING -> WAITING -> TIMING -> IDLE
 
-A slot whose worker died or was killed is EMPTY. WAITING has no deadline: the worker waits for its
-turn to time, and keeps what is left of its time.
+After its worker's exit a handle is EMPTY. WAITING has no deadline: the worker waits for its turn to time a
+kernel, and its remaining time is kept.
 """
 
 import math
@@ -31,7 +31,7 @@ class State(Enum):
 
 @dataclass
 class PendingMeasurement:
-    """A key to measure, with the works of the batch that share it."""
+    """A cost key to measure, with the requests of the batch that share it."""
 
     key: CostKey
     works: list[tuple[int, Work]] = field(default_factory=list)
@@ -43,7 +43,7 @@ class PendingMeasurement:
 
 
 class WorkerHandle:
-    """A worker's place."""
+    """Handle of a worker process; it outlives the process and starts the next one."""
 
     def __init__(self, setup: Setup, timeout_s: float) -> None:
         self.setup = setup
@@ -51,7 +51,7 @@ class WorkerHandle:
         self.worker: WorkerProcess | None = None
         self.pending: PendingMeasurement | None = None
         self.run_backends: set[str] = set()
-        """Backends that the worker has run."""
+        """Names of the backends that have run in the process."""
         self._timeout_s = timeout_s
         self._deadline = math.inf
         self._remaining_s = 0.0
@@ -62,7 +62,7 @@ class WorkerHandle:
         self._enter(State.STARTING, START_TIMEOUT_S)
 
     def set_idle(self) -> None:
-        """Take the worker for ready; replace it when it has grown much since it started."""
+        """Mark the worker as idle; stop it if its memory has grown much since the start."""
         assert self.worker is not None
         self.pending = None
         self._enter(State.IDLE, math.inf)
@@ -88,7 +88,7 @@ class WorkerHandle:
         self._enter(State.TIMING, self._remaining_s)
 
     def excess(self) -> str:
-        """Return which limit the worker exceeds, "" if none."""
+        """Return the exceeded limit in words, or ""."""
         if self.worker is None:
             return ""
         if time.monotonic() > self._deadline:
