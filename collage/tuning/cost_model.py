@@ -1,9 +1,9 @@
-"""Which untried schedule looks fast: ridge regression with a Gaussian kernel on TVM's features.
+"""Cost model of schedules: ridge regression with a Gaussian kernel on TVM's features.
 
-TVM describes a scheduled function by 164 numbers for every store of it (vector length, bytes touched
-at each loop, unrolling, ...); a schedule is described by their sum and maximum over its stores. With
-some dozens of trials a kernel method is as good as boosted trees, needs NumPy alone, and is fitted in
-milliseconds (the cube of the number of trials).
+TVM's features of a scheduled function are 164 numbers for each store (vector length, bytes touched at each
+loop, unrolling, ...). The features of a schedule are their sum and maximum over its stores. With some
+dozens of trials a kernel method is as good as boosted trees, needs NumPy only, and is fitted in
+milliseconds (cubic in the number of trials).
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,16 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 MIN_TRIALS = 4
-"""Trials below which every schedule is as good as another."""
+"""Smallest number of trials for a prediction; with fewer, scores are random."""
 RIDGE = 0.05
 FAILED = 2.0
-"""A schedule that failed counts as so many times slower than the slowest that ran."""
+"""Latency of a failed schedule, relative to the slowest measured one."""
 
 
 def fit_and_predict(measured: np.ndarray, seconds: np.ndarray, untried: np.ndarray) -> np.ndarray:
-    """Predict a score (runs a second) for each row of `asked`; +inf seconds are failures.
+    """Predict a score (runs a second) for each row of `untried`; +inf seconds are failures.
 
-    >>> import numpy as np
-    >>> known = np.array([[0.0], [1.0], [2.0], [3.0]])
-    >>> low, high = fit_and_predict(known, np.array([1.0, 2.0, 4.0, 8.0]), np.array([[0.2], [2.8]]))
-    >>> low > high
+        >>> low > high
     True
     """
     finite = seconds[np.isfinite(seconds)]
@@ -51,7 +48,7 @@ def _squares(left_rows: np.ndarray, right_rows: np.ndarray) -> np.ndarray:
 
 @derived_object
 class KernelRidge(ms.cost_model.PyCostModel):
-    """MetaSchedule's interface around `fit_and_predict`; `seed` decides while nothing is known."""
+    """MetaSchedule's interface to `fit_and_predict`; scores are random from `seed` at first."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -61,10 +58,10 @@ class KernelRidge(ms.cost_model.PyCostModel):
         self._seconds: list[float] = []
 
     def load(self, path: str) -> None:
-        """Nothing is kept: records are, and they are told again."""
+        """Load nothing: the model is fitted to the stored trials again."""
 
     def save(self, path: str) -> None:
-        """Nothing is kept."""
+        """Save nothing."""
 
     def update(
         self,

@@ -1,14 +1,14 @@
-"""Which kernels are worth tuning: those whose faster twin would change the best plan.
+"""Tuning tasks: the kernels with a possible effect on the best plan.
 
-For every region that TVM could run with one product in it (a convolution or a matrix product, with
-what is fused around it), the best plan that uses the region at its bound, the least time in which the
-machine can move its bytes and compute its FLOP, is compared with the best plan of measured costs. What
-is not faster even then has nothing to win, whatever schedule is found, and is never tuned. The others
-are ranked by what they could win in all their places; of regions around one product only the first is
-kept. `break_even_s` is what a kernel must beat to be of any use, so a search that is far from it after
-some trials may be given up.
+A tunable region is a region for TVM with one product (a convolution or a matrix product, with the fused
+operators around it). Its bound is the time the machine needs to move its bytes and compute its FLOP. For
+every such region the best plan with the region at its bound is compared with the best plan of measured
+costs. If the former is not faster, no schedule can improve the plan, and the region is never tuned. The
+other regions are ranked by their gain over all their occurrences; of the regions around one product only
+the first is kept. A kernel must be faster than `break_even_s` to improve the plan, so a search far from
+it after some trials can give up.
 
-One forward and one backward pass over the state space price all regions at once.
+One forward and one backward pass over the state space compute the gains of all regions.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,25 +29,25 @@ from collage.search.shortest_path import gap_s, option_weights, remaining_weight
 from collage.search.state_space import build_state_space
 
 MIN_GAIN_SHARE = 0.005
-"""Of the plan's time: a kernel that could win no more is not worth a trial."""
+"""Smallest gain of a task, as a share of the plan's latency."""
 MIN_GAIN_S = 1e-6
 REACHABLE_SHARE = 0.9
-"""Share of a bound that no search comes near: large products that must reach more are left alone."""
+"""Largest ratio of bound to break-even within reach of a search; kernels above it are not tuned."""
 
 BoundOf = Callable[[IndexSet], float]
 
 
 @dataclass(frozen=True)
 class Prospect:
-    """A kernel that may be worth tuning.
+    """A kernel to tune.
 
     Attributes:
-        work: one of its places, on the backend that is tuned.
-        places: all of them; equal structure, so one schedule fits all.
-        digest: of its structure.
-        bound_s: no kernel is faster.
-        break_even_s: a kernel must be faster than this to change the plan.
-        gain_s: what the plan would win if the kernel ran at its bound in all places.
+        work: one occurrence of the kernel, on the tuned backend.
+        places: node sets of all occurrences; they have equal structure, so one schedule fits all.
+        digest: digest of the structure.
+        bound_s: lower bound of the latency, in seconds.
+        break_even_s: latency of the kernel with no gain for the plan, in seconds.
+        gain_s: gain of the plan with the kernel at its bound in all places, in seconds.
     """
 
     work: Work
@@ -65,14 +65,14 @@ def find_prospects(
     peaks: Peaks,
     backend: Backend | None = None,
 ) -> list[Prospect]:
-    """Rank what could be tuned, the most promising first, one for each product at most.
+    """Return the tuning tasks, largest gain first, at most one for each product.
 
     Args:
-        function: whose kernels may be tuned.
-        problem: with the candidates that there are.
-        costs: of them.
-        peaks: bound what tuned kernels can reach.
-        backend: takes what can be tuned; TVM on the CPU by default.
+        function: function of the kernels.
+        problem: search problem with the candidates.
+        costs: costs of the candidates.
+        peaks: peaks of the machine, for the bounds.
+        backend: tuned backend; None is TVM on the CPU.
     """
     backend = backend or TunableTvm()
     places = tunable_regions(function, backend)
@@ -94,14 +94,14 @@ def find_prospects(
 def raised_peaks(
     function: Function, problem: Problem, costs: Costs, peaks: Peaks, fewer_flops: Collection[str]
 ) -> Peaks:
-    """Raise the peaks to what measured candidates reach: a loaded machine hides its peaks.
+    """Raise the peaks to the rates of measured candidates: a loaded machine hides its peaks.
 
     Args:
-        function: that is compiled.
-        problem: with its candidates.
-        costs: of them.
-        peaks: to raise.
-        fewer_flops: backends that need fewer FLOP than are counted; their speed says nothing.
+        function: compiled function.
+        problem: search problem with the candidates.
+        costs: costs of the candidates.
+        peaks: measured peaks of the machine.
+        fewer_flops: names of backends with algorithmic savings; their rates are no peaks.
     """
     for option in {option.key: option for option in problem.ordered}.values():
         cost = costs.get(option.key, UNKNOWN)
@@ -112,7 +112,7 @@ def raised_peaks(
 
 
 def tunable_regions(function: Function, backend: Backend | None = None) -> list[IndexSet]:
-    """List the regions that TVM fuses into a kernel with exactly one product, large ones included."""
+    """Return the regions of one fused TVM kernel with exactly one product, large ones included."""
     candidates = find_candidates(function, [backend or TunableTvm()])
     regions = {candidate.inside for candidate in candidates if not candidate.is_host}
     return sorted(nodes for nodes in regions if _products(function, (nodes,)).bit_count() == 1)
@@ -132,7 +132,7 @@ def _priced(
     *,
     backend: str,
 ) -> list[Prospect]:
-    """Price the regions at their bounds in the best plans that use them."""
+    """Return the tasks of the regions, from the best plan with each region at its bound."""
     untuned = {nodes: Option(nodes, ("asked", nodes), backend) for nodes in places}
     untuned_keys = {option.key for option in untuned.values()}
     extended = replace(problem, options=[*problem.options, *untuned.values()])
@@ -184,7 +184,7 @@ def _prospect(
     *,
     backend: str,
 ) -> Prospect:
-    """Sum over disjoint places, the best first; gains in different places hardly touch each other."""
+    """Return the task of equal regions: gains of disjoint occurrences, best first, are added."""
     covered, gain_s, places = 0, 0.0, []
     for nodes in sorted(group, key=lambda nodes: (-gains[nodes], nodes)):
         if gains[nodes] > 0 and not nodes & covered:
@@ -203,7 +203,7 @@ def _prospect(
 
 
 def tuned_options(problem: Problem, prospect: Prospect, key: tuple[str, str, str]) -> list[Option]:
-    """Return the options of a tuned kernel, one for each of its places."""
+    """Return the search options of a tuned kernel, one for each occurrence."""
     backend = prospect.work.backend
     siblings = [
         option for option in problem.options if option.backend == backend

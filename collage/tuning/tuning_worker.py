@@ -1,9 +1,9 @@
-"""A process that tries schedules, one after the other: `python -m collage.tuning.tuning_worker`.
+"""The tuning worker: a process that tries schedules (`python -m collage.tuning.tuning_worker`).
 
-It builds and runs what it tries in itself, which takes a tenth of what TVM's own pools of processes
-take, and is expendable like a measuring worker (`collage.measure.worker`): its parent watches its time
-and memory, and has every finished trial. A schedule that computes wrong numbers is a failed trial; so is one
-that loses a GPU's context, and with that the process ends.
+Schedules are built and run in the worker itself, in a tenth of the time of TVM's process pools. Like a
+measuring worker (`collage.measure.worker`) it is supervised: its parent limits time and memory, and has
+every finished trial. A schedule with wrong outputs is a failed trial. So is the loss of a GPU's context,
+and the process ends after it.
 """
 
 import math
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from tvm.s_tir import meta_schedule as ms
 
 QUICK = Limits(repeats=(3, 15), slow_repeats=2, slow_s=0.02, time_s=0.05)
-"""A trial is compared with trials that differ by more than noise; the measurer is precise."""
+"""Limits of repetition for a trial: schedules differ by more than noise; the measurer is precise."""
 
 
 class LostError(StickyError):
-    """A trial has lost the device's context. What holds device memory must outlive it: nobody can free it."""
+    """A trial lost the device's context. Device memory cannot be freed after it, so its owners stay alive."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__(trial.reason)
@@ -52,7 +52,7 @@ class LostError(StickyError):
 
 
 class TuningWorker:
-    """Serves requests until its pipe ends."""
+    """Serves requests until the end of its pipe."""
 
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self._requests, self._answers = requests, answers
@@ -106,7 +106,7 @@ class TuningWorker:
 
 
 class TuningRunner:
-    """One region with its search and buffers."""
+    """Runs the trials of one region; holds its search and buffers."""
 
     def __init__(
         self, builder: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
@@ -129,11 +129,11 @@ class TuningRunner:
         self._seconds: list[float] = []
 
     def next_trial(self) -> Trial | None:
-        """Try one more schedule; None when there is none. Raises LostError."""
+        """Try one more schedule; None at the end of the space. Raises LostError."""
         from collage.tuning.schedule_search import trace_text
 
         start = time.monotonic()
-        candidate = self._next_unknown()
+        candidate = self._next_untried()
         if candidate is None:
             return None
         try:
@@ -146,8 +146,8 @@ class TuningRunner:
         self._best_s = min(seconds, self._best_s)
         return Trial(trace_text(candidate), seconds, time.monotonic() - start, reason)
 
-    def _next_unknown(self) -> "ms.MeasureCandidate | None":
-        """Return what is to be tried next; what is known already is told without a trial."""
+    def _next_untried(self) -> "ms.MeasureCandidate | None":
+        """Return the next schedule without a latency; known latencies are used without a trial."""
         from collage.tuning.schedule_search import trace_text
 
         while True:
