@@ -1,4 +1,4 @@
-"""What the GPU of this machine is, as its driver tells it."""
+"""Name and compute capability of this machine's GPU, from its driver."""
 
 import ctypes
 import functools
@@ -68,9 +68,9 @@ def gpu_name() -> str:
 
 
 def gpu_problem(built_for: str) -> str:
-    """Say why an executable with kernels for that compute capability cannot run here; "" when it can.
+    """Return the reason why kernels for the compute capability `built_for` cannot run here, or "".
 
-    Machine code runs on GPUs of the same major number and no smaller minor one.
+    Machine code runs on GPUs of the same major version and an equal or higher minor version.
     """
     try:
         capability = compute_capability()

@@ -1,7 +1,7 @@
-"""Read a bundle's manifest with the standard library alone, and refuse what cannot run here.
+"""Reader of a bundle's manifest for serving, with the standard library only.
 
-The schema is written by `collage.bundle.manifest`; this reader takes only what running needs, checks all of
-that, and does not look at other fields.
+`collage.bundle.manifest` writes the schema. This reader checks the fields for running a bundle and ignores
+the others. It also refuses a bundle for another machine.
 """
 
 import math
@@ -27,13 +27,13 @@ DTYPES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4,
     "uint64": 8, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
-"""Bytes of an element, by numpy's name."""
+"""Size of an element in bytes, by numpy's name."""
 DEVICES = ("cpu", "cuda")
 MAX_THREADS = 4096
 MAX_DIMENSIONS = 64
 MAX_TENSOR_BYTES = 1 << 46
 NOT_SLOWER = "not slower"
-"""Verdict of the gate on a function that is proven as fast as every original framework."""
+"""Verdict of the gate on a function proven as fast as every original framework."""
 VERDICTS = (NOT_SLOWER, "slower", "unproven")
 
 
@@ -41,8 +41,8 @@ VERDICTS = (NOT_SLOWER, "slower", "unproven")
 class Tensor:
     """A named input or output; `dtype` is numpy's name.
 
-    An output's shape has -1 for a dimension that depends on data, and is None when even their number
-    does. Inputs have every dimension.
+    The shape of an output has -1 for a data-dependent dimension, and is None for a data-dependent rank.
+    Inputs have static shapes.
     """
 
     name: str
@@ -64,12 +64,12 @@ class Signature:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     kernel: str = ""
-    """Symbol of the one kernel that is the whole function, where calls need no virtual machine."""
+    """Symbol of the only kernel of a function called without the virtual machine, else ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A vendor library that kernels call; `file` matches its name in the distribution."""
+    """A vendor library called by kernels; `file` is a glob of its name in the distribution."""
 
     distribution: str
     version: str
@@ -78,9 +78,12 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What less than float32 was allowed: `reduced` tells whether the executable makes use of it.
+    """Precision below float32 allowed by the user.
 
-    Outputs may then be off by `tolerance`; `probabilities` are those with a scale of 1.
+    Attributes:
+        reduced: True if the executable uses it.
+        tolerance: allowed error of an output (`collage.runtime.precision`).
+        probabilities: names of the outputs with a scale of 1.
     """
 
     reduced: bool
@@ -90,7 +93,7 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class FunctionGate:
-    """What the gate said of one function; `deterministic` tells whether its golden data can be compared."""
+    """Verdict of the gate on one function; golden data of a `deterministic` function are compared."""
 
     function: str
     verdict: str
@@ -100,7 +103,7 @@ class FunctionGate:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What running a bundle needs to know."""
+    """The fields of a manifest for running the bundle."""
 
     executable: str
     functions: tuple[Signature, ...]
@@ -110,18 +113,18 @@ class Manifest:
     libraries: Mapping[str, Library]
     files: Mapping[str, str]
     precision: Precision | None = None
-    """None where nothing but float32 was allowed."""
+    """None if only float32 was allowed."""
     quantised: bool = False
-    """The model rounds to small integers, so two right answers may differ by one step."""
+    """The model rounds to small integers, so two correct outputs may differ by one step."""
     device: str = "cpu"
-    """Where its kernels run."""
+    """Device of the kernels: one of `DEVICES`."""
     compute_capability: str = ""
-    """Of the GPU that it was built for: its kernels are for GPUs with that major number."""
+    """Compute capability of the GPU target, e.g. "90"; "" on a CPU."""
     gate: tuple[FunctionGate, ...] = ()
 
     @property
     def random_functions(self) -> frozenset[str]:
-        """Names of the functions that compute other numbers in every call."""
+        """Names of the functions with random outputs."""
         return frozenset(function.function for function in self.gate if not function.deterministic)
 
 
@@ -131,7 +134,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def manifest_bytes(folder: BundleFolder) -> bytes:
-    """Return the manifest as it is. Raises BundleError when there is none."""
+    """Return the bytes of the manifest. Raises BundleError when there is none."""
     try:
         return folder.read(MANIFEST)
     except FileNotFoundError:
@@ -143,14 +146,14 @@ def manifest_bytes(folder: BundleFolder) -> bytes:
 
 
 def parse_manifest(data: bytes, source: str) -> Manifest:
-    """Understand a manifest.
+    """Parse a manifest.
 
     Args:
-        data: its bytes.
-        what: how messages call it.
+        data: bytes of the manifest.
+        source: name of the manifest in messages.
 
     Raises:
-        BundleError: names the field that is missing or garbled.
+        BundleError: a field is missing or garbled, or the schema version is another.
     """
     try:
         root = parse_json(data, MAX_READ_BYTES)
@@ -169,17 +172,17 @@ def parse_manifest(data: bytes, source: str) -> Manifest:
 
 
 def verify_files(folder: Path, manifest: Manifest) -> None:
-    """Raise BundleError unless every file has the content that the manifest says."""
+    """Raise BundleError unless every file has the digest in the manifest."""
     open_files(BundleFolder(folder), manifest)
 
 
 def open_files(
     folder: BundleFolder, manifest: Manifest, keep: Collection[str] = ()
 ) -> dict[str, VerifiedFile]:
-    """Verify every file of the bundle; return those of the names in `keep`, open.
+    """Verify every file of the bundle; return the open files with names in `keep`.
 
     Raises:
-        BundleError: a file is missing or has other content than the manifest says.
+        BundleError: a file is missing or has another digest than in the manifest.
     """
     opened = {}
     for name, digest in sorted(manifest.files.items()):
@@ -190,7 +193,7 @@ def open_files(
 
 
 def declare_libraries(manifest: Manifest) -> None:
-    """Make the libraries of backends that are not installed here known to the plug-in."""
+    """Register the libraries of backends not installed on this machine."""
     for name, library in manifest.libraries.items():
         if name not in library_names() and library.file:
             requirement = f"{library.distribution}=={library.version}"
@@ -198,7 +201,7 @@ def declare_libraries(manifest: Manifest) -> None:
 
 
 def verify_machine(manifest: Manifest) -> None:
-    """Raise BundleError, naming everything that is missing, unless the bundle fits this machine."""
+    """Raise BundleError with all mismatches unless the bundle fits this machine."""
     problems = []
     missing = sorted(set(manifest.cpu_features) - cpu_flags())
     if missing:
@@ -218,14 +221,14 @@ def verify_machine(manifest: Manifest) -> None:
 
 
 def refuse_unproven(manifest: Manifest, label: str) -> None:
-    """Refuse a bundle that is not proven as fast as the original frameworks, function by function.
+    """Refuse a bundle unless each function is proven as fast as the original frameworks.
 
     Args:
-        manifest: of the bundle.
-        what: the bundle, as the message calls it.
+        manifest: manifest of the bundle.
+        label: name of the bundle in the message.
 
     Raises:
-        UnprovenError: the gate said so, and the bundle was written with --allow-slower.
+        UnprovenError: a function is slower or unproven; the bundle was written with --allow-slower.
     """
     judged = {entry.function: entry for entry in manifest.gate}
     reasons = []
@@ -244,10 +247,10 @@ def refuse_unproven(manifest: Manifest, label: str) -> None:
 
 
 def read_signature(raw: object) -> Signature:
-    """Return one function's signature from its entry in a manifest.
+    """Return a function's signature from its entry in a manifest.
 
     Raises:
-        FieldError: it is none.
+        FieldError: a field is missing or invalid.
     """
     return _signature(Field(raw, "signature"))
 
@@ -300,7 +303,7 @@ def _signature(raw: Field) -> Signature:
 
 
 def _tensor(raw: Field, *, is_input: bool) -> Tensor:
-    """Read a tensor; `known` asks for every extent."""
+    """Read a tensor; an input must have every extent."""
     name, dtype, shape = raw["name"].text(), raw["dtype"].one_of(DTYPES), raw["shape"]
     if shape.value is None and not is_input:
         return Tensor(name, None, dtype)
@@ -340,7 +343,7 @@ def _library_problem(name: str, library: Library) -> str:
         installed, package = library_version(name), library_distribution(name)
     except BackendError:
         if library_override(name):
-            return ""  # whoever names a file by hand answers for its version
+            return ""  # the version of a file in COLLAGE_LIB_<NAME> is its user's responsibility
         return f"the library {name!r} is not installed: {advice}"
     if package != library.distribution:
         return f"the library {name!r} is that of {package} here, not of {library.distribution}"
