@@ -1,13 +1,13 @@
-"""The functions of one executable, called with named inputs: the path of every `LoadedBundle.run`.
+"""Session of an executable: calls of its functions with named inputs.
 
-A session is what a caller's call costs: it takes the inputs, chooses the function by their shapes, runs
-it in the virtual machine and names the outputs. The gate times this class on an executable that is no
-bundle yet, so what is compared with other frameworks is what callers will call.
+A session is the complete path of a call: it takes the inputs, selects the function by their shapes, runs
+it in the virtual machine and names the outputs. The gate times this class before the bundle exists, so
+the comparison with other frameworks has the cost of a real call.
 
-Kernels write to memory that they know since they were made, and the virtual machine has one stack, so an
-executable computes one call at a time: a lock makes calls from several threads wait for each other. It is
-held from the first input that is placed to the last output that is copied; code of the caller (a
-mapping's `__getitem__`, a tensor's `__dlpack__`) runs before. More calls at once need more sessions.
+Kernels write to memory bound at their creation, and the virtual machine has one stack, so an executable
+computes one call at a time. A lock serialises calls of several threads, from the placement of the first input
+to the copy of the last output. The caller's code (a mapping's `__getitem__`, a tensor's `__dlpack__`) runs
+before. Parallel calls need several sessions.
 """
 
 import threading
@@ -39,7 +39,7 @@ Value = TypeVar("Value")
 
 
 class ExecutableSession:
-    """An executable that is ready to run, from any thread, one call at a time."""
+    """A loaded executable, callable from any thread, one call at a time."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class ExecutableSession:
         """Load the executable and initialise its kernels.
 
         Args:
-            path: the shared library, or that of a bundle as it was verified.
-            signatures: of its functions; shapes of inputs tell them apart.
-            threads: of kernels that run on the CPU.
-            device: "cpu" or "cuda", where its kernels run.
+            path: path of the shared library, or a bundle's verified file.
+            signatures: signatures of the functions, with different input shapes.
+            threads: number of threads of kernels on the CPU.
+            device: device of the kernels, "cpu" or "cuda".
 
         Raises:
-            BundleError: it cannot be loaded here, or has no functions.
+            BundleError: the executable cannot be loaded here, or has no functions.
         """
         if not signatures:
             raise BundleError("the bundle has no functions. Compile the model again")
@@ -81,14 +81,14 @@ class ExecutableSession:
 
     @property
     def machine(self) -> Machine:
-        """The virtual machine, for whoever profiles kernels: a call of it holds no lock."""
+        """The virtual machine, for profiling of kernels; its calls hold no lock."""
         return self._file.machine
 
     def run(self, feeds: Mapping[str, object]) -> Outputs:
-        """Compute the outputs for `feeds`, by name, as arrays that belong to the caller.
+        """Compute the outputs for `feeds`, by name, as arrays owned by the caller.
 
         Raises:
-            InputError: a name, shape or dtype that no function has.
+            InputError: no function has such names, shapes or dtypes.
         """
         arrays = []
         for name in self._names:
@@ -107,7 +107,7 @@ class ExecutableSession:
         """Compute the outputs as tensors on the device of the kernels, for DLPack.
 
         Raises:
-            InputError: a name, shape or dtype that no function has.
+            InputError: no function has such names, shapes or dtypes.
         """
         values = _received(feeds, stream)
         function = self._select(values)
@@ -116,7 +116,7 @@ class ExecutableSession:
             return function.run_tensors(values, stream)
 
     def _run_any(self, feeds: Mapping[str, object]) -> Outputs:
-        """Run on whatever `receive` takes."""
+        """Run on any inputs accepted by `receive`."""
         values = _received(feeds, 0)
         function = self._select(values)
         with self._lock:
@@ -135,9 +135,9 @@ class ExecutableSession:
 
 
 class _Function:
-    """A function of the executable, on the host's tensors and, on a GPU, on those of the device.
+    """A function of the executable, on tensors of the host and, on a GPU, of the device.
 
-    Whoever calls holds the session's lock.
+    The caller holds the session's lock.
     """
 
     def __init__(self, signature: Signature, machine: Machine, gpu: Cuda | None) -> None:
@@ -177,7 +177,7 @@ class _Function:
         return self._named(owned_results(results, arguments, self._gpu, stream))
 
     def _follow(self, stream: int) -> None:
-        """Kernels use the same memory in every call: another stream waits for the last one."""
+        """Let a new stream wait for the last one: kernels use the same memory in every call."""
         if self._gpu:
             self._gpu.order(self._stream, stream)
         self._stream = stream

@@ -1,7 +1,7 @@
-"""A function that is one kernel, called without the virtual machine.
+"""Functions of one kernel, called without the virtual machine.
 
-Such a kernel runs a whole model in a framework. It reads inputs wherever they lie and writes into arrays that
-become the caller's, so that nothing is copied that the framework itself would not copy.
+Such a kernel runs a whole model in a framework. It reads the caller's arrays and writes into new arrays for
+the caller, so there are no copies beyond the framework's own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Outputs = dict[str, np.ndarray]
 
 
 class CallableFunction(Protocol):
-    """A function of an executable, as a session calls it: with the session's lock."""
+    """A function of an executable; the session calls it with its lock held."""
 
     signature: Signature
     names: tuple[str, ...]
@@ -36,10 +36,10 @@ class CallableFunction(Protocol):
 
 
 class DirectFunction:
-    """A function whose kernel is called itself, on the host."""
+    """A function of one kernel on the host, called directly."""
 
     def __init__(self, signature: Signature, kernel: Callable[..., Any]) -> None:
-        """Take the kernel; it returns its outputs where a shape is not known before."""
+        """Wrap the kernel; with a data-dependent output shape it returns its outputs."""
         import tvm_ffi
 
         self.signature = signature

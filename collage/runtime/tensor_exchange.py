@@ -1,16 +1,16 @@
-"""Inputs and outputs of a bundle: numpy arrays, and the tensors of any framework through DLPack.
+"""Inputs and outputs of a bundle: numpy arrays, and tensors of any framework through DLPack.
 
-An input stays where it is when kernels can read it there: it lies on their device, is contiguous, and begins
-at a multiple of `ALIGNMENT` bytes, as kernels were told when they were compiled. Any other is copied into a
-buffer that lives as long as the bundle, so kernels need not bind it again. Outputs are arrays of the
-caller's own, or `DeviceTensor`s: memory on the kernels' device, for whoever understands DLPack.
+An input is used without a copy if kernels can read it: it is on their device, contiguous, and aligned to
+`ALIGNMENT` bytes, as assumed by compiled kernels. Any other input is copied into a buffer with the bundle's
+lifetime, so kernels bind it once. Outputs are arrays owned by the caller, or `DeviceTensor`s: memory on the
+kernels' device, for DLPack.
 
-Taking a small array's memory, or giving it, costs more than copying what is in it. Tensors of at most
-`SMALL_BYTES` are therefore copied between arrays and buffers that were bound once.
+The conversion of a small array to a tensor takes longer than a copy of its content. So tensors of at most
+`SMALL_BYTES` are copied between arrays and buffers bound once.
 
-On a GPU all is queued on one stream, and nothing waits for the host. A producer is told the stream when
-its tensor is taken, and queues what is needed that the data is there; a consumer tells its own when it takes
-an output, and that stream then waits for the kernels. PyTorch and CuPy do both by themselves.
+On a GPU all work is queued on one stream, and nothing waits for the host. The producer of an input gets the
+stream through DLPack and orders its own work before it. The consumer of an output passes its stream, and
+that stream waits for the kernels. PyTorch and CuPy do both by themselves.
 """
 
 import math
@@ -35,24 +35,24 @@ from collage.runtime.manifest import Tensor
 HOST, GPU = 1, 2
 """DLPack's device types."""
 SMALL_BYTES = 8192
-"""Some 0.1 us of copying, where to bind a tensor takes 0.4."""
+"""Size of about 0.1 us of copying; binding a tensor takes 0.4 us."""
 DEFAULT_STREAM = 1
 """DLPack's number of CUDA's default stream, whose handle is 0."""
 
 Received = Any
-"""A numpy array, or a tensor of tvm-ffi: what a value becomes when it is taken."""
+"""A numpy array, or a tensor of tvm-ffi."""
 
 
 def receive(name: str, value: object, stream: int) -> Received:
-    """Take an input: anything that numpy understands, or has `__dlpack__`.
+    """Convert an input: an object with `__dlpack__`, or any input of `numpy.asarray`.
 
     Args:
-        name: of the input.
-        value: a tensor, an array, a list.
-        stream: on which it will be read, where it lies on a GPU.
+        name: name of the input.
+        value: tensor, array or list.
+        stream: stream of the later read, for a value on a GPU.
 
     Raises:
-        InputError: its owner does not hand it out.
+        InputError: the owner of the value refuses the export.
     """
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return np.asarray(value)
@@ -67,15 +67,15 @@ def receive(name: str, value: object, stream: int) -> Received:
 
 
 def is_on_gpu(value: Received) -> bool:
-    """Tell whether a received value lies in a GPU's memory."""
+    """Tell whether a received value is in a GPU's memory."""
     return not isinstance(value, np.ndarray) and value.device.dlpack_device_type() == GPU
 
 
 class Feed:
-    """Puts the inputs of one function where its kernels read them."""
+    """Places the inputs of one function for its kernels."""
 
     def __init__(self, inputs: Sequence[Tensor], cuda: Cuda | None = None) -> None:
-        """Feed kernels on the host, or on the GPU where there is `cuda`."""
+        """Feed kernels on the host, or with `cuda` on the GPU."""
         import tvm_ffi
 
         self._inputs, self._cuda = inputs, cuda
@@ -90,15 +90,15 @@ class Feed:
         """Return the function's arguments for `values`.
 
         Raises:
-            InputError: a dtype or a place that the function does not take.
+            InputError: the function does not take a value's dtype or device.
         """
         return [self._argument(tensor, values[tensor.name], stream) for tensor in self._inputs]
 
     def host_arguments(self, arrays: Sequence[np.ndarray]) -> list[Any]:
-        """Return the arguments for arrays in the function's order: what `arguments` does, and faster.
+        """Return the arguments for arrays in the function's order, faster than `arguments`.
 
-        It runs in every call, so each array is asked for its dtype and its flags once, and for nothing
-        else; whatever does not fit at once goes the long way.
+        It runs in every call, so it reads only the dtype and the flags of each array, once. Arrays that do
+        not fit take the slow path.
         """
         if self._cuda is not None:
             return [
@@ -121,7 +121,7 @@ class Feed:
         return arguments
 
     def _small(self, tensor: Tensor) -> tuple[Any, np.ndarray | None]:
-        """Return the buffer of an input that is always copied, as a tensor and as an array."""
+        """Return the buffer of a small input as a tensor and as an array; None, None for others."""
         if self._cuda is not None or not is_small(tensor):
             return None, None
         buffer = self._buffer(tensor)
@@ -174,10 +174,10 @@ class Feed:
 
 @dataclass(frozen=True)
 class DeviceTensor:
-    """An output where the kernels left it; DLPack takes it to PyTorch, CuPy, JAX, numpy (on a CPU).
+    """An output on the kernels' device; DLPack exports it to PyTorch, CuPy, JAX, numpy (on a CPU).
 
-    It is not to be written to: it may be a constant of the model. On a GPU its memory is used again when
-    the last reference to it goes, by what is then queued on `stream`.
+    It must not be written to: it may be a constant of the model. On a GPU its memory is reused after the
+    last reference is gone, by work queued later on `stream`.
 
     >>> tensor = DeviceTensor(as_tensor(np.zeros((2, 3), np.float32)))
     >>> tensor.shape, tensor.dtype, tensor.numpy().sum()
@@ -187,7 +187,7 @@ class DeviceTensor:
     _tensor: Any
     _cuda: Cuda | None = None
     stream: int = 0
-    """Of the kernels that write it, the handle as an integer."""
+    """Stream of its kernels: the handle as an integer."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -196,7 +196,7 @@ class DeviceTensor:
 
     @property
     def dtype(self) -> str:
-        """Its name, as numpy has it."""
+        """numpy's name of the element type."""
         return str(self._tensor.dtype)
 
     def numpy(self) -> np.ndarray:
@@ -217,11 +217,11 @@ class DeviceTensor:
     def __dlpack__(
         self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, **words: Any
     ) -> object:
-        """Hand the memory out; `stream`, of the consumer, will find the data there.
+        """Export the memory; the consumer's `stream` waits for the data.
 
         Args:
-            stream: DLPack's number: None or 1 is the default stream, -1 asks for no order at all.
-            max_version: see the protocol, as all further words.
+            stream: DLPack's number: None or 1 is the default stream, -1 disables the wait.
+            max_version: see the DLPack protocol, also for further keywords.
         """
         if self._cuda is not None and stream != -1:
             consumer = 0 if stream in (None, DEFAULT_STREAM) else int(stream or 0)
@@ -232,9 +232,9 @@ class DeviceTensor:
 def owned_results(
     results: Sequence[Any], arguments: Sequence[Any], cuda: Cuda | None, stream: int
 ) -> list[DeviceTensor]:
-    """Return a call's results as tensors of the caller's own.
+    """Return a call's results as tensors owned by the caller.
 
-    A function may return an input, or a view of one, whose memory the caller or the next call writes.
+    A result that is an input, or a view of one, is copied: the caller or the next call may overwrite it.
     """
     ranges = [
         (argument.data_ptr(), argument.data_ptr() + size_bytes(argument)) for argument in arguments
@@ -249,7 +249,7 @@ def owned_results(
 
 
 def is_small(tensor: Tensor) -> bool:
-    """Tell whether numpy copies such a tensor in less time than it takes to hand it on."""
+    """Tell whether copying such a tensor is faster than binding it."""
     dtype = _plain_dtype(tensor.dtype)
     if dtype is None or tensor.shape is None or min(tensor.shape, default=0) < 0:
         return False
@@ -257,7 +257,7 @@ def is_small(tensor: Tensor) -> bool:
 
 
 class Results:
-    """Makes arrays of what a function returns on the host; they are the caller's own."""
+    """Converts results of a function on the host to arrays owned by the caller."""
 
     def __init__(self, function: Callable[..., Any], outputs: Sequence[Tensor]) -> None:
         import tvm_ffi
@@ -289,7 +289,7 @@ class Results:
 
 
 def _array_of(dtype: str) -> Callable[[Any], np.ndarray]:
-    """Return the function that makes an array of a result of that dtype, in the result's memory."""
+    """Return the conversion from a result of that dtype to an array in the same memory."""
     return as_array if dtype == BFLOAT16 else np.from_dlpack
 
 
@@ -299,12 +299,12 @@ def size_bytes(tensor: Any) -> int:
 
 
 def _plain_dtype(name: str) -> np.dtype | None:
-    """Return numpy's dtype where its arrays go to DLPack as they are: None for bfloat16."""
+    """Return numpy's dtype if its arrays convert to DLPack directly, else None (bfloat16)."""
     return None if name == BFLOAT16 else np.dtype(name)
 
 
 def _in_place(value: Received) -> Any:
-    """Return the value as a tensor where kernels can read it as it is, else None."""
+    """Return the value as a tensor without a copy if kernels can read it, else None."""
     if isinstance(value, np.ndarray):
         fits = value.flags.c_contiguous and value.flags.writeable and value.size
         return as_tensor(value) if fits and value.ctypes.data % ALIGNMENT == 0 else None

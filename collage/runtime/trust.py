@@ -1,19 +1,19 @@
-"""The public keys that are trusted, from when until when, for which models; and those that no longer are.
+"""Trusted public keys with their validity and models, and revoked keys.
 
 A source of keys is
 
 * a PEM file with one or several public keys;
 * a JSON file: `{"keys": [{"pem": "-----BEGIN PUBLIC KEY-----...", "not_before": "2026-01-01T00:00:00Z",
   "not_after": "2027-01-01T00:00:00Z", "models": ["ocr", "teams/ocr/*"]}], "revoked": ["<key id>"]}`.
-  Instead of `pem`, `file` names a PEM file beside it. All but the key is optional;
+  Instead of `pem`, `file` names a PEM file beside it. All fields but the key are optional;
 * a folder, such as a mounted Secret or ConfigMap: its `*.pem`, `*.pub` and `*.json` files.
 
-Several sources add up, and only ever restrict: a key that one of them revokes is revoked, and the time
-in which a key counts is what all entries about it have in common. A signature carries no time that
-could be believed, so a key that is over counts for nothing, not even for what it signed before: sign
-what is in use with the next key first. A key's id is the SHA-256 of its 32 raw bytes, in hex.
+Several sources are merged, and a further entry only restricts a key: a key revoked in one source is revoked,
+and its validity is the intersection of all its entries. A signature has no trustworthy time, so an expired
+key is invalid for older signatures too: sign the bundles in use with the next key first. A key's id is the
+SHA-256 of its 32 raw bytes, in hex.
 
-Expiry is judged by the clock of the machine that verifies.
+Expiry is judged by the verifying machine's clock.
 """
 
 import hashlib
@@ -34,20 +34,23 @@ _FIELDS = {"pem", "file", "not_before", "not_after", "models"}
 
 
 class RefusedKeyError(Exception):
-    """A key does not count here or now; the text says which and why."""
+    """A key is unknown, revoked, or outside its validity; the message has the reason."""
 
 
 def key_id(raw: bytes) -> str:
-    """Id of a public key, of its 32 raw bytes."""
+    """Return the id of a public key from its 32 raw bytes."""
     return hashlib.sha256(raw).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class TrustedKey:
-    """A public key (32 raw bytes) with the time in which it counts; None is without a limit.
+    """A public key with its validity.
 
     Attributes:
-        models: patterns (`*`) of the models it may sign for, one of each group; no group is all models.
+        raw: the key's 32 bytes.
+        not_before: start of the validity; None is unlimited.
+        not_after: end of the validity; None is unlimited.
+        models: groups of patterns (`*`) of model names; a model must match a pattern in each group.
     """
 
     raw: bytes
@@ -56,7 +59,7 @@ class TrustedKey:
     models: tuple[tuple[str, ...], ...] = ()
 
     def refusal(self, time: datetime) -> str:
-        """Why it does not count now, or ""."""
+        """Return the reason why the key is invalid at `time`, or ""."""
         name = f"the key {key_id(self.raw)[:16]}"
         if self.not_before and time < self.not_before:
             return f"{name} counts from {self.not_before.isoformat()} on"
@@ -65,13 +68,13 @@ class TrustedKey:
         return ""
 
     def may_sign(self, model: str) -> bool:
-        """Tell whether it may sign for the model of this name."""
+        """Tell whether the key may sign for the model of this name."""
         return all(
             any(fnmatchcase(model, pattern) for pattern in patterns) for patterns in self.models
         )
 
     def restricted(self, second: "TrustedKey") -> "TrustedKey":
-        """What both entries about a key allow."""
+        """Return the intersection of two entries for a key."""
         starts = [start for start in (self.not_before, second.not_before) if start]
         ends = [end for end in (self.not_after, second.not_after) if end]
         return replace(
@@ -84,14 +87,14 @@ class TrustedKey:
 
 @dataclass(frozen=True, slots=True)
 class TrustedKeys:
-    """Keys by id; `revoked` wins over everything."""
+    """Keys by id; `revoked` has precedence."""
 
     keys: Mapping[str, TrustedKey]
     revoked: frozenset[str] = frozenset()
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def verifies(self, name: str, signature: bytes, text: bytes) -> bool:
-        """Tell whether the signature by the key of this id is right.
+        """Tell whether the signature by the key with this id is valid.
 
         Raises:
             RefusedKeyError: the key is unknown, revoked, or not yet or no longer valid.
@@ -110,7 +113,7 @@ class TrustedKeys:
         return any(self.keys[name].may_sign(model) for name in names)
 
     def joined(self, second: "TrustedKeys") -> "TrustedKeys":
-        """The keys of both, each as both allow."""
+        """Return the keys of both, each with the intersection of its entries."""
         keys = dict(self.keys)
         for name, key in second.keys.items():
             keys[name] = keys[name].restricted(key) if name in keys else key
@@ -121,7 +124,7 @@ def trusted_keys(paths: Sequence[Path]) -> TrustedKeys:
     """Read public keys from PEM files, trust files (JSON) and folders of them.
 
     Raises:
-        OptionError: a file cannot be read or is neither, no key is left, or `cryptography` is missing.
+        OptionError: a file cannot be read or parsed, no key is left, or `cryptography` is missing.
     """
     keys = TrustedKeys({})
     for file in [file for path in paths for file in _files(path)]:
@@ -136,7 +139,7 @@ def trusted_keys(paths: Sequence[Path]) -> TrustedKeys:
 
 
 def only_key(raw: bytes) -> TrustedKeys:
-    """Trust one key, without limits."""
+    """Trust one key without limits."""
     return TrustedKeys({key_id(raw): TrustedKey(raw)})
 
 
