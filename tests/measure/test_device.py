@@ -51,7 +51,7 @@ def test_throttled_batches_are_discarded():
     assert timer.discarded > 0
 
 
-def test_a_device_that_is_always_throttled_gives_a_cost_that_says_so():
+def test_the_cost_of_a_throttled_device_is_marked_as_drifted():
     timer = DeviceTimer(SimulatedDevice(always=True))
     timing = timer.time(kernel, ())
     assert timing.drifted

@@ -19,7 +19,7 @@ from collage.measure.messages import Built, Outcome, Ready, Refused, Trial, Tuni
 from collage.runtime.child_environment import PASSED, child_environment
 from collage.runtime.process_group import run_compiler
 from tests.measure.fakes import LIES
-from tests.measure.test_local import HOSTILE, make_measurer
+from tests.support.measurers import HOSTILE, make_measurer
 
 TRAP = Path("/tmp/collage-trap-of-a-worker")
 
@@ -32,7 +32,7 @@ def measurer(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["sharing", "filing", "littering", "large_file", "talkative"])
-def test_what_a_worker_takes_has_a_limit(measurer, fault):
+def test_the_resources_of_a_worker_are_limited(measurer, fault):
     cost, after = measurer.measure([Work("f", 1, fault), Work("f", 2, "good")])
     assert HOSTILE[fault] in cost.reason
     assert after.is_valid
@@ -81,7 +81,7 @@ def test_the_compilers_of_a_worker_end_with_it(tmp_path, fault):
 PARENT = """
 import sys
 from pathlib import Path
-from tests.measure.test_local import make_measurer
+from tests.support.measurers import make_measurer
 from collage.measure.measurement_request import Work
 make_measurer(Path(sys.argv[1]), timeout_s=600.0).measure([Work("f", 1, "compiling")])
 """

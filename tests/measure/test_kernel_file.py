@@ -40,7 +40,7 @@ def measurer(sampled_function, folder, table, **options):
     )  # fmt: skip
 
 
-def test_what_is_built_apart_is_measured_without_a_build(sampled_function, tmp_path):
+def test_a_kernel_file_is_measured_without_a_build(sampled_function, tmp_path):
     works = sampled_function[-1]
     distinct = {(work.backend, work.variant, work.nodes.bit_count()): work for work in works}
     chosen = sorted(distinct.values())[:40]
@@ -79,7 +79,7 @@ def test_a_plugins_kernel_is_kept_as_it_is(tmp_path):
     assert load_kernel(tmp_path / "kernel") == (kernel, 0.5)
 
 
-def test_names_tell_works_apart():
+def test_different_requests_have_different_file_names():
     works = [Work("f", nodes, "b", variant) for nodes in (1, 2) for variant in ("", "v")]
     assert len({kernel_name(work) for work in works}) == 4
     assert kernel_name(Work("f", 1, "b")) == kernel_name(Work("f", 1, "b", ""))

@@ -114,7 +114,7 @@ def test_a_file_that_is_changed_in_place_is_refused(bundles, after_verifying):
         load(bundles[0])
 
 
-def test_what_others_may_write_is_loaded_from_a_copy(bundles, after_verifying):
+def test_a_file_writable_by_others_is_loaded_from_a_copy(bundles, after_verifying):
     file, second = bundles[0] / "model.so", bundles[1] / "model.so"
     file.chmod(0o666)
     assert file.stat().st_size == second.stat().st_size  # so that all of it is overwritten

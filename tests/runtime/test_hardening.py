@@ -37,7 +37,7 @@ def test_kernels_in_c_are_protected(tmp_path: Path) -> None:
     assert_protected(file)
 
 
-def test_what_is_not_protected_is_told_apart(tmp_path: Path) -> None:
+def test_an_unprotected_library_is_recognised(tmp_path: Path) -> None:
     file = tmp_path / "plain.so"
     subprocess.run(
         [

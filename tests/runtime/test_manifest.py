@@ -135,7 +135,7 @@ def test_a_document_is_bounded(tmp_path, data, message):
         read_manifest(tmp_path)
 
 
-def test_fields_of_others_are_not_looked_at(tmp_path):
+def test_unknown_fields_are_ignored(tmp_path):
     extra = {"latency": {"collage": None}, "a_later_field": [1]}
     (tmp_path / "manifest.json").write_text(json.dumps(MANIFEST | extra))
     manifest = read_manifest(tmp_path)

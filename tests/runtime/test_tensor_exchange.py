@@ -53,14 +53,14 @@ def test_aligned_memory_is_read_in_place(wrapped, skip, in_place):
     assert argument.data_ptr() % ALIGNMENT == 0
 
 
-def test_what_is_copied_goes_into_the_same_buffer():
+def test_copied_inputs_share_one_buffer():
     feed, arrays = Feed([X]), [aligned(skip) for skip in (1, 2, 3)]
     arguments = [feed.arguments({"x": receive("x", array, 0)}, 0)[0] for array in arrays]
     assert len({argument.data_ptr() for argument in arguments}) == 1
 
 
 @pytest.mark.parametrize("wrapped", [Producer, lambda array: array], ids=["dlpack", "numpy"])
-def test_run_takes_both_and_gives_arrays_or_tensors(bundle, wrapped):
+def test_arrays_and_tensors_are_accepted_and_returned(bundle, wrapped):
     loaded, array = load(bundle), aligned()
     expected = np.maximum(array, 0)
     np.testing.assert_array_equal(loaded.run({"x": wrapped(array)})["y"], expected)

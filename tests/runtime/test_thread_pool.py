@@ -27,7 +27,7 @@ def test_an_exception_in_a_loop_reaches_its_caller(outcomes: dict[str, Any]) -> 
     assert outcomes["failing"] == [{"errors": ["no memory"], "right": True}] * 2
 
 
-def test_what_a_task_of_tvm_says_reaches_the_caller(outcomes: dict[str, Any]) -> None:
+def test_an_error_of_a_tvm_task_reaches_the_caller(outcomes: dict[str, Any]) -> None:
     assert outcomes["asserting"] == {"errors": ["RuntimeError: True"], "right": True}
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from collage.tuning.cost_model import fit_and_predict
 
 
-def test_it_learns_the_order_of_a_smooth_function_from_few_trials():
+def test_predictions_have_the_order_of_a_smooth_function():
     random = np.random.default_rng(0)
     measured, untried = random.uniform(-1, 1, (24, 6)), random.uniform(-1, 1, (40, 6))
 
@@ -17,7 +17,7 @@ def test_it_learns_the_order_of_a_smooth_function_from_few_trials():
     assert np.corrcoef(*ranks)[0, 1] > 0.8
 
 
-def test_failures_count_as_slow_and_constant_features_are_ignored():
+def test_failures_are_slow_and_constant_features_ignored():
     measured = np.array([[0.0, 7.0], [1.0, 7.0], [2.0, 7.0], [3.0, 7.0]])
     seconds = np.array([1.0, 1.0, np.inf, np.inf])
     good, bad = fit_and_predict(measured, seconds, np.array([[0.5, 7.0], [2.5, 7.0]]))

@@ -97,7 +97,7 @@ def test_a_recorded_schedule_becomes_the_same_kernel(drawn, tmp_path):
     assert kernel.module.script() != backend.compile(function, nodes, 1).module.script()
 
 
-def test_a_search_goes_on_from_what_is_known(drawn):
+def test_a_search_continues_from_measured_traces(drawn):
     """Other schedules are drawn; what other rules wrote is skipped."""
     _, _, lowered, candidates = drawn
     measured = [

@@ -122,7 +122,7 @@ def attacked(trace, attack):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_trace_that_is_more_than_a_schedule_is_refused(drawn, attack):
+def test_a_trace_with_more_than_a_schedule_is_refused(drawn, attack):
     lowered, traces = drawn
     trace = attacked(traces[0], attack)
     with pytest.raises(RecordError, match="the trace is refused"):

@@ -80,9 +80,7 @@ def test_tuned_kernels_compute_the_right_numbers_in_an_executable(tuned, backend
     np.testing.assert_allclose(outputs.numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_measurer_measures_the_variant_of_the_record_and_its_key_names_it(
-    tuned, backend, tmp_path
-):
+def test_the_cost_key_names_the_tuned_variant(tuned, backend, tmp_path):
     work = tuned.work("Conv", "Relu")
     variant = variant_of(tuned, work, backend)
     measurer = LocalMeasurer(

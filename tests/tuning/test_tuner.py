@@ -43,7 +43,7 @@ def test_every_trial_is_recorded_and_one_worked(tuned):
     assert records.corrupt == 0
 
 
-def test_a_second_search_goes_on_with_other_schedules(tuned, tmp_path):
+def test_a_second_search_tries_other_schedules(tuned, tmp_path):
     work, workload = tuned.work("Conv", "Relu"), tuned.tuner().workload(tuned.work("Conv", "Relu"))
     before = {record.trace for record in tuned.records.of(workload)}
     tuner = tuned.tuner()
@@ -72,7 +72,7 @@ def test_equal_kernels_of_two_models_share_records(tuned, tmp_path):
     assert workspace.tuner().workload(workspace.work("Conv")) != mine
 
 
-def test_time_that_is_up_ends_the_search_in_the_middle(tmp_path):
+def test_the_deadline_ends_a_search(tmp_path):
     workspace = place(tmp_path / "place", tmp_path / "store")
     tuner = workspace.tuner()
     start = time.monotonic()
@@ -95,7 +95,7 @@ def test_time_that_is_up_ends_the_search_in_the_middle(tmp_path):
         ("be_killed", ""),
     ],
 )
-def test_a_child_that_goes_wrong_loses_the_trials_to_come(tmp_path, child, ended):
+def test_a_faulty_worker_ends_the_trials_of_its_workload(tmp_path, child, ended):
     workspace = place(tmp_path / "place", tmp_path / "store")
     limits = Limits(silence_s=60.0 if child == "eat" else 1.0, memory_bytes=1 << 29)
     tuner = workspace.tuner(limits=limits, child=f"tests.tuning.children.{child}")
@@ -163,7 +163,7 @@ def whole_lines(file: Path) -> int:
 
 
 @pytest.mark.parametrize("after", [1, 5, 12])
-def test_a_killed_tuner_leaves_every_finished_record_and_another_goes_on(tmp_path, after):
+def test_records_of_a_killed_tuner_are_complete_and_continued(tmp_path, after):
     """Killed for real (SIGKILL), at whatever it is doing some moments after so many trials."""
     store = tmp_path / "store"
     file = store / "tuning" / f"{ENVIRONMENT.digest}.jsonl"
