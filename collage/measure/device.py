@@ -1,6 +1,6 @@
 """Timing of kernels on a device behind a queue, such as a GPU.
 
-Work on a GPU is queued, so host clocks measure nothing; events on the stream do. The second-level cache is
+A GPU runs behind a queue, so host clocks measure nothing; events on the stream do. The second-level cache is
 flushed between calls (twice its size), as other kernels of the model would evict it. Clocks change with
 temperature and power, so they are read before and after every batch of samples. A batch is discarded if the
 device was throttled or its clock moved; after `MAX_DISCARDS` discards the discarded samples count, with

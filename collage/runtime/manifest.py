@@ -68,7 +68,7 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class RequiredLibrary:
     """A vendor library called by kernels; `file` is a glob of its name in the distribution."""
 
     distribution: str
@@ -110,7 +110,7 @@ class Manifest:
     threads: int
     cpu_model: str
     cpu_features: tuple[str, ...]
-    libraries: Mapping[str, Library]
+    libraries: Mapping[str, RequiredLibrary]
     files: Mapping[str, str]
     precision: Precision | None = None
     """None if only float32 was allowed."""
@@ -324,9 +324,9 @@ def _check_names(raw: Field, names: Sequence[str]) -> None:
             raise FieldError(f"{raw.path} has the name {name!r} twice")
 
 
-def _library(raw: Field) -> Library:
+def _library(raw: Field) -> RequiredLibrary:
     file = raw.get("file")
-    return Library(
+    return RequiredLibrary(
         raw["distribution"].text(), raw["version"].text(), file.text(empty=True) if file else ""
     )
 
@@ -337,7 +337,7 @@ def _precision(raw: Field) -> Precision:
     )
 
 
-def _library_problem(name: str, library: Library) -> str:
+def _library_problem(name: str, library: RequiredLibrary) -> str:
     advice = f"run `pip install '{library.distribution}=={library.version}'`"
     try:
         installed, package = library_version(name), library_distribution(name)
