@@ -32,6 +32,7 @@ class WorkKeys:
         backends: Sequence[Backend],
         environment: Environment,
         sweep: Sweep,
+        *,
         digest: Callable[[Function, IndexSet], str] = region_structure,
     ) -> None:
         """Hold the parts of the keys.

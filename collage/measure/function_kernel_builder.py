@@ -105,11 +105,13 @@ class FunctionWorkshop:
             inputs,
             outputs,
             expected,
-            quantised,
-            allocates,
-            work.variant in self._backends[work.backend].reduced,
-            frozenset(place for place, name in enumerate(output_names) if name in certain),
-            fetch,
+            quantised=quantised,
+            allocates=allocates,
+            reduced=work.variant in self._backends[work.backend].reduced,
+            probabilities=frozenset(
+                place for place, name in enumerate(output_names) if name in certain
+            ),
+            fetch=fetch,
         )
 
     def boundary(self) -> Boundary:

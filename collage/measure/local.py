@@ -102,17 +102,17 @@ class LocalMeasurer:
         self._run_s: dict[str, float] = {}
         self._failed_starts = 0
         self._conflicts = conflicts_of(backends)
-        self.key = WorkKeys(functions, backends, environment, sweep, digest)
+        self.key = WorkKeys(functions, backends, environment, sweep, digest=digest)
         stored = self._table.get(self.key.boundary)
         self._boundary_s = stored.seconds if stored else 0.0 if builds else None
         self._setup = Setup(
-            loader,
-            tuple((function.name, function.simplified) for function in functions),
-            tuple(class_path(backend) for backend in backends),
-            environment.threads,
-            reference_dir,
-            memory_bytes,
-            sweep.size_bytes,
+            loader=loader,
+            functions=tuple((function.name, function.simplified) for function in functions),
+            backends=tuple(class_path(backend) for backend in backends),
+            threads=environment.threads,
+            reference_dir=reference_dir,
+            memory_bytes=memory_bytes,
+            sweep_bytes=sweep.size_bytes,
             measure_boundary=self._boundary_s is None,
             recipes=next((backend.recipes for backend in backends if backend.recipes), None),
             cache=next((backend.cache for backend in backends if backend.cache), None),

@@ -138,7 +138,9 @@ class Feed:
         if self._cuda is not None:
             buffer = self._buffer(tensor)
             array = np.ascontiguousarray(_array(value))
-            self._cuda.copy(buffer.data_ptr(), array.ctypes.data, array.nbytes, TO_DEVICE, stream)
+            self._cuda.copy(
+                buffer.data_ptr(), array.ctypes.data, array.nbytes, kind=TO_DEVICE, stream=stream
+            )
             return buffer
         if (argument := _in_place(value)) is not None:
             return argument
@@ -163,7 +165,9 @@ class Feed:
         if value.data_ptr() % ALIGNMENT == 0:
             return value
         buffer = self._buffer(tensor)
-        self._cuda.copy(buffer.data_ptr(), value.data_ptr(), size_bytes(value), ON_DEVICE, stream)
+        self._cuda.copy(
+            buffer.data_ptr(), value.data_ptr(), size_bytes(value), kind=ON_DEVICE, stream=stream
+        )
         return buffer
 
     def _buffer(self, tensor: Tensor) -> Any:
@@ -205,7 +209,11 @@ class DeviceTensor:
             return np.array(as_array(self._tensor))
         array = np.empty(self.shape, numpy_dtype(self.dtype))
         self._cuda.copy(
-            array.ctypes.data, self._tensor.data_ptr(), array.nbytes, TO_HOST, self.stream
+            array.ctypes.data,
+            self._tensor.data_ptr(),
+            array.nbytes,
+            kind=TO_HOST,
+            stream=self.stream,
         )
         self._cuda.wait(self.stream)
         return array
@@ -334,5 +342,5 @@ def _copied(tensor: Any, cuda: Cuda | None, stream: int) -> Any:
     if cuda is None:
         return as_tensor(np.array(as_array(tensor)))
     copy = _device_tensor(tensor.shape, str(tensor.dtype))
-    cuda.copy(copy.data_ptr(), tensor.data_ptr(), size_bytes(tensor), ON_DEVICE, stream)
+    cuda.copy(copy.data_ptr(), tensor.data_ptr(), size_bytes(tensor), kind=ON_DEVICE, stream=stream)
     return copy

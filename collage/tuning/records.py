@@ -83,6 +83,7 @@ class TuningRecords:
         root: Path,
         environment: Environment,
         store: Store | None = None,
+        *,
         clock: Callable[[], float] = lambda: 0.0,
         keys: RecordKeys | None = None,
     ) -> None:

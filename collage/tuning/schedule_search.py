@@ -40,6 +40,7 @@ class _Context(ms.TuneContext):
         target: tvm.target.Target,
         space: ms.SpaceGenerator,
         strategy: ms.SearchStrategy,
+        *,
         seed: int,
     ) -> None:
         self.__init_handle_by_constructor__(
@@ -59,6 +60,7 @@ class TraceSearch:
         self,
         function: tirx.PrimFunc,
         target: tvm.target.Target,
+        *,
         threads: int,
         seed: int,
         measured: Sequence[tuple[str, float]],
@@ -88,7 +90,7 @@ class TraceSearch:
             postprocs=ms.postproc.Postproc.create(kind),
             mutator_probs=ms.mutator.Mutator.create(kind),
         )
-        self._context = _Context(self._module, self._target, space, strategy, seed)
+        self._context = _Context(self._module, self._target, space, strategy, seed=seed)
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(self._module)
         self._model = KernelRidge(seed)

@@ -85,13 +85,13 @@ class Tuner:
         self._child = child
         self._process: WorkerProcess | None = None
         self._setup = Setup(
-            "",
-            tuple((function.name, function.simplified) for function in functions),
-            (class_path(tunable(device)),),
-            threads,
-            reference_dir,
-            self._limits.memory_bytes,
-            sweep_bytes,
+            loader="",
+            functions=tuple((function.name, function.simplified) for function in functions),
+            backends=(class_path(tunable(device)),),
+            threads=threads,
+            reference_dir=reference_dir,
+            memory_bytes=self._limits.memory_bytes,
+            sweep_bytes=sweep_bytes,
             measure_boundary=False,
             device=device,
         )

@@ -63,6 +63,7 @@ def find_prospects(
     problem: Problem,
     costs: Costs,
     peaks: Peaks,
+    *,
     backend: Backend | None = None,
 ) -> list[Prospect]:
     """Return the tuning tasks, largest gain first, at most one for each product.
@@ -80,7 +81,7 @@ def find_prospects(
     def bound_s(nodes: IndexSet) -> float:
         return peaks.bound_s(*region_bytes_and_flops(function, nodes))
 
-    tasks = _priced(function, problem, costs, places, bound_s, backend=backend.name)
+    tasks = _priced(function, problem, costs, places, bound_s=bound_s, backend=backend.name)
     covered: IndexSet = 0
     chosen = []
     for task in sorted(tasks, key=lambda p: (-p.gain_s, -p.work.nodes.bit_count(), p.digest)):
@@ -92,7 +93,12 @@ def find_prospects(
 
 
 def raised_peaks(
-    function: Function, problem: Problem, costs: Costs, peaks: Peaks, fewer_flops: Collection[str]
+    function: Function,
+    problem: Problem,
+    costs: Costs,
+    peaks: Peaks,
+    *,
+    fewer_flops: Collection[str],
 ) -> Peaks:
     """Raise the peaks to the rates of measured candidates: a loaded machine hides its peaks.
 
@@ -128,8 +134,8 @@ def _priced(
     problem: Problem,
     costs: Costs,
     places: Sequence[IndexSet],
-    bound_s: BoundOf,
     *,
+    bound_s: BoundOf,
     backend: str,
 ) -> list[Prospect]:
     """Return the tasks of the regions, from the best plan with each region at its bound."""

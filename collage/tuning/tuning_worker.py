@@ -122,7 +122,9 @@ class TuningRunner:
         self._constants = (*weights, *lowered.constants)
         self._builder, self._timer, self._work = builder, timer, task.work
         target = target_on(builder.device, threads)
-        self._search = TraceSearch(lowered.function, target, threads, task.seed, task.measured)
+        self._search = TraceSearch(
+            lowered.function, target, threads=threads, seed=task.seed, measured=task.measured
+        )
         self._latencies = dict(task.measured)
         self._best_s = min(self._latencies.values(), default=math.inf)
         self._drawn: list[ms.MeasureCandidate] = []

@@ -49,7 +49,7 @@ def drawn(request, tmp_path_factory):
     """A region, its function, and a few schedules of it."""
     function, nodes = request.param(tmp_path_factory.mktemp("model"))
     lowered = lower(region_relax(function, nodes), for_cpu=False).function
-    search = TraceSearch(lowered, cuda_target(), 1, 1, ())
+    search = TraceSearch(lowered, cuda_target(), threads=1, seed=1, measured=())
     candidates = search.draw()
     assert len(candidates) >= 4
     return function, nodes, lowered, candidates
@@ -103,7 +103,8 @@ def test_a_search_continues_from_measured_traces(drawn):
     measured = [
         (trace_text(candidate), 1e-3 / (place + 1)) for place, candidate in enumerate(candidates)
     ]
-    again = TraceSearch(lowered, cuda_target(), 1, 2, [*measured, ("[[], []]", 1e-3), ("[]", 1e-3)])
+    unusable = [("[[], []]", 1e-3), ("[]", 1e-3)]
+    again = TraceSearch(lowered, cuda_target(), threads=1, seed=2, measured=[*measured, *unusable])
     assert (
         len(
             {trace_text(candidate) for candidate in again.draw()} - {trace for trace, _ in measured}

@@ -39,7 +39,9 @@ def drawn(tmp_path_factory):
     lowered = lower(region_relax(function, work.nodes), for_cpu=True).function
     traces = []
     for threads in (1, 4):
-        search = TraceSearch(lowered, target_on("cpu", threads), threads, 1, ())
+        search = TraceSearch(
+            lowered, target_on("cpu", threads), threads=threads, seed=1, measured=()
+        )
         traces += [trace_text(candidate) for candidate in search.draw()]
     assert len(traces) >= 8
     return lowered, traces
