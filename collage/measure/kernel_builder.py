@@ -92,5 +92,5 @@ class Workshop(Protocol):
 def open_workshop(setup: Setup) -> Workshop:
     """Return the kernel builder named by `setup.loader`."""
     module, _, name = setup.loader.partition(":")
-    workshop: Workshop = getattr(importlib.import_module(module), name)(setup)
-    return workshop
+    builder: Workshop = getattr(importlib.import_module(module), name)(setup)
+    return builder

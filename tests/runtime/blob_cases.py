@@ -20,14 +20,14 @@ FLOATS = np.zeros(4, np.float32)
 
 
 def raw(header: object, data: bytes = bytes(64), length: int | None = None) -> bytes:
-    """A blob with just this header, right or wrong."""
+    """Return a blob with this header, valid or not."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     start = MAGIC + struct.pack("<Q", len(text) if length is None else length) + text
     return start + bytes(-len(start) % ALIGNMENT) + data
 
 
 def entry(**changes: Any) -> bytes:
-    """A blob of kind "shared_library" with one tensor of which something is said that is not so."""
+    """Return a blob of kind "shared_library" with a false statement about its tensor."""
     right = {"dtype": "float32", "shape": [4], "offset": 0, "nbytes": 16}
     return raw({"inputs": 0, "arguments": [], "tensors": [right | changes]})
 
@@ -420,12 +420,12 @@ ARGUMENTS: dict[str, tuple[Callable[[Case], Case], str]] = {
 
 
 def seed_case(name: str, seed: Seed) -> Case:
-    """A seed, or what became of one, with the seed's arguments."""
+    """Return the case of a seed or of a changed seed, with the seed's arguments."""
     return Case(name, seed.kind, seed.blob, seed.inputs, seed.outputs)
 
 
 def expected() -> Iterator[tuple[Case, str]]:
-    """Every crafted blob, and what its error must match."""
+    """Yield every crafted blob with the pattern of its error."""
     valid_seeds = seeds()
     for name, (blob, message) in CONTAINERS.items():
         yield Case(f"container: {name}", "shared_library", blob), message
@@ -467,7 +467,7 @@ def expected() -> Iterator[tuple[Case, str]]:
 
 
 def cases() -> Iterator[Case]:
-    """The seeds, which run, and then all that must not."""
+    """Yield the valid seeds, then all invalid blobs."""
     for seed in seeds().values():
         yield seed_case(f"{seed.kind}: as it is", seed)
     for case, _ in expected():

@@ -38,7 +38,7 @@ def picky(number: T.Buffer((64,), "int32"), result: T.Buffer((64,), "int32")):  
 
 
 class Kernel:
-    """A kernel and arguments that it keeps."""
+    """A kernel with its arguments."""
 
     def __init__(self, seed: Seed, threads: int) -> None:
         create = tvm_ffi.get_global_func("collage.create_module")
@@ -57,7 +57,7 @@ class Kernel:
 
 
 def hungry() -> Seed:
-    """A blocked kernel whose tasks each ask for a tebibyte."""
+    """Return a blocked kernel with a tebibyte of scratch memory for each task."""
     seed = blocked()
     steps = [list(step) for step in seed.header["steps"]]
     steps[1][PAD] = 2**31 - 1
@@ -71,7 +71,7 @@ def same(actual: list[np.ndarray], expected: list[np.ndarray]) -> bool:
 
 
 def failing(threads: int) -> dict[str, Any]:
-    """Loops whose tasks throw, and one that is right after each."""
+    """Run loops with throwing tasks, and a correct loop after each."""
     good, bad = Kernel(blocked(), threads), Kernel(hungry(), threads)
     right = good()
     errors, after = set(), []
@@ -85,7 +85,7 @@ def failing(threads: int) -> dict[str, Any]:
 
 
 def asserting(threads: int) -> dict[str, Any]:
-    """A loop of TVM's, one of whose tasks says what is wrong."""
+    """Run a loop of TVM with an error in one task."""
     tvm_ffi.get_global_func("collage.set_threads")(threads)
     run = tvm.compile(tvm.IRModule({"picky": picky}), target="llvm")["picky"]
     number, result = np.zeros(64, np.int32), np.zeros(64, np.int32)
@@ -103,7 +103,7 @@ def asserting(threads: int) -> dict[str, Any]:
 
 
 def limited(threads: int) -> dict[str, Any]:
-    """More threads than there is memory for."""
+    """Ask for more threads than fit the memory."""
     good, right = Kernel(blocked(), threads), Kernel(blocked(), threads)()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit_bytes = pages * resource.getpagesize() + ROOM_BYTES
@@ -116,7 +116,7 @@ def limited(threads: int) -> dict[str, Any]:
 
 
 def together(threads: int, extra_seeds: tuple[Seed, ...]) -> dict[str, Any]:
-    """Kernels of several callers at once, with the results of each alone."""
+    """Run kernels of several callers at once; compare with their results one by one."""
     wrong: list[str] = []
 
     def call(kernel: Kernel, right: list[np.ndarray]) -> None:
