@@ -22,7 +22,11 @@ FAILED = 2.0
 def fit_and_predict(measured: np.ndarray, seconds: np.ndarray, untried: np.ndarray) -> np.ndarray:
     """Predict a score (runs a second) for each row of `untried`; +inf seconds are failures.
 
-        >>> low > high
+    >>> import numpy as np
+    >>> measured = np.array([[0.0], [1.0], [2.0], [3.0]])
+    >>> latencies = np.array([1.0, 2.0, 4.0, 8.0])
+    >>> low, high = fit_and_predict(measured, latencies, np.array([[0.2], [2.8]]))
+    >>> low > high
     True
     """
     finite = seconds[np.isfinite(seconds)]

@@ -73,7 +73,10 @@ class TuningRecord:
 class TuningRecords:
     """The records of one environment: this machine's file and, optionally, the shared store.
 
-        >>> records.add(TuningRecord("w", "[]", 2e-3), "tvm 1")
+    >>> import tempfile
+    >>> environment = Environment("cpu", "", 2, 1, "", "")
+    >>> records = TuningRecords(Path(tempfile.mkdtemp()), environment)
+    >>> records.add(TuningRecord("w", "[]", 2e-3), "tvm 1")
     >>> records.best("w").latency_s
     0.002
     """
