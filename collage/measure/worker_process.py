@@ -110,7 +110,7 @@ class WorkerProcess:
         self._scratch.cleanup()
 
     def exit_reason(self) -> str:
-        """Return the signal or exit code, with the last line of output unless a signal killed it."""
+        """Return the signal or exit code; after an abort or an exit, with the last line of output."""
         code = end_code(self._process)
         if self._fault:
             return self._fault

@@ -50,7 +50,8 @@ class TrustedKey:
         raw: the key's 32 bytes.
         not_before: start of the validity; None is unlimited.
         not_after: end of the validity; None is unlimited.
-        models: groups of patterns (`*`) of model names; a model must match a pattern in each group.
+        models: groups of patterns (`*`) of model names; a model must match one pattern of each group,
+            and without groups every model matches.
     """
 
     raw: bytes

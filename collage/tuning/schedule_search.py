@@ -23,8 +23,8 @@ BATCH = 8
 """Schedules of one generation; the cost model is fitted between generations."""
 UNLIMITED = 1 << 30
 MAX_EMPTY_DRAWS = 2
-MAX_EMPTY_POPULATIONS = 20
-"""Populations without a valid schedule before the search ends: few tilings of a small product fill a warp."""
+MAX_POPULATIONS = 20
+"""Largest number of populations until enough schedules fit the device; few tilings fill a warp."""
 UNROLLED = (0, 16, MOST_UNROLLED)
 WITHOUT_ASYNC = "sm_75"
 """Target of the search on every GPU. For later targets TVM adds pipelines of asynchronous copies, and its
@@ -81,7 +81,7 @@ class TraceSearch:
         strategy = ms.search_strategy.EvolutionarySearch(
             population_size=32,
             init_min_unmeasured=16,
-            max_fail_count=MAX_EMPTY_POPULATIONS,
+            max_fail_count=MAX_POPULATIONS,
             genetic_num_iters=1,
             eps_greedy=0.2,
         )
