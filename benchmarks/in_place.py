@@ -29,7 +29,7 @@ from collage.frontend import Function, import_model
 from collage.frontend.inputs import random_inputs, reference_values
 from collage.frontend.region import region_values
 from collage.graph.index_set import index_set
-from collage.measure.kernel_builder import as_tensors, callable_kernel
+from collage.measure.callable_kernel import as_tensors, callable_kernel
 from collage.pipeline.search_stage import model_sweep
 from collage.report.data import RegionReport
 from collage.report.explanation import read_report

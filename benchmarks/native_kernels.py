@@ -20,7 +20,7 @@ from collage.errors import BackendError
 from collage.frontend import Function
 from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_values
-from collage.measure.kernel_builder import as_tensors, callable_kernel, poisoned_like
+from collage.measure.callable_kernel import as_tensors, callable_kernel, poisoned_like
 from collage.runtime.arrays import aligned_copy
 from collage.runtime.plugin import load_plugin
 

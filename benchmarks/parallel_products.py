@@ -25,8 +25,8 @@ from collage.errors import BackendError
 from collage.frontend import Function, import_model
 from collage.frontend.region import region_values
 from collage.graph.index_set import IndexSet
+from collage.measure.callable_kernel import as_tensors, callable_kernel
 from collage.measure.environment import last_level_cache_bytes
-from collage.measure.kernel_builder import as_tensors, callable_kernel
 from collage.runtime.arrays import aligned_copy
 
 LIBRARIES = ("onnxruntime", "openvino", "onednn")

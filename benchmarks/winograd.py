@@ -24,8 +24,8 @@ from collage.backends.cpu.winograd import WinogradBackend
 from collage.backends.registry import available_backends
 from collage.frontend import Function, import_model
 from collage.frontend.region import region_bytes_and_flops, region_values
+from collage.measure.callable_kernel import as_tensors, callable_kernel
 from collage.measure.environment import last_level_cache_bytes
-from collage.measure.kernel_builder import as_tensors, callable_kernel
 from collage.runtime.arrays import aligned_copy
 
 LIBRARIES = ("onnxruntime", "openvino")

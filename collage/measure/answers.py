@@ -1,8 +1,8 @@
-"""What a worker process tells its parent: data, and not much of it.
+"""Answers of a worker process to its parent: small JSON documents, each field checked.
 
-A worker runs kernels and compilers that models bring along. What it writes may be anything, so its parent
-unpickles nothing: a frame is a length (8 bytes, little endian) and a JSON document with the answer's name
-and its fields, each of which is checked. A worker that breaks a rule has no more answers.
+A worker runs kernels and compilers from models and can write anything, so its parent unpickles nothing.
+A frame is a length (8 bytes, little endian) and a JSON document with the answer's name and its fields.
+After the first invalid frame the parent reads no further answers of the worker.
 """
 
 import json
@@ -32,24 +32,24 @@ Fields = Mapping[str, Any]
 
 
 class BadAnswerError(ValueError):
-    """A worker sent what no worker sends."""
+    """A worker sent an invalid frame."""
 
 
 def pack_answer(answer: Answer) -> bytes:
-    """Return the frame that carries an answer."""
+    """Return the frame of an answer."""
     document = {"answer": type(answer).__name__, **asdict(answer)}
     data = json.dumps(document, default=float).encode()
     return LENGTH.pack(len(data)) + data
 
 
 class AnswerReader:
-    """Collects bytes as they arrive and yields whole answers."""
+    """Collects bytes as they arrive and splits them into answers."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[Answer]:
-        """Return the answers that are whole by now. Raises BadAnswerError; feed it no more then."""
+        """Return the answers completed by `data`. Raises BadAnswerError; the reader is useless then."""
         self._data += data
         answers: list[Answer] = []
         while len(self._data) >= LENGTH.size:
@@ -65,7 +65,7 @@ class AnswerReader:
 
 
 def unpack_answer(data: bytes) -> Answer:
-    """Return the answer in a frame's document. Raises BadAnswerError where it is none."""
+    """Parse the document of a frame. Raises BadAnswerError for anything but an answer."""
     try:
         document = json.loads(data)
         read = _READERS[document.pop("answer")]
@@ -73,15 +73,15 @@ def unpack_answer(data: bytes) -> Answer:
     except BadAnswerError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise BadAnswerError(f"an answer that is none: {type(error).__name__}") from None
+        raise BadAnswerError(f"an invalid answer: {type(error).__name__}") from None
 
 
 def _ready(fields: Fields) -> Ready:
-    found = _only(fields, "boundary")["boundary"]
-    if found is None:
+    boundary = _only(fields, "boundary")["boundary"]
+    if boundary is None:
         return Ready()
-    _only(found, "call_s", "launch_s")
-    return Ready(Boundary(_seconds(found["call_s"]), _seconds(found["launch_s"])))
+    _only(boundary, "call_s", "launch_s")
+    return Ready(Boundary(_seconds(boundary["call_s"]), _seconds(boundary["launch_s"])))
 
 
 def _outcome(fields: Fields) -> Outcome:
@@ -94,7 +94,7 @@ def _cost(fields: Fields) -> Cost:
     _only(fields, "seconds", "low", "high", "samples", "reason", "build_s", "error")
     samples = fields["samples"]
     if not isinstance(samples, list) or len(samples) > MAX_SAMPLES:
-        raise BadAnswerError("samples that are none")
+        raise BadAnswerError("invalid samples")
     reason, seconds = _text(fields["reason"], MAX_REASON), _number(fields["seconds"])
     if math.isnan(seconds) or seconds < 0 or math.isinf(seconds) != bool(reason):
         raise BadAnswerError(f"a cost of {seconds} s, {reason[:100] or 'without a reason'}")
@@ -102,7 +102,7 @@ def _cost(fields: Fields) -> Cost:
         seconds,
         _number(fields["low"]),
         _number(fields["high"]),
-        tuple(_seconds(one) for one in samples),
+        tuple(_seconds(sample) for sample in samples),
         reason,
         _seconds(fields["build_s"]),
         _number(fields["error"]),
@@ -141,24 +141,24 @@ def _only(fields: Fields, *names: str) -> Fields:
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadAnswerError("a number that is none")
+        raise BadAnswerError("an invalid number")
     return float(value)
 
 
 def _seconds(value: object) -> float:
-    found = _number(value)
-    if not 0 <= found < math.inf:
-        raise BadAnswerError(f"a time of {found} s")
-    return found
+    seconds = _number(value)
+    if not 0 <= seconds < math.inf:
+        raise BadAnswerError(f"a time of {seconds} s")
+    return seconds
 
 
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise BadAnswerError("a flag that is none")
+        raise BadAnswerError("an invalid flag")
     return value
 
 
-def _text(value: object, most: int) -> str:
-    if not isinstance(value, str) or len(value) > most:
-        raise BadAnswerError("a text that is none, or too long")
+def _text(value: object, max_length: int) -> str:
+    if not isinstance(value, str) or len(value) > max_length:
+        raise BadAnswerError("an invalid or too long text")
     return value

@@ -1,4 +1,4 @@
-"""How much is swept out of the caches before a kernel is timed: as much as one run of its model would."""
+"""Size of the cache flush before a timed call: the caches' content after one run of the model."""
 
 from dataclasses import dataclass
 
@@ -6,16 +6,16 @@ from collage.measure.environment import last_level_cache_bytes
 
 MIN_BYTES = 4 << 20
 SIMILAR = 4
-"""Sizes that differ by this factor at most stand in for each other (`benchmarks.family` says what of it)."""
+"""Largest ratio of two sizes with exchangeable costs (effect: `benchmarks.family`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A size in bytes; `similar` are the sizes whose costs stand in where this one's is not known.
+    """A size in bytes, and the `similar` sizes. Their costs are used where this size has none.
 
-    Sizes come in few classes, and models of one family (another depth, another input) still fall into
-    different ones. What their common kernels cost in one is a good estimate in the next, and refinement
-    corrects it inside executables: plans come out as fast as after measuring all of them again.
+    Sizes come in few classes. Models of one family (another depth, another input) still fall into
+    different classes. The cost of a common kernel in one class is a good estimate in the next, and
+    in-context costs correct it: plans are as fast as after measuring all kernels again.
     """
 
     size_bytes: int
@@ -23,22 +23,28 @@ class Sweep:
 
     @classmethod
     def of(cls, footprint_bytes: int, cache_bytes: int | None = None) -> "Sweep":
-        """Return the sweep for a model: a power of two, at most one and a half caches.
+        """Return the flush for a model: a power of two, at most one and a half caches.
 
         Args:
-            footprint_bytes: what one run of the model touches, weights and activations.
-            cache_bytes: last-level cache of the machine that measures; None is this one.
+            footprint_bytes: weights and activations of one run of the model, in bytes.
+            cache_bytes: last-level cache of the measuring machine, in bytes; None is this machine.
 
         >>> sweep = Sweep.of(20 << 20, cache_bytes=32 << 20)
         >>> sweep.size_bytes >> 20, [size >> 20 for size in sweep.similar]
         (32, [48, 16, 8])
         """
-        whole = max(MIN_BYTES, (cache_bytes or last_level_cache_bytes()) * 3 // 2)
-        sizes, power = [whole], MIN_BYTES
-        while power < whole:
+        largest = max(MIN_BYTES, (cache_bytes or last_level_cache_bytes()) * 3 // 2)
+        sizes, power = [largest], MIN_BYTES
+        while power < largest:
             sizes.append(power)
             power *= 2
-        size = min((one for one in sizes if one >= footprint_bytes), default=whole)
-        ratios = {one: max(one / size, size / one) for one in sizes if one != size}
-        similar = [one for one, ratio in ratios.items() if ratio <= SIMILAR]
+        size = min(
+            (candidate for candidate in sizes if candidate >= footprint_bytes), default=largest
+        )
+        ratios = {
+            candidate: max(candidate / size, size / candidate)
+            for candidate in sizes
+            if candidate != size
+        }
+        similar = [candidate for candidate, ratio in ratios.items() if ratio <= SIMILAR]
         return cls(size, tuple(sorted(similar, key=ratios.__getitem__)))

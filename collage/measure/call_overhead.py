@@ -1,12 +1,12 @@
-"""What the executable adds to every kernel call: the virtual machine's dispatch and allocation.
+"""Dispatch overhead: the time that the executable's virtual machine adds to every kernel call.
 
-Two chains of kernels that do nothing run in a Relax VM; the difference of their times over the
-difference of their lengths is the cost of one link, without the cost of entering the machine.
+Two chains of empty kernels run in a Relax VM. The difference of their times over the difference of their
+lengths is the cost of one call, without the cost of entering the virtual machine.
 
-On a GPU a link is also a launch. Captured in a CUDA graph, launches follow each other on the device; launched
-one by one, a kernel that is shorter than its launch waits for the host. Both are measured, by the same
-chains with the least work that a device can be given. The first is what a border costs in a plan whose
-kernels all may be captured. The second is the least that any call takes in a plan with one that may not.
+On a GPU a call is also a launch. In a CUDA graph, launches follow each other on the device. Launched one
+by one, a kernel shorter than its launch waits for the host. Both are measured, by the same chains with the
+smallest possible work. The first is the dispatch overhead of a plan with graph-capturable kernels only; the
+second is the lower bound of a call in any other plan.
 """
 
 import statistics
@@ -25,11 +25,11 @@ SIZE = 8
 
 @dataclass(frozen=True)
 class Boundary:
-    """Seconds at the border of two kernels.
+    """Overhead of a kernel call inside an executable.
 
     Attributes:
-        call_s: what a call adds to its kernel.
-        launch_s: on a GPU, the least that a call takes where it is launched from the host.
+        call_s: dispatch overhead of one call, in seconds.
+        launch_s: lower bound of one call launched from the host, in seconds; 0 on a CPU.
     """
 
     call_s: float
@@ -37,7 +37,7 @@ class Boundary:
 
 
 def vm_call_s() -> float:
-    """Measure the seconds of one kernel call, without the kernel. Takes about half a second."""
+    """Measure the dispatch overhead of one call on the CPU. Takes about half a second."""
     import tvm
     from tvm import relax
 
@@ -54,10 +54,10 @@ def vm_call_s() -> float:
 
 
 def gpu_boundary(synchronize: Callable[[], None]) -> Boundary:
-    """Measure both kinds of links on the GPU.
+    """Measure both kinds of overhead on the GPU.
 
     Args:
-        synchronize: waits for the device.
+        synchronize: function waiting for the device.
     """
 
     def link_s(graphs: bool) -> float:
@@ -86,7 +86,7 @@ def _gpu_chain_s(length: int, graphs: bool, synchronize: Callable[[], None]) -> 
 
 
 def _chain(kernel: str, tensor: Any, length: int) -> "tvm.IRModule":
-    """A function that calls the kernel so often, each time on what the call before returned."""
+    """Return a function with a chain of `length` calls, each on the result of the call before."""
     from tvm import relax
 
     builder = relax.BlockBuilder()

@@ -1,4 +1,4 @@
-"""The key of a work's cost: the same wherever it is computed, so that machines share what they measured."""
+"""Cost keys of measurement requests: equal on all machines, so that machines share costs."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -19,12 +19,12 @@ def region_structure(function: Function, nodes: IndexSet) -> str:
 
 
 def launch_key(environment: Environment) -> CostKey:
-    """Return the key of the least that a call takes where kernels are launched one by one."""
+    """Return the key of the lower bound of a call launched from the host."""
     return cost_key("launch", "virtual machine", environment)
 
 
 class WorkKeys:
-    """Keys of the works of some functions on some backends in one environment."""
+    """Cost keys of requests for some functions and backends in one environment."""
 
     def __init__(
         self,
@@ -32,20 +32,21 @@ class WorkKeys:
         backends: Sequence[Backend],
         environment: Environment,
         sweep: Sweep,
+        *,
         digest: Callable[[Function, IndexSet], str] = region_structure,
     ) -> None:
-        """Remember what goes into a key.
+        """Hold the parts of the keys.
 
         Args:
-            functions: what works may name.
-            backends: what works may name.
-            environment: of the machine that measures.
-            sweep: before every timed call.
-            digest: of a region's structure.
+            functions: functions of the requests.
+            backends: backends of the requests.
+            environment: environment of the measuring machine.
+            sweep: cache flush before every timed call.
+            digest: function returning the digest of a region's structure.
         """
         self.environment = environment
         self.boundary = cost_key("boundary", "virtual machine", environment)
-        """Key of what the executable adds to each call."""
+        """Key of the dispatch overhead."""
         self.launch = launch_key(environment)
         self._functions = {function.name: function for function in functions}
         self._identities = {backend.name: backend.identity for backend in backends}
@@ -53,11 +54,11 @@ class WorkKeys:
         self._digest = digest
 
     def __call__(self, work: Work) -> CostKey:
-        """Return the key of the work's cost in the table."""
+        """Return the cost key of the request."""
         return next(self._keys(work))
 
     def recall(self, table: Costs, work: Work) -> Cost | None:
-        """Return the cost that the table knows, else that after the sweep most like this one, or None.
+        """Return the stored cost after this cache flush, else after the most similar one, else None.
 
         Raises:
             StoreError: the table cannot be read.
@@ -65,7 +66,7 @@ class WorkKeys:
         return next((cost for key in self._keys(work) if (cost := table.get(key))), None)
 
     def _keys(self, work: Work) -> Iterator[CostKey]:
-        """Yield the work's key, then its keys after other sweeps, the most similar first."""
+        """Yield the key of the request, then its keys after similar cache flushes, nearest first."""
         digest = self._digest(self._functions[work.function], work.nodes)
         kernel = f"{self._identities[work.backend]} {work.variant}"
         for size in (self._sweep.size_bytes, *self._sweep.similar):

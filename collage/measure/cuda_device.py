@@ -28,12 +28,12 @@ PROCESSORS, CLOCK_KHZ, MEMORY_CLOCK_KHZ, MEMORY_BUS_BITS = 16, 13, 36, 37
 """cudaDeviceAttr."""
 
 LANES = {80: 64}
-"""Multiply-adds in float32 that a multiprocessor begins each cycle, by compute capability."""
-USUAL_LANES = 128
+"""Float32 multiply-adds of a multiprocessor per cycle, by compute capability."""
+DEFAULT_LANES = 128
 
 
 class CudaDevice:
-    """GPU number `ordinal`, with one stream of its own that kernels are to be launched on."""
+    """GPU number `ordinal` with a stream of its own for kernels."""
 
     def __init__(self, ordinal: int = 0) -> None:
         if reason := driver_reason() or open_library(CUDART).reason:
@@ -53,7 +53,7 @@ class CudaDevice:
         self.identity = self._identify()
 
     def sweep(self, size_bytes: int) -> None:
-        """Queue a write of that many bytes."""
+        """Queue a write of `size_bytes` bytes."""
         if size_bytes > self._swept_bytes:
             self._check("cudaFree", self._swept)
             self._check("cudaMalloc", ctypes.byref(self._swept), ctypes.c_size_t(size_bytes))
@@ -81,16 +81,16 @@ class CudaDevice:
         return Clocks(*self._nvml.clock()) if self._nvml else Clocks(0)
 
     def synchronize(self) -> None:
-        """Wait for all that is queued. Raises StickyError when a kernel has lost the context."""
+        """Wait for all queued work. Raises StickyError when a kernel has lost the context."""
         self._check("cudaDeviceSynchronize")
 
     def rates(self) -> tuple[float, float]:
-        """Return FLOP/s in float32 without tensor cores and bytes/s of its memory; 0 for what it hides.
+        """Return float32 FLOP/s without tensor cores, and bytes/s of memory, at the highest clocks.
 
-        They are those of the highest clocks.
+        A rate is 0 where the driver reports none.
         """
         capability = 10 * self._attribute(CAPABILITY_MAJOR) + self._attribute(CAPABILITY_MINOR)
-        lanes = self._attribute(PROCESSORS) * LANES.get(capability, USUAL_LANES)
+        lanes = self._attribute(PROCESSORS) * LANES.get(capability, DEFAULT_LANES)
         bits = 2 * self._attribute(MEMORY_BUS_BITS)  # two transfers a cycle
         flops_per_s = 2.0 * lanes * self._attribute(CLOCK_KHZ) * 1e3
         return flops_per_s, bits / 8 * self._attribute(MEMORY_CLOCK_KHZ) * 1e3
@@ -103,7 +103,7 @@ class CudaDevice:
         return tuple(tvm.runtime.tensor(array, device=device) for array in arrays)
 
     def fetch(self, tensors: Sequence[object], arrays: Sequence[np.ndarray]) -> None:
-        """Wait, and copy tensors back into the arrays that they were made of."""
+        """Wait, and copy tensors back into their source arrays."""
         self.synchronize()
         for tensor, array in zip(tensors, arrays, strict=True):
             if array.flags.writeable:
@@ -121,7 +121,7 @@ class CudaDevice:
                 with tvm_ffi.use_raw_stream(device, stream):
                     return call(*arguments)
             except Exception:
-                self.synchronize()  # a lost context explains more than what the library says
+                self.synchronize()  # a lost context explains more than the library's message
                 raise
 
         return run
@@ -138,10 +138,10 @@ class CudaDevice:
         self._check("cudaEventCreate", ctypes.byref(event))
         return event
 
-    def _attribute(self, which: int) -> int:
+    def _attribute(self, attribute: int) -> int:
         value = ctypes.c_int()
         self._check(
-            "cudaDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(which),
+            "cudaDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(attribute),
             ctypes.c_int(self._ordinal),
         )  # fmt: skip
         return value.value
@@ -155,11 +155,11 @@ class CudaDevice:
         capability = f"{self._attribute(CAPABILITY_MAJOR)}{self._attribute(CAPABILITY_MINOR)}"
         if self._nvml is None:
             return DeviceIdentity("NVIDIA GPU", capability, "unknown")
-        name, driver, mig, clocks, sharing = self._nvml.facts(self._uuid())
+        name, driver, mig, clocks, sharing = self._nvml.metadata(self._uuid())
         return DeviceIdentity(name, capability, driver, mig, clocks, sharing)
 
     def _uuid(self) -> bytes:
-        """The device's, or in a slice of a card the slice's; it stays in this process."""
-        found = (ctypes.c_char * 16)()
-        open_driver().cuDeviceGetUuid_v2(ctypes.byref(found), self._ordinal)
-        return bytes(found)
+        """UUID of the device, or of the MIG slice; it never leaves this process."""
+        uuid = (ctypes.c_char * 16)()
+        open_driver().cuDeviceGetUuid_v2(ctypes.byref(uuid), self._ordinal)
+        return bytes(uuid)

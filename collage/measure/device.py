@@ -1,18 +1,17 @@
-"""Time kernels on a device: what the cost path needs of it, and how it uses that.
+"""Timing of kernels on a device behind a queue, such as a GPU.
 
-A GPU runs behind a queue, so host clocks measure nothing: events on the stream do. Its second-level cache
-is swept between calls (twice its size), as other kernels of the model would evict it. Its clocks move
-with heat and power, so they are read before and after every batch of samples; a batch in which the device
-was throttled, or in which its clock moved, is discarded, and after some discards the kernel is measured
-as it is, with `drifted` set. An error that stays (an illegal address, an Xid) makes every later call fail:
-the process has to end, and the parent loses that candidate only (`StickyError`).
+A GPU runs behind a queue, so host clocks measure nothing; events on the stream do. The second-level cache is
+flushed between calls (twice its size), as other kernels of the model would evict it. Clocks change with
+temperature and power, so they are read before and after every batch of samples. A batch is discarded if the
+device was throttled or its clock moved; after `MAX_DISCARDS` discards the discarded samples count, with
+`drifted` set. After a sticky error (an illegal address, an Xid) every later call fails: the process has to
+end, and the parent loses that candidate only (`StickyError`).
 
-The way from one event over the least possible work to the next takes some microseconds; it is measured once
-and subtracted, and what such work takes inside an executable is the boundary that is added (`boundary`).
+The time between two events around the smallest possible work is some microseconds. It is measured once
+and subtracted; the dispatch overhead inside an executable is added instead (`call_overhead`).
 
-`Device` is the protocol; `collage.measure.cuda_device` implements it for NVIDIA GPUs, and the tests
-do it with a simulated device. One stream is used, as in deployment; what a launch costs there is in
-the sample.
+`Device` is the protocol. `collage.measure.cuda_device` implements it for NVIDIA GPUs, the tests with a
+simulated device. One stream is used, as in deployment, so a sample includes the launch.
 """
 
 import math
@@ -31,25 +30,25 @@ from collage.measure.timing import Call, Limits, Timing, beaten, summary
 
 Launch = Callable[[], object]
 BATCH = 8
-"""Samples between two looks at the clocks."""
-MOST_DISCARDS = 5
+"""Samples between two readings of the clocks."""
+MAX_DISCARDS = 5
 CLOCK_TOLERANCE = 0.02
 SWEEPS = 2
-"""Sweep this many times the cache's size."""
+"""Size of the cache flush, as a multiple of the cache's size."""
 
 
 class StickyError(MeasureError):
-    """The device's context is lost: nothing runs in this process any more."""
+    """The device's context is lost: every later call in this process fails."""
 
 
 @dataclass(frozen=True)
 class DeviceIdentity:
-    """What a cost on a device is true for.
+    """Identity of a device in the environment of costs.
 
     Attributes:
-        mig: the MIG profile, "" without.
-        clocks: the policy: clocks that were set, the power limit, persistence.
-        sharing: how other processes get at it, "" where nothing is known of any.
+        mig: MIG profile; "" without.
+        clocks: clock policy: application clocks, power limit, persistence.
+        sharing: way of sharing with other processes; "" if unknown.
     """
 
     name: str
@@ -64,33 +63,33 @@ class DeviceIdentity:
         """One line, for the environment of every cost."""
         mig = f" MIG {self.mig}" if self.mig else ""
         shared = f", {self.sharing}" if self.sharing else ""
-        what = f"{self.name}{mig} sm_{self.compute_capability} driver {self.driver}"
-        return f"{what}, {self.clocks}{shared}"
+        card = f"{self.name}{mig} sm_{self.compute_capability} driver {self.driver}"
+        return f"{card}, {self.clocks}{shared}"
 
 
 def capability_of(driver: str) -> str:
     """Return the compute capability in an identity's text, e.g. "90"; "" for an environment without a GPU."""
-    found = re.search(r" sm_(\d+) driver ", driver)
-    return found[1] if found else ""
+    match = re.search(r" sm_(\d+) driver ", driver)
+    return match[1] if match else ""
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """One look at a device: its clock, and why it is slower than it could be."""
+    """Clock of a device, and the reasons for a lower clock than possible."""
 
     sm_mhz: int
     throttled: tuple[str, ...] = ()
 
 
 class Device(Protocol):
-    """What timing needs. Methods raise StickyError once the context is lost."""
+    """A device for timing. Methods raise StickyError once the context is lost."""
 
     identity: DeviceIdentity
     cache_bytes: int
-    """Of the second-level cache."""
+    """Size of the second-level cache."""
 
     def sweep(self, size_bytes: int) -> None:
-        """Queue a write of that many bytes of memory that nothing else uses."""
+        """Queue a write of `size_bytes` bytes of otherwise unused memory."""
         ...
 
     def timed(self, launch: Launch) -> float:
@@ -98,7 +97,7 @@ class Device(Protocol):
         ...
 
     def empty(self) -> object:
-        """Queue the least work that there is."""
+        """Queue the smallest possible work."""
         ...
 
     def clocks(self) -> Clocks:
@@ -113,9 +112,9 @@ class DeviceTimer:
     device: Device
     limits: Limits = field(default_factory=Limits)
     discarded: int = 0
-    """Batches of all kernels that were measured while the device was not itself."""
-    _way_s: float | None = None
-    """Seconds between two events with next to nothing between them; interruptions only add to it."""
+    """Discarded batches of all kernels."""
+    _event_overhead_s: float | None = None
+    """Smallest time between two events around `Device.empty`; interruptions only add to it."""
 
     def time(
         self,
@@ -127,7 +126,7 @@ class DeviceTimer:
         boundary_s: float = 0.0,
         resolution_s: float = 0.0,
     ) -> Timing:
-        """Time `call(*arguments)`, as `Timer.time` does on the CPU; the sweep evicts `inputs` too.
+        """Time `call(*arguments)`, as `Timer.time` does on the CPU; the flush evicts `inputs` too.
 
         Raises:
             StickyError: the kernel has lost the device's context.
@@ -136,14 +135,17 @@ class DeviceTimer:
         def launch() -> object:
             return call(*arguments)
 
-        if self._way_s is None:
-            self._way_s = min(self._batch(self.device.empty)[0])
-        launch()  # loads its code, chooses its algorithm, allocates what it keeps
+        if self._event_overhead_s is None:
+            self._event_overhead_s = min(self._batch(self.device.empty)[0])
+        launch()  # loads code, chooses an algorithm, allocates persistent memory
         samples: list[float] = []
         spoiled: list[float] = []
         discards, start = 0, time.perf_counter()
         while not self._enough(
-            samples, time.perf_counter() - start, best_s - boundary_s + self._way_s, resolution_s
+            samples,
+            time.perf_counter() - start,
+            best_s - boundary_s + self._event_overhead_s,
+            resolution_s,
         ):
             batch, clean = self._batch(launch)
             if clean:
@@ -151,14 +153,16 @@ class DeviceTimer:
                 continue
             discards, spoiled = discards + 1, spoiled + batch
             self.discarded += 1
-            if discards >= MOST_DISCARDS:
+            if discards >= MAX_DISCARDS:
                 break
-        found = samples or spoiled
-        cost = summary([max(sample - self._way_s, SHORTEST_S) + boundary_s for sample in found])
+        usable = samples or spoiled
+        cost = summary(
+            [max(sample - self._event_overhead_s, SHORTEST_S) + boundary_s for sample in usable]
+        )
         return Timing(cost, drifted=not samples)
 
     def _batch(self, launch: Launch) -> tuple[list[float], bool]:
-        """Take samples; tell whether the device kept its pace all the time."""
+        """Take samples; tell whether the clock was steady all the time."""
         before = self.device.clocks()
         samples = []
         for _ in range(BATCH):

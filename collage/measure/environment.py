@@ -1,4 +1,4 @@
-"""What this machine is, as far as costs depend on it."""
+"""The environment of costs on this machine."""
 
 import hashlib
 from functools import cache
@@ -8,7 +8,7 @@ from collage.cost.cost import Environment
 from collage.options import physical_cores
 
 PROTOCOL = "cold-2"
-"""How costs are measured (`timing`). Change it whenever the numbers would change."""
+"""Version of the measurement protocol (`timing`). Change it whenever costs would change."""
 
 DEVICE_PROTOCOL = "cuda-cold-2"
 """The same for a GPU (`device`)."""

@@ -1,64 +1,48 @@
-"""A built kernel as one file, for a process or a machine that must not build.
+"""A built kernel as one file, for processes and machines without compilers.
 
     {"form": "plugin", "kind": ..., "allocates": ..., "build_s": ...}\\n    then the plug-in's blob
     {"form": "library", "symbol": ..., "constants": [[dtype, shape], ...], "scratch": bytes,
      "code": [[digest, size], ...], "build_s": ...}\\n    then the constants' bytes in order, machine code
      for a GPU, and a shared library
 
-What is compiled (native and CUDA code) is linked here, by the compiler driver of this machine, for its
-processor: whoever loads the file must have the same instruction sets and library versions, which the
-environment of its costs says. What a library makes of its blob when it is loaded is part of loading.
+Native and CUDA code is linked by the compiler driver of this machine, for its processor. The loading
+machine needs the same instruction sets and library versions; the environment of the kernel's cost holds
+them. A library's preparation of its blob is part of loading.
 """
 
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
 from collage.errors import BackendError
+from collage.measure.callable_kernel import LibraryKernel, compiled_module
 from collage.measure.measurement_request import Work
-
-if TYPE_CHECKING:
-    from collage.backends.base import Kernel, PluginKernel
-
-
-@dataclass(frozen=True)
-class LibraryKernel:
-    """A kernel that is linked: the shared library `file` exports `symbol`.
-
-    Called with inputs, then `constants`, then `scratch` bytes where it wants any, then outputs.
-    """
-
-    file: Path
-    symbol: str
-    constants: tuple[np.ndarray, ...] = ()
-    scratch: int = 0
 
 
 def kernel_name(work: Work) -> str:
-    """Return the name of the file that holds the kernel of this work."""
+    """Return the file name of the request's kernel."""
     return sha256(repr(astuple(work)).encode()).hexdigest()
 
 
-def save_kernel(kernel: "Kernel", threads: int, build_s: float, file: Path) -> None:
+def save_kernel(kernel: Kernel, threads: int, build_s: float, file: Path) -> None:
     """Write the kernel to `file`.
 
     Args:
-        kernel: as a backend made it; it is compiled and linked where that is still to be done.
-        threads: of the kernel.
-        build_s: that the backend took for it.
+        kernel: kernel of a backend; a TIR kernel is compiled and linked first.
+        threads: number of threads of the kernel.
+        build_s: build time in the backend, in seconds.
 
     Raises:
         BackendError: it cannot be linked.
         OSError: the disk is full.
     """
-    from collage.backends.base import CudaKernel, PluginKernel, TirKernel
-
     match kernel:
         case PluginKernel(kind, blob, allocates):
             head = {"form": "plugin", "kind": kind, "allocates": allocates}
@@ -72,46 +56,41 @@ def save_kernel(kernel: "Kernel", threads: int, build_s: float, file: Path) -> N
             _write_library(file, LibraryKernel(linked, symbol, constants, scratch), build_s)
 
 
-def load_kernel(file: Path) -> tuple["PluginKernel | LibraryKernel", float]:
-    """Return the kernel of a file and the seconds that its build took.
+def load_kernel(file: Path) -> tuple[PluginKernel | LibraryKernel, float]:
+    """Return the kernel of a file, and its build time in seconds.
 
     Raises:
-        BackendError: the file is not one of `save_kernel`.
+        BackendError: the file was not written by `save_kernel`, or is damaged.
     """
-    from collage.backends.base import PluginKernel
-
-    line, _, rest = file.read_bytes().partition(b"\n")
+    line, _, payload = file.read_bytes().partition(b"\n")
     try:
         head = json.loads(line)
         if head["form"] == "plugin":
-            kernel = PluginKernel(head["kind"], rest, head["allocates"])
+            kernel = PluginKernel(head["kind"], payload, head["allocates"])
             return kernel, float(head["build_s"])
         constants = []
         for name, shape in head["constants"]:
             like = np.dtype(name)
             size = like.itemsize * int(np.prod(shape))
-            constants.append(np.frombuffer(rest[:size], like).reshape(shape))
-            rest = rest[size:]
+            constants.append(np.frombuffer(payload[:size], like).reshape(shape))
+            payload = payload[size:]
         code = {}
         for digest, size in head["code"]:
-            code[digest], rest = rest[:size], rest[size:]
+            code[digest], payload = payload[:size], payload[size:]
         if code:
             from collage.backends.nvidia.tvm_cuda.schedule import use_device_code
 
             use_device_code(code)
         library = file.with_suffix(".so")
-        library.write_bytes(rest)
+        library.write_bytes(payload)
         linked = LibraryKernel(library, head["symbol"], tuple(constants), head.get("scratch", 0))
         return linked, float(head["build_s"])
     except (ValueError, KeyError, TypeError) as error:
         raise BackendError(f"{file.name} holds no kernel: {error}") from error
 
 
-def _link(kernel: "Kernel", threads: int, file: Path) -> dict[str, bytes]:
-    """Link the kernel, and return its machine code for a GPU, if it is for one."""
-    from collage.backends.base import TirKernel
-    from collage.measure.kernel_builder import compiled_module
-
+def _link(kernel: Kernel, threads: int, file: Path) -> dict[str, bytes]:
+    """Link the kernel, and return its machine code for a GPU; empty for a CPU."""
     assert isinstance(kernel, TirKernel)
     executable = compiled_module(kernel, threads)
     try:
@@ -133,12 +112,12 @@ def _write_library(
     head = {
         "form": "library",
         "symbol": kernel.symbol,
-        "constants": [[one.dtype.name, list(one.shape)] for one in kernel.constants],
+        "constants": [[constant.dtype.name, list(constant.shape)] for constant in kernel.constants],
         "scratch": kernel.scratch,
-        "code": [[digest, len(one)] for digest, one in code.items()],
+        "code": [[digest, len(machine_code)] for digest, machine_code in code.items()],
         "build_s": build_s,
     }
-    parts = [np.ascontiguousarray(one).tobytes() for one in kernel.constants]
+    parts = [np.ascontiguousarray(constant).tobytes() for constant in kernel.constants]
     _write(file, head, [*parts, *code.values(), kernel.file.read_bytes()])
 
 

@@ -1,13 +1,13 @@
-"""Measure on this machine: a few worker processes that are reused, watched and replaced.
+"""The measurer of this machine: a few worker processes, reused, supervised and replaced.
 
-Costs that the table knows are not measured again; equal candidates of a batch are measured once.
-Workers build side by side, but one at a time is timed (unless `parallel_timing`): a worker that has
-built a kernel waits for its turn. There are never more workers than cores allow beside the timed
-kernel's own threads. A worker that crashes, hangs or eats memory costs its candidate and is
-replaced; one that was killed from outside has its candidate tried once more.
+Costs in the table are not measured again, and equal requests of a batch are measured once. Workers build
+side by side, but time one kernel at a time (unless `parallel_timing`): a worker with a built kernel waits
+for its turn. The number of workers leaves enough cores for the timed kernel's own threads. A worker that
+crashes, hangs or exceeds its memory limit gives its candidate an invalid cost and is replaced. The
+candidate of a worker killed from outside is tried once more.
 
-One thread waits for all workers. Each cost is in the table before the caller hears of it, so a run
-that is interrupted, or killed, repeats nothing.
+One thread serves all workers. A cost is in the table before the caller gets it, so an interrupted or
+killed run repeats nothing.
 """
 
 import math
@@ -29,30 +29,30 @@ from collage.measure.call_overhead import Boundary
 from collage.measure.cost_key import WorkKeys, region_structure
 from collage.measure.measurement_request import OnCost, Work
 from collage.measure.messages import Answer, Built, Outcome, Ready, Refused, Setup, Task
-from collage.measure.worker_handle import Job, Slot, State
+from collage.measure.worker_handle import PendingMeasurement, State, WorkerHandle
 
-LOADER = "collage.measure.kernel_builder:FunctionWorkshop"
-WATCH_EVERY_S = 0.02
+LOADER = "collage.measure.function_kernel_builder:FunctionWorkshop"
+WORKER_POLL_S = 0.02
 MAX_FAILED_STARTS = 2
-USUAL_SWEEP = Sweep(64 << 20)
-"""Where nobody says how large the model is."""
+DEFAULT_CACHE_FLUSH = Sweep(64 << 20)
+"""For callers without the size of the model."""
 RESOLUTION = 1e-3
-"""Width of an interval, relative to one run of the function, that needs no improvement."""
+"""Sufficient width of an interval, relative to one run of the function."""
 
 
 class LocalMeasurer:
     """Implements `SearchMeasurer` with worker processes; call `close` when done.
 
-    Counts of all batches: `measured` works were built here, `cached` came from the table or from an
-    equal work of the batch, `invalid` of both are unusable, and `drifted` were measured while the
-    machine changed its pace. `built` kernels were built here, not elsewhere.
+    Counts over all batches: `measured` requests were measured, `cached` came from the table or from an
+    equal request of the batch, `invalid` of both are unusable, and `drifted` were measured while the
+    machine's speed changed. `built` kernels were built by this measurer's workers.
     """
 
     batch = 16
-    """Works that keep two workers busy for some seconds."""
+    """Enough requests for some seconds of two workers."""
 
     waited_s = 0.0
-    """This machine waits for nobody."""
+    """A local measurer never waits for machines."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class LocalMeasurer:
         workers: int = 1,
         timeout_s: float = 30.0,
         memory_bytes: int = 4 << 30,
-        sweep: Sweep = USUAL_SWEEP,
+        sweep: Sweep = DEFAULT_CACHE_FLUSH,
         parallel_timing: bool = False,
         device: str = "cpu",
         kernels: Path | None = None,
@@ -76,42 +76,43 @@ class LocalMeasurer:
         """Make a measurer; workers start when first needed.
 
         Args:
-            functions: what works may name; their simplified files exist.
-            backends: what works may name.
-            table: any table of the store; costs go to the one of `environment`.
-            reference_dir: of `frontend.inputs.save_reference`.
-            workers: at most this many processes.
-            timeout_s: wall seconds of one candidate's build and timing.
-            memory_bytes: of one worker, resident, mapped files not counted.
-            sweep: before every timed call on a CPU.
+            functions: functions of the requests; their simplified files exist.
+            backends: backends of the requests.
+            table: any table of the store; costs go to the table of `environment`.
+            environment: environment of the costs.
+            reference_dir: folder of `frontend.inputs.save_reference`.
+            workers: largest number of worker processes.
+            timeout_s: time limit of one candidate's build and timing, in wall seconds.
+            memory_bytes: limit of a worker's resident memory without mapped files, in bytes.
+            sweep: cache flush before every timed call on a CPU.
             parallel_timing: time several kernels at once, for rough costs.
-            device: where the kernels run.
-            kernels: folder with kernels that were built elsewhere (`kernel_file`); None builds them.
-            builds: build kernels into that folder, as many at once as there are workers; the cost of a
-                work is then what its build takes, and the table one of builds.
-            loader: "module:callable" that makes the workshop in a worker.
-            digest: of a region's structure.
+            device: device of the kernels, "cpu" or "cuda".
+            kernels: folder of kernel files built by another process (`kernel_file`); None builds here.
+            builds: build kernels into `kernels`, one per worker at once. The cost of a request is then
+                the build time, and `table` a table of builds.
+            loader: "module:callable" of the kernel builder in a worker.
+            digest: function returning the digest of a region's structure.
         """
         self.measured = self.cached = self.invalid = self.drifted = self.built = 0
         self._table = table.within(environment)
         self._parallel_timing = parallel_timing
-        self._kept: dict[CostKey, Cost] = {}
+        self._transient_costs: dict[CostKey, Cost] = {}
         self._best_s: dict[tuple[str, IndexSet], float] = {}
         self._sizes = {function.name: len(function.graph) for function in functions}
         self._run_s: dict[str, float] = {}
         self._failed_starts = 0
         self._conflicts = conflicts_of(backends)
-        self.key = WorkKeys(functions, backends, environment, sweep, digest)
-        known = self._table.get(self.key.boundary)
-        self._boundary_s = known.seconds if known else 0.0 if builds else None
+        self.key = WorkKeys(functions, backends, environment, sweep, digest=digest)
+        stored = self._table.get(self.key.boundary)
+        self._boundary_s = stored.seconds if stored else 0.0 if builds else None
         self._setup = Setup(
-            loader,
-            tuple((function.name, function.simplified) for function in functions),
-            tuple(class_path(backend) for backend in backends),
-            environment.threads,
-            reference_dir,
-            memory_bytes,
-            sweep.size_bytes,
+            loader=loader,
+            functions=tuple((function.name, function.simplified) for function in functions),
+            backends=tuple(class_path(backend) for backend in backends),
+            threads=environment.threads,
+            reference_dir=reference_dir,
+            memory_bytes=memory_bytes,
+            sweep_bytes=sweep.size_bytes,
             measure_boundary=self._boundary_s is None,
             recipes=next((backend.recipes for backend in backends if backend.recipes), None),
             cache=next((backend.cache for backend in backends if backend.cache), None),
@@ -120,25 +121,25 @@ class LocalMeasurer:
             builds=builds,
         )
         count = _worker_count(workers, environment, parallel_timing or builds)
-        self._slots = [Slot(self._setup, timeout_s) for _ in range(count)]
+        self._handles = [WorkerHandle(self._setup, timeout_s) for _ in range(count)]
 
     def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
-        """Return what the table knows of each work, in order; unknown where it knows nothing.
+        """Return the stored cost of each request, in order; an unknown cost where none is stored.
 
-        A cost after a similar sweep is known here; `measure` takes those after this one's alone.
+        Costs after similar cache flushes count here; for `measure` only costs after its own do.
         """
         costs = []
         for work in works:
-            known = self.key.recall(self._table, work)
-            if known is not None:
-                self._note_known(work, known)
+            cost = self.key.recall(self._table, work)
+            if cost is not None:
+                self._note_known(work, cost)
                 if on_cost:
-                    on_cost(work, known, True)
-            costs.append(known or Cost.unknown())
+                    on_cost(work, cost, True)
+            costs.append(cost or Cost.unknown())
         return costs
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
-        """Return the cost of each work, in order.
+        """Return the cost of each request, in order.
 
         Raises:
             MeasureError: no worker starts.
@@ -147,12 +148,12 @@ class LocalMeasurer:
         run = _Batch(batch, on_cost)
         for position, work in enumerate(batch):
             key = self.key(work)
-            known = self._kept.get(key) or self._table.get(key)
-            if known is None:
+            cost = self._transient_costs.get(key) or self._table.get(key)
+            if cost is None:
                 run.add(key, position, work)
             else:
-                self._note_known(work, known)
-                run.report(position, work, known, True)
+                self._note_known(work, cost)
+                run.report(position, work, cost, True)
         try:
             self._serve(run)
         except BaseException:
@@ -168,147 +169,152 @@ class LocalMeasurer:
 
     def close(self) -> None:
         """End all workers; a later `measure` starts new ones."""
-        for slot in self._slots:
-            slot.clear()
+        for handle in self._handles:
+            handle.stop()
 
     def _serve(self, run: "_Batch") -> None:
-        while run.queue or any(slot.job for slot in self._slots):
-            self._hand_out(run)
+        while run.queue or any(handle.pending for handle in self._handles):
+            self._dispatch(run)
             with selectors.DefaultSelector() as selector:
-                for slot in self._slots:
-                    if slot.worker is not None:
-                        selector.register(slot.worker, selectors.EVENT_READ, slot)
-                ready = selector.select(WATCH_EVERY_S)
+                for handle in self._handles:
+                    if handle.worker is not None:
+                        selector.register(handle.worker, selectors.EVENT_READ, handle)
+                ready = selector.select(WORKER_POLL_S)
             for event, _ in ready:
-                self._hear(run, event.data)
-            for slot in self._slots:
-                excess = slot.excess()
+                self._receive(run, event.data)
+            for handle in self._handles:
+                excess = handle.excess()
                 if excess:
-                    self._stop(run, slot, excess)
+                    self._stop(run, handle, excess)
 
-    def _hand_out(self, run: "_Batch") -> None:
+    def _dispatch(self, run: "_Batch") -> None:
         free = len(run.queue)
-        for slot in self._slots:
-            if slot.state is State.IDLE and run.queue:
-                job = run.take(partial(self._may_host, slot))
-                if job is None:
-                    slot.clear()
+        for handle in self._handles:
+            if handle.state is State.IDLE and run.queue:
+                pending = run.take(partial(self._may_run, handle))
+                if pending is None:
+                    handle.stop()
                     continue
-                slot.assign(job, self._task(job.work))
+                handle.assign(pending, self._task(pending.work))
                 free -= 1
-            elif slot.state is State.STARTING:
+            elif handle.state is State.STARTING:
                 free -= 1
-            elif slot.state is State.EMPTY and free > 0 and self._may_start():
-                slot.start()
+            elif handle.state is State.EMPTY and free > 0 and self._may_start():
+                handle.start()
                 free -= 1
-        for slot in self._slots:
-            timing = any(other.state is State.TIMING for other in self._slots)
-            if slot.state is State.WAITING and (self._parallel_timing or not timing):
-                slot.go()
+        for handle in self._handles:
+            timing = any(candidate.state is State.TIMING for candidate in self._handles)
+            if handle.state is State.WAITING and (self._parallel_timing or not timing):
+                handle.start_timing()
 
-    def _may_host(self, slot: Slot, work: Work) -> bool:
-        """Tell whether the slot's worker has run no backend that this one cannot share a process with."""
-        return not slot.hosted & self._conflicts.get(work.backend, frozenset())
+    def _may_run(self, handle: WorkerHandle, work: Work) -> bool:
+        """Tell whether the worker has run no backend in conflict with the request's backend."""
+        return not handle.run_backends & self._conflicts.get(work.backend, frozenset())
 
     def _may_start(self) -> bool:
-        """The first worker measures the boundary; the others start when it is known."""
+        """The first worker measures the dispatch overhead; the others start after that."""
         if self._boundary_s is not None:
             return True
-        return all(slot.state is State.EMPTY for slot in self._slots)
+        return all(handle.state is State.EMPTY for handle in self._handles)
 
     def _task(self, work: Work) -> Task:
         best_s = self._best_s.get((work.function, work.nodes), math.inf)
         resolution_s = RESOLUTION * self._run_s.get(work.function, 0.0)
         return Task(work, best_s, self._boundary_s or 0.0, resolution_s)
 
-    def _hear(self, run: "_Batch", slot: Slot) -> None:
-        assert slot.worker is not None
-        answers = slot.worker.read()
+    def _receive(self, run: "_Batch", handle: WorkerHandle) -> None:
+        assert handle.worker is not None
+        answers = handle.worker.read()
         if answers is None:
-            self._bury(run, slot)
+            self._on_exit(run, handle)
             return
-        worker = slot.worker
+        worker = handle.worker
         for answer in answers:
-            if slot.worker is not worker:
+            if handle.worker is not worker:
                 return  # it was replaced
-            if not self._take(run, slot, answer):
-                worker.distrust(f"{type(answer).__name__} when it was {slot.state.value}")
-                self._bury(run, slot)
+            if not self._take(run, handle, answer):
+                worker.reject_answer(f"{type(answer).__name__} when it was {handle.state.value}")
+                self._on_exit(run, handle)
 
-    def _take(self, run: "_Batch", slot: Slot, answer: Answer) -> bool:
-        """Act on an answer; return False for one that nobody waits for."""
+    def _take(self, run: "_Batch", handle: WorkerHandle, answer: Answer) -> bool:
+        """Act on an answer; return False for an answer out of order."""
         match answer:
-            case Ready(boundary) if slot.state is State.STARTING:
+            case Ready(boundary) if handle.state is State.STARTING:
                 self._failed_starts = 0
                 self._learn_boundary(boundary)
-                slot.rest()
-            case Refused(reason) if slot.state is State.STARTING:
+                handle.set_idle()
+            case Refused(reason) if handle.state is State.STARTING:
                 raise MeasureError(f"a measuring process cannot work: {reason}")
-            case Built() if slot.state is State.BUILDING:
-                slot.wait()
-            case Outcome() if slot.state in (State.BUILDING, State.TIMING) and slot.job:
-                job = slot.job
-                slot.rest()
-                self._finish(run, job, answer)
+            case Built() if handle.state is State.BUILDING:
+                handle.await_turn()
+            case Outcome() if handle.state in (State.BUILDING, State.TIMING) and handle.pending:
+                pending = handle.pending
+                handle.set_idle()
+                self._finish(run, pending, answer)
             case _:
                 return False
         return True
 
-    def _bury(self, run: "_Batch", slot: Slot) -> None:
-        """The worker died by itself, or by somebody else's hand."""
-        assert slot.worker is not None
-        worker, job, was_starting = slot.worker, slot.job, slot.state is State.STARTING
-        how, killed = worker.epitaph(), worker.was_killed
-        slot.clear()
+    def _on_exit(self, run: "_Batch", handle: WorkerHandle) -> None:
+        """Record the exit of a worker that this measurer did not stop."""
+        assert handle.worker is not None
+        worker, pending = handle.worker, handle.pending
+        was_starting = handle.state is State.STARTING
+        exit_reason, killed = worker.exit_reason(), worker.was_killed
+        handle.stop()
         if was_starting:
-            self._failed_start(how)
-        if job is None:
+            self._failed_start(exit_reason)
+        if pending is None:
             return
         if not killed:
-            self._finish(run, job, Outcome(Cost.invalid(f"crashed: {how}")))
+            self._finish(run, pending, Outcome(Cost.invalid(f"crashed: {exit_reason}")))
             return
-        job.deaths += 1
-        if job.deaths < 2:
-            run.queue.appendleft(job)
+        pending.deaths += 1
+        if pending.deaths < 2:
+            run.queue.appendleft(pending)
         else:
             self._finish(
-                run, job, Outcome(Cost.invalid(f"worker died twice: {how}"), durable=False)
+                run,
+                pending,
+                Outcome(Cost.invalid(f"worker died twice: {exit_reason}"), durable=False),
             )
 
-    def _stop(self, run: "_Batch", slot: Slot, excess: str) -> None:
-        job, was_starting = slot.job, slot.state is State.STARTING
-        slot.clear()
+    def _stop(self, run: "_Batch", handle: WorkerHandle, excess: str) -> None:
+        pending, was_starting = handle.pending, handle.state is State.STARTING
+        handle.stop()
         if was_starting:
             self._failed_start(excess)
-        if job is not None:
-            self._finish(run, job, Outcome(Cost.invalid(excess)))
+        if pending is not None:
+            self._finish(run, pending, Outcome(Cost.invalid(excess)))
 
-    def _failed_start(self, how: str) -> None:
+    def _failed_start(self, reason: str) -> None:
         self._failed_starts += 1
         if self._failed_starts >= MAX_FAILED_STARTS:
             raise MeasureError(
-                f"measuring processes do not start: {how}; more memory, or fewer workers, may help"
+                f"measuring processes do not start: {reason}; more memory, or fewer workers, may help"
             )
 
-    def _finish(self, run: "_Batch", job: Job, outcome: Outcome) -> None:
+    def _finish(self, run: "_Batch", pending: PendingMeasurement, outcome: Outcome) -> None:
         cost = outcome.cost
         if outcome.durable:
-            self._table.put(job.key, cost)
+            self._table.put(pending.key, cost)
         else:
-            self._kept[job.key] = cost
+            self._transient_costs[pending.key] = cost
         self.measured += 1
         self.drifted += outcome.drifted
         self.built += outcome.built
-        self.cached += len(job.works) - 1
-        self.invalid += cost.is_invalid * len(job.works)
-        for count, (position, work) in enumerate(job.works):
+        self.cached += len(pending.works) - 1
+        self.invalid += cost.is_invalid * len(pending.works)
+        for count, (position, work) in enumerate(pending.works):
             self._learn(work, cost)
             run.report(position, work, cost, count > 0)
 
     def _learn(self, work: Work, cost: Cost) -> None:
         region = (work.function, work.nodes)
         if cost.is_valid:
-            if not cost.error:  # one that rounds may be forbidden, then the others must be known
+            if (
+                not cost.error
+            ):  # reduced precision may be forbidden: then the others need exact costs
                 self._best_s[region] = min(cost.seconds, self._best_s.get(region, math.inf))
             if 2 * work.nodes.bit_count() >= self._sizes[work.function]:
                 run_s = self._run_s.get(work.function, math.inf)
@@ -331,22 +337,22 @@ class _Batch:
 
     def __init__(self, batch: Sequence[Work], on_cost: OnCost | None) -> None:
         self.costs = [Cost.unknown()] * len(batch)
-        self.queue: deque[Job] = deque()
-        self._jobs: dict[CostKey, Job] = {}
+        self.queue: deque[PendingMeasurement] = deque()
+        self._pending: dict[CostKey, PendingMeasurement] = {}
         self._on_cost = on_cost
 
     def add(self, key: CostKey, position: int, work: Work) -> None:
-        if key not in self._jobs:
-            self._jobs[key] = Job(key)
-            self.queue.append(self._jobs[key])
-        self._jobs[key].works.append((position, work))
+        if key not in self._pending:
+            self._pending[key] = PendingMeasurement(key)
+            self.queue.append(self._pending[key])
+        self._pending[key].works.append((position, work))
 
-    def take(self, fits: Callable[[Work], bool]) -> Job | None:
-        """Take the first job that fits out of the queue; None where none does."""
-        for job in self.queue:
-            if fits(job.work):
-                self.queue.remove(job)
-                return job
+    def take(self, fits: Callable[[Work], bool]) -> PendingMeasurement | None:
+        """Remove the first measurement that fits from the queue; None where none fits."""
+        for pending in self.queue:
+            if fits(pending.work):
+                self.queue.remove(pending)
+                return pending
         return None
 
     def report(self, position: int, work: Work, cost: Cost, cached: bool) -> None:
@@ -356,7 +362,7 @@ class _Batch:
 
 
 def _worker_count(workers: int, environment: Environment, parallel_timing: bool) -> int:
-    """Fewer than asked for where a build would take a core from the kernel that is timed."""
+    """Return `workers`, or fewer where a build would take a core from the timed kernel."""
     cores = len(os.sched_getaffinity(0))
     threads = environment.threads
     room = cores // threads if parallel_timing else cores - threads + 1

@@ -1,4 +1,4 @@
-"""What is asked of a measurer, and the protocol that local workers and clusters both implement."""
+"""Measurement requests, and the protocol of measurers: local workers or a cluster."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from collage.graph.index_set import IndexSet
 
 @dataclass(frozen=True, slots=True, order=True)
 class Work:
-    """One candidate: a region of a function on a backend's variant."""
+    """Request for the cost of one candidate: a region of a function on a variant of a backend."""
 
     function: str
     nodes: IndexSet
@@ -19,23 +19,26 @@ class Work:
 
 
 OnCost = Callable[[Work, Cost, bool], None]
-"""Called for each result as it arrives; the flag tells whether it came from the cost table."""
+"""Callback for each result on arrival; the flag tells whether it came from the cost table."""
 
 
 class Measurer(Protocol):
-    """Measures batches; a batch is large enough to keep all its workers busy."""
+    """Measures batches of requests."""
 
     def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
-        """Return the cost of each work, in order; never raises for a bad candidate."""
+        """Return the cost of each request, in order; a bad candidate has an invalid cost."""
         ...
 
 
 class SearchMeasurer(Measurer, Protocol):
-    """A measurer with a memory: what a search needs.
+    """A measurer with a cost table, for the search.
 
-    Works are counted once each: `measured` now, `cached` known before or equal to another one;
-    `invalid` of both are unusable. Fewer works than `batch` leave some of its workers idle. Of the time
-    that `measure` took, nothing was built or measured in `waited_s`: it waited for machines.
+    Attributes:
+        measured: requests measured by this object.
+        cached: requests with a stored cost, or equal to another request of the batch.
+        invalid: requests of both kinds without a usable cost.
+        waited_s: time inside `measure` spent waiting for machines, in seconds.
+        batch: smallest batch without idle workers.
     """
 
     measured: int
@@ -45,9 +48,9 @@ class SearchMeasurer(Measurer, Protocol):
     batch: int
 
     def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
-        """Return what is known of each work, in order; unknown where nothing is."""
+        """Return the stored cost of each request, in order; an unknown cost where none is stored."""
         ...
 
     def close(self) -> None:
-        """Release what measuring holds."""
+        """End all workers and release other resources."""
         ...

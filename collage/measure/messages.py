@@ -1,12 +1,12 @@
-"""What the measurer and its worker processes say to each other.
+"""Messages between the measurer and its worker processes.
 
-A request's frame is the length of its pickle (8 bytes, little endian) and the pickle: the worker is what
-its parent started, and believes it. The other way nothing is believed (`measure.answers`). The order is:
-`Setup`; `Ready` or `Refused`; then for each `Task`: `Built`, answered by `Go`, then `Outcome`, or an
-`Outcome` at once for a candidate that is invalid before it is timed. End of file ends a worker.
+A request's frame is the length of its pickle (8 bytes, little endian) and the pickle: a worker trusts its
+parent. The parent trusts no worker (`measure.answers`). The order is: `Setup`; `Ready` or `Refused`; then
+for each `Task`: `Built`, answered by `Go`, then `Outcome`, or an immediate `Outcome` for a candidate found
+invalid before timing. End of file ends a worker.
 
-A process that tunes (`collage.tuning.tuning_worker`) gets a `Setup` too; then each `TuneTask` is
-answered by one `Trial` a schedule and, when there are no more, `TuningEnded`.
+A tuning worker (`collage.tuning.tuning_worker`) gets a `Setup` too. Its answers to a `TuneTask` are one
+`Trial` for each schedule, and `TuningEnded`.
 """
 
 import pickle
@@ -24,22 +24,22 @@ LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker needs to know once.
+    """Setup of a worker, sent once.
 
     Attributes:
-        loader: "module:callable" that makes the workshop from this setup.
+        loader: "module:callable" of the kernel builder; it is called with this setup.
         functions: name and simplified ONNX file of each function.
         backends: class paths (`collage.backends.registry.class_path`).
-        threads: of every kernel.
-        reference_dir: the reference value of every activation.
-        memory_bytes: limit of resident memory, enforced by the parent.
-        sweep_bytes: swept before every timed call.
-        measure_boundary: tell the virtual machine's cost of a call in `Ready`.
+        threads: number of threads of every kernel.
+        reference_dir: folder with the reference value of every activation.
+        memory_bytes: limit of resident memory in bytes, enforced by the parent.
+        sweep_bytes: size of the cache flush before every timed call, in bytes.
+        measure_boundary: measure the dispatch overhead for `Ready`.
         recipes: see `Backend.recipes`.
         cache: see `Backend.cache`.
-        device: where the kernels run.
-        kernels: kernels that were built elsewhere are in this folder; None builds them.
-        builds: build kernels into that folder, and time nothing.
+        device: device of the kernels, "cpu" or "cuda".
+        kernels: folder of kernel files built by another process; None builds kernels here.
+        builds: build kernels into `kernels` without timing.
     """
 
     loader: str
@@ -59,21 +59,21 @@ class Setup:
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker waits for tasks. `boundary` is None unless it was asked for."""
+    """The worker waits for tasks. `boundary` is None without `Setup.measure_boundary`."""
 
     boundary: Boundary | None = None
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The worker cannot work at all."""
+    """The worker cannot start."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Task:
-    """Build and time `work`; `boundary_s` is added to its cost (see `timing` for the others)."""
+    """Build and time `work`; see `timing.Timer.time` for the other fields."""
 
     work: Work
     best_s: float
@@ -83,7 +83,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Built:
-    """The kernel computes the right numbers; the worker waits for `Go` to time it."""
+    """The kernel's outputs are correct; the worker waits for `Go` before timing."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,12 @@ class Go:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`durable` is False when the failure says nothing about the candidate (a full disk).
+    """Result of a task. With `Setup.builds`, the cost is the build time.
 
-    `built` tells whether a kernel was built for it. The cost of a task of a setup that builds is the
-    seconds which the build took.
+    Attributes:
+        durable: False for a failure of the machine, not of the candidate (a full disk).
+        drifted: True if the machine's speed changed during timing.
+        built: True if the worker built the kernel.
     """
 
     cost: Cost
@@ -107,22 +109,29 @@ class Outcome:
 
 @dataclass(frozen=True)
 class TuneTask:
-    """Try `trials` more schedules of the work's region.
+    """Try `trials` more schedules of the request's region.
 
-    `known` are traces with their seconds, to go on from; `seed` decides which schedules are drawn.
+    Attributes:
+        seed: seed of the schedules, at least 1.
+        measured: traces with their latencies in seconds, from earlier searches.
     """
 
     work: Work
     trials: int
     seed: int
-    known: tuple[tuple[str, float], ...] = ()
+    measured: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A schedule that was tried: its trace, its latency (+inf with the reason), the time it took.
+    """A tried schedule.
 
-    One that `lost` the device's context is the last of its process.
+    Attributes:
+        trace: trace of the schedule, as JSON.
+        latency_s: latency in seconds; +inf for a failed trial.
+        trial_s: duration of the trial, in seconds.
+        reason: reason of a failure, or "".
+        lost: True if the trial lost the device's context; the process ends after it.
     """
 
     trace: str
@@ -134,7 +143,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TuningEnded:
-    """No more trials of this task; `reason` says why none can follow, "" where they can."""
+    """End of a task's trials; `reason` is "" if further trials are possible."""
 
     reason: str = ""
 
@@ -144,7 +153,7 @@ Answer = Ready | Refused | Built | Outcome | Trial | TuningEnded
 
 
 def pack_request(message: Request) -> bytes:
-    """Return the frame that carries a request."""
+    """Return the frame of a request."""
     data = pickle.dumps(message)
     return LENGTH.pack(len(data)) + data
 

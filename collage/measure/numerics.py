@@ -1,13 +1,13 @@
-"""Does a kernel compute the same numbers as the reference?
+"""Numerical check of a kernel's outputs against the reference.
 
-A float output passes when |error| <= rtol * |expected| + atol * max|expected|: rounding grows with
-the magnitude of the values that were summed. NaN and infinities must be where the reference has
-them. Integers and booleans must be equal; where a region quantises, two correct roundings of one
-value may differ by one step, so quantised integers may be off by one and floats by a step of 8 bits.
+A float output passes when |error| <= rtol * |expected| + atol * max|expected|: rounding grows with the
+magnitude of the summed values. NaN and infinities must be in the same places. Integers and booleans must
+be equal. In a quantised region, two correct roundings of one value may differ by one step, so quantised
+integers may be off by one and floats by a step of 8 bits.
 
-A kernel in reduced precision computes other numbers by design. How far off they are is its error
-(`collage.runtime.precision`), which the search weighs against the budget; here it is only refused when it
-cannot be compared, or is so far off that rounding cannot be the cause.
+A kernel in reduced precision has other outputs by design. Their distance from the reference is its error
+(`collage.runtime.precision`), weighed against the budget by the search. Here such a kernel is refused only
+if its outputs cannot be compared, or if the error is too large for rounding.
 """
 
 import math
@@ -27,7 +27,7 @@ QUANTISED_TOLERANCE = (1e-2, 2e-2)
 
 
 HIGHEST_ERROR = 0.5
-"""A reduced kernel that is further off than half its output's scale is wrong, not rounded."""
+"""Largest error of rounding, as a share of the output's scale; above it a reduced kernel is wrong."""
 
 
 def reduced_difference(
@@ -35,14 +35,14 @@ def reduced_difference(
     actual: Sequence[np.ndarray],
     probabilities: Set[int] = frozenset(),
 ) -> tuple[str, float]:
-    """Return in words how a reduced kernel's outputs are wrong, "" when not, and the largest error.
+    """Return the defect of a reduced kernel's outputs in words, or "", and the largest error.
 
     Args:
         probabilities: positions of outputs with a scale of 1.
     """
     largest = 0.0
-    for position, (reference, found) in enumerate(zip(expected, actual, strict=True)):
-        error = output_error(reference, found, probability=position in probabilities)
+    for position, (reference, output) in enumerate(zip(expected, actual, strict=True)):
+        error = output_error(reference, output, probability=position in probabilities)
         if math.isinf(error):
             return f"output {position} has other integers, NaN, infinities or another shape", 0.0
         largest = max(largest, error)
@@ -54,13 +54,13 @@ def reduced_difference(
 def difference(
     expected: Sequence[np.ndarray], actual: Sequence[np.ndarray], *, quantised: bool = False
 ) -> str:
-    """Return in words how `actual` is wrong, "" when it is right.
+    """Return the defect of `actual` in words, or "".
 
     Args:
         quantised: the region converts between floats and small integers.
     """
-    for position, (reference, found) in enumerate(zip(expected, actual, strict=True)):
-        reason = _difference(reference, found, quantised)
+    for position, (reference, output) in enumerate(zip(expected, actual, strict=True)):
+        reason = _difference(reference, output, quantised)
         if reason:
             return f"wrong numbers in output {position}: {reason}"
     return ""
@@ -86,12 +86,12 @@ def _float_difference(
 ) -> str:
     finite = np.isfinite(expected)
     if finite.all():
-        reference, found = expected, actual
+        reference, output = expected, actual
     elif np.array_equal(expected[~finite], actual[~finite], equal_nan=True):
-        reference, found = expected[finite], actual[finite]
+        reference, output = expected[finite], actual[finite]
     else:
         return "its NaN and infinities are not those of the reference"
-    if not np.isfinite(found).all():
+    if not np.isfinite(output).all():
         return "NaN or infinity where the reference has none"
     if not reference.size:
         return ""
@@ -99,5 +99,5 @@ def _float_difference(
     magnitude = np.abs(reference.astype(wide))
     rtol, atol = tolerance
     allowance = rtol * magnitude + atol * magnitude.max() + 1e-30
-    error = float((np.abs(found.astype(wide) - reference) / allowance).max())
+    error = float((np.abs(output.astype(wide) - reference) / allowance).max())
     return f"error is {error:.1f} times what is allowed" if error > 1 else ""

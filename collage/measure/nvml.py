@@ -1,10 +1,9 @@
-"""What a GPU's driver says of it through NVML, as nvidia-smi does: its part, its clocks, who shares it.
+"""Metadata of a GPU from its driver through NVML, as in nvidia-smi: model, clocks, sharing.
 
-None of it names the one card: two machines of a kind give the same words, so they share costs. Whoever
-has a slice of a card (MIG) is told the slice's profile. Clocks are a policy (application clocks, power
-limit, persistence), not a reading: that is taken around every batch of samples. That others get turns on
-the card (time-slicing) no process can see; MPS shows in the environment, and whoever runs a process where
-turns are taken says so in `COLLAGE_GPU_SHARING`.
+No field identifies a single card: machines of one kind have equal metadata, so they share costs. On a slice
+of a card (MIG) the metadata has the slice's profile. Clocks are a policy (application clocks, power limit,
+persistence); the current clock is read around every batch of samples instead. Time-slicing is invisible to
+a process, so its operator sets `COLLAGE_GPU_SHARING`; MPS is visible in the environment.
 """
 
 import ctypes
@@ -19,7 +18,7 @@ REASONS = {
     0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal",
     0x80: "power brake",
 }  # fmt: skip
-"""Bits of nvmlDeviceGetCurrentClocksThrottleReasons that make a kernel slower; idle is none of them."""
+"""Bits of nvmlDeviceGetCurrentClocksThrottleReasons for a slower kernel; idle is none of them."""
 
 EXCLUSIVE = 3
 """nvmlComputeMode_t: one process at a time."""
@@ -28,8 +27,8 @@ SHARING = "COLLAGE_GPU_SHARING"
 MPS_PIPE, MPS_SHARE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
-class Facts(NamedTuple):
-    """What costs depend on beside the capability."""
+class DeviceMetadata(NamedTuple):
+    """Properties with an effect on costs, beside the compute capability."""
 
     name: str
     driver: str
@@ -39,7 +38,7 @@ class Facts(NamedTuple):
 
 
 class Nvml:
-    """The few functions of NVML that timing needs, for one device."""
+    """The functions of NVML for timing, for one device."""
 
     def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
         self._library = library
@@ -47,7 +46,7 @@ class Nvml:
 
     @classmethod
     def open(cls, bus: bytes) -> "Nvml | None":
-        """Open NVML for the device on a PCI bus; None where it is missing or knows no such device."""
+        """Open NVML for the device on a PCI bus; None without NVML or without such a device."""
         try:
             library = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
@@ -60,19 +59,19 @@ class Nvml:
         return cls(library, handle)
 
     def clock(self) -> tuple[int, tuple[str, ...]]:
-        """Read the clock in MHz, and why it is lower than it could be."""
+        """Read the clock in MHz, and the reasons for a lower clock than possible."""
         clock, reasons = ctypes.c_uint(), ctypes.c_ulonglong()
         self._library.nvmlDeviceGetClockInfo(self._handle, SM, ctypes.byref(clock))
         self._library.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle, ctypes.byref(reasons))
         return clock.value, tuple(text for bit, text in REASONS.items() if reasons.value & bit)
 
-    def facts(self, uuid: bytes) -> Facts:
-        """Return what the device is.
+    def metadata(self, uuid: bytes) -> DeviceMetadata:
+        """Return the device's metadata.
 
         Args:
-            uuid: that CUDA gives the device, 16 bytes; it tells slices of one card apart.
+            uuid: CUDA's UUID of the device (16 bytes), different for each slice of a card.
         """
-        return Facts(
+        return DeviceMetadata(
             self._name(self._handle),
             self._text(lambda text: self._library.nvmlSystemGetDriverVersion(text, TEXT_BYTES)),
             self._profile(uuid),
@@ -81,7 +80,7 @@ class Nvml:
         )
 
     def _profile(self, uuid: bytes) -> str:
-        """Return the MIG profile, e.g. "1g.10gb", "on" where it cannot be told, "" without MIG."""
+        """Return the MIG profile, e.g. "1g.10gb"; "on" if it is unknown, "" without MIG."""
         current, pending = ctypes.c_uint(), ctypes.c_uint()
         failed = self._library.nvmlDeviceGetMigMode(
             self._handle, ctypes.byref(current), ctypes.byref(pending)
@@ -89,28 +88,28 @@ class Nvml:
         if failed or current.value != 1:
             return ""
         slices = self._slices()
-        own = [one for one in slices if self._uuid(one) == uuid.hex()]
+        own = [handle for handle in slices if self._uuid(handle) == uuid.hex()]
         chosen = own or (slices if len(slices) == 1 else [])
         return self._name(chosen[0]).partition(" MIG ")[2] or "on" if chosen else "on"
 
     def _slices(self) -> list[ctypes.c_void_p]:
-        found = []
+        handles = []
         for place in range(self._number("nvmlDeviceGetMaxMigDeviceCount") or 0):
             handle = ctypes.c_void_p()
             if not self._library.nvmlDeviceGetMigDeviceHandleByIndex(
                 self._handle, ctypes.c_uint(place), ctypes.byref(handle)
             ):
-                found.append(handle)
-        return found
+                handles.append(handle)
+        return handles
 
     def _clocks(self) -> str:
-        """Return the policy in words."""
+        """Return the clock policy in words."""
         parts = []
         for kind, name in ((SM, "sm"), (MEMORY, "memory")):
-            wanted = self._number("nvmlDeviceGetApplicationsClock", kind)
-            usual = self._number("nvmlDeviceGetDefaultApplicationsClock", kind)
-            if wanted is not None and wanted != usual:
-                parts.append(f"{name} set to {wanted} MHz")
+            configured = self._number("nvmlDeviceGetApplicationsClock", kind)
+            default = self._number("nvmlDeviceGetDefaultApplicationsClock", kind)
+            if configured is not None and configured != default:
+                parts.append(f"{name} set to {configured} MHz")
         parts = parts or ["default clocks"]
         if limit := self._number("nvmlDeviceGetEnforcedPowerLimit"):
             parts.append(f"{limit / 1000:.0f} W")
@@ -128,16 +127,16 @@ class Nvml:
         return "exclusive" if exclusive else ""
 
     def _number(self, name: str, *arguments: int) -> int | None:
-        """Ask for one number; None where the device does not say."""
+        """Query a number; None if the device does not report it."""
         function = getattr(self._library, name, None)
         value = ctypes.c_uint()
-        given = [ctypes.c_uint(one) for one in arguments]
-        if function is None or function(self._handle, *given, ctypes.byref(value)):
+        parameters = [ctypes.c_uint(argument) for argument in arguments]
+        if function is None or function(self._handle, *parameters, ctypes.byref(value)):
             return None
         return value.value
 
     def _uuid(self, handle: ctypes.c_void_p) -> str:
-        """Return a device's UUID in hex; its text begins with its kind."""
+        """Return a device's UUID in hex, without the prefix of its kind."""
         text = self._text(lambda text: self._library.nvmlDeviceGetUUID(handle, text, TEXT_BYTES))
         return text.partition("-")[2].replace("-", "")
 

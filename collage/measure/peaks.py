@@ -1,19 +1,17 @@
-"""The machine's peaks, measured: what no kernel that does a region's work directly can beat.
+"""The machine's measured peaks: upper bounds for kernels without algorithmic savings.
 
-A bound is honest only where nothing beats it. Data may be in a cache, so the bandwidth of a bound is
-the best copy between buffers of any size, the smallest cache included; the memory's own bandwidth (a
-copy larger than every cache) is kept beside it, to show and not to bound with. FLOP/s come from the
-best single-precision product. Every rate is the best of many short runs of one thread, times the
-threads: sharing can only make it less, so the bound stays on the safe side.
+A bound must hold for every kernel. Data may be in a cache, so the bound uses the bandwidth of the fastest
+copy between buffers of any size, those in the smallest cache included. The memory's own bandwidth (a copy
+larger than every cache) is kept beside it for reports. FLOP/s come from the fastest single-precision
+product. Every rate is the best of many short runs of one thread, times the threads: sharing only lowers
+the real rate, so the bound stays valid.
 
-A GPU's are what it says of itself at its highest clocks: its processors' FLOP/s in float32 without tensor
-cores, which is what TVM's kernels can reach, and its memory's bandwidth, since costs are those of a cold
-cache.
+Peaks of a GPU are the driver's figures at the highest clocks: float32 FLOP/s without tensor cores, the
+limit of TVM's kernels, and memory bandwidth, since costs have cold caches.
 
-Measured in a process of its own (`python -m collage.measure.peaks`), because NumPy's product takes
-its number of threads when it is loaded. Another process on the machine can halve a rate, so every
-compile that measures anything measures them again, and the store keeps the highest of each, under
-the environment's digest.
+A process of its own measures them (`python -m collage.measure.peaks`), because NumPy fixes its number of
+threads when it is loaded. Another process on the machine can halve a rate. So every compile with
+measurements measures the peaks again, and the store keeps the highest rates under the environment's digest.
 """
 
 import argparse
@@ -38,7 +36,7 @@ MEMORY_COPY_BYTES = 1 << 28
 SECONDS_EACH = 0.15
 TIMEOUT_S = 60.0
 UNTOLD = 1e15
-"""Stands for a rate that a GPU does not tell: none bounds a kernel by it."""
+"""Rate in place of one not reported by the GPU: too high to bound a kernel."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Peaks:
     memory_bytes_per_s: float
 
     def bound_s(self, moved_bytes: int, flops: int) -> float:
-        """Return the least seconds of a kernel that moves and computes that much.
+        """Return the lower bound in seconds of a kernel with this much traffic and computation.
 
         >>> Peaks(100.0, 10.0, 5.0).bound_s(20, 100)
         2.0
@@ -58,33 +56,33 @@ class Peaks:
         return max(moved_bytes / self.bytes_per_s, flops / self.flops_per_s)
 
     def limit(self, moved_bytes: int, flops: int) -> str:
-        """Name what the bound comes from: "bytes" or "flops"."""
+        """Return the limiting resource of the bound: "bytes" or "flops"."""
         by_bytes = moved_bytes / self.bytes_per_s >= flops / self.flops_per_s
         return "bytes" if by_bytes else "flops"
 
 
 def machine_peaks(environment: Environment, store_dir: Path, again: bool = True) -> Peaks:
-    """Measure this machine's peaks; return and keep the highest rates that the store has seen.
+    """Measure this machine's peaks; return and store the highest rates so far.
 
     Args:
-        environment: what the peaks belong to.
-        store_dir: where they are kept.
-        again: measure although the store knows them.
+        environment: environment of the peaks.
+        store_dir: folder of the local store.
+        again: measure even if the store has peaks; default True.
 
     Raises:
         MeasureError: the measuring process failed.
         StoreError: the store cannot be written.
     """
     file = store_dir / "peaks" / f"{environment.digest}.json"
-    known = None
+    stored = None
     with suppress(
         OSError, ValueError, TypeError
     ):  # a file that is absent or damaged is written anew
-        known = Peaks(**json.loads(file.read_text()))
-    if known and not again:
-        return known
+        stored = Peaks(**json.loads(file.read_text()))
+    if stored and not again:
+        return stored
     peaks = _measure_apart(environment)
-    peaks = highest(peaks, known) if known else peaks
+    peaks = highest(peaks, stored) if stored else peaks
     partial = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -95,13 +93,13 @@ def machine_peaks(environment: Environment, store_dir: Path, again: bool = True)
     return peaks
 
 
-def highest(one: Peaks, other: Peaks) -> Peaks:
+def highest(first: Peaks, second: Peaks) -> Peaks:
     """Take the higher of each rate.
 
     >>> highest(Peaks(1.0, 5.0, 2.0), Peaks(3.0, 4.0, 1.0))
     Peaks(flops_per_s=3.0, bytes_per_s=5.0, memory_bytes_per_s=2.0)
     """
-    mine, theirs = asdict(one), asdict(other)
+    mine, theirs = asdict(first), asdict(second)
     return Peaks(**{name: max(mine[name], theirs[name]) for name in mine})
 
 
@@ -122,7 +120,7 @@ def _measure_apart(environment: Environment) -> Peaks:
 
 
 def gpu_peaks() -> Peaks:
-    """Ask this machine's GPU."""
+    """Return the peaks reported by this machine's GPU."""
     from collage.measure.cuda_device import CudaDevice
 
     flops_per_s, bytes_per_s = (rate or UNTOLD for rate in CudaDevice().rates())
@@ -139,8 +137,8 @@ def measure_one_thread() -> Peaks:
 def _product_rate(size: int) -> float:
     import numpy as np
 
-    left, right, result = (np.ones((size, size), np.float32) for _ in range(3))
-    return 2 * size**3 / _best_s(lambda: np.matmul(left, right, out=result))
+    lhs, rhs, result = (np.ones((size, size), np.float32) for _ in range(3))
+    return 2 * size**3 / _best_s(lambda: np.matmul(lhs, rhs, out=result))
 
 
 def _copy_rate(size_bytes: int) -> float:

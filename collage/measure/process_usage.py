@@ -1,9 +1,9 @@
-"""What a process uses of the machine, read from `/proc`: memory and temporary files.
+"""Memory and temporary files of a process, read from `/proc`.
 
-Resident memory alone misses shared memory, which is a file to the kernel: what is mapped counts as
-RssShmem, what is only open (a memfd that was written to) is found among the descriptors. Of one segment
-that is both, the larger figure counts. Looking at descriptors and folders takes longer than reading one
-number, so that is done a few times a second.
+Resident memory alone misses shared memory, a file to the kernel. Mapped segments count as RssShmem; open
+segments without a mapping (a written memfd) are found among the descriptors. The larger of both figures
+counts. Scanning descriptors and folders takes longer than reading a number, so it is done a few times a
+second only.
 """
 
 import os
@@ -13,12 +13,12 @@ from pathlib import Path
 
 LOOK_EVERY_S = 0.25
 MAX_FILES = 10_000
-"""Temporary files that are looked at; more are as bad as too large ones."""
+"""Largest number of temporary files; more count as too large."""
 _IN_MEMORY = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
 
 
 class Usage:
-    """Of one process, whose temporary files are in `folder`."""
+    """Usage of one process with temporary files in `folder`."""
 
     def __init__(self, pid: int, folder: Path) -> None:
         self._pid, self._folder = pid, folder
@@ -26,13 +26,13 @@ class Usage:
         self._open_bytes = self._file_bytes = 0
 
     def memory_bytes(self) -> int:
-        """Memory that is its own; 0 for one that has ended."""
+        """Private and shared memory without mapped files; 0 after the process's end."""
         private, shared = self._resident()
         self._look()
         return private + max(shared, self._open_bytes)
 
     def file_bytes(self) -> int:
-        """Bytes in its folder, as of a moment ago."""
+        """Bytes in the folder, at most `LOOK_EVERY_S` old."""
         self._look()
         return self._file_bytes
 
@@ -44,24 +44,24 @@ class Usage:
             return 0, 0
         sizes = {"RssAnon:": 0, "RssShmem:": 0}
         for line in text.splitlines():
-            name, _, rest = line.partition("\t")
+            name, _, size = line.partition("\t")
             if name in sizes:
-                sizes[name] = int(rest.split()[0]) * 1024
+                sizes[name] = int(size.split()[0]) * 1024
         return sizes["RssAnon:"], sizes["RssShmem:"]
 
     def _look(self) -> None:
-        now = time.monotonic()
-        if now - self._looked < LOOK_EVERY_S:
+        current_s = time.monotonic()
+        if current_s - self._looked < LOOK_EVERY_S:
             return
-        self._looked = now
+        self._looked = current_s
         self._open_bytes = sum(self._open_segments().values())
         self._file_bytes = 0
         for number, size_bytes in enumerate(_sizes(str(self._folder))):
             self._file_bytes += size_bytes if number < MAX_FILES else 1 << 60
 
     def _open_segments(self) -> dict[tuple[int, int], int]:
-        """Return the bytes of every open file that lies in memory, by device and number."""
-        folder, found = f"/proc/{self._pid}/fd", {}
+        """Return the bytes of every open in-memory file, by device and inode."""
+        folder, sizes = f"/proc/{self._pid}/fd", {}
         try:
             names = os.listdir(folder)
         except OSError:
@@ -70,10 +70,10 @@ class Usage:
             try:
                 if os.readlink(f"{folder}/{name}").startswith(_IN_MEMORY):
                     facts = os.stat(f"{folder}/{name}")
-                    found[facts.st_dev, facts.st_ino] = facts.st_blocks * 512
+                    sizes[facts.st_dev, facts.st_ino] = facts.st_blocks * 512
             except OSError:
                 continue  # closed meanwhile
-        return found
+        return sizes
 
 
 def _sizes(folder: str) -> Iterator[int]:

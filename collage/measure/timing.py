@@ -1,21 +1,20 @@
-"""Time a kernel as it runs inside a model: with cold caches.
+"""Timing of a kernel as inside a model: with cold caches.
 
-In a hot loop a kernel finds its weights in the caches; inside a model the other kernels have evicted
-them, and sums of hot timings came out 30 % too low. So before every timed call
-  1. a buffer is swept, which evicts the caches as far as one run of the model would: a model whose
-     weights and activations fit the last-level cache finds them there again (`Sweep`);
-  2. the inputs are rewritten in place, as their producer in the model has just done;
-  3. the threads of the shared pool are woken, as the kernel before it would leave them;
-  4. an empty call takes the same way from Python to a native function with the same arguments,
-     first to warm that way up, then to be timed and subtracted.
-Calls repeat until the median is known to `relative_width`, or to a thousandth of what one run of the
-model takes, or it is certain that another kernel of the same work is faster (`beaten`), or the time is up:
-then the interval is wider, which is an answer too. A control kernel with fixed work runs before and
-after: when the machine itself changed pace, the kernel is measured once more, and then the interval is
-widened.
+In a hot loop a kernel finds its weights in the caches. Inside a model the other kernels have evicted them,
+and sums of hot timings came out 30 % too low. So before every timed call
+  1. a buffer is read to flush the caches as far as one run of the model would: a model with weights and
+     activations below the last-level cache finds them there again (`Sweep`);
+  2. the inputs are rewritten in place, as by their producer in the model;
+  3. the threads of the shared pool are woken, the state after the kernel before;
+  4. an empty native function is called twice with the same arguments: once as a warm-up, once timed. The
+     median of the latter, the call overhead, is subtracted.
+Calls repeat until the interval of the median is below `relative_width`, or below a thousandth of one run of
+the model, or another kernel of the same region is faster for certain (`beaten`), or the time is up; the
+interval is wider then. A control kernel with fixed work runs before and after. If the machine's speed
+changed, the kernel is measured once more; if it changed again, the interval is widened.
 
-What the executable adds to each call (the virtual machine's dispatch) is `boundary_s`, measured by
-`boundary`. Samples are in seconds, monotonic clock, garbage collector off.
+The dispatch overhead inside the executable, `boundary_s`, is added (`call_overhead`). Samples are in
+seconds, from the monotonic clock, with the garbage collector off.
 """
 
 import gc
@@ -25,30 +24,31 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from collage.cost.cost import SHORTEST_S, Cost
+from collage.measure.median import median_interval
 
 Call = Callable[..., object]
-CERTAIN = 6
-"""Samples whose range holds the median with 95 %."""
-HOPELESS = 3.0
-"""A kernel this many times slower than another of the same work needs no second look."""
+MIN_INTERVAL_SAMPLES = 6
+"""Smallest number of samples with a range that holds the median with 95 %."""
+GIVE_UP_RATIO = 3.0
+"""Ratio to the fastest kernel of the region from which a kernel is not measured further."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop repeating.
+    """Limits of repetition.
 
     Attributes:
-        repeats: fewest and most samples of an ordinary kernel.
-        slow_repeats: samples of a kernel whose calls take longer than `slow_s`.
-        time_s: seconds after which an imprecise median is accepted.
-        relative_width: of the interval, at which the median is precise enough.
-        resolution_s: width that needs no improvement in any model.
-        drift: relative change of the control kernel that is not tolerated.
+        repeats: smallest and largest number of samples of an ordinary kernel.
+        slow_repeats: number of samples of a kernel slower than `slow_s`.
+        slow_s: latency of a slow kernel, in seconds.
+        time_s: time limit of one kernel, in seconds; the interval is wider after it.
+        relative_width: sufficient width of the interval, relative to the median.
+        resolution_s: sufficient width of the interval in any model, in seconds.
+        drift: tolerated relative change of the control kernel.
     """
 
     repeats: tuple[int, int] = (5, 99)
@@ -62,7 +62,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A cost, and whether the machine changed its pace while it was measured."""
+    """A cost, and whether the machine's speed changed during its measurement."""
 
     cost: Cost
     drifted: bool = False
@@ -80,7 +80,7 @@ class _Run:
 
 
 class Timer:
-    """Times kernels in this process; holds the sweep buffer and the history of the control."""
+    """Times kernels in this process; holds the flush buffer and the control kernel's history."""
 
     def __init__(
         self,
@@ -92,9 +92,10 @@ class Timer:
         """Make a timer.
 
         Args:
-            sweep: bytes to sweep before every call.
-            empty: a native function that takes any arguments and does nothing.
-            wake: wakes the threads that kernels share, where there are any.
+            sweep: size of the cache flush before every call, in bytes.
+            empty: native function with any arguments and no effect.
+            limits: limits of repetition; None is the default.
+            wake: function waking the kernels' thread pool; None with one thread.
         """
         self._buffer = np.ones(max(1, sweep // 8), np.uint64)
         self._empty = empty
@@ -115,10 +116,12 @@ class Timer:
         """Time `call(*arguments)`.
 
         Args:
-            inputs: contiguous arrays that alias the tensors which the kernel reads.
-            best_s: cost of the best kernel of the same work; a slower one needs no precision.
-            boundary_s: seconds to add to every sample.
-            resolution_s: width of the interval that needs no improvement here.
+            call: the kernel.
+            arguments: tensors of the call.
+            inputs: contiguous arrays, aliases of the kernel's input tensors.
+            best_s: lowest cost of the same region, in seconds; a slower kernel needs no precision.
+            boundary_s: dispatch overhead, added to every sample, in seconds.
+            resolution_s: sufficient width of the interval in this model, in seconds.
         """
         run = _Run(
             call, arguments, [_words(array) for array in inputs], best_s - boundary_s, resolution_s
@@ -146,13 +149,13 @@ class Timer:
         start = time.perf_counter()
         samples: list[float] = []
         empties: list[float] = []
-        way_s = 0.0
-        while not self._enough(samples, time.perf_counter() - start, run, way_s):
+        call_overhead_s = 0.0
+        while not self._enough(samples, time.perf_counter() - start, run, call_overhead_s):
             empty_s, call_s = self._once(run)
             samples.append(call_s)
             empties.append(empty_s)
-            way_s = statistics.median(empties)
-        return summary([max(sample - way_s, SHORTEST_S) for sample in samples])
+            call_overhead_s = statistics.median(empties)
+        return summary([max(sample - call_overhead_s, SHORTEST_S) for sample in samples])
 
     def _once(self, run: _Run) -> tuple[float, float]:
         clock, empty, call, arguments = time.perf_counter_ns, self._empty, run.call, run.arguments
@@ -169,18 +172,20 @@ class Timer:
         third = clock()
         return (second - first) * 1e-9, (third - second) * 1e-9
 
-    def _enough(self, samples: list[float], elapsed_s: float, run: _Run, way_s: float) -> bool:
+    def _enough(
+        self, samples: list[float], elapsed_s: float, run: _Run, call_overhead_s: float
+    ) -> bool:
         limits = self._limits
-        fewest, most = limits.repeats
+        min_repeats, max_repeats = limits.repeats
         count = len(samples)
         if count < 2:
             return False
-        if beaten(samples, run.best_s + way_s):
+        if beaten(samples, run.best_s + call_overhead_s):
             return True
-        if count < fewest:
+        if count < min_repeats:
             slow = min(samples) > limits.slow_s
             return slow and count >= limits.slow_repeats
-        if count >= most or elapsed_s > limits.time_s:
+        if count >= max_repeats or elapsed_s > limits.time_s:
             return True
         low, high = median_interval(samples)
         relative_s = limits.relative_width * statistics.median(samples)
@@ -189,10 +194,10 @@ class Timer:
 
 
 class Control:
-    """A kernel with fixed work, whose time tells the pace of the machine."""
+    """A kernel with fixed work; its latency shows changes of the machine's speed."""
 
     def __init__(self, size: int = 128) -> None:
-        """Make a product of two matrices with `size` rows and columns; 64 is too small for threads."""
+        """Make a product of two square matrices with `size` rows; 64 rows are too few for threads."""
         random = np.random.default_rng(0)
         self._matrix = random.standard_normal((size, size)).astype(np.float32)
         self._result = np.empty_like(self._matrix)
@@ -201,14 +206,14 @@ class Control:
             self._history.append(self.seconds())
 
     def change(self) -> float:
-        """Return how far the pace is from the usual one, relative, e.g. 0.02."""
-        usual = statistics.median(self._history)
-        now = self.seconds()
-        self._history.append(now)
-        return max(now / usual, usual / now) - 1
+        """Return the relative deviation from the usual speed, e.g. 0.02."""
+        usual_s = statistics.median(self._history)
+        current_s = self.seconds()
+        self._history.append(current_s)
+        return max(current_s / usual_s, usual_s / current_s) - 1
 
     def seconds(self) -> float:
-        """Return what the kernel takes now: the least of several times, since interruptions only add."""
+        """Return the current latency: the lowest of several, since interruptions only add."""
         best = math.inf
         for _ in range(9):
             start = time.perf_counter_ns()
@@ -218,36 +223,14 @@ class Control:
 
 
 def beaten(samples: Sequence[float], best_s: float) -> bool:
-    """Tell whether these samples say for sure that their kernel takes longer than `best_s`."""
-    if min(samples) > HOPELESS * best_s:
+    """Tell whether the samples' kernel is certainly slower than `best_s`."""
+    if min(samples) > GIVE_UP_RATIO * best_s:
         return True
-    return len(samples) >= CERTAIN and median_interval(samples)[0] > best_s
-
-
-def median_interval(samples: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the median, from order statistics.
-
-    Fewer than six samples cannot give 95 %: then it is their range.
-    """
-    ordered = sorted(samples)
-    skip = _skipped(len(ordered))
-    return ordered[skip], ordered[-1 - skip]
-
-
-@cache
-def _skipped(count: int) -> int:
-    """Samples to leave out at each end: the most for which both tails stay within 2.5 %."""
-    tail, skip = 0.0, 0
-    for position in range(count // 2):
-        tail += math.comb(count, position) / 2**count
-        if tail > 0.025:
-            break
-        skip = position
-    return skip
+    return len(samples) >= MIN_INTERVAL_SAMPLES and median_interval(samples)[0] > best_s
 
 
 def summary(samples: Sequence[float]) -> Cost:
-    """Return the cost that the samples give: their median with its interval."""
+    """Return the samples' cost: their median with its interval."""
     low, high = median_interval(samples)
     return Cost(statistics.median(samples), low, high, tuple(samples))
 

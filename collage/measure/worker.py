@@ -1,8 +1,8 @@
-"""A process that builds and times one candidate after the other: `python -m collage.measure.worker`.
+"""The worker process: builds and times one candidate after the other (`python -m collage.measure.worker`).
 
-It is expendable: the parent gives it time and memory limits and replaces it when a candidate kills
-it. It dies with its parent (PR_SET_PDEATHSIG, and end of file on its pipe). Vendor libraries may print
-to stdout; that goes to stderr, and the pipes to the parent are other descriptors.
+The parent sets time and memory limits and replaces a worker killed by a candidate. A worker ends with its
+parent (PR_SET_PDEATHSIG, and end of file on its pipe). Output of vendor libraries on stdout goes to
+stderr; the pipes to the parent are other descriptors.
 """
 
 import argparse
@@ -56,35 +56,35 @@ class Worker:
         if setup.device == "cpu":  # CUDA reserves addresses for all memory of host and device
             limit_address_space(setup)
         try:
-            workshop = open_workshop(setup)
-            timer = None if setup.builds else timer_of(setup, workshop)
-            ready = Ready(workshop.boundary() if setup.measure_boundary else None)
+            builder = open_workshop(setup)
+            timer = None if setup.builds else timer_of(setup, builder)
+            ready = Ready(builder.boundary() if setup.measure_boundary else None)
         except Exception as error:
             self._send(Refused(reason_of(error)))
             return
         self._send(ready)
         while isinstance(task := read_request(self._requests), Task):
-            self._send(self._outcome(workshop, timer, task))
+            self._send(self._outcome(builder, timer, task))
 
-    def _outcome(self, workshop: Workshop, timer: KernelTimer | None, task: Task) -> Outcome:
+    def _outcome(self, builder: Workshop, timer: KernelTimer | None, task: Task) -> Outcome:
         try:
             if timer is None:
-                return self._build(workshop, task)
-            return self._measure(workshop, timer, task)
+                return self._build(builder, task)
+            return self._measure(builder, timer, task)
         except StickyError:
-            raise  # nothing runs in this process any more: it ends, and its last words are the reason
+            raise  # every later call fails: the process ends, and its last line is the reason
         except (Exception, SystemExit) as error:
             return Outcome(Cost.invalid(reason_of(error)), durable=not is_infrastructure(error))
 
-    def _build(self, workshop: Workshop, task: Task) -> Outcome:
+    def _build(self, builder: Workshop, task: Task) -> Outcome:
         start = time.monotonic()
-        workshop.build(task.work)
+        builder.build(task.work)
         build_s = time.monotonic() - start
         return Outcome(Cost(build_s, build_s, build_s, build_s=build_s), built=True)
 
-    def _measure(self, workshop: Workshop, timer: KernelTimer, task: Task) -> Outcome:
+    def _measure(self, builder: Workshop, timer: KernelTimer, task: Task) -> Outcome:
         start = time.monotonic()
-        prepared = workshop.prepare(task.work)
+        prepared = builder.prepare(task.work)
         wrong, error = first_run(prepared)
         build_s = time.monotonic() - start + prepared.built_s
         built = prepared.built_s == 0
@@ -102,8 +102,8 @@ class Worker:
             resolution_s=task.resolution_s,
         )
         last = prepared.call(*prepared.arguments) if prepared.allocates else None
-        found = prepared.results(last)
-        wrong, again = prepared.judge(found)
+        outputs = prepared.results(last)
+        wrong, again = prepared.judge(outputs)
         cost = Cost.invalid(f"{wrong}, when called repeatedly") if wrong else timing.cost
         cost = replace(cost, error=max(error, again))
         return Outcome(with_build_time(cost, build_s), drifted=timing.drifted, built=built)
@@ -114,28 +114,28 @@ class Worker:
 
 
 def limit_files(setup: Setup) -> None:
-    """Let no file of this process and of its compilers grow beyond the limit of memory; no core dumps."""
+    """Limit the files of this process and its compilers to the memory limit; allow no core dumps."""
     for kind, limit in ((resource.RLIMIT_FSIZE, setup.memory_bytes), (resource.RLIMIT_CORE, 0)):
         _, hard = resource.getrlimit(kind)
-        most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(kind, (most, hard))
+        soft_limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (soft_limit, hard))
 
 
 def limit_address_space(setup: Setup) -> None:
-    """Let wild allocations fail here; the parent enforces the real limit, of resident memory."""
+    """Let runaway allocations fail; the parent enforces the real limit, of resident memory."""
     limit = setup.memory_bytes * ADDRESS_SPACE_FACTOR + ADDRESS_SPACE_SPARE
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def timer_of(setup: Setup, workshop: Workshop, limits: Limits | None = None) -> KernelTimer:
-    """Return what times kernels where they run."""
+def timer_of(setup: Setup, builder: Workshop, limits: Limits | None = None) -> KernelTimer:
+    """Return the timer for the setup's device."""
     if setup.device == "cpu":
-        return Timer(setup.sweep_bytes, workshop.empty, limits, workshop.wake)
-    return DeviceTimer(workshop.open_device(), limits or Limits())
+        return Timer(setup.sweep_bytes, builder.empty, limits, builder.wake)
+    return DeviceTimer(builder.open_device(), limits or Limits())
 
 
 def first_run(prepared: Prepared) -> tuple[str, float]:
-    """Call the kernel once; return what is wrong with it, or "", and its error."""
+    """Call the kernel once; return its defect in words, or "", and its error."""
     before = [array.copy() for array in prepared.inputs]
     returned = prepared.call(*prepared.arguments)
     for position, (old, new) in enumerate(zip(before, prepared.inputs, strict=True)):
@@ -145,7 +145,7 @@ def first_run(prepared: Prepared) -> tuple[str, float]:
 
 
 def reason_of(error: BaseException) -> str:
-    """The last line that the toolchain wrote, with the kind of error where that says more."""
+    """Return the last line of the toolchain's message, after the type of a foreign exception."""
     if isinstance(error, MemoryError):
         return f"out of memory: {error}".rstrip(": ")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -156,7 +156,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_infrastructure(error: BaseException) -> bool:
-    """Tell whether the machine failed and not the candidate."""
+    """Tell whether the failure is the machine's, not the candidate's."""
     if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
         return True
     return "No space left on device" in str(error)
@@ -167,7 +167,7 @@ def with_build_time(cost: Cost, build_s: float) -> Cost:
 
 
 def serve(run: Callable[[BinaryIO, BinaryIO], None], description: str | None) -> None:
-    """Be a process that its parent feeds: `run` reads requests and writes answers until they end."""
+    """Run a worker process: `run` reads requests and writes answers until the end of file."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--requests", type=int, required=True, help="file descriptor to read")

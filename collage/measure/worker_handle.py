@@ -1,9 +1,9 @@
-"""The place of one worker: what it is doing, until when, and for which candidate.
+"""The handle of one worker: its state, deadline and current request.
 
     EMPTY -> STARTING -> IDLE -> BUILDING -> WAITING -> TIMING -> IDLE
 
-A slot whose worker died or was killed is EMPTY. WAITING has no deadline: the worker waits for its
-turn to time, and keeps what is left of its time.
+After its worker's exit a handle is EMPTY. WAITING has no deadline: the worker waits for its turn to time a
+kernel, and its remaining time is kept.
 """
 
 import math
@@ -30,8 +30,8 @@ class State(Enum):
 
 
 @dataclass
-class Job:
-    """A key to measure, with the works of the batch that share it."""
+class PendingMeasurement:
+    """A cost key to measure, with the requests of the batch that share it."""
 
     key: CostKey
     works: list[tuple[int, Work]] = field(default_factory=list)
@@ -42,53 +42,53 @@ class Job:
         return self.works[0][1]
 
 
-class Slot:
-    """A worker's place."""
+class WorkerHandle:
+    """Handle of a worker process; it outlives the process and starts the next one."""
 
     def __init__(self, setup: Setup, timeout_s: float) -> None:
         self.setup = setup
         self.state = State.EMPTY
         self.worker: WorkerProcess | None = None
-        self.job: Job | None = None
-        self.hosted: set[str] = set()
-        """Backends that the worker has run."""
+        self.pending: PendingMeasurement | None = None
+        self.run_backends: set[str] = set()
+        """Names of the backends that have run in the process."""
         self._timeout_s = timeout_s
         self._deadline = math.inf
-        self._left_s = 0.0
+        self._remaining_s = 0.0
         self._first_bytes = 0
 
     def start(self) -> None:
         self.worker = WorkerProcess(self.setup)
         self._enter(State.STARTING, START_TIMEOUT_S)
 
-    def rest(self) -> None:
-        """Take the worker for ready; replace it when it has grown much since it started."""
+    def set_idle(self) -> None:
+        """Mark the worker as idle; stop it if its memory has grown much since the start."""
         assert self.worker is not None
-        self.job = None
+        self.pending = None
         self._enter(State.IDLE, math.inf)
         own = self.worker.own_bytes()
         self._first_bytes = self._first_bytes or own
         if own > max(self.setup.memory_bytes / 2, GROWN * self._first_bytes):
-            self.clear()
+            self.stop()
 
-    def assign(self, job: Job, task: Task) -> None:
+    def assign(self, pending: PendingMeasurement, task: Task) -> None:
         assert self.worker is not None
-        self.job = job
-        self.hosted.add(job.work.backend)
+        self.pending = pending
+        self.run_backends.add(pending.work.backend)
         self.worker.send(task)
         self._enter(State.BUILDING, self._timeout_s)
 
-    def wait(self) -> None:
-        self._left_s = self._deadline - time.monotonic()
+    def await_turn(self) -> None:
+        self._remaining_s = self._deadline - time.monotonic()
         self._enter(State.WAITING, math.inf)
 
-    def go(self) -> None:
+    def start_timing(self) -> None:
         assert self.worker is not None
         self.worker.send(Go())
-        self._enter(State.TIMING, self._left_s)
+        self._enter(State.TIMING, self._remaining_s)
 
     def excess(self) -> str:
-        """Return which limit the worker exceeds, "" if none."""
+        """Return the exceeded limit in words, or ""."""
         if self.worker is None:
             return ""
         if time.monotonic() > self._deadline:
@@ -96,11 +96,11 @@ class Slot:
             return f"timed out after {limit_s:g} s"
         return self.worker.excess(self.setup.memory_bytes)
 
-    def clear(self) -> None:
+    def stop(self) -> None:
         """Kill the worker, if there is one."""
         worker, self.worker = self.worker, None
-        self.job = None
-        self.hosted.clear()
+        self.pending = None
+        self.run_backends.clear()
         self._first_bytes = 0
         self._enter(State.EMPTY, math.inf)
         if worker is not None:

@@ -1,12 +1,12 @@
-"""One worker process as its parent sees it: pipes, limits, and how it ended.
+"""A worker process in its parent: pipes, limits, exit reason.
 
-Nothing here blocks: the measurer waits for all workers at once and calls `read` when bytes are there.
-The worker asks the kernel to kill it when the thread that started it ends, so one thread must start
-all workers and outlive them, or accept that they are replaced.
+No method blocks: the measurer waits for all workers at once and calls `read` when bytes are available.
+The operating system kills a worker when the thread that started it ends, so one thread must start all
+workers and outlive them, or accept their replacement.
 
-A worker runs what models bring. It leads a process group, and compilers that it started end with it; its
-environment has no secrets; it has a folder of its own for temporary files, which is removed after it; what
-it says is data (`measure.answers`), and what it prints has a limit.
+A worker runs code from models. It leads a process group, so its compilers end with it. Its environment has
+no secrets. Its temporary files are in a folder of its own, removed after its end. Its answers are plain
+data (`measure.answers`), and its output has a limit.
 """
 
 import os
@@ -23,12 +23,12 @@ from collage.runtime.child_environment import python_environment
 from collage.runtime.process_group import end_code, end_group
 
 WORKER = "collage.measure.worker"
-LAST_WORDS_BYTES = 4096
+LAST_LINES_BYTES = 4096
 MAX_OUTPUT_BYTES = 64 << 20
 
 
 class WorkerProcess:
-    """A worker that was started and told its setup."""
+    """A started worker with its setup."""
 
     def __init__(self, setup: Setup, module: str = WORKER) -> None:
         self._reader = AnswerReader()
@@ -57,7 +57,7 @@ class WorkerProcess:
         self.send(setup)
 
     def fileno(self) -> int:
-        """Of the pipe to wait for."""
+        """Return the descriptor of the answers' pipe."""
         return self._answers
 
     @property
@@ -65,7 +65,7 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, request: Request) -> None:
-        """Send a small message to a worker that waits; one that died is noticed by `read`."""
+        """Send a small message to a waiting worker; `read` reports its exit."""
         data = pack_request(request)
         try:
             while data:
@@ -74,25 +74,25 @@ class WorkerProcess:
             return
 
     def read(self) -> list[Answer] | None:
-        """Return the answers that have arrived; None at the worker's end, and of one that lies."""
+        """Return the answers so far; None after the worker's exit or an invalid answer."""
         data = os.read(self._answers, 1 << 20)
         try:
             return self._reader.feed(data) if data else None
         except BadAnswerError as error:
-            self.distrust(str(error))
+            self.reject_answer(str(error))
             return None
 
-    def distrust(self, what: str) -> None:
-        """End a worker that sent what it may not."""
-        self._fault = f"it sent {what}"
+    def reject_answer(self, answer: str) -> None:
+        """End a worker after an invalid answer."""
+        self._fault = f"it sent {answer}"
         end_group(self._process)
 
     def own_bytes(self) -> int:
-        """Memory that is the worker's own: shared memory counts, files that it maps do not."""
+        """Memory of the worker: shared memory counts, mapped files do not."""
         return self._usage.memory_bytes()
 
     def excess(self, memory_bytes: int) -> str:
-        """Return which limit the worker exceeds, "" if none: memory, temporary files, or output."""
+        """Return the exceeded limit in words, or "": memory, temporary files, or output."""
         if self.own_bytes() > memory_bytes:
             return f"needs more than {memory_bytes / (1 << 30):.2g} GiB of memory"
         if self._usage.file_bytes() > memory_bytes:
@@ -102,32 +102,32 @@ class WorkerProcess:
         return ""
 
     def kill(self) -> None:
-        """End the process and all that it started, and release everything. Call once."""
+        """End the process and its children, and release all resources. Call once."""
         end_group(self._process)
         os.close(self._requests)
         os.close(self._answers)
         self._errors.close()
         self._scratch.cleanup()
 
-    def epitaph(self) -> str:
-        """Say how the process ended: its signal or exit code, and its last words if it chose to."""
+    def exit_reason(self) -> str:
+        """Return the signal or exit code; after an abort or an exit, with the last line of output."""
         code = end_code(self._process)
         if self._fault:
             return self._fault
         if code < 0 and -code != signal.SIGABRT:
             return signal.Signals(-code).name
-        how = "SIGABRT" if code < 0 else f"exit code {code}"
-        words = self._last_words()
-        return f"{how}: {words}" if words else how
+        ending = "SIGABRT" if code < 0 else f"exit code {code}"
+        message = self._last_line()
+        return f"{ending}: {message}" if message else ending
 
     @property
     def was_killed(self) -> bool:
-        """SIGKILL comes from outside: the candidate may not be to blame."""
+        """True after SIGKILL from outside: the candidate may not be the cause."""
         return end_code(self._process) == -signal.SIGKILL and not self._fault
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         end = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, end - LAST_WORDS_BYTES))
+        self._errors.seek(max(0, end - LAST_LINES_BYTES))
         lines = self._errors.read().decode(errors="replace").split("\n")
         said = [line.strip() for line in lines if line.strip()]
         return said[-1][:300] if said else ""

@@ -59,10 +59,10 @@ def tuned_search(
     peaks = machine_peaks(session.environment, session.options.store_dir, again=False)
     problem, costs = search.enumerated.problem, search.costs
     others = {one.name for one in session.backends if _says_nothing(one, tuned)}
-    peaks = raised_peaks(function, problem, costs, peaks, others)
-    prospects = find_prospects(function, problem, costs, peaks, tuned)
+    peaks = raised_peaks(function, problem, costs, peaks, fewer_flops=others)
+    prospects = find_prospects(function, problem, costs, peaks, backend=tuned)
     records = TuningRecords(
-        session.options.store_dir, session.environment, session.store, time.monotonic
+        session.options.store_dir, session.environment, session.store, clock=time.monotonic
     )
     budget_s = session.options.tune_s
     if budget_s > mark.tuned_s():

@@ -1,1 +1,1 @@
-"""What serving needs and nothing more: the plug-in, the loader, and what both of them read."""
+"""The serving side: the plug-in, the loader of bundles, and the readers of their files."""

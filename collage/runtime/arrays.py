@@ -1,9 +1,9 @@
-"""numpy arrays at the borders of an executable, in files too, bfloat16 included.
+"""numpy arrays as inputs and outputs of an executable, and in files, with bfloat16.
 
-numpy has no bfloat16: its arrays are those of `ml_dtypes`, which numpy cannot hand on as DLPack and writes
-into `.npy` files as two bytes without a meaning ("V2"). Both are said here once: such bytes are
-bfloat16, the only type of that kind that a model exchanges, and on the way to DLPack they travel as
-integers whose type is then set right. Nothing is copied.
+numpy has no bfloat16. Arrays of `ml_dtypes` have it, but numpy cannot export them as DLPack, and writes them
+to `.npy` files as two bytes of unknown type ("V2"). This module handles both: V2 is read as bfloat16, the
+only such type of a model's inputs and outputs, and on the way to DLPack the array is viewed as integers
+and the tensor's type is corrected. Nothing is copied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ import numpy as np
 from collage.errors import InputError
 
 ALIGNMENT = 64
-"""Bytes at whose multiples tensors begin, as kernels were told when they were compiled."""
+"""Alignment of tensors in bytes, as assumed by compiled kernels."""
 BFLOAT16 = "bfloat16"
 UNKNOWN = np.dtype("V2")
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """Return numpy's dtype of that name.
+    """Return numpy's dtype by name.
 
     Raises:
         InputError: it is bfloat16, and `ml_dtypes` is not installed.
@@ -39,12 +39,12 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def restored(array: np.ndarray) -> np.ndarray:
-    """Return an array that was read from a file, with the type that it had."""
+    """Return an array from a file with its original type."""
     return array.view(numpy_dtype(BFLOAT16)) if array.dtype == UNKNOWN else array
 
 
 def load_arrays(file: Path | BinaryIO) -> dict[str, np.ndarray]:
-    """Read all arrays of an `.npz` file. Raises OSError or ValueError when it is none."""
+    """Read all arrays of an `.npz` file. Raises OSError or ValueError for any other file."""
     with np.load(file, allow_pickle=False) as stored:
         return {name: restored(stored[name]) for name in stored.files}
 
@@ -55,7 +55,7 @@ def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Make a contiguous array that begins at a multiple of `ALIGNMENT`."""
+    """Return a contiguous array aligned to `ALIGNMENT`."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
@@ -63,14 +63,14 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
 
 
 def aligned_copy(value: np.ndarray) -> np.ndarray:
-    """Copy to contiguous memory as an executable allocates it."""
+    """Return a contiguous copy aligned to `ALIGNMENT`."""
     copy = aligned_empty(value.shape, value.dtype)
     copy[...] = value
     return copy
 
 
 def as_tensor(array: np.ndarray) -> Any:
-    """Return a tensor of tvm-ffi that aliases the array, which is contiguous and writable."""
+    """Return a tensor of tvm-ffi with the memory of a contiguous, writable array."""
     import tvm_ffi
 
     if array.dtype.name != BFLOAT16:
@@ -79,7 +79,7 @@ def as_tensor(array: np.ndarray) -> Any:
 
 
 def as_array(tensor: Any) -> np.ndarray:
-    """Return an array that aliases a tensor on the host."""
+    """Return an array with the memory of a tensor on the host."""
     if str(tensor.dtype) != BFLOAT16:
         return np.from_dlpack(tensor)
     return np.from_dlpack(_viewed(tensor, "uint16")).view(numpy_dtype(BFLOAT16))

@@ -1,4 +1,4 @@
-"""The bytes that a backend hands to the plug-in: a JSON header and tensors, each aligned.
+"""Kernel blobs from a backend to the plug-in: a JSON header and aligned tensors.
 
     "COLLAGE1" | u64 LE header length | JSON header | zeros up to 64 | tensors, each 64-aligned
 

@@ -1,14 +1,14 @@
-"""The folder of a bundle, held open: what is verified is what is opened.
+"""The open folder of a bundle: the verified files are the loaded files.
 
-A path may lead to another folder a moment later (`collage fetch` exchanges folders), and a name in it to
-another file. So the folder is opened once, each file once relative to it, and content is read, hashed
-and loaded through those descriptors; names are not looked up again. Files are regular ones and never
-links, and a name has no folder in it.
+A path can lead to another folder a moment later (`collage fetch` exchanges folders), and a name in it to
+another file. So the folder is opened once, and each file once relative to it. Content is read, hashed and
+loaded through these descriptors, without another look-up of names. Only regular files are accepted, no
+links, and no names with a folder.
 
-A file can also be changed in place while it is open. Whoever is this user or root could change this
-process as well; against accidents the file's times and size are compared before and after. Where others
-may write to it, a private copy in memory that cannot be written is hashed and loaded instead: it costs the
-file's size in memory, so bundles belong to their user or root and are not writable for others.
+An open file can also be changed in place. This user and root could change this process as well; against
+accidents the file's time and size are compared before and after. For a file writable by other users, a
+sealed private copy in memory is hashed and loaded instead. It costs the file's size in memory, so a bundle
+should belong to its user or root and not be writable for others.
 """
 
 import contextlib
@@ -28,17 +28,17 @@ from collage.errors import BundleError
 
 MANIFEST = "manifest.json"
 MAX_READ_BYTES = 8 << 20
-"""Of a file that is read before anything is verified."""
+"""Size limit of a file read before verification."""
 _CHUNK = 1 << 20
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _paths = itertools.count()
 
 
 class BundleFolder:
-    """An open folder; its files are found in it even when it has lost its name."""
+    """An open folder; its files stay accessible after it is renamed or removed."""
 
     def __init__(self, path: Path) -> None:
-        """Open it. Raises BundleError when there is none."""
+        """Open the folder. Raises BundleError when there is none."""
         self.path = path
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -49,18 +49,18 @@ class BundleFolder:
         weakref.finalize(self, os.close, self._descriptor)
 
     def names(self) -> list[str]:
-        """Names of what is in it."""
+        """Return the sorted names of the folder's entries."""
         try:
             return sorted(os.listdir(self._descriptor))
         except OSError as error:
             raise BundleError(f"{self.path} cannot be read: {_reason(error)}") from error
 
     def read(self, name: str, limit_bytes: int = MAX_READ_BYTES) -> bytes:
-        """Content of a file of at most `limit_bytes`.
+        """Return the content of a file of at most `limit_bytes`.
 
         Raises:
-            FileNotFoundError: there is none.
-            OSError: it cannot be read, is no regular file, or too large.
+            FileNotFoundError: there is no such file.
+            OSError: the file cannot be read, is no regular file, or is too large.
         """
         with self._open(name) as file:
             size_bytes = os.fstat(file.fileno()).st_size
@@ -70,10 +70,10 @@ class BundleFolder:
         return data
 
     def open_verified(self, name: str, digest: str) -> "VerifiedFile":
-        """Open a file whose content has this SHA-256.
+        """Open a file and verify its SHA-256.
 
         Raises:
-            BundleError: it cannot be read, or has other content.
+            BundleError: the file cannot be read, or has another digest.
         """
         try:
             with self._open(name) as file:
@@ -100,7 +100,7 @@ class BundleFolder:
 
 
 class VerifiedFile:
-    """An open file whose content was verified."""
+    """An open file with verified content."""
 
     def __init__(self, path: Path, file: BinaryIO, digest: str) -> None:
         """Hash an open file, or a private copy of it, and keep it open. Raises BundleError."""
@@ -122,42 +122,42 @@ class VerifiedFile:
 
     @contextlib.contextmanager
     def content(self) -> Iterator[BinaryIO]:
-        """The file from its beginning; what is read counts only when no error is raised at the end."""
+        """Open the content from its beginning; it is valid only if the context ends without an error."""
         with open(f"/proc/self/fd/{self._descriptor}", "rb") as file:  # at an offset of its own
             yield file
         self.check_unchanged()
 
     def library_path(self) -> str:
-        """A path of the open file for the dynamic loader, another one in every call.
+        """Return a path of the open file for the dynamic loader, a new one in every call.
 
-        The loader takes a path that it knows for the library that it loaded from there, and numbers of
-        descriptors are used again; so slashes and dots, which mean nothing, number the paths.
+        The loader identifies libraries by path, and descriptors are reused. So redundant slashes and dots
+        make each path unique.
         """
         number = f"{next(_paths):b}".replace("0", "//").replace("1", "/.")
         return f"/proc/self/fd{number}/{self._descriptor}"
 
     def _check_digest(self) -> None:
         with open(f"/proc/self/fd/{self._descriptor}", "rb", buffering=0) as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != self.digest:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != self.digest:
             raise BundleError(
-                f"{self.path} was changed after the bundle was made (sha256 {found[:12]}, expected "
+                f"{self.path} was changed after the bundle was made (sha256 {digest[:12]}, expected "
                 f"{self.digest[:12]}). Fetch or publish the bundle again."
             )
 
     def _state(self) -> tuple[int, ...]:
-        found = os.fstat(self._descriptor)
-        return found.st_size, found.st_mtime_ns  # not ctime, which a lost name changes too
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns  # not ctime, which a lost name changes too
 
 
-def _others_may_write(found: os.stat_result) -> bool:
-    """Tell whether somebody may who is neither this user nor root."""
-    foreign = found.st_uid not in (0, os.geteuid())
-    return foreign or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+def _others_may_write(status: os.stat_result) -> bool:
+    """Tell whether a user other than this one and root may write to the file."""
+    foreign = status.st_uid not in (0, os.geteuid())
+    return foreign or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _private_copy(name: str, file: BinaryIO) -> int:
-    """Return the descriptor of a copy in memory that nobody can write any more."""
+    """Return the descriptor of a sealed copy in memory."""
     descriptor = os.memfd_create(name[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with open(descriptor, "wb", closefd=False) as copy:

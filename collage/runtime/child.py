@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it, and takes along what it started itself."""
+"""Child processes that end with their parent, together with their own children."""
 
 import ctypes
 import os
@@ -9,17 +9,17 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to end this process with its parent; leave at once if that is gone already."""
+    """Ask the operating system to end this process with its parent; exit if the parent is gone already."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit("the parent has gone")
 
 
 def end_group_with_me() -> None:
-    """Have what this leader of a process group starts end with it, however it ends.
+    """End the process group of this leader together with it, for any kind of exit.
 
-    The kernel tells a process that its parent has ended, not that its grandparent has. A fork that does
-    nothing else waits for the end of this process and then kills the group: compilers, and itself.
+    The operating system notifies a process of the end of its parent, but not of its grandparent. So an
+    otherwise idle fork waits for the end of this process and then kills the group: compilers, and itself.
     """
     prctl, leader = ctypes.CDLL(None).prctl, os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

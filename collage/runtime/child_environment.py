@@ -1,9 +1,9 @@
-"""What a process that runs what models bring finds in its environment.
+"""Environment variables of child processes that run code from models.
 
-A kernel, a compiler or a library that reads a model may read its environment too, and a controller's holds
-passwords. So nothing is passed on but what toolchains read, by name. A name that sounds like a secret is
-left out whatever its prefix (`NVIDIA_API_KEY`). A toolchain of a user's own may need more: the variable
-COLLAGE_WORKER_ENV lists the names, separated by commas.
+A kernel, a compiler or a model parser can read its environment, and a controller's environment has
+passwords. So only variables for toolchains are passed on, by name. A name like a secret's is left out for
+any prefix (`NVIDIA_API_KEY`). For a user's own toolchain, the variable COLLAGE_WORKER_ENV lists further
+names, separated by commas.
 """
 
 import os
@@ -33,26 +33,26 @@ _SECRET = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|APIKEY|API_KEY|P
 
 
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the part of this process's environment that such a process gets.
+    """Return the variables for a child process.
 
     >>> child_environment({"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x", "NVIDIA_API_KEY": "y"})
     {'PATH': '/bin'}
     """
     variables = os.environ if environ is None else environ
-    asked = {name.strip() for name in variables.get(PASSED, "").split(",")}
+    passed = {name.strip() for name in variables.get(PASSED, "").split(",")}
     return {
         name: value
         for name, value in variables.items()
-        if name in asked or name == PASSED or _is_known(name)
+        if name in passed or name == PASSED or _is_known(name)
     }
 
 
 def python_environment(threads: int, scratch: str) -> dict[str, str]:
-    """What such a process finds that runs Python: the modules that this process finds.
+    """Return the variables for a Python child process, with this process's module path.
 
     Args:
-        threads: of kernels, as in the deployment.
-        scratch: folder of its temporary files.
+        threads: number of threads of kernels, as in the deployment.
+        scratch: folder of temporary files.
     """
     return {
         **child_environment(),

@@ -1,4 +1,4 @@
-"""What this processor can do, as the kernel tells it."""
+"""Instruction sets of this processor, from /proc/cpuinfo."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ BF16_FLAGS = ("amx_bf16", "avx512_bf16")
 
 
 def cpu_flags(source: Path | None = None) -> set[str]:
-    """Return the instruction-set flags of the first processor; none where the kernel names none."""
+    """Return the instruction-set flags of the first processor; an empty set if there are none."""
     try:
         lines = (source or CPUINFO).read_text().splitlines()
     except OSError:
@@ -21,7 +21,7 @@ def cpu_flags(source: Path | None = None) -> set[str]:
 
 
 def bf16_reason() -> str:
-    """Return why products of bfloat16 are of no use here, "" when they are."""
+    """Return the reason against bfloat16 products on this processor, or ""."""
     if cpu_flags().intersection(BF16_FLAGS):
         return ""
     return f"this processor has neither {' nor '.join(BF16_FLAGS)}"

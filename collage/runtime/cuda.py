@@ -1,4 +1,4 @@
-"""The few calls of the CUDA runtime that serving makes from Python: copies, and the order of streams.
+"""Calls of the CUDA runtime for serving: copies, and the order of streams.
 
 A stream is its handle as an integer, 0 for the default stream, as in PyTorch's `cuda_stream`.
 """
@@ -16,7 +16,7 @@ NO_TIMING = 2
 
 
 class Cuda:
-    """The CUDA runtime of this process. Methods raise BundleError with the driver's words."""
+    """The CUDA runtime of this process. Methods raise BundleError with the driver's message."""
 
     def __init__(self) -> None:
         load_cuda_runtime()
@@ -24,25 +24,25 @@ class Cuda:
         self._library.cudaGetErrorString.restype = ctypes.c_char_p
 
     def copy(self, to: int, origin: int, size_bytes: int, kind: int, stream: int) -> None:
-        """Queue a copy. From a host's array it has been read when this returns."""
+        """Queue a copy. A source on the host has been read when this returns."""
         self._check(
             "cudaMemcpyAsync", ctypes.c_void_p(to), ctypes.c_void_p(origin),
             ctypes.c_size_t(size_bytes), ctypes.c_int(kind), ctypes.c_void_p(stream),
         )  # fmt: skip
 
     def wait(self, stream: int) -> None:
-        """Wait until all that is queued on the stream is done."""
+        """Wait for all work queued on the stream."""
         self._check("cudaStreamSynchronize", ctypes.c_void_p(stream))
 
-    def order(self, first: int, then: int) -> None:
-        """Let what is queued on `then` from now on start after what is queued on `first` so far."""
-        if first == then:
+    def order(self, first: int, second: int) -> None:
+        """Let later work of the stream `second` start after the work queued on `first` so far."""
+        if first == second:
             return
         event = ctypes.c_void_p()
         self._check("cudaEventCreateWithFlags", ctypes.byref(event), ctypes.c_uint(NO_TIMING))
         try:
             self._check("cudaEventRecord", event, ctypes.c_void_p(first))
-            self._check("cudaStreamWaitEvent", ctypes.c_void_p(then), event, ctypes.c_uint(0))
+            self._check("cudaStreamWaitEvent", ctypes.c_void_p(second), event, ctypes.c_uint(0))
         finally:
             self._check("cudaEventDestroy", event)
 

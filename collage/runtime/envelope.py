@@ -1,10 +1,9 @@
-"""DSSE envelopes: signed documents whose signature also covers what kind of document it is.
+"""DSSE envelopes: signed documents. The signature also covers the kind of document.
 
 The signature is over `DSSEv1 <length> <kind> <length> <payload>` (the pre-authentication encoding of
 https://github.com/secure-systems-lab/dsse), so a signed alias record is never taken for a signed
-statement. An envelope is checked against the trusted keys before its payload is parsed; the envelope
-itself, which nobody has signed, is read with limits. Ed25519 has one signature for a key and a text:
-signing again gives the same bytes.
+statement. An envelope is checked against the trusted keys before its payload is parsed. The envelope
+itself is unsigned, so it is read with limits. Ed25519 is deterministic: signing again gives the same bytes.
 
 Keys are PEM files as `openssl genpkey -algorithm ed25519` makes them. Needs the extra `sign`.
 """
@@ -24,24 +23,24 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 STATEMENT = "application/vnd.in-toto+json"
-"""Kind of a bundle's statement: that of in-toto, which other tools verify too."""
+"""Kind of a bundle's statement: in-toto's, for verification by other tools."""
 ALIAS = "application/vnd.collage.alias+json"
 """Kind of an alias record."""
 
 MAX_BYTES = 1 << 20
-"""Of an envelope: a statement has a few kilobytes."""
+"""Size limit of an envelope; a statement has a few kilobytes."""
 MAX_SIGNATURES = 16
 
 
 class EnvelopeError(Exception):
-    """The envelope proves nothing; the text says why, for a BundleError or StoreError."""
+    """The envelope proves nothing; the message has the reason, for a BundleError or StoreError."""
 
 
 class Signer:
     """A private Ed25519 key."""
 
     def __init__(self, file: Path) -> None:
-        """Read a PEM file without a passphrase. Raises OptionError when it holds no such key."""
+        """Read a PEM file without a passphrase. Raises OptionError for any other file."""
         self._key = _private_key(file)
         self.public = self._key.public_key().public_bytes_raw()
         self.key_id = key_id(self.public)
@@ -58,14 +57,14 @@ class Signer:
 
 
 def open_envelope(data: bytes, kind: str, keys: TrustedKeys) -> tuple[bytes, tuple[str, ...]]:
-    """Return the payload and the ids of the trusted keys that signed it as a document of this kind.
+    """Return the payload, and the ids of the trusted keys with a signature for this kind of document.
 
     Raises:
-        EnvelopeError: damaged, of another kind, or no signature by a key that counts now.
+        EnvelopeError: the envelope is damaged, of another kind, or has no signature by a valid key.
     """
-    found, payload, signatures = _parsed(data)
-    if found != kind:
-        raise EnvelopeError(f"it is signed as {found!r}, not as {kind!r}")
+    signed_kind, payload, signatures = _parsed(data)
+    if signed_kind != kind:
+        raise EnvelopeError(f"it is signed as {signed_kind!r}, not as {kind!r}")
     signers, reasons = [], []
     for name, signature in signatures.items():
         try:
@@ -81,7 +80,7 @@ def open_envelope(data: bytes, kind: str, keys: TrustedKeys) -> tuple[bytes, tup
 
 
 def unverified_payload(data: bytes) -> bytes:
-    """Return the payload whoever signed it, for readers without keys. Raises EnvelopeError if damaged."""
+    """Return the payload without verification, for readers without keys. Raises EnvelopeError."""
     return _parsed(data)[1]
 
 
@@ -97,7 +96,7 @@ def _parsed(data: bytes) -> tuple[str, bytes, dict[str, bytes]]:
     try:
         raw = load_json(data, MAX_BYTES)
         kind, payload = raw["payloadType"], b64decode(raw["payload"], validate=True)
-        signatures = [_signature(one) for one in raw["signatures"]]
+        signatures = [_signature(entry) for entry in raw["signatures"]]
     except (ValueError, KeyError, TypeError) as error:
         raise EnvelopeError("it is damaged") from error
     if not isinstance(kind, str) or len(signatures) > MAX_SIGNATURES:

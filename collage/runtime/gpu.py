@@ -1,4 +1,4 @@
-"""What the GPU of this machine is, as its driver tells it."""
+"""Name and compute capability of this machine's GPU, from its driver."""
 
 import ctypes
 import functools
@@ -68,17 +68,17 @@ def gpu_name() -> str:
 
 
 def gpu_problem(built_for: str) -> str:
-    """Say why an executable with kernels for that compute capability cannot run here; "" when it can.
+    """Return the reason why kernels for the compute capability `built_for` cannot run here, or "".
 
-    Machine code runs on GPUs of the same major number and no smaller minor one.
+    Machine code runs on GPUs of the same major version and an equal or higher minor version.
     """
     try:
-        here = compute_capability()
+        capability = compute_capability()
     except BackendError as error:
         return f"the bundle needs a GPU of NVIDIA: {error}"
-    if here[:-1] == built_for[:-1] and here >= built_for:
+    if capability[:-1] == built_for[:-1] and capability >= built_for:
         return ""
     return (
-        f"the bundle was made for a GPU of compute capability {built_for}, and this one has {here}: "
+        f"the bundle was made for a GPU of compute capability {built_for}, and this one has {capability}: "
         "compile the model on this kind of machine"
     )

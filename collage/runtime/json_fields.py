@@ -1,7 +1,7 @@
-"""Read JSON that somebody else wrote: bounded, and every field checked when it is taken.
+"""Reader of untrusted JSON: bounded in size and depth, each field checked on access.
 
-A `Field` is a value with the way to it, so a fault names the field: "functions[0].inputs[1].shape is ...,
-where ... is needed". Fields that nobody takes are not looked at.
+A `Field` is a value with its path, so an error names the field: "functions[0].inputs[1].shape is ...,
+where ... is needed". Unread fields are not checked.
 """
 
 import json
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 MAX_DEPTH = 64
-"""Of nested lists and objects; what Collage writes has less than ten."""
+"""Largest depth of nested lists and objects; Collage's own documents have less than ten."""
 MAX_TEXT = 4096
 """Characters of a text field."""
 _SHOWN = 60
@@ -22,7 +22,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class FieldError(ValueError):
-    """The text names the field, what it holds and what is needed."""
+    """A field is missing or invalid; the message has its path, its value and the required kind."""
 
 
 def parse_json(data: bytes, limit_bytes: int) -> "Field":
@@ -39,12 +39,12 @@ def parse_json(data: bytes, limit_bytes: int) -> "Field":
 def load_json(
     data: bytes | str, limit_bytes: int, constants: Mapping[str, float] = MappingProxyType({})
 ) -> Any:
-    """Return the value of a JSON text that anybody may have written.
+    """Return the value of an untrusted JSON text.
 
     Args:
-        data: the text.
-        limit_bytes: most that is read.
-        constants: numbers that JSON does not have and this text may: `Infinity`, `NaN`.
+        data: JSON text.
+        limit_bytes: size limit, in bytes.
+        constants: values of accepted extra constants such as `Infinity`; default none.
 
     Raises:
         FieldError: too large, nested more deeply than Python calls itself, or no JSON.
@@ -79,11 +79,11 @@ class Field:
     path: str
 
     def __getitem__(self, name: str) -> "Field":
-        """A field of an object. FieldError where it is missing."""
-        found = self.get(name)
-        if found is None:
+        """Return a field of an object. Raises FieldError if it is missing."""
+        field = self.get(name)
+        if field is None:
             raise FieldError(f"{_joined(self.path, name)} is missing")
-        return found
+        return field
 
     def get(self, name: str) -> "Field | None":
         """A field of an object, or None."""
@@ -109,13 +109,13 @@ class Field:
 
     def texts(self) -> tuple[str, ...]:
         """A list of texts."""
-        return tuple(one.text() for one in self.items())
+        return tuple(element.text() for element in self.items())
 
-    def one_of(self, known: Collection[str]) -> str:
-        """One of the texts that are known."""
+    def one_of(self, choices: Collection[str]) -> str:
+        """One of the texts in `choices`."""
         value = self.text(empty=True)
-        if value not in known:
-            raise self.fault(f"one of {', '.join(sorted(known))}")
+        if value not in choices:
+            raise self.fault(f"one of {', '.join(sorted(choices))}")
         return value
 
     def integer(self, low: int, high: int) -> int:
@@ -150,7 +150,7 @@ class Field:
         return value
 
     def fault(self, needed: str) -> FieldError:
-        """An error that names the field, what it holds and what it needs."""
+        """Return an error with the field's path, its value and the required kind."""
         shown = repr(self.value) if isinstance(self.value, str | int | float | None) else ""
         if len(shown) > _SHOWN or not shown:
             shown = _KINDS.get(type(self.value), "a value")
@@ -171,14 +171,14 @@ def _joined(path: str, name: str) -> str:
 
 
 def _check_depth(value: object) -> None:
-    """In turns and not by recursion: every level is the elements of the one before."""
+    """Check the depth level by level, without recursion."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [
             inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
+            for node in level
+            if isinstance(node, dict | list)
+            for inner in (node.values() if isinstance(node, dict) else node)
         ]
         if not level:
             return

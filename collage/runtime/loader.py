@@ -1,11 +1,10 @@
-"""Run a bundle: what serving needs, and nothing more.
+"""Loader of bundles for serving.
 
-Needs numpy, tvm-ffi and the vendor libraries that the bundle's kernels call; no compiler, no ONNX, no
-vendor's Python package. What goes in and out, and when it is copied, is in `collage.runtime.tensor_exchange`.
+It needs numpy, tvm-ffi and the vendor libraries of the bundle's kernels; no compiler, no ONNX, no vendor's
+Python package. Inputs, outputs and copies are described in `collage.runtime.tensor_exchange`.
 
 Any thread may call a `LoadedBundle`, and several bundles may run in one process. A bundle computes one call
-at a time: calls from other threads wait (`collage.runtime.session`). To compute several at once, make
-copies.
+at a time; calls from other threads wait (`collage.runtime.session`). Copies of a bundle run in parallel.
 """
 
 import statistics
@@ -51,18 +50,17 @@ QUANTISED_TOLERANCE = (1e-2, 2e-2)
 def load(folder: Path | str, verify_keys: "Sequence[Path] | TrustedKeys" = ()) -> "LoadedBundle":
     """Load the bundle in `folder` and initialise its kernels.
 
-    The folder and its files are opened once, and what was verified is what runs, whatever happens to
-    the folder meanwhile.
+    The folder and its files are opened once, so the verified files run even if the folder changes.
 
     Args:
-        folder: where the bundle lies.
-        verify_keys: files or folders of public keys: the bundle's statement is verified before anything
-            of the bundle is parsed. Without any, those that COLLAGE_VERIFY_KEYS names; without these
-            nobody is asked who made the bundle, which is logged once.
+        folder: folder of the bundle.
+        verify_keys: files or folders of public keys. The bundle's statement is verified before any of its
+            files is parsed. Default: the keys of COLLAGE_VERIFY_KEYS; without these the signature is not
+            verified, with one warning in the log.
 
     Raises:
-        BundleError: incomplete, changed, not signed by a trusted key, or made for another processor or
-            library version.
+        BundleError: the bundle is incomplete, changed, not signed by a trusted key, or made for another
+            processor or library version.
         OptionError: the keys cannot be read.
     """
     from collage.runtime.signature import TrustedKeys, configured_keys
@@ -73,7 +71,7 @@ def load(folder: Path | str, verify_keys: "Sequence[Path] | TrustedKeys" = ()) -
 
 
 def open_bundle(path: Path, keys: "TrustedKeys | None") -> "LoadedBundle":
-    """Load the bundle at `path`; None for `keys` asks nobody who made it. Errors as of `load`."""
+    """Load the bundle at `path`, without verification if `keys` is None. Errors as of `load`."""
     folder = BundleFolder(path)
     if keys is None:
         data = manifest_bytes(folder)
@@ -92,15 +90,15 @@ def open_bundle(path: Path, keys: "TrustedKeys | None") -> "LoadedBundle":
 
 
 class LoadedBundle:
-    """A bundle that is ready to run; `load` makes it. Methods may be called from any thread."""
+    """A loaded bundle, returned by `load`. Methods may be called from any thread."""
 
     def __init__(self, path: Path, manifest: Manifest, files: Mapping[str, VerifiedFile]) -> None:
         """Start the executable.
 
         Args:
-            path: where the bundle was found, for messages.
-            manifest: what it says.
-            files: the executable, and the golden data where there are some, as they were verified.
+            path: folder of the bundle, for messages.
+            manifest: manifest of the bundle.
+            files: verified files: the executable, and the golden data if there are any.
         """
         self.path = path
         self.manifest = manifest
@@ -111,11 +109,11 @@ class LoadedBundle:
 
     @property
     def signatures(self) -> tuple[Signature, ...]:
-        """The functions, one a shape set, with names, shapes and dtypes of inputs and outputs."""
+        """Signatures of the functions, one for each shape set."""
         return self.manifest.functions
 
     def copy(self) -> "LoadedBundle":
-        """Start another executable of the same verified files, for calls at the same time.
+        """Start another executable of the same verified files, for parallel calls.
 
         Raises:
             BundleError: a file was changed in place meanwhile.
@@ -126,7 +124,7 @@ class LoadedBundle:
         """Compute the outputs for `inputs`, by name, as arrays; shapes choose the function.
 
         Args:
-            inputs: numpy arrays (bfloat16 ones are those of ml_dtypes), or what has `__dlpack__`.
+            inputs: numpy arrays (bfloat16 as in ml_dtypes), or objects with `__dlpack__`.
 
         Raises:
             InputError: a name, shape or dtype that the bundle does not have.
@@ -138,12 +136,12 @@ class LoadedBundle:
     ) -> dict[str, DeviceTensor]:
         """Compute the outputs as tensors on the device of the bundle's kernels, for DLPack.
 
-        Inputs that lie there are read in place. On a GPU this returns as soon as all is queued.
+        Inputs on that device are read without a copy. On a GPU this returns once all work is queued.
 
         Args:
-            inputs: as those of `run`.
-            stream: of CUDA, on which kernels run: its handle, e.g. PyTorch's
-                `torch.cuda.current_stream().cuda_stream`. None is the default stream.
+            inputs: inputs as of `run`.
+            stream: handle of the kernels' CUDA stream, e.g. PyTorch's
+                `torch.cuda.current_stream().cuda_stream`; None is the default stream.
 
         Raises:
             InputError: a name, shape or dtype that the bundle does not have.
@@ -153,19 +151,19 @@ class LoadedBundle:
     def check(self) -> None:
         """Compare every function with the golden data. Raises BundleError when numbers differ.
 
-        Of a function that draws random numbers the shapes and dtypes are compared, not the numbers.
+        For a function with random outputs, only shapes and dtypes are compared.
         """
         for signature in self.signatures:
             inputs, expected = self.golden(signature.function)
-            found = list(self.run(inputs).items())
+            outputs = list(self.run(inputs).items())
             if self.manifest.device != "cpu":
                 tensors = self.run_tensors(inputs)
-                found += [(name, value.numpy()) for name, value in tensors.items()]
-            for name, value in found:
+                outputs += [(name, value.numpy()) for name, value in tensors.items()]
+            for name, value in outputs:
                 self._compare_output(signature.function, name, value, expected[name])
 
     def benchmark(self, seconds: float = 3.0, function: str = "main") -> float:
-        """Median seconds of one `run` of a function on its golden inputs."""
+        """Return the median latency in seconds of `run` on a function's golden inputs."""
         inputs = self.golden(function)[0]
         self.run(inputs)
         samples: list[float] = []
@@ -188,9 +186,11 @@ class LoadedBundle:
             _compare(f"{function}, output {name}", value, expected, self.manifest.quantised)
 
     def _compare_declared(self, function: str, name: str, value: np.ndarray) -> None:
-        """Compare an output of a function that draws random numbers with its signature."""
-        outputs = next(one.outputs for one in self.signatures if one.function == function)
-        declared = next(one for one in outputs if one.name == name)
+        """Compare the shape and dtype of a random output with its signature."""
+        outputs = next(
+            signature.outputs for signature in self.signatures if signature.function == function
+        )
+        declared = next(tensor for tensor in outputs if tensor.name == name)
         sizes = value.shape if declared.shape is None else declared.shape
         fits = len(sizes) == value.ndim and all(
             size in (-1, extent) for size, extent in zip(sizes, value.shape, strict=True)
@@ -202,7 +202,7 @@ class LoadedBundle:
             )
 
     def golden(self, function: str) -> tuple[Outputs, Outputs]:
-        """Inputs and expected outputs of a function's self-check. BundleError where there are none."""
+        """Return inputs and expected outputs of a function's self-check. Raises BundleError without."""
         if GOLDEN not in self._files:
             raise BundleError(f"{self.path} has no golden data: {GOLDEN} is not among its files")
         try:
@@ -210,7 +210,7 @@ class LoadedBundle:
                 data = load_arrays(file)
         except (OSError, ValueError, BadZipFile) as error:
             raise BundleError(f"{self.path} has no golden data: {error}") from error
-        found = [
+        groups = [
             {
                 name.removeprefix(prefix): value
                 for name, value in data.items()
@@ -218,13 +218,13 @@ class LoadedBundle:
             }
             for prefix in (f"{function}/input/", f"{function}/output/")
         ]
-        return found[0], found[1]
+        return groups[0], groups[1]
 
 
-def _compare(what: str, value: np.ndarray, expected: np.ndarray, quantised: bool) -> None:
+def _compare(label: str, value: np.ndarray, expected: np.ndarray, quantised: bool) -> None:
     if value.shape != expected.shape or value.dtype != expected.dtype:
         raise BundleError(
-            f"self check: {what} is {value.dtype}{list(value.shape)}, "
+            f"self check: {label} is {value.dtype}{list(value.shape)}, "
             f"expected {expected.dtype}{list(expected.shape)}"
         )
     tolerance = TOLERANCE.get(expected.dtype.name, (0.0, 0.0))
@@ -232,19 +232,19 @@ def _compare(what: str, value: np.ndarray, expected: np.ndarray, quantised: bool
     relative, absolute = QUANTISED_TOLERANCE if quantised and any(tolerance) else tolerance
     scale = float(np.abs(expected).max(initial=0.0)) if relative else 0.0
     wide = np.promote_types(expected.dtype, np.float32) if relative else expected.dtype
-    reference, found = expected.astype(wide, copy=False), value.astype(wide, copy=False)
-    if not np.allclose(found, reference, relative, absolute * scale + step, equal_nan=True):
+    reference, actual = expected.astype(wide, copy=False), value.astype(wide, copy=False)
+    if not np.allclose(actual, reference, relative, absolute * scale + step, equal_nan=True):
         worst = np.abs(value.astype("float64") - expected.astype("float64")).max()
         raise BundleError(
-            f"self check: {what} differs from the golden data by up to {worst:.3g}. The machine or "
+            f"self check: {label} differs from the golden data by up to {worst:.3g}. The machine or "
             "a library computes other numbers: do not serve this bundle here."
         )
 
 
 def _compare_within(
-    what: tuple[str, str], value: np.ndarray, expected: np.ndarray, precision: Precision
+    output: tuple[str, str], value: np.ndarray, expected: np.ndarray, precision: Precision
 ) -> None:
-    function, name = what
+    function, name = output
     error = output_error(expected, value, probability=name in precision.probabilities)
     if error > precision.tolerance:
         raise BundleError(

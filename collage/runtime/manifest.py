@@ -1,7 +1,7 @@
-"""Read a bundle's manifest with the standard library alone, and refuse what cannot run here.
+"""Reader of a bundle's manifest for serving, with the standard library only.
 
-The schema is written by `collage.bundle.manifest`; this reader takes only what running needs, checks all of
-that, and does not look at other fields.
+`collage.bundle.manifest` writes the schema. This reader checks the fields for running a bundle and ignores
+the others. It also refuses a bundle for another machine.
 """
 
 import math
@@ -27,13 +27,13 @@ DTYPES = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4,
     "uint64": 8, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
-"""Bytes of an element, by numpy's name."""
+"""Size of an element in bytes, by numpy's name."""
 DEVICES = ("cpu", "cuda")
 MAX_THREADS = 4096
 MAX_DIMENSIONS = 64
 MAX_TENSOR_BYTES = 1 << 46
 NOT_SLOWER = "not slower"
-"""Verdict of the gate on a function that is proven as fast as every original framework."""
+"""Verdict of the gate on a function proven as fast as every original framework."""
 VERDICTS = (NOT_SLOWER, "slower", "unproven")
 
 
@@ -41,8 +41,8 @@ VERDICTS = (NOT_SLOWER, "slower", "unproven")
 class Tensor:
     """A named input or output; `dtype` is numpy's name.
 
-    An output's shape has -1 for a dimension that depends on data, and is None when even their number
-    does. Inputs have every dimension.
+    The shape of an output has -1 for a data-dependent dimension, and is None for a data-dependent rank.
+    Inputs have static shapes.
     """
 
     name: str
@@ -64,12 +64,12 @@ class Signature:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     kernel: str = ""
-    """Symbol of the one kernel that is the whole function, where calls need no virtual machine."""
+    """Symbol of the only kernel of a function called without the virtual machine, else ""."""
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
-    """A vendor library that kernels call; `file` matches its name in the distribution."""
+class RequiredLibrary:
+    """A vendor library called by kernels; `file` is a glob of its name in the distribution."""
 
     distribution: str
     version: str
@@ -78,9 +78,12 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What less than float32 was allowed: `reduced` tells whether the executable makes use of it.
+    """Precision below float32 allowed by the user.
 
-    Outputs may then be off by `tolerance`; `probabilities` are those with a scale of 1.
+    Attributes:
+        reduced: True if the executable uses it.
+        tolerance: allowed error of an output (`collage.runtime.precision`).
+        probabilities: names of the outputs with a scale of 1.
     """
 
     reduced: bool
@@ -90,7 +93,7 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class FunctionGate:
-    """What the gate said of one function; `deterministic` tells whether its golden data can be compared."""
+    """Verdict of the gate on one function; golden data of a `deterministic` function are compared."""
 
     function: str
     verdict: str
@@ -100,29 +103,29 @@ class FunctionGate:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What running a bundle needs to know."""
+    """The fields of a manifest for running the bundle."""
 
     executable: str
     functions: tuple[Signature, ...]
     threads: int
     cpu_model: str
     cpu_features: tuple[str, ...]
-    libraries: Mapping[str, Library]
+    libraries: Mapping[str, RequiredLibrary]
     files: Mapping[str, str]
     precision: Precision | None = None
-    """None where nothing but float32 was allowed."""
+    """None if only float32 was allowed."""
     quantised: bool = False
-    """The model rounds to small integers, so two right answers may differ by one step."""
+    """The model rounds to small integers, so two correct outputs may differ by one step."""
     device: str = "cpu"
-    """Where its kernels run."""
+    """Device of the kernels: one of `DEVICES`."""
     compute_capability: str = ""
-    """Of the GPU that it was built for: its kernels are for GPUs with that major number."""
+    """Compute capability of the GPU target, e.g. "90"; "" on a CPU."""
     gate: tuple[FunctionGate, ...] = ()
 
     @property
     def random_functions(self) -> frozenset[str]:
-        """Names of the functions that compute other numbers in every call."""
-        return frozenset(one.function for one in self.gate if not one.deterministic)
+        """Names of the functions with random outputs."""
+        return frozenset(function.function for function in self.gate if not function.deterministic)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -131,7 +134,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def manifest_bytes(folder: BundleFolder) -> bytes:
-    """Return the manifest as it is. Raises BundleError when there is none."""
+    """Return the bytes of the manifest. Raises BundleError when there is none."""
     try:
         return folder.read(MANIFEST)
     except FileNotFoundError:
@@ -142,15 +145,15 @@ def manifest_bytes(folder: BundleFolder) -> bytes:
         ) from error
 
 
-def parse_manifest(data: bytes, what: str) -> Manifest:
-    """Understand a manifest.
+def parse_manifest(data: bytes, source: str) -> Manifest:
+    """Parse a manifest.
 
     Args:
-        data: its bytes.
-        what: how messages call it.
+        data: bytes of the manifest.
+        source: name of the manifest in messages.
 
     Raises:
-        BundleError: names the field that is missing or garbled.
+        BundleError: a field is missing or garbled, or the schema version is another.
     """
     try:
         root = parse_json(data, MAX_READ_BYTES)
@@ -159,27 +162,27 @@ def parse_manifest(data: bytes, what: str) -> Manifest:
             return _parse(root)
     except FieldError as error:
         raise BundleError(
-            f"{what} lacks or garbles a field: {error}. Publish the bundle again."
+            f"{source} lacks or garbles a field: {error}. Publish the bundle again."
         ) from None
     shown = version if isinstance(version, int | float | str) else "of no known kind"
     raise BundleError(
-        f"{what} has schema version {str(shown)[:20]}; this Collage reads {SCHEMA_VERSION}. Compile the "
+        f"{source} has schema version {str(shown)[:20]}; this Collage reads {SCHEMA_VERSION}. Compile the "
         "model again, or install the Collage that made the bundle."
     )
 
 
 def verify_files(folder: Path, manifest: Manifest) -> None:
-    """Raise BundleError unless every file has the content that the manifest says."""
+    """Raise BundleError unless every file has the digest in the manifest."""
     open_files(BundleFolder(folder), manifest)
 
 
 def open_files(
     folder: BundleFolder, manifest: Manifest, keep: Collection[str] = ()
 ) -> dict[str, VerifiedFile]:
-    """Verify every file of the bundle; return those of the names in `keep`, open.
+    """Verify every file of the bundle; return the open files with names in `keep`.
 
     Raises:
-        BundleError: a file is missing or has other content than the manifest says.
+        BundleError: a file is missing or has another digest than in the manifest.
     """
     opened = {}
     for name, digest in sorted(manifest.files.items()):
@@ -190,7 +193,7 @@ def open_files(
 
 
 def declare_libraries(manifest: Manifest) -> None:
-    """Make the libraries of backends that are not installed here known to the plug-in."""
+    """Register the libraries of backends not installed on this machine."""
     for name, library in manifest.libraries.items():
         if name not in library_names() and library.file:
             requirement = f"{library.distribution}=={library.version}"
@@ -198,7 +201,7 @@ def declare_libraries(manifest: Manifest) -> None:
 
 
 def verify_machine(manifest: Manifest) -> None:
-    """Raise BundleError, naming everything that is missing, unless the bundle fits this machine."""
+    """Raise BundleError with all mismatches unless the bundle fits this machine."""
     problems = []
     missing = sorted(set(manifest.cpu_features) - cpu_flags())
     if missing:
@@ -217,37 +220,37 @@ def verify_machine(manifest: Manifest) -> None:
         raise BundleError("the bundle does not fit this machine:\n  " + "\n  ".join(problems))
 
 
-def refuse_unproven(manifest: Manifest, what: str) -> None:
-    """Refuse a bundle that is not proven as fast as the original frameworks, function by function.
+def refuse_unproven(manifest: Manifest, label: str) -> None:
+    """Refuse a bundle unless each function is proven as fast as the original frameworks.
 
     Args:
-        manifest: of the bundle.
-        what: the bundle, as the message calls it.
+        manifest: manifest of the bundle.
+        label: name of the bundle in the message.
 
     Raises:
-        UnprovenError: the gate said so, and the bundle was written with --allow-slower.
+        UnprovenError: a function is slower or unproven; the bundle was written with --allow-slower.
     """
-    judged = {one.function: one for one in manifest.gate}
+    judged = {entry.function: entry for entry in manifest.gate}
     reasons = []
     for name in (signature.function for signature in manifest.functions):
-        found = judged.get(name)
-        if found is None:
+        entry = judged.get(name)
+        if entry is None:
             reasons.append(f"{name} was not judged")
-        elif found.verdict != NOT_SLOWER:
-            reasons.append(f"{name} is {found.verdict}: {found.reason}")
+        elif entry.verdict != NOT_SLOWER:
+            reasons.append(f"{name} is {entry.verdict}: {entry.reason}")
     if reasons:
         raise UnprovenError(
-            f"{what} is for trying out only, as --allow-slower has it ({'; '.join(reasons)}); compile the "
+            f"{label} is for trying out only, as --allow-slower has it ({'; '.join(reasons)}); compile the "
             "model again without --allow-slower and --no-fallback, on a machine with less other work or with "
             "a longer --verify, and use that bundle"
         )
 
 
 def read_signature(raw: object) -> Signature:
-    """Return one function's signature from its entry in a manifest.
+    """Return a function's signature from its entry in a manifest.
 
     Raises:
-        FieldError: it is none.
+        FieldError: a field is missing or invalid.
     """
     return _signature(Field(raw, "signature"))
 
@@ -255,24 +258,24 @@ def read_signature(raw: object) -> Signature:
 def _parse(root: Field) -> Manifest:
     precision, quantised = root.get("precision"), root.get("quantised")
     device, capability = root.get("device"), root.get("compute_capability")
-    found = Manifest(
+    manifest = Manifest(
         executable=root["executable"].file_name(),
         functions=tuple(map(_signature, root["functions"].items())),
         threads=root["threads"].integer(1, MAX_THREADS),
         cpu_model=root["cpu"]["model"].text(empty=True),
         cpu_features=root["cpu"]["features"].texts(),
-        libraries={name.text(): _library(one) for name, one in root["libraries"].entries()},
-        files={name.file_name(): one.digest() for name, one in root["files"].entries()},
+        libraries={name.text(): _library(library) for name, library in root["libraries"].entries()},
+        files={name.file_name(): digest.digest() for name, digest in root["files"].entries()},
         precision=_precision(precision) if precision and precision.value is not None else None,
         quantised=quantised.flag() if quantised else False,
         device=device.one_of(DEVICES) if device else "cpu",
         compute_capability=capability.text(empty=True) if capability else "",
         gate=tuple(map(_gate, root["gate"].items())),
     )
-    _check_names(root["functions"], [one.function for one in found.functions])
-    if found.executable not in found.files:
-        raise FieldError(f"files has no digest of {found.executable}")
-    return found
+    _check_names(root["functions"], [signature.function for signature in manifest.functions])
+    if manifest.executable not in manifest.files:
+        raise FieldError(f"files has no digest of {manifest.executable}")
+    return manifest
 
 
 def _gate(raw: Field) -> FunctionGate:
@@ -286,25 +289,27 @@ def _gate(raw: Field) -> FunctionGate:
 
 def _signature(raw: Field) -> Signature:
     kernel = raw.get("kernel")
-    found = Signature(
+    signature = Signature(
         raw["function"].text(),
-        tuple(_tensor(one, known=True) for one in raw["inputs"].items()),
-        tuple(_tensor(one, known=False) for one in raw["outputs"].items()),
+        tuple(_tensor(tensor, is_input=True) for tensor in raw["inputs"].items()),
+        tuple(_tensor(tensor, is_input=False) for tensor in raw["outputs"].items()),
         kernel.text(empty=True) if kernel else "",
     )
-    if not found.outputs:
+    if not signature.outputs:
         raise raw["outputs"].fault("at least one output")
-    for name, tensors in (("inputs", found.inputs), ("outputs", found.outputs)):
+    for name, tensors in (("inputs", signature.inputs), ("outputs", signature.outputs)):
         _check_names(raw[name], [tensor.name for tensor in tensors])
-    return found
+    return signature
 
 
-def _tensor(raw: Field, *, known: bool) -> Tensor:
-    """Read a tensor; `known` asks for every extent."""
+def _tensor(raw: Field, *, is_input: bool) -> Tensor:
+    """Read a tensor; an input must have every extent."""
     name, dtype, shape = raw["name"].text(), raw["dtype"].one_of(DTYPES), raw["shape"]
-    if shape.value is None and not known:
+    if shape.value is None and not is_input:
         return Tensor(name, None, dtype)
-    extents = tuple(one.integer(0 if known else -1, MAX_TENSOR_BYTES) for one in shape.items())
+    extents = tuple(
+        extent.integer(0 if is_input else -1, MAX_TENSOR_BYTES) for extent in shape.items()
+    )
     size_bytes = math.prod(max(1, extent) for extent in extents) * DTYPES[dtype]
     if len(extents) > MAX_DIMENSIONS or size_bytes > MAX_TENSOR_BYTES:
         raise shape.fault(
@@ -319,9 +324,9 @@ def _check_names(raw: Field, names: Sequence[str]) -> None:
             raise FieldError(f"{raw.path} has the name {name!r} twice")
 
 
-def _library(raw: Field) -> Library:
+def _library(raw: Field) -> RequiredLibrary:
     file = raw.get("file")
-    return Library(
+    return RequiredLibrary(
         raw["distribution"].text(), raw["version"].text(), file.text(empty=True) if file else ""
     )
 
@@ -332,16 +337,16 @@ def _precision(raw: Field) -> Precision:
     )
 
 
-def _library_problem(name: str, library: Library) -> str:
+def _library_problem(name: str, library: RequiredLibrary) -> str:
     advice = f"run `pip install '{library.distribution}=={library.version}'`"
     try:
-        found, package = library_version(name), library_distribution(name)
+        installed, package = library_version(name), library_distribution(name)
     except BackendError:
         if library_override(name):
-            return ""  # whoever names a file by hand answers for its version
+            return ""  # the version of a file in COLLAGE_LIB_<NAME> is its user's responsibility
         return f"the library {name!r} is not installed: {advice}"
     if package != library.distribution:
         return f"the library {name!r} is that of {package} here, not of {library.distribution}"
-    if found == library.version:
+    if installed == library.version:
         return ""
-    return f"the library {name!r} has version {found}, but {library.version} was measured: {advice}"
+    return f"the library {name!r} has version {installed}, but {library.version} was measured: {advice}"

@@ -1,8 +1,8 @@
-"""Load the C++ plug-in and tell it where the vendor libraries are.
+"""The C++ plug-in, and the paths of the vendor libraries for it.
 
-A vendor library is found through the metadata of its Python distribution; the vendor's Python package
-is never imported, and the library is opened only when the first kernel needs it. The environment
-variable COLLAGE_LIB_<NAME> overrides the path.
+A vendor library is found through the metadata of its Python distribution. The vendor's Python package is
+never imported, and the library is opened by the first kernel with a call of it. The environment variable
+COLLAGE_LIB_<NAME> overrides the path.
 """
 
 import ctypes
@@ -24,31 +24,34 @@ WAITING = {
     "GOMP_SPINCOUNT": "5000",
     "TVM_THREAD_POOL_SPIN_COUNT": "10",
 }
-"""How idle threads wait between two loops. Those of OpenMP run the loops of oneDNN, of the plug-in and of
-TVM's kernels: they stay awake for some 50 us, for the next loop is near and waking takes longer, and then
-sleep, for other libraries have threads of their own and want the core. TVM's own pool serves a few
-functions of its runtime only. Compared by `python -m benchmarks.waiting`."""
+"""Waiting of idle threads between two loops. OpenMP's threads run the loops of oneDNN, the plug-in and
+TVM's kernels. They spin for some 50 us, because the next loop is near and waking takes longer. Then they
+sleep, because other libraries have threads of their own and need the core. TVM's own pool serves a few
+functions of its runtime only. Comparison: `python -m benchmarks.waiting`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A vendor library: who ships it, its file's name, and what to install when it is missing.
+    """A vendor library.
 
-    `requirement` says more than the distribution's name, where that does not do. `others` are
-    distributions that have the library too.
+    Attributes:
+        distribution: Python distribution with the library.
+        glob: pattern of the file's name.
+        requirement: requirement to install, with versions; "" is the distribution's name.
+        toolkit: True if a CUDA toolkit has the library too, outside any distribution.
+        alternatives: other distributions with the library.
     """
 
     distribution: str
     glob: str
     requirement: str = ""
     toolkit: bool = False
-    """A CUDA toolkit has it too, in folders where no wheel is."""
-    others: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()
 
     @property
     def installed(self) -> str:
-        """The distribution that ships it here; that of the first choice where none is installed."""
-        for name in (self.distribution, *self.others):
+        """Name of the installed distribution; the preferred one if none is installed."""
+        for name in (self.distribution, *self.alternatives):
             try:
                 distribution(name)
             except PackageNotFoundError:
@@ -59,7 +62,10 @@ class Library:
 
 LIBRARIES = {
     "onnxruntime": Library(
-        "onnxruntime", "libonnxruntime.so.*", "onnxruntime>=1.31,<1.32", others=("onnxruntime-gpu",)
+        "onnxruntime",
+        "libonnxruntime.so.*",
+        "onnxruntime>=1.31,<1.32",
+        alternatives=("onnxruntime-gpu",),
     ),
     "openvino": Library("openvino", "libopenvino_c.so.*", "openvino>=2026.4,<2026.5"),
     "onednn": Library("onednn-cpu-gomp", "libdnnl.so.3", "onednn-cpu-gomp==2023.2.0"),
@@ -82,53 +88,53 @@ PROVIDER_LIBRARIES = {
     "onnxruntime-cuda": ("cudart", "cublaslt", "cublas", "curand", "cudnn"),
     "tensorrt": ("cudart", "cublaslt", "cublas", "cudnn", "nvinfer", "nvonnxparser"),
 }
-"""What ONNX Runtime's providers for a GPU call, each before those that call it."""
+"""Libraries of ONNX Runtime's GPU providers, dependencies first."""
 FULL_PRECISION = {"NVIDIA_TF32_OVERRIDE": "0"}
-"""Keeps NVIDIA's libraries from TF32, whatever kernels ask for. TensorRT has no option for it, so this is set
-while it builds, and only then: a process that runs kernels has it not, so that those which may use TF32
-can, and the others say themselves that they do not."""
+"""Disables TF32 in NVIDIA's libraries for all kernels. TensorRT has no option for it, so this is set during
+its builds only. A process for kernels does not set it: kernels with TF32 need it enabled, and the others
+disable it themselves."""
 
 
 def register_library(name: str, distribution: str, glob: str, requirement: str = "") -> None:
-    """Add a vendor library for a backend of the user.
+    """Add a vendor library for a user's backend.
 
     Args:
-        name: what kernels call it (`libraries` in a blob's header).
-        distribution: the Python distribution that ships it.
-        glob: matches the file's name, e.g. "libfoo.so.*".
-        requirement: what to install, when it is more than the distribution's name.
+        name: name in kernels (`libraries` in a blob's header).
+        distribution: Python distribution with the library.
+        glob: pattern of the file's name, e.g. "libfoo.so.*".
+        requirement: requirement to install, with versions; "" is the distribution's name.
 
     Raises:
-        BackendError: the name is that of another library.
+        BackendError: the name belongs to another library.
     """
-    made = Library(distribution, glob, requirement)
-    known = LIBRARIES.setdefault(name, made)
-    if (known.distribution, known.glob) != (distribution, glob):
-        raise BackendError(f"the library name {name!r} is taken by {known.distribution}")
+    library = Library(distribution, glob, requirement)
+    registered = LIBRARIES.setdefault(name, library)
+    if (registered.distribution, registered.glob) != (distribution, glob):
+        raise BackendError(f"the library name {name!r} is taken by {registered.distribution}")
     if _load.cache_info().currsize:
         _announce(name)
 
 
 def library_names() -> tuple[str, ...]:
-    """Names of all known libraries, installed or not."""
+    """Return the names of all registered libraries, installed or not."""
     return tuple(sorted(LIBRARIES))
 
 
 def library_distribution(name: str) -> str:
-    """The Python distribution that ships library `name`. Raises BackendError for an unknown name."""
+    """Return the Python distribution of library `name`. Raises BackendError for an unknown name."""
     return _library(name).installed
 
 
 def library_file(name: str) -> str:
-    """What matches the library's file name. Raises BackendError for an unknown name."""
+    """Return the pattern of the library's file name. Raises BackendError for an unknown name."""
     return _library(name).glob
 
 
 def library_version(name: str) -> str:
-    """Version of the installed distribution, or of a toolkit's file as its name says it.
+    """Return the version of the installed distribution, or the version in a toolkit file's name.
 
     Raises:
-        BackendError: neither is here.
+        BackendError: the library is not installed.
     """
     try:
         return distribution(_library(name).installed).version
@@ -139,12 +145,12 @@ def library_version(name: str) -> str:
 
 
 def library_override(name: str) -> str:
-    """The path in COLLAGE_LIB_<NAME>, "" when it is not set."""
+    """Return the path in COLLAGE_LIB_<NAME>, or ""."""
     return os.environ.get(_variable(name), "")
 
 
 def library_path(name: str) -> Path:
-    """The library's file. Raises BackendError that says what to install when there is none."""
+    """Return the library's file. Raises BackendError, with the requirement to install, without one."""
     if override := library_override(name):
         return Path(override)
     library = _library(name)
@@ -157,7 +163,7 @@ def library_path(name: str) -> Path:
 
 
 def library_environment() -> dict[str, str]:
-    """Variables that tell a child process, which imports no backend, where the libraries are."""
+    """Return COLLAGE_LIB_<NAME> variables for a child process without backends."""
     return {
         _variable(name): str(library_path(name))
         for name in library_names()
@@ -166,14 +172,14 @@ def library_environment() -> dict[str, str]:
 
 
 def open_libraries(names: Sequence[str]) -> None:
-    """Open the libraries that are in a place which we know, so that others which need them find them."""
+    """Open the available libraries, so that dependent libraries find them in the process."""
     for name in names:
         if not library_reason(name):
             ctypes.CDLL(str(library_path(name)))
 
 
 def library_reason(name: str) -> str:
-    """Why library `name` cannot be used on this machine; "" when it can."""
+    """Return the reason why library `name` cannot be used on this machine, or ""."""
     try:
         path = library_path(name)
     except BackendError as error:
@@ -182,7 +188,7 @@ def library_reason(name: str) -> str:
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """Return what a process that runs kernels with so many threads finds in its environment."""
+    """Return the environment variables of a process with `threads` threads for kernels."""
     count = str(threads)
     return {**WAITING, **TELEMETRY_OFF, "OMP_NUM_THREADS": count, "TVM_NUM_THREADS": count}
 
@@ -199,8 +205,8 @@ def load_plugin() -> None:
 def load_cuda_runtime() -> None:
     """Load TVM's runtime for NVIDIA GPUs, once: virtual machines can then use `cuda` devices.
 
-    TVM's Python package tries it when it is imported, but finds the CUDA runtime on the loader's path
-    only; that of a wheel is opened here first.
+    The import of TVM's Python package tries it, but finds the CUDA runtime on the loader's path only. So
+    the CUDA runtime of a wheel is opened first.
 
     Raises:
         BackendError: the driver, the CUDA runtime or TVM's library for it is missing.
@@ -244,7 +250,7 @@ def _announce(name: str) -> None:
 
 
 def _tvm_runtime() -> Path:
-    """The compiler's own copy where it is installed: two copies in one process cannot live."""
+    """Return the compiler's copy of TVM's runtime if installed: two copies in a process conflict."""
     spec = find_spec("tvm")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         candidate = Path(folder) / "lib" / "libtvm_runtime.so"
@@ -257,15 +263,17 @@ def _library(name: str) -> Library:
     try:
         return LIBRARIES[name]
     except KeyError:
-        known = ", ".join(library_names())
-        raise BackendError(f"no library is called {name!r}; known: {known}") from None
+        names = ", ".join(library_names())
+        raise BackendError(f"no library is called {name!r}; known: {names}") from None
 
 
 def _toolkit_files(library: Library) -> Iterator[Path]:
-    """Yield the library's files in a CUDA toolkit, and where the loader was told to look."""
+    """Yield the library's files in a CUDA toolkit and in LD_LIBRARY_PATH."""
     if not library.toolkit:
         return
-    folders = [Path(one) for one in os.environ.get("LD_LIBRARY_PATH", "").split(":") if one]
+    folders = [
+        Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder
+    ]
     for home in filter(None, (os.environ.get("CUDA_HOME"), "/usr/local/cuda")):
         folders += [Path(home) / "lib64", Path(home) / "lib"]
     for folder in folders:
@@ -274,11 +282,11 @@ def _toolkit_files(library: Library) -> Iterator[Path]:
 
 def _files(name: str) -> Iterator[Path]:
     try:
-        found = distribution(name)
+        package = distribution(name)
     except PackageNotFoundError:
         return
-    for file in found.files or []:
-        yield Path(str(found.locate_file(file)))
+    for file in package.files or []:
+        yield Path(str(package.locate_file(file)))
 
 
 def _missing(name: str) -> str:

@@ -1,8 +1,7 @@
-"""Child processes that end with all that they started: compilers, and what compilers start.
+"""End of child processes together with their descendants, such as compilers.
 
-A child that is the leader of its own session (`start_new_session`) has a process group of its own, which
-its descendants share. The group is ended before the child is reaped: until then its number cannot be
-another's.
+A child with its own session (`start_new_session`) leads a process group, shared by its descendants. The
+group is killed before the child is reaped: until then the group's number cannot be reused.
 """
 
 import os
@@ -18,11 +17,11 @@ _LOOK_EVERY_S = 0.01
 
 
 def end_group(process: Process, patience_s: float = 0.0) -> int:
-    """Kill the child's group and return the child's exit code; again does nothing.
+    """Kill the child's group and return the child's exit code; a second call has no effect.
 
     Args:
-        process: the leader of its group.
-        patience_s: how long the child may take to end by itself.
+        process: child process, the leader of its group.
+        patience_s: time for a voluntary exit, in seconds; default 0.
     """
     if process.returncode is None:
         deadline = time.monotonic() + patience_s
@@ -34,7 +33,7 @@ def end_group(process: Process, patience_s: float = 0.0) -> int:
 
 
 def end_code(process: Process) -> int:
-    """Wait until the child has ended by itself, end what it left running, return its exit code."""
+    """Wait for the child's exit, kill the rest of its group, and return the exit code."""
     if process.returncode is None:
         _has_ended(process.pid, 0)
         _kill_group(process.pid)
@@ -44,19 +43,19 @@ def end_code(process: Process) -> int:
 def run_compiler(
     command: Sequence[str], *, timeout_s: float, environment: Mapping[str, str], text: str = ""
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a compiler and wait for it: when its time is up, what it started ends too.
+    """Run a compiler and wait for it; after the time limit its descendants are killed too.
 
-    It stays in the group of this process, which may be a worker that is killed meanwhile.
+    The compiler stays in the process group of this process, so it ends with a killed worker.
 
     Args:
         command: program and arguments.
-        timeout_s: seconds it may take.
-        environment: of the program.
-        text: what it reads from its standard input.
+        timeout_s: time limit, in seconds.
+        environment: environment variables of the program.
+        text: standard input; default empty.
 
     Raises:
-        subprocess.TimeoutExpired: it took longer.
-        OSError: it does not start.
+        subprocess.TimeoutExpired: the compiler took longer.
+        OSError: the compiler does not start.
     """
     with subprocess.Popen(
         command,
@@ -78,12 +77,12 @@ def run_compiler(
 
 
 def _descendants(pid: int) -> list[int]:
-    """Return the children of a process, and theirs, the nearest first."""
-    found = []
+    """Return the descendants of a process, nearest first."""
+    children = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
-            found += [int(child) for child in file.read_text().split()]
-    return found + [one for child in found for one in _descendants(child)]
+            children += [int(child) for child in file.read_text().split()]
+    return children + [descendant for child in children for descendant in _descendants(child)]
 
 
 def _has_ended(pid: int, options: int) -> bool:

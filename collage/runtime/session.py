@@ -1,13 +1,13 @@
-"""The functions of one executable, called with named inputs: the path of every `LoadedBundle.run`.
+"""Session of an executable: calls of its functions with named inputs.
 
-A session is what a caller's call costs: it takes the inputs, chooses the function by their shapes, runs
-it in the virtual machine and names the outputs. The gate times this class on an executable that is no
-bundle yet, so what is compared with other frameworks is what callers will call.
+A session is the complete path of a call: it takes the inputs, selects the function by their shapes, runs
+it in the virtual machine and names the outputs. The gate times this class before the bundle exists, so
+the comparison with other frameworks has the cost of a real call.
 
-Kernels write to memory that they know since they were made, and the virtual machine has one stack, so an
-executable computes one call at a time: a lock makes calls from several threads wait for each other. It is
-held from the first input that is placed to the last output that is copied; code of the caller (a
-mapping's `__getitem__`, a tensor's `__dlpack__`) runs before. More calls at once need more sessions.
+Kernels write to memory bound at their creation, and the virtual machine has one stack, so an executable
+computes one call at a time. A lock serialises calls of several threads, from the placement of the first input
+to the copy of the last output. The caller's code (a mapping's `__getitem__`, a tensor's `__dlpack__`) runs
+before. Parallel calls need several sessions.
 """
 
 import threading
@@ -27,19 +27,19 @@ from collage.runtime.tensor_exchange import (
     Feed,
     Received,
     Results,
-    given,
     is_on_gpu,
+    owned_results,
     receive,
 )
 from collage.runtime.virtual_machine import ExecutableFile, Machine, on_device, use_threads
 
 Outputs = dict[str, np.ndarray]
 Shapes = tuple[tuple[int, ...] | None, ...]
-One = TypeVar("One")
+Value = TypeVar("Value")
 
 
 class ExecutableSession:
-    """An executable that is ready to run, from any thread, one call at a time."""
+    """A loaded executable, callable from any thread, one call at a time."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class ExecutableSession:
         """Load the executable and initialise its kernels.
 
         Args:
-            path: the shared library, or that of a bundle as it was verified.
-            signatures: of its functions; shapes of inputs tell them apart.
-            threads: of kernels that run on the CPU.
-            device: "cpu" or "cuda", where its kernels run.
+            path: path of the shared library, or a bundle's verified file.
+            signatures: signatures of the functions, with different input shapes.
+            threads: number of threads of kernels on the CPU.
+            device: device of the kernels, "cpu" or "cuda".
 
         Raises:
-            BundleError: it cannot be loaded here, or has no functions.
+            BundleError: the executable cannot be loaded here, or has no functions.
         """
         if not signatures:
             raise BundleError("the bundle has no functions. Compile the model again")
@@ -67,10 +67,10 @@ class ExecutableSession:
         self._threads = threads
         self._lock = threading.Lock()
         self._functions = [
-            DirectFunction(one, self._file.kernel(one.kernel))
-            if one.kernel
-            else _Function(one, self._file.machine, gpu)
-            for one in signatures
+            DirectFunction(signature, self._file.kernel(signature.kernel))
+            if signature.kernel
+            else _Function(signature, self._file.machine, gpu)
+            for signature in signatures
         ]
         self._names = self._functions[0].names
         self._by_shapes: dict[Shapes, CallableFunction] = {
@@ -81,14 +81,14 @@ class ExecutableSession:
 
     @property
     def machine(self) -> Machine:
-        """The virtual machine, for whoever profiles kernels: a call of it holds no lock."""
+        """The virtual machine, for profiling of kernels; its calls hold no lock."""
         return self._file.machine
 
     def run(self, feeds: Mapping[str, object]) -> Outputs:
-        """Compute the outputs for `feeds`, by name, as arrays that belong to the caller.
+        """Compute the outputs for `feeds`, by name, as arrays owned by the caller.
 
         Raises:
-            InputError: a name, shape or dtype that no function has.
+            InputError: no function has such names, shapes or dtypes.
         """
         arrays = []
         for name in self._names:
@@ -107,7 +107,7 @@ class ExecutableSession:
         """Compute the outputs as tensors on the device of the kernels, for DLPack.
 
         Raises:
-            InputError: a name, shape or dtype that no function has.
+            InputError: no function has such names, shapes or dtypes.
         """
         values = _received(feeds, stream)
         function = self._select(values)
@@ -116,7 +116,7 @@ class ExecutableSession:
             return function.run_tensors(values, stream)
 
     def _run_any(self, feeds: Mapping[str, object]) -> Outputs:
-        """Run on whatever `receive` takes."""
+        """Run on any inputs accepted by `receive`."""
         values = _received(feeds, 0)
         function = self._select(values)
         with self._lock:
@@ -135,9 +135,9 @@ class ExecutableSession:
 
 
 class _Function:
-    """A function of the executable, on the host's tensors and, on a GPU, on those of the device.
+    """A function of the executable, on tensors of the host and, on a GPU, of the device.
 
-    Whoever calls holds the session's lock.
+    The caller holds the session's lock.
     """
 
     def __init__(self, signature: Signature, machine: Machine, gpu: Cuda | None) -> None:
@@ -167,17 +167,17 @@ class _Function:
         if self._gpu is None:
             arguments = self._feed.arguments(values, 0)
             results = self._listed(self._function(*arguments))
-            return self._named(given(results, arguments, None, 0))
+            return self._named(owned_results(results, arguments, None, 0))
         import tvm_ffi
 
         self._follow(stream)
         arguments = self._device_feed.arguments(values, stream)
         with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), stream):
             results = self._listed(self._device_function(*arguments))
-        return self._named(given(results, arguments, self._gpu, stream))
+        return self._named(owned_results(results, arguments, self._gpu, stream))
 
     def _follow(self, stream: int) -> None:
-        """Kernels use the same memory in every call: another stream waits for the last one."""
+        """Let a new stream wait for the last one: kernels use the same memory in every call."""
         if self._gpu:
             self._gpu.order(self._stream, stream)
         self._stream = stream
@@ -185,7 +185,7 @@ class _Function:
     def _listed(self, result: Any) -> Sequence[Any]:
         return (result,) if len(self._outputs) == 1 else tuple(result)
 
-    def _named(self, outputs: Sequence[One]) -> dict[str, One]:
+    def _named(self, outputs: Sequence[Value]) -> dict[str, Value]:
         return dict(zip(self._outputs, outputs, strict=True))
 
 
@@ -200,9 +200,9 @@ def _mismatch(signatures: tuple[Signature, ...], shapes: Mapping[str, tuple[int,
         parts = [f"unknown input {name!r}" for name in unknown]
         parts += [f"missing input {name!r}" for name in missing]
         return f"{', '.join(parts)}; expected {_inputs_text(signatures[0])}"
-    given = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
+    received = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
     options = " or ".join(f"({_inputs_text(signature)})" for signature in signatures)
-    return f"no function of the bundle takes the shapes ({given}); expected {options}"
+    return f"no function of the bundle takes the shapes ({received}); expected {options}"
 
 
 def _inputs_text(signature: Signature) -> str:

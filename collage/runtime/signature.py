@@ -1,15 +1,15 @@
-"""Who made a bundle: its signed statement, which is checked before anything of the bundle is parsed.
+"""Signature of a bundle: its signed statement, verified before any file of the bundle is parsed.
 
-Digests prove that a bundle is what somebody published; the statement says who, and what it is: model
-(name, version, digest), environment, and the digest of manifest.json, which names every file's digest.
-It is an in-toto Statement v1 with SLSA's provenance, in a DSSE envelope, beside the manifest as
-`statement.<key>.<statement>.dsse.json` (the beginnings of two digests): several keys can sign one
-bundle, and one bundle can be signed for several models. `collage.store.statement` writes it.
+Digests prove the integrity of a bundle, and the statement its origin. It names the model (name, version,
+digest), the environment, and the digest of manifest.json with every file's digest. It is an in-toto
+Statement v1 with SLSA's provenance, in a DSSE envelope, beside the manifest as
+`statement.<key>.<statement>.dsse.json` (prefixes of two digests). So several keys can sign one bundle, and
+one bundle can be signed for several models. `collage.store.statement` writes it.
 
     keys = configured_keys()                     # of --verify-key or COLLAGE_VERIFY_KEYS
     manifest = verify_statement(folder.read, folder.names(), keys)     # a `BundleFolder`
 
-The bytes that are returned are those that were verified: parse these, not the file once more.
+The returned bytes are the verified ones: parse these instead of reading the file again.
 """
 
 import functools
@@ -49,14 +49,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a trusted key says of a bundle; the digests are SHA-256 in hex.
+    """Statement of a trusted key about a bundle; digests are SHA-256 in hex.
 
     Attributes:
-        manifest: the bytes of manifest.json.
-        model: name of the model; aliases that begin with it may stand for the bundle.
-        version: of the model in its registry, or "".
-        environment: digest of the environment that the bundle was made for, or "".
-        request: digest of the pipeline's request that it answers, or "".
+        manifest: bytes of manifest.json.
+        model: name of the model, a prefix of the bundle's possible aliases.
+        version: version of the model in its registry, or "".
+        environment: digest of the bundle's environment, or "".
+        request: digest of the pipeline's request for the bundle, or "".
     """
 
     manifest: bytes
@@ -69,14 +69,14 @@ class Statement:
 def verify_statement(
     read: Callable[[str], bytes], names: Sequence[str], keys: TrustedKeys
 ) -> bytes:
-    """Return the bytes of manifest.json, which a trusted key signed; nothing is parsed before.
+    """Return the bytes of manifest.json, signed by a trusted key; nothing is parsed before.
 
     Args:
-        read: content of a file of the bundle, by its name; OSError where it cannot be read.
-        names: the files of the bundle's folder; those that are no statement do not matter.
+        read: function returning the content of a bundle's file by name; raises OSError.
+        names: names of the files in the bundle's folder.
 
     Raises:
-        BundleError: no statement, or none that is by a trusted key and of this manifest.
+        BundleError: no statement of this manifest is signed by a trusted key.
     """
     return verified_statement(read, names, keys).manifest
 
@@ -87,15 +87,16 @@ def verified_statement(
     keys: TrustedKeys,
     refusal: Callable[[Statement], str] = lambda _: "",
 ) -> Statement:
-    """Return the statement that a trusted key signed.
+    """Return the first accepted statement signed by a trusted key.
 
     Args:
-        read: as of `verify_statement`.
-        names: as of `verify_statement`.
-        refusal: why a statement is not the wanted one (a bundle may have several), or "".
+        read: see `verify_statement`.
+        names: see `verify_statement`.
+        keys: trusted keys.
+        refusal: function returning a reason to skip a statement, or ""; default accepts all.
 
     Raises:
-        BundleError: no statement, or none that is by a trusted key, of this manifest and wanted.
+        BundleError: no statement of this manifest is signed by a trusted key and accepted.
     """
     manifest = _content(read, MANIFEST)
     statements = sorted(filter(is_statement, names))[:MAX_STATEMENTS]
@@ -117,10 +118,10 @@ def verified_statement(
 
 
 def configured_keys(paths: Sequence[Path] = ()) -> TrustedKeys | None:
-    """Return the keys in `paths`, else those of COLLAGE_VERIFY_KEYS; None, and say so once, without.
+    """Return the keys in `paths`, else of COLLAGE_VERIFY_KEYS, else None with one warning in the log.
 
     Raises:
-        OptionError: a source of keys that is named holds none.
+        OptionError: a source has no valid key.
     """
     sources = list(paths) or named_sources(os.environ.get(VARIABLE, ""))
     if sources:
@@ -130,17 +131,17 @@ def configured_keys(paths: Sequence[Path] = ()) -> TrustedKeys | None:
 
 
 def named_sources(text: str) -> list[Path]:
-    """The files and folders of public keys in a setting, where colons separate them."""
-    return [Path(one) for one in text.split(os.pathsep) if one]
+    """Return the files and folders of public keys in a colon-separated setting."""
+    return [Path(source) for source in text.split(os.pathsep) if source]
 
 
 def is_statement(name: str) -> bool:
-    """Tell whether a file of this name in a bundle's folder is a signed statement."""
+    """Tell whether `name` is the file name of a signed statement."""
     return _NAME.fullmatch(name) is not None
 
 
 def is_alias_of(alias: str, model: str) -> bool:
-    """Tell whether the alias is the model's: its name, or its name, a slash, and more."""
+    """Tell whether the alias is the model's name, optionally with a slash and a suffix."""
     return bool(model) and (alias == model or alias.startswith(f"{model}/"))
 
 
@@ -177,10 +178,15 @@ def _parsed(payload: bytes, manifest: bytes) -> Statement:
         raw = load_json(payload, MAX_BYTES)
         if (raw["_type"], raw["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
             raise EnvelopeError("it is a statement of another kind")
-        subjects = {one["name"]: one["digest"]["sha256"] for one in raw["subject"]}
-        given = raw["predicate"]["buildDefinition"]["externalParameters"]
-        model = given["model"]
-        texts = (model["name"], model["version"], given["environment"], given.get("request", ""))
+        subjects = {subject["name"]: subject["digest"]["sha256"] for subject in raw["subject"]}
+        parameters = raw["predicate"]["buildDefinition"]["externalParameters"]
+        model = parameters["model"]
+        texts = (
+            model["name"],
+            model["version"],
+            parameters["environment"],
+            parameters.get("request", ""),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise EnvelopeError("it is signed, and no statement of a bundle") from error
     if subjects.get(MANIFEST) != digest:

@@ -1,8 +1,8 @@
-"""A function that is one kernel, called without the virtual machine.
+"""Functions of one kernel, called without the virtual machine.
 
-Such a kernel runs a whole model in a framework. It reads inputs wherever they lie and writes into arrays that
-become the caller's, so that nothing is copied that the framework itself would not copy. Small tensors are
-copied all the same, between buffers that the kernel has bound once: that costs less than to bind an array.
+Such a kernel runs a whole model in a framework. It reads the caller's arrays and writes into new arrays for
+the caller, so there are no copies beyond the framework's own. Small tensors are the exception: copying them
+to and from buffers that the kernel has bound once costs less than binding an array.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ Outputs = dict[str, np.ndarray]
 
 
 class CallableFunction(Protocol):
-    """A function of an executable, as a session calls it: with the session's lock."""
+    """A function of an executable; the session calls it with its lock held."""
 
     signature: Signature
     names: tuple[str, ...]
@@ -37,10 +37,10 @@ class CallableFunction(Protocol):
 
 
 class DirectFunction:
-    """A function whose kernel is called itself, on the host."""
+    """A function of one kernel on the host, called directly."""
 
     def __init__(self, signature: Signature, kernel: Callable[..., Any]) -> None:
-        """Take the kernel; it returns its outputs where a shape is not known before."""
+        """Wrap the kernel; with a data-dependent output shape it returns its outputs."""
         import tvm_ffi
 
         self.signature = signature
@@ -81,7 +81,7 @@ class DirectFunction:
 
     def run_tensors(self, values: Mapping[str, Received], stream: int) -> dict[str, DeviceTensor]:
         """Run on values of the host; the results are tensors there."""
-        return {name: DeviceTensor(as_tensor(one)) for name, one in self.run(values).items()}
+        return {name: DeviceTensor(as_tensor(array)) for name, array in self.run(values).items()}
 
     def _called(self, arguments: list[Any]) -> Outputs:
         if self._allocates:

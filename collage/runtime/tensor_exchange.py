@@ -1,16 +1,16 @@
-"""Inputs and outputs of a bundle: numpy arrays, and the tensors of any framework through DLPack.
+"""Inputs and outputs of a bundle: numpy arrays, and tensors of any framework through DLPack.
 
-An input stays where it is when kernels can read it there: it lies on their device, is contiguous, and begins
-at a multiple of `ALIGNMENT` bytes, as kernels were told when they were compiled. Any other is copied into a
-buffer that lives as long as the bundle, so kernels need not bind it again. Outputs are arrays of the
-caller's own, or `DeviceTensor`s: memory on the kernels' device, for whoever understands DLPack.
+An input is used without a copy if kernels can read it: it is on their device, contiguous, and aligned to
+`ALIGNMENT` bytes, as assumed by compiled kernels. Any other input is copied into a buffer with the bundle's
+lifetime, so kernels bind it once. Outputs are arrays owned by the caller, or `DeviceTensor`s: memory on the
+kernels' device, for DLPack.
 
-Taking a small array's memory, or giving it, costs more than copying what is in it. Tensors of at most
-`SMALL_BYTES` are therefore copied between arrays and buffers that were bound once.
+The conversion of a small array to a tensor takes longer than a copy of its content. So tensors of at most
+`SMALL_BYTES` are copied between arrays and buffers bound once.
 
-On a GPU all is queued on one stream, and nothing waits for the host. A producer is told the stream when
-its tensor is taken, and queues what is needed that the data is there; a consumer tells its own when it takes
-an output, and that stream then waits for the kernels. PyTorch and CuPy do both by themselves.
+On a GPU all work is queued on one stream, and nothing waits for the host. The producer of an input gets the
+stream through DLPack and orders its own work before it. The consumer of an output passes its stream, and
+that stream waits for the kernels. PyTorch and CuPy do both by themselves.
 """
 
 import math
@@ -35,24 +35,24 @@ from collage.runtime.manifest import Tensor
 HOST, GPU = 1, 2
 """DLPack's device types."""
 SMALL_BYTES = 8192
-"""Some 0.1 us of copying, where to bind a tensor takes 0.4."""
+"""Size of about 0.1 us of copying; binding a tensor takes 0.4 us."""
 DEFAULT_STREAM = 1
 """DLPack's number of CUDA's default stream, whose handle is 0."""
 
 Received = Any
-"""A numpy array, or a tensor of tvm-ffi: what a value becomes when it is taken."""
+"""A numpy array, or a tensor of tvm-ffi."""
 
 
 def receive(name: str, value: object, stream: int) -> Received:
-    """Take an input: anything that numpy understands, or has `__dlpack__`.
+    """Convert an input: an object with `__dlpack__`, or any input of `numpy.asarray`.
 
     Args:
-        name: of the input.
-        value: a tensor, an array, a list.
-        stream: on which it will be read, where it lies on a GPU.
+        name: name of the input.
+        value: tensor, array or list.
+        stream: stream of the later read, for a value on a GPU.
 
     Raises:
-        InputError: its owner does not hand it out.
+        InputError: the owner of the value refuses the export.
     """
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return np.asarray(value)
@@ -67,115 +67,131 @@ def receive(name: str, value: object, stream: int) -> Received:
 
 
 def is_on_gpu(value: Received) -> bool:
-    """Tell whether a received value lies in a GPU's memory."""
+    """Tell whether a received value is in a GPU's memory."""
     return not isinstance(value, np.ndarray) and value.device.dlpack_device_type() == GPU
 
 
 class Feed:
-    """Puts the inputs of one function where its kernels read them."""
+    """Places the inputs of one function for its kernels."""
 
     def __init__(self, inputs: Sequence[Tensor], cuda: Cuda | None = None) -> None:
-        """Feed kernels on the host, or on the GPU where there is `cuda`."""
+        """Feed kernels on the host, or with `cuda` on the GPU."""
         import tvm_ffi
 
         self._inputs, self._cuda = inputs, cuda
         self._from_dlpack = tvm_ffi.from_dlpack
         self._buffers: dict[str, Any] = {}
         self._staged: dict[str, np.ndarray] = {}
+<<<<<<< HEAD
         self._quick = [(one, _plain_dtype(one.dtype), *self.staging(one)) for one in inputs]
+=======
+        self._quick = [
+            (tensor, _plain_dtype(tensor.dtype), *self._small(tensor)) for tensor in inputs
+        ]
+>>>>>>> f/measure
 
     def arguments(self, values: Mapping[str, Received], stream: int) -> list[Any]:
         """Return the function's arguments for `values`.
 
         Raises:
-            InputError: a dtype or a place that the function does not take.
+            InputError: the function does not take a value's dtype or device.
         """
-        return [self._argument(one, values[one.name], stream) for one in self._inputs]
+        return [self._argument(tensor, values[tensor.name], stream) for tensor in self._inputs]
 
     def host_arguments(self, arrays: Sequence[np.ndarray]) -> list[Any]:
-        """Return the arguments for arrays in the function's order: what `arguments` does, and faster.
+        """Return the arguments for arrays in the function's order, faster than `arguments`.
 
-        It runs in every call, so each array is asked for its dtype and its flags once, and for nothing
-        else; whatever does not fit at once goes the long way.
+        It runs in every call, so it reads only the dtype and the flags of each array, once. Arrays that do
+        not fit take the slow path.
         """
         if self._cuda is not None:
             return [
-                self._argument(one, array, 0)
-                for one, array in zip(self._inputs, arrays, strict=True)
+                self._argument(tensor, array, 0)
+                for tensor, array in zip(self._inputs, arrays, strict=True)
             ]
         arguments = []
-        for (one, dtype, buffer, staged), array in zip(self._quick, arrays, strict=True):
+        for (tensor, dtype, buffer, staged), array in zip(self._quick, arrays, strict=True):
             if array.dtype is not dtype:
-                arguments.append(self._argument(one, array, 0))
+                arguments.append(self._argument(tensor, array, 0))
             elif staged is not None:
                 staged[...] = array
                 arguments.append(buffer)
             elif array.flags.carray and array.size:
-                tensor = self._from_dlpack(array)
-                fits = tensor.data_ptr() % ALIGNMENT == 0
-                arguments.append(tensor if fits else self._copied_in(one, array))
+                argument = self._from_dlpack(array)
+                fits = argument.data_ptr() % ALIGNMENT == 0
+                arguments.append(argument if fits else self._copied_in(tensor, array))
             else:
-                arguments.append(self._copied_in(one, array))
+                arguments.append(self._copied_in(tensor, array))
         return arguments
 
+<<<<<<< HEAD
     def staging(self, wanted: Tensor) -> tuple[Any, np.ndarray | None]:
         """Return the buffer of an input that is always copied, as a tensor and as an array."""
         if self._cuda is not None or not is_small(wanted):
+=======
+    def _small(self, tensor: Tensor) -> tuple[Any, np.ndarray | None]:
+        """Return the buffer of a small input as a tensor and as an array; None, None for others."""
+        if self._cuda is not None or not is_small(tensor):
+>>>>>>> f/measure
             return None, None
-        buffer = self._buffer(wanted)
+        buffer = self._buffer(tensor)
         return buffer, as_array(buffer)
 
-    def _argument(self, wanted: Tensor, value: Received, stream: int) -> Any:
-        if str(value.dtype) != wanted.dtype:
+    def _argument(self, tensor: Tensor, value: Received, stream: int) -> Any:
+        if str(value.dtype) != tensor.dtype:
             raise InputError(
-                f"input {wanted.name!r} has dtype {value.dtype}; expected {wanted.dtype}. "
-                f"Convert it with .astype({wanted.dtype!r})."
+                f"input {tensor.name!r} has dtype {value.dtype}; expected {tensor.dtype}. "
+                f"Convert it with .astype({tensor.dtype!r})."
             )
         if is_on_gpu(value):
-            return self._from_gpu(wanted, value, stream)
+            return self._from_gpu(tensor, value, stream)
         if self._cuda is not None:
-            buffer = self._buffer(wanted)
+            buffer = self._buffer(tensor)
             array = np.ascontiguousarray(_array(value))
-            self._cuda.copy(buffer.data_ptr(), array.ctypes.data, array.nbytes, TO_DEVICE, stream)
+            self._cuda.copy(
+                buffer.data_ptr(), array.ctypes.data, array.nbytes, kind=TO_DEVICE, stream=stream
+            )
             return buffer
-        if (tensor := _in_place(value)) is not None:
-            return tensor
-        return self._copied_in(wanted, _array(value))
+        if (argument := _in_place(value)) is not None:
+            return argument
+        return self._copied_in(tensor, _array(value))
 
-    def _copied_in(self, wanted: Tensor, array: np.ndarray) -> Any:
-        buffer = self._buffer(wanted)
-        if wanted.name not in self._staged:
-            self._staged[wanted.name] = as_array(buffer)
-        np.copyto(self._staged[wanted.name], array)
+    def _copied_in(self, tensor: Tensor, array: np.ndarray) -> Any:
+        buffer = self._buffer(tensor)
+        if tensor.name not in self._staged:
+            self._staged[tensor.name] = as_array(buffer)
+        np.copyto(self._staged[tensor.name], array)
         return buffer
 
-    def _from_gpu(self, wanted: Tensor, value: Any, stream: int) -> Any:
+    def _from_gpu(self, tensor: Tensor, value: Any, stream: int) -> Any:
         if self._cuda is None:
             raise InputError(
-                f"input {wanted.name!r} lies on a GPU, and this bundle runs on the CPU: move it there"
+                f"input {tensor.name!r} lies on a GPU, and this bundle runs on the CPU: move it there"
             )
         if not value.is_contiguous():
             raise InputError(
-                f"input {wanted.name!r} is not contiguous: make a contiguous copy on the GPU"
+                f"input {tensor.name!r} is not contiguous: make a contiguous copy on the GPU"
             )
         if value.data_ptr() % ALIGNMENT == 0:
             return value
-        buffer = self._buffer(wanted)
-        self._cuda.copy(buffer.data_ptr(), value.data_ptr(), size_bytes(value), ON_DEVICE, stream)
+        buffer = self._buffer(tensor)
+        self._cuda.copy(
+            buffer.data_ptr(), value.data_ptr(), size_bytes(value), kind=ON_DEVICE, stream=stream
+        )
         return buffer
 
-    def _buffer(self, wanted: Tensor) -> Any:
-        if wanted.name not in self._buffers:
-            self._buffers[wanted.name] = _buffer(wanted, self._cuda is not None)
-        return self._buffers[wanted.name]
+    def _buffer(self, tensor: Tensor) -> Any:
+        if tensor.name not in self._buffers:
+            self._buffers[tensor.name] = _buffer(tensor, self._cuda is not None)
+        return self._buffers[tensor.name]
 
 
 @dataclass(frozen=True)
 class DeviceTensor:
-    """An output where the kernels left it; DLPack takes it to PyTorch, CuPy, JAX, numpy (on a CPU).
+    """An output on the kernels' device; DLPack exports it to PyTorch, CuPy, JAX, numpy (on a CPU).
 
-    It is not to be written to: it may be a constant of the model. On a GPU its memory is used again when
-    the last reference to it goes, by what is then queued on `stream`.
+    It must not be written to: it may be a constant of the model. On a GPU its memory is reused after the
+    last reference is gone, by work queued later on `stream`.
 
     >>> tensor = DeviceTensor(as_tensor(np.zeros((2, 3), np.float32)))
     >>> tensor.shape, tensor.dtype, tensor.numpy().sum()
@@ -185,7 +201,7 @@ class DeviceTensor:
     _tensor: Any
     _cuda: Cuda | None = None
     stream: int = 0
-    """Of the kernels that write it, the handle as an integer."""
+    """Stream of its kernels: the handle as an integer."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -194,19 +210,23 @@ class DeviceTensor:
 
     @property
     def dtype(self) -> str:
-        """Its name, as numpy has it."""
+        """numpy's name of the element type."""
         return str(self._tensor.dtype)
 
     def numpy(self) -> np.ndarray:
         """Wait, and return a copy on the host."""
         if self._cuda is None:
             return np.array(as_array(self._tensor))
-        made = np.empty(self.shape, numpy_dtype(self.dtype))
+        array = np.empty(self.shape, numpy_dtype(self.dtype))
         self._cuda.copy(
-            made.ctypes.data, self._tensor.data_ptr(), made.nbytes, TO_HOST, self.stream
+            array.ctypes.data,
+            self._tensor.data_ptr(),
+            array.nbytes,
+            kind=TO_HOST,
+            stream=self.stream,
         )
         self._cuda.wait(self.stream)
-        return made
+        return array
 
     def __dlpack_device__(self) -> tuple[int, int]:
         device: tuple[int, int] = self._tensor.__dlpack_device__()
@@ -215,26 +235,28 @@ class DeviceTensor:
     def __dlpack__(
         self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, **words: Any
     ) -> object:
-        """Hand the memory out; `stream`, of the consumer, will find the data there.
+        """Export the memory; the consumer's `stream` waits for the data.
 
         Args:
-            stream: DLPack's number: None or 1 is the default stream, -1 asks for no order at all.
-            max_version: see the protocol, as all further words.
+            stream: DLPack's number: None or 1 is the default stream, -1 disables the wait.
+            max_version: see the DLPack protocol, also for further keywords.
         """
         if self._cuda is not None and stream != -1:
-            then = 0 if stream in (None, DEFAULT_STREAM) else int(stream or 0)
-            self._cuda.order(self.stream, then)
+            consumer = 0 if stream in (None, DEFAULT_STREAM) else int(stream or 0)
+            self._cuda.order(self.stream, consumer)
         return self._tensor.__dlpack__(max_version=max_version, **words)
 
 
-def given(
+def owned_results(
     results: Sequence[Any], arguments: Sequence[Any], cuda: Cuda | None, stream: int
 ) -> list[DeviceTensor]:
-    """Return a call's results as tensors of the caller's own.
+    """Return a call's results as tensors owned by the caller.
 
-    A function may return an input, or a view of one, whose memory the caller or the next call writes.
+    A result that is an input, or a view of one, is copied: the caller or the next call may overwrite it.
     """
-    ranges = [(one.data_ptr(), one.data_ptr() + size_bytes(one)) for one in arguments]
+    ranges = [
+        (argument.data_ptr(), argument.data_ptr() + size_bytes(argument)) for argument in arguments
+    ]
     owned = []
     for result in results:
         place = result.data_ptr()
@@ -245,7 +267,7 @@ def given(
 
 
 def is_small(tensor: Tensor) -> bool:
-    """Tell whether numpy copies such a tensor in less time than it takes to hand it on."""
+    """Tell whether copying such a tensor is faster than binding it."""
     dtype = _plain_dtype(tensor.dtype)
     if dtype is None or tensor.shape is None or min(tensor.shape, default=0) < 0:
         return False
@@ -261,14 +283,20 @@ def staging(output: Tensor) -> tuple[Any, np.ndarray | None]:
 
 
 class Results:
-    """Makes arrays of what a function returns on the host; they are the caller's own."""
+    """Converts results of a function on the host to arrays owned by the caller."""
 
     def __init__(self, function: Callable[..., Any], outputs: Sequence[Tensor]) -> None:
         import tvm_ffi
 
+<<<<<<< HEAD
         places = [(one, staging(one)[1]) for one in outputs]
         self._outputs = [(one.name, place, _array_of(one.dtype)) for one, place in places]
         self._places = {one.name: place for one, place in places if place is not None}
+=======
+        places = [(output, self._place(output)) for output in outputs]
+        self._outputs = [(output.name, place, _array_of(output.dtype)) for output, place in places]
+        self._places = {output.name: place for output, place in places if place is not None}
+>>>>>>> f/measure
         wrap = tvm_ffi.get_global_func("collage.copy_results")
         self._function = wrap(
             function, [None if place is None else as_tensor(place) for _, place in places]
@@ -276,10 +304,10 @@ class Results:
 
     def call(self, arguments: Sequence[Any]) -> dict[str, np.ndarray]:
         """Run on tensors of the host."""
-        others = self._function(*arguments)
-        if others is None:
+        results = self._function(*arguments)
+        if results is None:
             return {name: place.copy() for name, place in self._places.items()}
-        tensors = iter(others)
+        tensors = iter(results)
         return {
             name: array(next(tensors)) if place is None else place.copy()
             for name, place, array in self._outputs
@@ -287,7 +315,7 @@ class Results:
 
 
 def _array_of(dtype: str) -> Callable[[Any], np.ndarray]:
-    """Return the function that makes an array of a result of that dtype, in the result's memory."""
+    """Return the conversion from a result of that dtype to an array in the same memory."""
     return as_array if dtype == BFLOAT16 else np.from_dlpack
 
 
@@ -297,12 +325,12 @@ def size_bytes(tensor: Any) -> int:
 
 
 def _plain_dtype(name: str) -> np.dtype | None:
-    """Return numpy's dtype where its arrays go to DLPack as they are: None for bfloat16."""
+    """Return numpy's dtype if its arrays convert to DLPack directly, else None (bfloat16)."""
     return None if name == BFLOAT16 else np.dtype(name)
 
 
 def _in_place(value: Received) -> Any:
-    """Return the value as a tensor where kernels can read it as it is, else None."""
+    """Return the value as a tensor without a copy if kernels can read it, else None."""
     if isinstance(value, np.ndarray):
         fits = value.flags.c_contiguous and value.flags.writeable and value.size
         return as_tensor(value) if fits and value.ctypes.data % ALIGNMENT == 0 else None
@@ -331,6 +359,6 @@ def _device_tensor(shape: Sequence[int], dtype: str) -> Any:
 def _copied(tensor: Any, cuda: Cuda | None, stream: int) -> Any:
     if cuda is None:
         return as_tensor(np.array(as_array(tensor)))
-    made = _device_tensor(tensor.shape, str(tensor.dtype))
-    cuda.copy(made.data_ptr(), tensor.data_ptr(), size_bytes(tensor), ON_DEVICE, stream)
-    return made
+    copy = _device_tensor(tensor.shape, str(tensor.dtype))
+    cuda.copy(copy.data_ptr(), tensor.data_ptr(), size_bytes(tensor), kind=ON_DEVICE, stream=stream)
+    return copy

@@ -1,19 +1,19 @@
-"""The public keys that are trusted, from when until when, for which models; and those that no longer are.
+"""Trusted public keys with their validity and models, and revoked keys.
 
 A source of keys is
 
 * a PEM file with one or several public keys;
 * a JSON file: `{"keys": [{"pem": "-----BEGIN PUBLIC KEY-----...", "not_before": "2026-01-01T00:00:00Z",
   "not_after": "2027-01-01T00:00:00Z", "models": ["ocr", "teams/ocr/*"]}], "revoked": ["<key id>"]}`.
-  Instead of `pem`, `file` names a PEM file beside it. All but the key is optional;
+  Instead of `pem`, `file` names a PEM file beside it. All fields but the key are optional;
 * a folder, such as a mounted Secret or ConfigMap: its `*.pem`, `*.pub` and `*.json` files.
 
-Several sources add up, and only ever restrict: a key that one of them revokes is revoked, and the time
-in which a key counts is what all entries about it have in common. A signature carries no time that
-could be believed, so a key that is over counts for nothing, not even for what it signed before: sign
-what is in use with the next key first. A key's id is the SHA-256 of its 32 raw bytes, in hex.
+Several sources are merged, and a further entry only restricts a key: a key revoked in one source is revoked,
+and its validity is the intersection of all its entries. A signature has no trustworthy time, so an expired
+key is invalid for older signatures too: sign the bundles in use with the next key first. A key's id is the
+SHA-256 of its 32 raw bytes, in hex.
 
-Expiry is judged by the clock of the machine that verifies.
+Expiry is judged by the verifying machine's clock.
 """
 
 import hashlib
@@ -34,20 +34,24 @@ _FIELDS = {"pem", "file", "not_before", "not_after", "models"}
 
 
 class RefusedKeyError(Exception):
-    """A key does not count here or now; the text says which and why."""
+    """A key is unknown, revoked, or outside its validity; the message has the reason."""
 
 
 def key_id(raw: bytes) -> str:
-    """Id of a public key, of its 32 raw bytes."""
+    """Return the id of a public key from its 32 raw bytes."""
     return hashlib.sha256(raw).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class TrustedKey:
-    """A public key (32 raw bytes) with the time in which it counts; None is without a limit.
+    """A public key with its validity.
 
     Attributes:
-        models: patterns (`*`) of the models it may sign for, one of each group; no group is all models.
+        raw: the key's 32 bytes.
+        not_before: start of the validity; None is unlimited.
+        not_after: end of the validity; None is unlimited.
+        models: groups of patterns (`*`) of model names; a model must match one pattern of each group,
+            and without groups every model matches.
     """
 
     raw: bytes
@@ -55,41 +59,43 @@ class TrustedKey:
     not_after: datetime | None = None
     models: tuple[tuple[str, ...], ...] = ()
 
-    def refusal(self, now: datetime) -> str:
-        """Why it does not count now, or ""."""
+    def refusal(self, time: datetime) -> str:
+        """Return the reason why the key is invalid at `time`, or ""."""
         name = f"the key {key_id(self.raw)[:16]}"
-        if self.not_before and now < self.not_before:
+        if self.not_before and time < self.not_before:
             return f"{name} counts from {self.not_before.isoformat()} on"
-        if self.not_after and now >= self.not_after:
+        if self.not_after and time >= self.not_after:
             return f"{name} expired at {self.not_after.isoformat()}"
         return ""
 
     def may_sign(self, model: str) -> bool:
-        """Tell whether it may sign for the model of this name."""
-        return all(any(fnmatchcase(model, one) for one in some) for some in self.models)
+        """Tell whether the key may sign for the model of this name."""
+        return all(
+            any(fnmatchcase(model, pattern) for pattern in patterns) for patterns in self.models
+        )
 
-    def restricted(self, other: "TrustedKey") -> "TrustedKey":
-        """What both entries about a key allow."""
-        starts = [one for one in (self.not_before, other.not_before) if one]
-        ends = [one for one in (self.not_after, other.not_after) if one]
+    def restricted(self, second: "TrustedKey") -> "TrustedKey":
+        """Return the intersection of two entries for a key."""
+        starts = [start for start in (self.not_before, second.not_before) if start]
+        ends = [end for end in (self.not_after, second.not_after) if end]
         return replace(
             self,
             not_before=max(starts, default=None),
             not_after=min(ends, default=None),
-            models=self.models + other.models,
+            models=self.models + second.models,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class TrustedKeys:
-    """Keys by id; `revoked` wins over everything."""
+    """Keys by id; `revoked` has precedence."""
 
     keys: Mapping[str, TrustedKey]
     revoked: frozenset[str] = frozenset()
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def verifies(self, name: str, signature: bytes, text: bytes) -> bool:
-        """Tell whether the signature by the key of this id is right.
+        """Tell whether the signature by the key with this id is valid.
 
         Raises:
             RefusedKeyError: the key is unknown, revoked, or not yet or no longer valid.
@@ -107,34 +113,34 @@ class TrustedKeys:
         """Tell whether one of the keys with these ids may sign for the model."""
         return any(self.keys[name].may_sign(model) for name in names)
 
-    def joined(self, other: "TrustedKeys") -> "TrustedKeys":
-        """The keys of both, each as both allow."""
+    def joined(self, second: "TrustedKeys") -> "TrustedKeys":
+        """Return the keys of both, each with the intersection of its entries."""
         keys = dict(self.keys)
-        for name, key in other.keys.items():
+        for name, key in second.keys.items():
             keys[name] = keys[name].restricted(key) if name in keys else key
-        return replace(self, keys=keys, revoked=self.revoked | other.revoked)
+        return replace(self, keys=keys, revoked=self.revoked | second.revoked)
 
 
 def trusted_keys(paths: Sequence[Path]) -> TrustedKeys:
     """Read public keys from PEM files, trust files (JSON) and folders of them.
 
     Raises:
-        OptionError: a file cannot be read or is neither, no key is left, or `cryptography` is missing.
+        OptionError: a file cannot be read or parsed, no key is left, or `cryptography` is missing.
     """
-    found = TrustedKeys({})
+    keys = TrustedKeys({})
     for file in [file for path in paths for file in _files(path)]:
-        found = found.joined(_trust_file(file) if file.suffix == ".json" else _pem_file(file))
-    if not set(found.keys) - found.revoked:
+        keys = keys.joined(_trust_file(file) if file.suffix == ".json" else _pem_file(file))
+    if not set(keys.keys) - keys.revoked:
         named = ", ".join(map(str, paths)) or "nothing"
         raise OptionError(
             f"no trusted key in {named}: put a public Ed25519 key there (`openssl pkey -in key.pem "
             "-pubout -out key.pub`)"
         )
-    return found
+    return keys
 
 
 def only_key(raw: bytes) -> TrustedKeys:
-    """Trust one key, without limits."""
+    """Trust one key without limits."""
     return TrustedKeys({key_id(raw): TrustedKey(raw)})
 
 
@@ -150,7 +156,7 @@ def _files(path: Path) -> list[Path]:
 
 def _pem_file(file: Path) -> TrustedKeys:
     raw = _public_keys(_content(file), str(file))
-    return TrustedKeys({key_id(one): TrustedKey(one) for one in raw})
+    return TrustedKeys({key_id(key): TrustedKey(key) for key in raw})
 
 
 def _trust_file(file: Path) -> TrustedKeys:
@@ -161,11 +167,11 @@ def _trust_file(file: Path) -> TrustedKeys:
         revoked = frozenset(content.get("revoked", []))
         if not all(map(_KEY_ID.fullmatch, revoked)):
             raise ValueError("'revoked', which lists ids of keys: 64 hexadecimal digits each")
-        found = TrustedKeys({}, revoked)
+        keys = TrustedKeys({}, revoked)
         for entry in content.get("keys", []):
             for key in _entry(entry, file):
-                found = found.joined(TrustedKeys({key_id(key.raw): key}))
-        return found
+                keys = keys.joined(TrustedKeys({key_id(key.raw): key}))
+        return keys
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise OptionError(f"the trust file {file} lacks or garbles {error}") from error
 
@@ -175,15 +181,15 @@ def _entry(entry: Mapping[str, object], file: Path) -> list[TrustedKey]:
         raise ValueError(f"the unknown field {sorted(unknown)[0]!r} of a key")
     if "file" in entry:
         beside = file.parent / str(entry["file"])
-        content, where = _content(beside), str(beside)
+        content, source = _content(beside), str(beside)
     else:
-        content, where = str(entry["pem"]).encode(), f"a key of {file}"
+        content, source = str(entry["pem"]).encode(), f"a key of {file}"
     start, end = (_time(entry.get(name), name) for name in ("not_before", "not_after"))
     models = entry.get("models")
     if models is not None and not (isinstance(models, list) and models):
         raise ValueError("'models', a list of names or patterns")
     groups = (tuple(map(str, models)),) if isinstance(models, list) else ()
-    return [TrustedKey(raw, start, end, groups) for raw in _public_keys(content, where)]
+    return [TrustedKey(raw, start, end, groups) for raw in _public_keys(content, source)]
 
 
 def _time(text: object, name: str) -> datetime | None:
@@ -205,7 +211,7 @@ def _content(file: Path) -> bytes:
         raise OptionError(f"the key {file} cannot be read: {error.strerror}") from error
 
 
-def _public_keys(content: bytes, where: str) -> list[bytes]:
+def _public_keys(content: bytes, source: str) -> list[bytes]:
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -213,20 +219,20 @@ def _public_keys(content: bytes, where: str) -> list[bytes]:
         raise OptionError(
             f"signatures need cryptography ({error}): pip install 'collage[sign]'"
         ) from None
-    found = []
+    keys = []
     try:
         for block in _PEM.findall(content):
             key = load_pem_public_key(block)
             if isinstance(key, Ed25519PublicKey):
-                found.append(key.public_bytes_raw())
+                keys.append(key.public_bytes_raw())
     except ValueError:
-        found = []
-    if not found or len(found) != content.count(b"-----BEGIN"):
+        keys = []
+    if not keys or len(keys) != content.count(b"-----BEGIN"):
         raise OptionError(
-            f"{where} is no public Ed25519 key in PEM: write it with `openssl pkey -in key.pem -pubout "
+            f"{source} is no public Ed25519 key in PEM: write it with `openssl pkey -in key.pem -pubout "
             "-out key.pub`, where key.pem is of `openssl genpkey -algorithm ed25519`"
         )
-    return found
+    return keys
 
 
 def _is_signed(raw: bytes, signature: bytes, text: bytes) -> bool:

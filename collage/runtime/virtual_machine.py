@@ -1,9 +1,9 @@
-"""Start the virtual machine of an executable, on the CPU or on a GPU.
+"""The virtual machine of an executable, on the CPU or on a GPU.
 
 An executable for a GPU takes and returns host tensors like any other: the copies are kernels inside it. Each
-of its functions is there once more under another name (`on_device`), on tensors of the device. Its
-first device is the GPU, whose memory TVM's planner lays out as it does the host's, and the second the
-CPU. All its kernels run on the current stream of the calling thread (stream 0 unless one was set).
+function also exists under another name (`on_device`), on tensors of the device. Its first device is the GPU,
+with memory planned by TVM as on the host, and its second device the CPU. All kernels run on the current
+stream of the calling thread (default: stream 0).
 """
 
 import os
@@ -27,11 +27,11 @@ _threads: int | None = None
 
 
 def use_threads(threads: int) -> None:
-    """Let the parallel loops of TVM's kernels have so many threads from now on, in the whole process.
+    """Set the number of threads of parallel loops in TVM's kernels, for the whole process.
 
-    Bundles that were made for different numbers of threads may live in one process, and each asks
-    before it runs. Where two run at the same time, the last word counts for both: their numbers are right
-    all the same, for a loop is divided when it begins.
+    Bundles for different numbers of threads may share a process, so each sets its number before a call. For
+    two parallel calls the last setting applies to both. Their outputs are correct all the same, for a loop
+    is divided at its start.
     """
     global _threads
     if threads != _threads:
@@ -42,12 +42,12 @@ def use_threads(threads: int) -> None:
 
 
 def on_device(function: str) -> str:
-    """Name the form of a function that takes and returns tensors of the GPU."""
+    """Return the name of a function's variant on tensors of the GPU."""
     return f"{function}_on_device"
 
 
 class Machine(Protocol):
-    """A virtual machine: its functions by name."""
+    """A virtual machine: a mapping from names to functions."""
 
     def __getitem__(self, name: str) -> Callable[..., Any]: ...
 
@@ -56,22 +56,21 @@ def start_machine(executable: Path | VerifiedFile, threads: int, device: str = "
     """Load the executable and initialise its kernels.
 
     Args:
-        executable: the shared library; that of a bundle is loaded from the descriptor through which
-            it was verified.
-        threads: of kernels that run on the CPU.
-        device: what it was assembled for.
+        executable: shared library; a bundle's verified file is loaded from its descriptor.
+        threads: number of threads of kernels on the CPU.
+        device: device of the executable, "cpu" or "cuda".
 
     Raises:
-        BundleError: it cannot be loaded here; says why.
+        BundleError: the executable cannot be loaded here.
     """
     return ExecutableFile(executable, threads, device).machine
 
 
 class ExecutableFile:
-    """An executable that was opened: its kernels, and the virtual machine that calls them in order."""
+    """An open executable: its kernels, and its virtual machine."""
 
     def __init__(self, executable: Path | VerifiedFile, threads: int, device: str = "cpu") -> None:
-        """Open it; arguments and errors are those of `start_machine`."""
+        """Open the executable; arguments and errors as of `start_machine`."""
         self._path = executable if isinstance(executable, Path) else executable.path
         self._device = device
         with _starting, self._explained():
@@ -85,7 +84,7 @@ class ExecutableFile:
 
     @cached_property
     def machine(self) -> Machine:
-        """The virtual machine; it is started, and its kernels are made, when it is first asked for."""
+        """The virtual machine; the first access starts it and creates its kernels."""
         with _starting, self._explained():
             machine: Machine = self._library["vm_load_executable"]()
             first = (CUDA, 0, POOLED_ALLOCATOR) if self._device == "cuda" else ()
@@ -93,10 +92,10 @@ class ExecutableFile:
         return machine
 
     def kernel(self, symbol: str) -> Callable[..., Any]:
-        """Make a kernel for calls without the virtual machine. Raises BundleError where there is none."""
+        """Return a kernel for calls without the virtual machine. Raises BundleError without one."""
         with _starting, self._explained():
-            found: Callable[..., Any] = self._library.get_function(symbol, query_imports=True)
-        return found
+            kernel: Callable[..., Any] = self._library.get_function(symbol, query_imports=True)
+        return kernel
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -107,7 +106,7 @@ class ExecutableFile:
 
 
 def _opened(executable: Path | VerifiedFile) -> Any:
-    """Load the library; it stays for as long as the process, for results may need its code."""
+    """Load the library for the lifetime of the process: results may need its code."""
     import tvm_ffi
 
     if isinstance(executable, Path):

@@ -1,1 +1,1 @@
-"""Search for schedules of TVM kernels where a faster one could change the plan, and keep what was found."""
+"""Schedule search for TVM kernels with an effect on the plan, and the records of its trials."""

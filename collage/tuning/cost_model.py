@@ -1,9 +1,9 @@
-"""Which untried schedule looks fast: ridge regression with a Gaussian kernel on TVM's features.
+"""Cost model of schedules: ridge regression with a Gaussian kernel on TVM's features.
 
-TVM describes a scheduled function by 164 numbers for every store of it (vector length, bytes touched
-at each loop, unrolling, ...); a schedule is described by their sum and maximum over its stores. With
-some dozens of trials a kernel method is as good as boosted trees, needs NumPy alone, and is fitted in
-milliseconds (the cube of the number of trials).
+TVM's features of a scheduled function are 164 numbers for each store (vector length, bytes touched at each
+loop, unrolling, ...). The features of a schedule are their sum and maximum over its stores. With some
+dozens of trials a kernel method is as good as boosted trees, needs NumPy only, and is fitted in
+milliseconds (cubic in the number of trials).
 """
 
 from collections.abc import Sequence
@@ -12,19 +12,20 @@ import numpy as np
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-ENOUGH = 4
-"""Trials below which every schedule is as good as another."""
+MIN_TRIALS = 4
+"""Smallest number of trials for a prediction; with fewer, scores are random."""
 RIDGE = 0.05
 FAILED = 2.0
-"""A schedule that failed counts as so many times slower than the slowest that ran."""
+"""Latency of a failed schedule, relative to the slowest measured one."""
 
 
-def fit_and_predict(known: np.ndarray, seconds: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Predict a score (runs a second) for each row of `asked`; +inf seconds are failures.
+def fit_and_predict(measured: np.ndarray, seconds: np.ndarray, untried: np.ndarray) -> np.ndarray:
+    """Predict a score (runs a second) for each row of `untried`; +inf seconds are failures.
 
     >>> import numpy as np
-    >>> known = np.array([[0.0], [1.0], [2.0], [3.0]])
-    >>> low, high = fit_and_predict(known, np.array([1.0, 2.0, 4.0, 8.0]), np.array([[0.2], [2.8]]))
+    >>> measured = np.array([[0.0], [1.0], [2.0], [3.0]])
+    >>> latencies = np.array([1.0, 2.0, 4.0, 8.0])
+    >>> low, high = fit_and_predict(measured, latencies, np.array([[0.2], [2.8]]))
     >>> low > high
     True
     """
@@ -32,37 +33,39 @@ def fit_and_predict(known: np.ndarray, seconds: np.ndarray, asked: np.ndarray) -
     slowest = finite.max() * FAILED if len(finite) else 1.0
     score = -np.log(np.where(np.isfinite(seconds), seconds, slowest))
     centre, spread = score.mean(), score.std() + 1e-9
-    every = np.concatenate([known, asked])
-    varies = every.std(0) > 1e-6
-    scaled = ((every - every.mean(0)) / (every.std(0) + 1e-12))[:, varies]
-    own, new = scaled[: len(known)], scaled[len(known) :]
-    between = _squares(own, own)
+    features = np.concatenate([measured, untried])
+    varies = features.std(0) > 1e-6
+    scaled = ((features - features.mean(0)) / (features.std(0) + 1e-12))[:, varies]
+    measured_rows, untried_rows = scaled[: len(measured)], scaled[len(measured) :]
+    between = _squares(measured_rows, measured_rows)
     width = np.median(between[between > 0]) if (between > 0).any() else 1.0
-    gram = np.exp(-between / width) + RIDGE * np.eye(len(own))
+    gram = np.exp(-between / width) + RIDGE * np.eye(len(measured_rows))
     weights = np.linalg.solve(gram, (score - centre) / spread)
-    return np.exp(spread * (np.exp(-_squares(new, own) / width) @ weights) + centre)
+    return np.exp(
+        spread * (np.exp(-_squares(untried_rows, measured_rows) / width) @ weights) + centre
+    )
 
 
-def _squares(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return ((one[:, None] - other[None]) ** 2).sum(-1)
+def _squares(left_rows: np.ndarray, right_rows: np.ndarray) -> np.ndarray:
+    return ((left_rows[:, None] - right_rows[None]) ** 2).sum(-1)
 
 
 @derived_object
 class KernelRidge(ms.cost_model.PyCostModel):
-    """MetaSchedule's interface around `fit_and_predict`; `seed` decides while nothing is known."""
+    """MetaSchedule's interface to `fit_and_predict`; scores are random from `seed` at first."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._features = ms.feature_extractor.PerStoreFeature()
         self._random = np.random.default_rng(seed)
-        self._known: list[np.ndarray] = []
+        self._measured: list[np.ndarray] = []
         self._seconds: list[float] = []
 
     def load(self, path: str) -> None:
-        """Nothing is kept: records are, and they are told again."""
+        """Load nothing: the model is fitted to the stored trials again."""
 
     def save(self, path: str) -> None:
-        """Nothing is kept."""
+        """Save nothing."""
 
     def update(
         self,
@@ -70,19 +73,21 @@ class KernelRidge(ms.cost_model.PyCostModel):
         candidates: Sequence[ms.MeasureCandidate],
         results: Sequence[ms.runner.RunnerResult],
     ) -> None:
-        self._known += list(self._described(context, candidates))
-        self._seconds += [float(one.run_secs[0]) if one.run_secs else np.inf for one in results]
+        self._measured += list(self._described(context, candidates))
+        self._seconds += [
+            float(result.run_secs[0]) if result.run_secs else np.inf for result in results
+        ]
 
     def predict(
         self, context: ms.TuneContext, candidates: Sequence[ms.MeasureCandidate]
     ) -> np.ndarray:
-        if len(self._known) < ENOUGH:
+        if len(self._measured) < MIN_TRIALS:
             return self._random.random(len(candidates))
-        asked = self._described(context, candidates)
-        return fit_and_predict(np.array(self._known), np.array(self._seconds), asked)
+        untried = self._described(context, candidates)
+        return fit_and_predict(np.array(self._measured), np.array(self._seconds), untried)
 
     def _described(
         self, context: ms.TuneContext, candidates: Sequence[ms.MeasureCandidate]
     ) -> np.ndarray:
-        rows = [one.numpy() for one in self._features.extract_from(context, candidates)]
+        rows = [features.numpy() for features in self._features.extract_from(context, candidates)]
         return np.array([np.concatenate([row.sum(0), row.max(0)]) for row in rows], np.float64)

@@ -1,19 +1,18 @@
-"""Tuning records on disk and in the shared store: every trial, once, for whoever needs it.
+"""Tuning records on disk and in the shared store, one for each trial.
 
-A trial takes a second of a machine; its record is on disk before the next trial begins, so a process that
-is killed loses the one it was at. Records are lines like costs (`collage.cost.lines`): one file an
-environment, batches in the shared store. A workload is the structure of a region and the toolchain with
-its versions, so equal kernels of any models share their records, and records of another version are
-records of other workloads.
+A trial takes about a second. Its record is on disk before the next trial begins, so a killed process
+loses one trial at most. Records are lines like costs (`collage.cost.lines`): one file for each environment,
+batches in the shared store. A workload is the structure of a region and the toolchain with its versions.
+So equal kernels of different models share records, and another version has other workloads.
 
     {"workload": ..., "trace": [...], "latency_s": ..., "trial_s": ..., "toolchain": ...}
 
-A trace that says more than a schedule may is refused where it is read, and again where it is applied
-(`collage.backends.cpu.tvm.trace_check`): it counts as a damaged record, which is a miss. In the shared store
-records are signed (`collage.store.record_keys`), and what is not signed is a miss too.
+A trace with more than a schedule is refused by the reader, and again before its use
+(`collage.backends.cpu.tvm.trace_check`): the record counts as damaged and is a miss. Records in the shared
+store are signed (`collage.store.record_keys`); an unsigned record is a miss too.
 
-`latency_s` is absent for a trial that failed, with the reason. A record without a trace says why no
-trial of its workload can follow: TVM crashed or hung, or there are no more schedules.
+A failed trial has a reason and no `latency_s`. A record without a trace ends its workload, with the reason:
+TVM crashed or hung, or there are no more schedules.
 """
 
 import functools
@@ -40,14 +39,20 @@ WorkloadDigest = NewType("WorkloadDigest", str)
 
 
 def workload_digest(region_digest: str, toolchain: str) -> WorkloadDigest:
-    """Name the kernels of a region's structure on a toolchain (name, versions, target)."""
+    """Return the digest of a region's structure and a toolchain (name, versions, target)."""
     text = json.dumps([region_digest, toolchain])
     return WorkloadDigest(hashlib.sha256(text.encode()).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
 class TuningRecord:
-    """One trial: `latency_s` is +inf, with the `reason`, where it failed; `trial_s` is what it took."""
+    """One trial.
+
+    Attributes:
+        latency_s: latency in seconds; +inf for a failed trial.
+        trial_s: duration of the trial, in seconds.
+        reason: reason of a failure, or "".
+    """
 
     workload: WorkloadDigest
     trace: str
@@ -61,16 +66,16 @@ class TuningRecord:
 
     @property
     def rank(self) -> tuple[float, str]:
-        """Least is best; equal latencies are told apart by the trace."""
+        """Sort key, best first; ties of latency are broken by the trace."""
         return self.latency_s, self.trace
 
 
 class TuningRecords:
-    """The records of one environment: this machine's file and, where there is one, the shared store.
+    """The records of one environment: this machine's file and, optionally, the shared store.
 
     >>> import tempfile
-    >>> here = Environment("cpu", "", 2, 1, "", "")
-    >>> records = TuningRecords(Path(tempfile.mkdtemp()), here)
+    >>> environment = Environment("cpu", "", 2, 1, "", "")
+    >>> records = TuningRecords(Path(tempfile.mkdtemp()), environment)
     >>> records.add(TuningRecord("w", "[]", 2e-3), "tvm 1")
     >>> records.best("w").latency_s
     0.002
@@ -81,34 +86,35 @@ class TuningRecords:
         root: Path,
         environment: Environment,
         store: Store | None = None,
+        *,
         clock: Callable[[], float] = lambda: 0.0,
         keys: RecordKeys | None = None,
     ) -> None:
         """Open the records; nothing is created before the first one.
 
         Args:
-            root: of the local store.
-            environment: of the machine that runs the trials.
-            store: that other machines share.
-            clock: monotonic seconds; needed with `store`.
-            keys: of those whose records of the shared store are used; None are `record_keys(root)`.
+            root: folder of the local store.
+            environment: environment of the trials.
+            store: shared store; None without one.
+            clock: function returning monotonic seconds; needed with `store`.
+            keys: trusted keys for records of the shared store; None is `record_keys(root)`.
         """
         self._corrupt = self.unsigned = 0
         self._store = store
         self._head = environment_line(environment)
         self._file = LineFile(root / "tuning" / f"{environment.digest}.jsonl", "tuning records")
-        self._root, self._given_keys = root, keys
+        self._root, self._configured_keys = root, keys
         self._place = f"tuning/{environment.digest}/"
         self._batches = Batches(store, self._place, self._head, clock) if store else None
-        self._found: dict[WorkloadDigest, dict[str, TuningRecord]] = {}
+        self._records: dict[WorkloadDigest, dict[str, TuningRecord]] = {}
 
     @property
     def corrupt(self) -> int:
-        """Lines, and batches of them, that did not check."""
+        """Number of damaged lines and batches."""
         return self._corrupt + (self._batches.corrupt if self._batches else 0)
 
     def add(self, record: TuningRecord, toolchain: str) -> None:
-        """Keep one record; it is on this machine's disk when this returns.
+        """Add a record; it is on this machine's disk when this returns.
 
         Raises:
             StoreError: the disk is full, or the store does not take the records.
@@ -120,24 +126,26 @@ class TuningRecords:
             self._batches.add(encode_entry(self._keys.signed(dated(entry), self._place)))
 
     def of(self, workload: WorkloadDigest) -> tuple[TuningRecord, ...]:
-        """Return the workload's trials, the best first, failed ones last."""
+        """Return the workload's trials, best first, failures last."""
         self._refresh()
-        found = self._found.get(workload, {})
-        return tuple(sorted((one for one in found.values() if one.trace), key=lambda r: r.rank))
+        records = self._records.get(workload, {})
+        return tuple(
+            sorted((record for record in records.values() if record.trace), key=lambda r: r.rank)
+        )
 
     def best(self, workload: WorkloadDigest) -> TuningRecord | None:
-        """Return the fastest trial of the workload, None where none worked."""
-        found = self.of(workload)
-        return found[0] if found and found[0].worked else None
+        """Return the fastest trial of the workload, or None."""
+        records = self.of(workload)
+        return records[0] if records and records[0].worked else None
 
     def ended(self, workload: WorkloadDigest) -> str:
-        """Return why no trial of the workload can follow, "" where they can."""
+        """Return the reason against further trials of the workload, or ""."""
         self._refresh()
-        last = self._found.get(workload, {}).get("")
+        last = self._records.get(workload, {}).get("")
         return last.reason if last else ""
 
     def flush(self) -> None:
-        """Let other machines see every record; they do when this returns. Raises StoreError."""
+        """Write all records to the shared store. Raises StoreError."""
         if self._batches:
             self._batches.flush()
 
@@ -149,23 +157,23 @@ class TuningRecords:
 
     @functools.cached_property
     def _keys(self) -> RecordKeys:
-        return self._given_keys or record_keys(self._root)
+        return self._configured_keys or record_keys(self._root)
 
     def _is_signed(self, entry: Mapping[str, object]) -> bool:
         return self._keys.accepts(entry, self._place)
 
     def _read(
-        self, data: bytes, where: str, is_signed: Callable[[Mapping[str, object]], bool] | None
+        self, data: bytes, source: str, is_signed: Callable[[Mapping[str, object]], bool] | None
     ) -> None:
-        checked = check_records(decode_entries(data), {"workload": _record}, where, is_signed)
+        checked = check_records(decode_entries(data), {"workload": _record}, source, is_signed)
         self._corrupt += checked.damaged
         self.unsigned += checked.unsigned
         for record in checked.values:
             self._take(record)
 
     def _take(self, record: TuningRecord) -> None:
-        """Of two records of one schedule the better one holds, whatever the order of reading."""
-        own = self._found.setdefault(record.workload, {})
+        """Keep the better of two records of one schedule, in any order of reading."""
+        own = self._records.setdefault(record.workload, {})
         before = own.get(record.trace)
         if before is None or (record.rank, record.reason) < (before.rank, before.reason):
             own[record.trace] = record

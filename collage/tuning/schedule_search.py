@@ -1,7 +1,7 @@
-"""The search for schedules of one function: MetaSchedule's design space and evolution.
+"""Schedule search for one function: MetaSchedule's design space and evolutionary search.
 
-Small populations: drawing and mutating a schedule takes some 10 ms, as long as running it, and with
-some dozens of trials a large population learns no more. Everything is drawn with one seed.
+Populations are small: generating a schedule takes some 10 ms, as long as running it, and with some dozens
+of trials a large population learns no more. One seed determines all schedules.
 """
 
 import json
@@ -20,19 +20,19 @@ from collage.backends.nvidia.tvm_cuda.schedule import target_of
 from collage.tuning.cost_model import KernelRidge
 
 BATCH = 8
-"""Schedules drawn together: the model learns between batches."""
+"""Schedules of one generation; the cost model is fitted between generations."""
 UNLIMITED = 1 << 30
-ROUNDS_IN_VAIN = 2
-PATIENCE = 20
-"""Populations drawn until enough of them fit the device: few tilings of a small product fill a warp."""
+MAX_EMPTY_DRAWS = 2
+MAX_POPULATIONS = 20
+"""Largest number of populations until enough schedules fit the device; few tilings fill a warp."""
 UNROLLED = (0, 16, MOST_UNROLLED)
 WITHOUT_ASYNC = "sm_75"
-"""What TVM is told to search for on any GPU: for later ones it adds pipelines of asynchronous copies, of
-which its default passes generate the waiting but not the copies. What is drawn is compiled for the GPU."""
+"""Target of the search on every GPU. For later targets TVM adds pipelines of asynchronous copies, and its
+default passes generate the waits without the copies. Schedules are compiled for the real GPU."""
 
 
 class _Context(ms.TuneContext):
-    """A context without TVM's import of every CPU's and GPU's intrinsics, which takes ten seconds."""
+    """A context without TVM's import of all CPU and GPU intrinsics (ten seconds)."""
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class _Context(ms.TuneContext):
         target: tvm.target.Target,
         space: ms.SpaceGenerator,
         strategy: ms.SearchStrategy,
+        *,
         seed: int,
     ) -> None:
         self.__init_handle_by_constructor__(
@@ -53,24 +54,25 @@ def _silent(level: int, file: str, line: int, message: str) -> None:
 
 
 class TraceSearch:
-    """Draws schedules of one function, and learns from their latencies which to draw next."""
+    """Generates schedules of one function, guided by the latencies of earlier ones."""
 
     def __init__(
         self,
         function: tirx.PrimFunc,
         target: tvm.target.Target,
+        *,
         threads: int,
         seed: int,
-        known: Sequence[tuple[str, float]],
+        measured: Sequence[tuple[str, float]],
     ) -> None:
         """Open the design space.
 
         Args:
-            function: without a schedule.
-            target: to compile for.
-            threads: of the kernel.
-            seed: at least 1.
-            known: traces with their seconds, from earlier searches; those that do not fit are skipped.
+            function: function without a schedule.
+            target: compilation target.
+            threads: number of threads of the kernel.
+            seed: random seed, at least 1.
+            measured: traces and latencies in seconds of earlier searches; misfits are skipped.
         """
         kind = str(target.kind.name)
         device = "cuda" if kind == "cuda" else "cpu"
@@ -79,7 +81,7 @@ class TraceSearch:
         strategy = ms.search_strategy.EvolutionarySearch(
             population_size=32,
             init_min_unmeasured=16,
-            max_fail_count=PATIENCE,
+            max_fail_count=MAX_POPULATIONS,
             genetic_num_iters=1,
             eps_greedy=0.2,
         )
@@ -88,19 +90,19 @@ class TraceSearch:
             postprocs=ms.postproc.Postproc.create(kind),
             mutator_probs=ms.mutator.Mutator.create(kind),
         )
-        self._context = _Context(self._module, self._target, space, strategy, seed)
+        self._context = _Context(self._module, self._target, space, strategy, seed=seed)
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(self._module)
         self._model = KernelRidge(seed)
         self._arguments = ms.arg_info.ArgInfo.from_entry_func(self._module, remove_preproc=False)
-        self._remember(known)
+        self._remember(measured)
         spaces = self._context.generate_design_space()
         self._context.pre_tuning(UNLIMITED, BATCH, spaces, self._database, self._model)
         self._empty = 0
 
     def draw(self) -> list[ms.MeasureCandidate]:
-        """Return schedules to try; none when the space holds no more."""
-        while self._empty < ROUNDS_IN_VAIN:
+        """Return schedules to try; an empty list at the end of the space."""
+        while self._empty < MAX_EMPTY_DRAWS:
             drawn = self._context.generate_measure_candidates()
             if drawn:
                 self._empty = 0
@@ -111,8 +113,8 @@ class TraceSearch:
         return []
 
     def tell(self, tried: Sequence[ms.MeasureCandidate], seconds: Sequence[float]) -> None:
-        """Learn the latencies of what was drawn; +inf stands for a schedule that failed."""
-        results = [_result(one) for one in seconds]
+        """Fit the cost model to the latencies of tried schedules; +inf is a failure."""
+        results = [_result(latency_s) for latency_s in seconds]
         for candidate, latency_s in zip(tried, seconds, strict=True):
             self._keep(candidate, latency_s)
         self._context.notify_runner_results(list(tried), results)
@@ -127,20 +129,20 @@ class TraceSearch:
             )
         )
 
-    def _remember(self, known: Sequence[tuple[str, float]]) -> None:
+    def _remember(self, measured: Sequence[tuple[str, float]]) -> None:
         candidates, seconds = [], []
-        for trace, latency_s in known:
+        for trace, latency_s in measured:
             try:
                 plan = replay(trace, self._module)
             except Exception:
-                # Another version of the rules wrote it, or nobody here: nothing to go on from.
+                # A trace of another version of the rules, or of another program: not usable as a start.
                 continue
             candidates.append(ms.MeasureCandidate(plan, self._arguments))
             seconds.append(latency_s)
         for candidate, latency_s in zip(candidates, seconds, strict=True):
             self._keep(candidate, latency_s)
         if candidates:
-            self._model.update(self._context, candidates, [_result(one) for one in seconds])
+            self._model.update(self._context, candidates, [_result(latency) for latency in seconds])
 
 
 def _result(latency_s: float) -> ms.runner.RunnerResult:
@@ -159,7 +161,7 @@ def _number(value: tirx.IntImm | tirx.FloatImm) -> int | float:
 
 
 def _rules(threads: int) -> list[rules.ScheduleRule]:
-    """TVM's rules for a CPU; one thread's loops are not made parallel."""
+    """Return TVM's rules for a CPU; with one thread, loops stay serial."""
     return [
         rules.InlineConstantScalars(),
         rules.AutoInline(
@@ -191,7 +193,7 @@ def _rules(threads: int) -> list[rules.ScheduleRule]:
 
 
 def _gpu_rules() -> list[rules.ScheduleRule]:
-    """TVM's rules for a GPU, without tensor cores: those are the libraries'."""
+    """Return TVM's rules for a GPU, without tensor cores: vendor libraries use those."""
     return [
         rules.MultiLevelTiling(
             structure="SSSRRSRS",

@@ -1,4 +1,4 @@
-"""Where kernels are tuned: the backend whose schedules are searched for, and what it compiles for."""
+"""Backend and compilation target of tuning, by device."""
 
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def tunable(device: str) -> Backend:
-    """Return the backend that takes what can be tuned on a device; it applies the traces too."""
+    """Return the backend of tuned kernels on a device; it also applies the traces."""
     return TvmCudaBackend() if device == "cuda" else TunableTvm()
 
 
 def target_on(device: str, threads: int) -> "tvm.target.Target":
-    """Return what this machine's kernels on a device are compiled for."""
+    """Return the compilation target of this machine's kernels on a device."""
     if device == "cuda":
         from collage.backends.nvidia.tvm_cuda.schedule import cuda_target
 
@@ -27,5 +27,5 @@ def target_on(device: str, threads: int) -> "tvm.target.Target":
 
 
 def toolchain(threads: int, device: str) -> str:
-    """Name what makes kernels of traces: TVM's version and schedules, and the target."""
+    """Return the identity of the toolchain: TVM's version and schedules, and the target."""
     return f"{tunable(device).identity} {target_on(device, threads)}"

@@ -1,10 +1,9 @@
-"""Tuning in a guarded child process: each finished trial is recorded before the next is waited for.
+"""Tuning in a supervised worker process: each trial is recorded before the next one.
 
-A crash, a hang or too much memory costs the workload its remaining trials, and that is recorded, so that
-no run walks into it again; a child that was killed from outside says nothing about the workload. A kernel
-that loses a GPU's context is a failed trial: a new child goes on with other schedules. Time that is up ends
-the child in the middle of a trial, which is then lost. The parent writes the records: a child that went
-mad cannot.
+A crash, a hang or too much memory ends the trials of the workload, and the reason is recorded, so that no
+later run repeats it. A worker killed from outside says nothing about the workload. A kernel that loses a
+GPU's context is a failed trial: a new worker continues with other schedules. At the deadline the worker is
+ended, and its current trial is lost. The parent writes the records, so a corrupted worker cannot.
 """
 
 import hashlib
@@ -27,16 +26,21 @@ from collage.tuning.records import TuningRecord, TuningRecords, WorkloadDigest, 
 from collage.tuning.targets import toolchain, tunable
 
 CHILD = "collage.tuning.tuning_worker"
-WATCH_EVERY_S = 0.05
-GO_ON_FROM = 8
-"""Best known schedules that a search starts from; they must fit the pipe's buffer."""
-MOST_LOST = 4
-"""Schedules of a workload that may lose the GPU's context in one round: each costs a new child."""
+TUNING_POLL_S = 0.05
+MAX_SEED_SCHEDULES = 8
+"""Largest number of schedules at the start of a search; they must fit the pipe's buffer."""
+MAX_LOST_CONTEXTS = 4
+"""Lost GPU contexts of a workload in one call of `tune`: each needs a new worker."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one child may take; `silence_s` is the longest time between two of its answers."""
+    """Limits of the worker.
+
+    Attributes:
+        silence_s: longest time between two answers, in seconds.
+        memory_bytes: limit of resident memory, in bytes.
+    """
 
     silence_s: float = 30.0
     memory_bytes: int = 4 << 30
@@ -45,8 +49,7 @@ class Limits:
 class Tuner:
     """Tunes regions of functions, one at a time; close it when done.
 
-    Counts of all calls: `trials` were run here, `failed` of them computed nothing or wrong numbers, and
-    `seconds` were spent.
+    Totals over all calls: `trials`, `failed` trials without correct outputs, and `seconds`.
     """
 
     def __init__(
@@ -61,17 +64,17 @@ class Tuner:
         child: str = CHILD,
         device: str = "cpu",
     ) -> None:
-        """Make a tuner; its child starts when first needed.
+        """Make a tuner; its worker starts when first needed.
 
         Args:
-            functions: what works may name; their simplified files exist.
-            records: get every trial.
-            threads: of the kernels.
-            reference_dir: of `frontend.inputs.save_reference`.
-            sweep_bytes: swept before every timed call.
-            limits: of the child.
-            child: module that is run as the child.
-            device: where the kernels run.
+            functions: functions of the requests; their simplified files exist.
+            records: destination of all trials.
+            threads: number of threads of the kernels.
+            reference_dir: folder of `frontend.inputs.save_reference`.
+            sweep_bytes: size of the cache flush before every timed call, in bytes.
+            limits: limits of the worker; None is the default.
+            child: module of the worker process.
+            device: device of the kernels, "cpu" or "cuda".
         """
         self.trials = self.failed = 0
         self.seconds = 0.0
@@ -82,19 +85,19 @@ class Tuner:
         self._child = child
         self._process: WorkerProcess | None = None
         self._setup = Setup(
-            "",
-            tuple((function.name, function.simplified) for function in functions),
-            (class_path(tunable(device)),),
-            threads,
-            reference_dir,
-            self._limits.memory_bytes,
-            sweep_bytes,
+            loader="",
+            functions=tuple((function.name, function.simplified) for function in functions),
+            backends=(class_path(tunable(device)),),
+            threads=threads,
+            reference_dir=reference_dir,
+            memory_bytes=self._limits.memory_bytes,
+            sweep_bytes=sweep_bytes,
             measure_boundary=False,
             device=device,
         )
 
     def workload(self, work: Work) -> WorkloadDigest:
-        """Return what the work's records are kept under."""
+        """Return the digest of the request's workload."""
         digest = region_digest(self._functions[work.function], work.nodes)
         return workload_digest(digest, self.toolchain)
 
@@ -105,23 +108,29 @@ class Tuner:
         deadline: float = math.inf,
         on_trial: Callable[[TuningRecord], None] | None = None,
     ) -> None:
-        """Run up to `trials` more trials of the work's region, until `deadline` (monotonic seconds).
+        """Run up to `trials` more trials of the request's region, until `deadline`.
+
+        Args:
+            work: region to tune.
+            trials: largest number of further trials.
+            deadline: end of the search, in monotonic seconds; default none.
+            on_trial: callback for each record; None without.
 
         Raises:
-            MeasureError: the child does not start.
+            MeasureError: the worker does not start.
             StoreError: a record cannot be written; those before it are.
         """
         start = time.monotonic()
         workload, last = self.workload(work), self.trials + trials
         try:
-            for _ in range(MOST_LOST):
+            for _ in range(MAX_LOST_CONTEXTS):
                 task = TuneTask(
-                    work, last - self.trials, self._seed(workload), self._known(workload)
+                    work, last - self.trials, self._seed(workload), self._best_known(workload)
                 )
                 lost = self._run(task, workload, deadline, on_trial)
                 if not lost or self.trials >= last:
                     return
-            self._end(workload, f"{MOST_LOST} schedules crashed, the last: {lost}")
+            self._end(workload, f"{MAX_LOST_CONTEXTS} schedules crashed, the last: {lost}")
         except BaseException:
             self.close()
             raise
@@ -129,7 +138,7 @@ class Tuner:
             self.seconds += time.monotonic() - start
 
     def close(self) -> None:
-        """End the child; a later `tune` starts a new one."""
+        """End the worker; a later `tune` starts a new one."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -141,17 +150,17 @@ class Tuner:
         deadline: float,
         on_trial: Callable[[TuningRecord], None] | None,
     ) -> str:
-        """Run the task; return why a GPU's context was lost in the middle of it, "" where none was."""
+        """Run the task; return the reason of a lost GPU context, or ""."""
         process = self._started(task, deadline)
         heard = time.monotonic()
         while process is not None:
             answers = self._wait(process)
-            now = time.monotonic()
+            now_s = time.monotonic()
             if answers is None:
-                self._bury(process, workload)
+                self._on_exit(process, workload)
                 return ""
             for answer in answers:
-                heard = now
+                heard = now_s
                 if isinstance(answer, Trial):
                     self._record(workload, answer, on_trial)
                     if answer.lost:
@@ -160,17 +169,17 @@ class Tuner:
                 elif isinstance(answer, TuningEnded):
                     self._end(workload, answer.reason)
                     return ""
-            if excess := self._excess(process, now - heard):
+            if excess := self._excess(process, now_s - heard):
                 self.close()
                 self._end(workload, excess)
                 return ""
-            if now > deadline:
+            if now_s > deadline:
                 self.close()
                 return ""
         return ""
 
     def _started(self, task: TuneTask, deadline: float) -> WorkerProcess | None:
-        """Return the child with the task under way; None when time is up before it is ready."""
+        """Return the worker with the task started; None if it is not ready by the deadline."""
         if self._process is None:
             self._process = WorkerProcess(self._setup, self._child)
             limit = time.monotonic() + START_TIMEOUT_S
@@ -178,8 +187,8 @@ class Tuner:
             while not ready:
                 answers = self._wait(self._process)
                 if answers is None or time.monotonic() > limit:
-                    how = self._process.epitaph() if answers is None else "it is silent"
-                    raise MeasureError(f"the tuning process does not start: {how}")
+                    reason = self._process.exit_reason() if answers is None else "it is silent"
+                    raise MeasureError(f"the tuning process does not start: {reason}")
                 for answer in answers:
                     if isinstance(answer, Refused):
                         raise MeasureError(f"the tuning process cannot work: {answer.reason}")
@@ -193,7 +202,7 @@ class Tuner:
     def _wait(self, process: WorkerProcess) -> Sequence[object] | None:
         with selectors.DefaultSelector() as selector:
             selector.register(process, selectors.EVENT_READ)
-            return process.read() if selector.select(WATCH_EVERY_S) else ()
+            return process.read() if selector.select(TUNING_POLL_S) else ()
 
     def _record(
         self,
@@ -212,22 +221,24 @@ class Tuner:
         if reason:
             self.records.add(TuningRecord(workload, "", math.inf, 0.0, reason), self.toolchain)
 
-    def _bury(self, process: WorkerProcess, workload: WorkloadDigest) -> None:
-        how, killed = process.epitaph(), process.was_killed
+    def _on_exit(self, process: WorkerProcess, workload: WorkloadDigest) -> None:
+        exit_reason, killed = process.exit_reason(), process.was_killed
         self.close()
         if not killed:
-            self._end(workload, f"crashed: {how}")
+            self._end(workload, f"crashed: {exit_reason}")
 
     def _excess(self, process: WorkerProcess, silent_s: float) -> str:
         if silent_s > self._limits.silence_s:
             return f"timed out after {self._limits.silence_s:g} s"
         return process.excess(self._limits.memory_bytes)
 
-    def _known(self, workload: WorkloadDigest) -> tuple[tuple[str, float], ...]:
-        best = [one for one in self.records.of(workload) if one.worked][:GO_ON_FROM]
-        return tuple((one.trace, one.latency_s) for one in best)
+    def _best_known(self, workload: WorkloadDigest) -> tuple[tuple[str, float], ...]:
+        best = [record for record in self.records.of(workload) if record.worked][
+            :MAX_SEED_SCHEDULES
+        ]
+        return tuple((record.trace, record.latency_s) for record in best)
 
     def _seed(self, workload: WorkloadDigest) -> int:
-        """Draw other schedules when a search is taken up again."""
+        """Return a seed with other schedules for each continuation of a search."""
         text = f"{workload} {len(self.records.of(workload))}"
         return 1 + int(hashlib.sha256(text.encode()).hexdigest()[:7], 16)

@@ -1,14 +1,14 @@
-"""Which kernels are worth tuning: those whose faster twin would change the best plan.
+"""Tuning tasks: the kernels with a possible effect on the best plan.
 
-For every region that TVM could run with one product in it (a convolution or a matrix product, with
-what is fused around it), the best plan that uses the region at its bound, the least time in which the
-machine can move its bytes and compute its FLOP, is compared with the best plan of measured costs. What
-is not faster even then has nothing to win, whatever schedule is found, and is never tuned. The others
-are ranked by what they could win in all their places; of regions around one product only the first is
-kept. `break_even_s` is what a kernel must beat to be of any use, so a search that is far from it after
-some trials may be given up.
+A tunable region is a region for TVM with one product (a convolution or a matrix product, with the fused
+operators around it). Its bound is the time the machine needs to move its bytes and compute its FLOP. For
+every such region the best plan with the region at its bound is compared with the best plan of measured
+costs. If the former is not faster, no schedule can improve the plan, and the region is never tuned. The
+other regions are ranked by their gain over all their occurrences; of the regions around one product only
+the first is kept. A kernel must be faster than `break_even_s` to improve the plan, so a search far from
+it after some trials can give up.
 
-One forward and one backward pass over the state space price all regions at once.
+One forward and one backward pass over the state space compute the gains of all regions.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -28,26 +28,26 @@ from collage.search.problem import UNKNOWN, Costs, Option, Problem
 from collage.search.shortest_path import gap_s, option_weights, remaining_weights
 from collage.search.state_space import build_state_space
 
-LEAST_GAIN = 0.005
-"""Of the plan's time: a kernel that could win no more is not worth a trial."""
-LEAST_GAIN_S = 1e-6
-REACH = 0.9
-"""Share of a bound that no search comes near: large products that must reach more are left alone."""
+MIN_GAIN_SHARE = 0.005
+"""Smallest gain of a task, as a share of the plan's latency."""
+MIN_GAIN_S = 1e-6
+REACHABLE_SHARE = 0.9
+"""Largest ratio of bound to break-even within reach of a search; kernels above it are not tuned."""
 
 BoundOf = Callable[[IndexSet], float]
 
 
 @dataclass(frozen=True)
 class Prospect:
-    """A kernel that may be worth tuning.
+    """A kernel to tune.
 
     Attributes:
-        work: one of its places, on the backend that is tuned.
-        places: all of them; equal structure, so one schedule fits all.
-        digest: of its structure.
-        bound_s: no kernel is faster.
-        break_even_s: a kernel must be faster than this to change the plan.
-        gain_s: what the plan would win if the kernel ran at its bound in all places.
+        work: one occurrence of the kernel, on the tuned backend.
+        places: node sets of all occurrences; they have equal structure, so one schedule fits all.
+        digest: digest of the structure.
+        bound_s: lower bound of the latency, in seconds.
+        break_even_s: latency of the kernel with no gain for the plan, in seconds.
+        gain_s: gain of the plan with the kernel at its bound in all places, in seconds.
     """
 
     work: Work
@@ -63,16 +63,17 @@ def find_prospects(
     problem: Problem,
     costs: Costs,
     peaks: Peaks,
+    *,
     backend: Backend | None = None,
 ) -> list[Prospect]:
-    """Rank what could be tuned, the most promising first, one for each product at most.
+    """Return the tuning tasks, largest gain first, at most one for each product.
 
     Args:
-        function: whose kernels may be tuned.
-        problem: with the candidates that there are.
-        costs: of them.
-        peaks: bound what tuned kernels can reach.
-        backend: takes what can be tuned; TVM on the CPU by default.
+        function: function of the kernels.
+        problem: search problem with the candidates.
+        costs: costs of the candidates.
+        peaks: peaks of the machine, for the bounds.
+        backend: tuned backend; None is TVM on the CPU.
     """
     backend = backend or TunableTvm()
     places = tunable_regions(function, backend)
@@ -80,28 +81,33 @@ def find_prospects(
     def bound_s(nodes: IndexSet) -> float:
         return peaks.bound_s(*region_bytes_and_flops(function, nodes))
 
-    found = _priced(function, problem, costs, places, bound_s, backend=backend.name)
-    taken: IndexSet = 0
+    tasks = _priced(function, problem, costs, places, bound_s=bound_s, backend=backend.name)
+    covered: IndexSet = 0
     chosen = []
-    for prospect in sorted(found, key=lambda p: (-p.gain_s, -p.work.nodes.bit_count(), p.digest)):
-        products = _products(function, prospect.places)
-        if not products & taken:
-            chosen.append(prospect)
-            taken |= products
+    for task in sorted(tasks, key=lambda p: (-p.gain_s, -p.work.nodes.bit_count(), p.digest)):
+        products = _products(function, task.places)
+        if not products & covered:
+            chosen.append(task)
+            covered |= products
     return chosen
 
 
 def raised_peaks(
-    function: Function, problem: Problem, costs: Costs, peaks: Peaks, fewer_flops: Collection[str]
+    function: Function,
+    problem: Problem,
+    costs: Costs,
+    peaks: Peaks,
+    *,
+    fewer_flops: Collection[str],
 ) -> Peaks:
-    """Raise the peaks to what measured candidates reach: a loaded machine hides its peaks.
+    """Raise the peaks to the rates of measured candidates: a loaded machine hides its peaks.
 
     Args:
-        function: that is compiled.
-        problem: with its candidates.
-        costs: of them.
-        peaks: to raise.
-        fewer_flops: backends that need fewer FLOP than are counted; their speed says nothing.
+        function: compiled function.
+        problem: search problem with the candidates.
+        costs: costs of the candidates.
+        peaks: measured peaks of the machine.
+        fewer_flops: names of backends with algorithmic savings; their rates are no peaks.
     """
     for option in {option.key: option for option in problem.ordered}.values():
         cost = costs.get(option.key, UNKNOWN)
@@ -112,10 +118,10 @@ def raised_peaks(
 
 
 def tunable_regions(function: Function, backend: Backend | None = None) -> list[IndexSet]:
-    """List the regions that TVM fuses into a kernel with exactly one product, large ones included."""
+    """Return the regions of one fused TVM kernel with exactly one product, large ones included."""
     candidates = find_candidates(function, [backend or TunableTvm()])
-    found = {one.inside for one in candidates if not one.is_host}
-    return sorted(nodes for nodes in found if _products(function, (nodes,)).bit_count() == 1)
+    regions = {candidate.inside for candidate in candidates if not candidate.is_host}
+    return sorted(nodes for nodes in regions if _products(function, (nodes,)).bit_count() == 1)
 
 
 def _products(function: Function, places: Iterable[IndexSet]) -> IndexSet:
@@ -128,43 +134,44 @@ def _priced(
     problem: Problem,
     costs: Costs,
     places: Sequence[IndexSet],
-    bound_s: BoundOf,
     *,
+    bound_s: BoundOf,
     backend: str,
 ) -> list[Prospect]:
-    """Price the regions at their bounds in the best plans that use them."""
-    asked = {nodes: Option(nodes, ("asked", nodes), backend) for nodes in places}
-    hoped = {option.key for option in asked.values()}
-    whole = replace(problem, options=[*problem.options, *asked.values()])
+    """Return the tasks of the regions, from the best plan with each region at its bound."""
+    untuned = {nodes: Option(nodes, ("asked", nodes), backend) for nodes in places}
+    untuned_keys = {option.key for option in untuned.values()}
+    extended = replace(problem, options=[*problem.options, *untuned.values()])
     space = build_state_space(
-        whole, lambda option: option.key in hoped or costs.get(option.key, UNKNOWN).is_valid
+        extended,
+        lambda option: option.key in untuned_keys or costs.get(option.key, UNKNOWN).is_valid,
     )
 
     def measured_s(option: Option) -> float | None:
-        return None if option.key in hoped else costs[option.key].seconds
+        return None if option.key in untuned_keys else costs[option.key].seconds
 
-    known = option_weights(space, measured_s)
-    bounds = {option.key: bound_s(nodes) for nodes, option in asked.items()}
-    hopes = option_weights(space, lambda option: bounds.get(option.key))
-    remaining = remaining_weights(space, known)
+    measured_weights = option_weights(space, measured_s)
+    bounds = {option.key: bound_s(nodes) for nodes, option in untuned.items()}
+    bound_weights = option_weights(space, lambda option: bounds.get(option.key))
+    remaining = remaining_weights(space, measured_weights)
     best = remaining[0]
     if best is None:
         return []
-    through = weights_through(space, known, remaining, hopes)
+    through = weights_through(space, measured_weights, remaining, bound_weights)
     gains = {
         option.nodes: gap_s(best, weight)
         for option, weight in zip(space.options, through, strict=True)
-        if option.key in hoped and weight is not None
+        if option.key in untuned_keys and weight is not None
     }
-    least_s = max(LEAST_GAIN_S, LEAST_GAIN * gap_s(best, 0))
-    found = [
+    least_s = max(MIN_GAIN_S, MIN_GAIN_SHARE * gap_s(best, 0))
+    tasks = [
         _prospect(function, group, gains, bound_s, backend=backend)
         for group in _by_structure(function, gains)
     ]
     return [
-        prospect
-        for prospect in found
-        if prospect.gain_s >= least_s and prospect.bound_s <= REACH * prospect.break_even_s
+        task
+        for task in tasks
+        if task.gain_s >= least_s and task.bound_s <= REACHABLE_SHARE * task.break_even_s
     ]
 
 
@@ -183,7 +190,7 @@ def _prospect(
     *,
     backend: str,
 ) -> Prospect:
-    """Sum over disjoint places, the best first; gains in different places hardly touch each other."""
+    """Return the task of equal regions: gains of disjoint occurrences, best first, are added."""
     covered, gain_s, places = 0, 0.0, []
     for nodes in sorted(group, key=lambda nodes: (-gains[nodes], nodes)):
         if gains[nodes] > 0 and not nodes & covered:
@@ -202,11 +209,13 @@ def _prospect(
 
 
 def tuned_options(problem: Problem, prospect: Prospect, key: tuple[str, str, str]) -> list[Option]:
-    """Return the options of a tuned kernel, one for each of its places."""
+    """Return the search options of a tuned kernel, one for each occurrence."""
     backend = prospect.work.backend
-    same = [one for one in problem.options if one.backend == backend] or problem.options
-    priority = min((one.priority for one in same), default=0)
-    captures = all(one.captures for one in same)
+    siblings = [
+        option for option in problem.options if option.backend == backend
+    ] or problem.options
+    priority = min((option.priority for option in siblings), default=0)
+    captures = all(option.captures for option in siblings)
     return [
         Option(nodes, key, backend, priority, variant="tuned", captures=captures)
         for nodes in prospect.places

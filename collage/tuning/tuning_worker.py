@@ -1,9 +1,9 @@
-"""A process that tries schedules, one after the other: `python -m collage.tuning.tuning_worker`.
+"""The tuning worker: a process that tries schedules (`python -m collage.tuning.tuning_worker`).
 
-It builds and runs what it tries in itself, which takes a tenth of what TVM's own pools of processes
-take, and is expendable like a measuring worker (`collage.measure.worker`): its parent watches its time
-and memory, and has every finished trial. A schedule that computes wrong numbers is a failed trial; so is one
-that loses a GPU's context, and with that the process ends.
+Schedules are built and run in the worker itself, in a tenth of the time of TVM's process pools. Like a
+measuring worker (`collage.measure.worker`) it is supervised: its parent limits time and memory, and has
+every finished trial. A schedule with wrong outputs is a failed trial. So is the loss of a GPU's context,
+and the process ends after it.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from collage.backends.base import TirKernel
 from collage.measure.answers import pack_answer
 from collage.measure.device import StickyError
-from collage.measure.kernel_builder import FunctionWorkshop
+from collage.measure.function_kernel_builder import FunctionWorkshop
 from collage.measure.measurement_request import Work
 from collage.measure.messages import (
     Answer,
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
     from tvm.s_tir import meta_schedule as ms
 
 QUICK = Limits(repeats=(3, 15), slow_repeats=2, slow_s=0.02, time_s=0.05)
-"""A trial is compared with trials that differ by more than noise; the measurer is precise."""
+"""Limits of repetition for a trial: schedules differ by more than noise; the measurer is precise."""
 
 
 class LostError(StickyError):
-    """A trial has lost the device's context. What holds device memory must outlive it: nobody can free it."""
+    """A trial lost the device's context. Device memory cannot be freed after it, so its owners stay alive."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__(trial.reason)
         self.trial = trial
 
 
-class Child:
-    """Serves requests until its pipe ends."""
+class TuningWorker:
+    """Serves requests until the end of its pipe."""
 
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self._requests, self._answers = requests, answers
-        self._open: dict[Work, Bench] = {}
+        self._open: dict[Work, TuningRunner] = {}
 
     def run(self) -> None:
         setup = read_request(self._requests)
@@ -66,21 +66,21 @@ class Child:
         if setup.device == "cpu":
             limit_address_space(setup)
         try:
-            workshop = FunctionWorkshop(setup)
-            timer = timer_of(setup, workshop, QUICK)
+            builder = FunctionWorkshop(setup)
+            timer = timer_of(setup, builder, QUICK)
         except Exception as error:
             self._send(Refused(reason_of(error)))
             return
         self._send(Ready())
         while isinstance(task := read_request(self._requests), TuneTask):
-            self._send(self._tune(workshop, timer, setup.threads, task))
+            self._send(self._tune(builder, timer, setup.threads, task))
 
     def _tune(
-        self, workshop: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
+        self, builder: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
     ) -> TuningEnded:
         try:
             if task.work not in self._open:
-                self._open = {task.work: Bench(workshop, timer, threads, task)}
+                self._open = {task.work: TuningRunner(builder, timer, threads, task)}
             return self._try(self._open[task.work], task.trials)
         except StickyError:
             raise
@@ -88,16 +88,16 @@ class Child:
             self._open.clear()
             return TuningEnded(reason_of(error))
 
-    def _try(self, bench: "Bench", trials: int) -> TuningEnded:
+    def _try(self, runner: "TuningRunner", trials: int) -> TuningEnded:
         for _ in range(trials):
             try:
-                found = bench.next_trial()
+                trial = runner.next_trial()
             except LostError as error:
                 self._send(error.trial)
                 raise
-            if found is None:
+            if trial is None:
                 return TuningEnded("there are no more schedules")
-            self._send(found)
+            self._send(trial)
         return TuningEnded()
 
     def _send(self, answer: Answer) -> None:
@@ -105,35 +105,37 @@ class Child:
         self._answers.flush()
 
 
-class Bench:
-    """One region with its search and buffers."""
+class TuningRunner:
+    """Runs the trials of one region; holds its search and buffers."""
 
     def __init__(
-        self, workshop: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
+        self, builder: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
     ) -> None:
         from collage.backends.cpu.tvm.lower import lower
         from collage.frontend.region import region_constants, region_relax
         from collage.tuning.schedule_search import TraceSearch
         from collage.tuning.targets import target_on
 
-        function, nodes = workshop.function(task.work.function), task.work.nodes
-        lowered = lower(region_relax(function, nodes), for_cpu=workshop.device == "cpu")
+        function, nodes = builder.function(task.work.function), task.work.nodes
+        lowered = lower(region_relax(function, nodes), for_cpu=builder.device == "cpu")
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         self._constants = (*weights, *lowered.constants)
-        self._workshop, self._timer, self._work = workshop, timer, task.work
-        target = target_on(workshop.device, threads)
-        self._search = TraceSearch(lowered.function, target, threads, task.seed, task.known)
-        self._known = dict(task.known)
-        self._best_s = min(self._known.values(), default=math.inf)
+        self._builder, self._timer, self._work = builder, timer, task.work
+        target = target_on(builder.device, threads)
+        self._search = TraceSearch(
+            lowered.function, target, threads=threads, seed=task.seed, measured=task.measured
+        )
+        self._latencies = dict(task.measured)
+        self._best_s = min(self._latencies.values(), default=math.inf)
         self._drawn: list[ms.MeasureCandidate] = []
         self._seconds: list[float] = []
 
     def next_trial(self) -> Trial | None:
-        """Try one more schedule; None when there is none. Raises LostError."""
+        """Try one more schedule; None at the end of the space. Raises LostError."""
         from collage.tuning.schedule_search import trace_text
 
         start = time.monotonic()
-        candidate = self._next_unknown()
+        candidate = self._next_untried()
         if candidate is None:
             return None
         try:
@@ -146,8 +148,8 @@ class Bench:
         self._best_s = min(seconds, self._best_s)
         return Trial(trace_text(candidate), seconds, time.monotonic() - start, reason)
 
-    def _next_unknown(self) -> "ms.MeasureCandidate | None":
-        """Return what is to be tried next; what is known already is told without a trial."""
+    def _next_untried(self) -> "ms.MeasureCandidate | None":
+        """Return the next schedule without a latency; known latencies are used without a trial."""
         from collage.tuning.schedule_search import trace_text
 
         while True:
@@ -158,7 +160,7 @@ class Bench:
                 if not self._drawn:
                     return None
             candidate = self._drawn[len(self._seconds)]
-            seconds = self._known.get(trace_text(candidate))
+            seconds = self._latencies.get(trace_text(candidate))
             if seconds is None:
                 return candidate
             self._seconds.append(seconds)
@@ -168,8 +170,8 @@ class Bench:
 
         try:
             module = candidate.sch.mod
-            kernel = TirKernel(module, SYMBOL, self._constants, self._workshop.device)
-            prepared = self._workshop.with_buffers(self._work, kernel)
+            kernel = TirKernel(module, SYMBOL, self._constants, self._builder.device)
+            prepared = self._builder.with_buffers(self._work, kernel)
             wrong, _ = first_run(prepared)
             if wrong:
                 return math.inf, wrong
@@ -184,4 +186,4 @@ class Bench:
 
 
 if __name__ == "__main__":
-    serve(lambda requests, answers: Child(requests, answers).run(), __doc__)
+    serve(lambda requests, answers: TuningWorker(requests, answers).run(), __doc__)

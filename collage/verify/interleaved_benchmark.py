@@ -18,13 +18,12 @@ from types import TracebackType
 import numpy as np
 
 from collage.errors import MeasureError
+from collage.measure.median import median_interval
 from collage.runtime.arrays import save_arrays
 from collage.verify.benchmark_target import Contender, ContenderProcess, KernelProfile
 
 SLICE_S = 0.06
 LEAST_ROUNDS = 5
-CONFIDENCE_SPREAD = 0.98
-"""Ranks on either side of the median, in square roots of the number of rounds, for 95 %."""
 PROFILE_S = 1.5
 
 OnRound = Callable[[int, int], None]
@@ -297,20 +296,12 @@ def interval_of_ratio(
 ) -> tuple[float, float]:
     """Return the 95 % interval of the median of the round-by-round ratio."""
     ratios = [above / below for above, below in zip(numerator, denominator, strict=True)]
-    return _interval(ratios)
-
-
-def _interval(values: Sequence[float]) -> tuple[float, float]:
-    ordered = sorted(values)
-    spread = CONFIDENCE_SPREAD * math.sqrt(len(ordered))
-    middle = (len(ordered) - 1) / 2
-    low = ordered[max(0, math.floor(middle - spread))]
-    return low, ordered[min(len(ordered) - 1, math.ceil(middle + spread))]
+    return median_interval(ratios)
 
 
 def latency_of(rounds: Sequence[float]) -> Latency:
     """Return the latency of a target whose slices had these medians, in the order of time."""
-    return Latency(statistics.median(rounds), *_interval(rounds), tuple(rounds))
+    return Latency(statistics.median(rounds), *median_interval(rounds), tuple(rounds))
 
 
 def _summary(rounds: list[list[float]]) -> Latency:

@@ -118,7 +118,7 @@ def named_keys(backends, environment, sweep=NO_SWEEP):
         [SimpleNamespace(name=name, identity=identity) for name, identity in backends.items()],
         environment,
         sweep,
-        lambda function, nodes: str(nodes),
+        digest=lambda function, nodes: str(nodes),
     )
 
 

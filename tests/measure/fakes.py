@@ -1,4 +1,4 @@
-"""A workshop whose "backends" are faults; it runs inside real worker processes."""
+"""A kernel builder with a faulty kernel for each backend name; it runs in real worker processes."""
 
 import fcntl
 import json
@@ -29,7 +29,7 @@ from collage.measure.messages import LENGTH, Ready, Setup
 
 
 class Trap:
-    """What unpickling runs."""
+    """An object with an effect when it is unpickled."""
 
     def __reduce__(self):
         return Path("/tmp/collage-trap-of-a-worker").touch, ()

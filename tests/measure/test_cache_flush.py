@@ -7,11 +7,11 @@ MIB = 1 << 20
 
 @pytest.mark.parametrize("cache", [1 * MIB, 32 * MIB, 480 * MIB])
 @pytest.mark.parametrize("footprint", [1, 5 * MIB, 32 * MIB, 400 * MIB, 1 << 40])
-def test_a_sweep_holds_the_model_or_one_and_a_half_caches(footprint, cache):
-    whole = max(MIN_BYTES, cache * 3 // 2)
+def test_a_flush_holds_the_model_or_one_and_a_half_caches(footprint, cache):
+    largest = max(MIN_BYTES, cache * 3 // 2)
     sweep = Sweep.of(footprint, cache)
-    assert min(footprint, whole) <= sweep.size_bytes <= whole
-    if sweep.size_bytes not in (MIN_BYTES, whole):
+    assert min(footprint, largest) <= sweep.size_bytes <= largest
+    if sweep.size_bytes not in (MIN_BYTES, largest):
         assert sweep.size_bytes < 2 * footprint, "no more than it needs"
     assert Sweep.of(sweep.size_bytes, cache) == sweep
 
@@ -21,15 +21,15 @@ def test_this_machines_cache_is_the_default():
 
 
 @pytest.mark.parametrize("cache", [32 * MIB, 480 * MIB])
-def test_similar_sweeps_are_other_models_nearest_first_and_mutually(cache):
-    sweeps = {one.size_bytes: one for one in (Sweep.of(MIB << n, cache) for n in range(12))}
+def test_similar_flushes_are_mutual_and_sorted_by_distance(cache):
+    sweeps = {sweep.size_bytes: sweep for sweep in (Sweep.of(MIB << n, cache) for n in range(12))}
     for size, sweep in sweeps.items():
-        ratios = [max(one / size, size / one) for one in sweep.similar]
+        ratios = [max(similar / size, size / similar) for similar in sweep.similar]
         assert ratios == sorted(ratios)
         assert all(1 < ratio <= SIMILAR for ratio in ratios)
         assert set(sweep.similar) < sweeps.keys()
-        assert all(size in sweeps[one].similar for one in sweep.similar)
+        assert all(size in sweeps[similar].similar for similar in sweep.similar)
 
 
-def test_a_cache_that_is_smaller_than_the_least_sweep_leaves_one_class():
+def test_a_tiny_cache_has_one_class_of_flushes():
     assert Sweep.of(1 << 30, 2 * MIB) == Sweep(MIN_BYTES)

@@ -11,7 +11,7 @@ from collage.errors import MeasureError
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import (
     BATCH,
-    MOST_DISCARDS,
+    MAX_DISCARDS,
     DeviceTimer,
     StickyError,
     capability_of,
@@ -51,13 +51,13 @@ def test_throttled_batches_are_discarded():
     assert timer.discarded > 0
 
 
-def test_a_device_that_is_always_throttled_gives_a_cost_that_says_so():
+def test_the_cost_of_a_throttled_device_is_marked_as_drifted():
     timer = DeviceTimer(SimulatedDevice(always=True))
     timing = timer.time(kernel, ())
     assert timing.drifted
     assert timing.cost.seconds == pytest.approx(3 * COLD_S)
-    assert timer.discarded == MOST_DISCARDS
-    assert len(timing.cost.samples) == MOST_DISCARDS * BATCH
+    assert timer.discarded == MAX_DISCARDS
+    assert len(timing.cost.samples) == MAX_DISCARDS * BATCH
 
 
 def test_noise_is_sampled_longer_than_what_is_steady():
@@ -129,8 +129,8 @@ def test_a_sticky_error_kills_the_worker_and_not_the_run(tmp_path):
 
 def test_the_environment_of_a_cpu_is_what_it_was():
     """Costs that were measured before there were devices keep their keys."""
-    found = this_environment(1)
-    assert (found.driver, found.protocol) == ("", "cold-2")
+    environment = this_environment(1)
+    assert (environment.driver, environment.protocol) == ("", "cold-2")
 
 
 @pytest.mark.skipif(driver_reason() == "", reason="this machine has a GPU")

@@ -19,20 +19,20 @@ from collage.measure.messages import Built, Outcome, Ready, Refused, Trial, Tuni
 from collage.runtime.child_environment import PASSED, child_environment
 from collage.runtime.process_group import run_compiler
 from tests.measure.fakes import LIES
-from tests.measure.test_local import HOSTILE, make_measurer
+from tests.support.measurers import HOSTILE, make_measurer
 
 TRAP = Path("/tmp/collage-trap-of-a-worker")
 
 
 @pytest.fixture
 def measurer(tmp_path):
-    made = make_measurer(tmp_path, timeout_s=30.0)
-    yield made
-    made.close()
+    measurer = make_measurer(tmp_path, timeout_s=30.0)
+    yield measurer
+    measurer.close()
 
 
 @pytest.mark.parametrize("fault", ["sharing", "filing", "littering", "large_file", "talkative"])
-def test_what_a_worker_takes_has_a_limit(measurer, fault):
+def test_the_resources_of_a_worker_are_limited(measurer, fault):
     cost, after = measurer.measure([Work("f", 1, fault), Work("f", 2, "good")])
     assert HOSTILE[fault] in cost.reason
     assert after.is_valid
@@ -81,7 +81,7 @@ def test_the_compilers_of_a_worker_end_with_it(tmp_path, fault):
 PARENT = """
 import sys
 from pathlib import Path
-from tests.measure.test_local import make_measurer
+from tests.support.measurers import make_measurer
 from collage.measure.measurement_request import Work
 make_measurer(Path(sys.argv[1]), timeout_s=600.0).measure([Work("f", 1, "compiling")])
 """
@@ -108,8 +108,8 @@ def test_a_worker_has_no_secrets_and_a_folder_of_its_own(measurer, tmp_path, mon
     names = set((tmp_path / "reference" / "environment").read_text().split())
     assert not names & set(secrets)
     assert {"PATH", "HOME", "PYTHONPATH", "OMP_DISPLAY_ENV", "MY_LICENCE", "TMPDIR"} <= names
-    left = set(os.listdir(tempfile.gettempdir())) - before
-    assert not [name for name in left if name.startswith("collage-worker-")]
+    files = set(os.listdir(tempfile.gettempdir())) - before
+    assert not [name for name in files if name.startswith("collage-worker-")]
 
 
 @pytest.mark.parametrize(

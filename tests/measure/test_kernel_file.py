@@ -22,7 +22,7 @@ from tests.pipeline.test_compile import small_model
 @pytest.fixture(scope="module")
 def sampled_function(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
-    names = [one.name for one in available_backends() if one.name != "openvino"]
+    names = [backend.name for backend in available_backends() if backend.name != "openvino"]
     options = Options(backends=tuple(names), cache_dir=folder, threads=1)
     with open_session(options) as session:
         model = imported(small_model(folder / "small.onnx"), session)
@@ -40,11 +40,11 @@ def measurer(sampled_function, folder, table, **options):
     )  # fmt: skip
 
 
-def test_what_is_built_apart_is_measured_without_a_build(sampled_function, tmp_path):
+def test_a_kernel_file_is_measured_without_a_build(sampled_function, tmp_path):
     works = sampled_function[-1]
-    some = {(one.backend, one.variant, one.nodes.bit_count()): one for one in works}
-    chosen = sorted(some.values())[:40]
-    assert "tvm" in {one.backend for one in chosen} or "tvm" not in {w.backend for w in works}
+    distinct = {(work.backend, work.variant, work.nodes.bit_count()): work for work in works}
+    chosen = sorted(distinct.values())[:40]
+    assert "tvm" in {work.backend for work in chosen} or "tvm" not in {w.backend for w in works}
     (tmp_path / "kernels").mkdir()
     builder = measurer(sampled_function, tmp_path, "builds", builds=True)
     built = builder.measure(chosen)
@@ -79,8 +79,8 @@ def test_a_plugins_kernel_is_kept_as_it_is(tmp_path):
     assert load_kernel(tmp_path / "kernel") == (kernel, 0.5)
 
 
-def test_names_tell_works_apart():
+def test_different_requests_have_different_file_names():
     works = [Work("f", nodes, "b", variant) for nodes in (1, 2) for variant in ("", "v")]
-    assert len({kernel_name(one) for one in works}) == 4
+    assert len({kernel_name(work) for work in works}) == 4
     assert kernel_name(Work("f", 1, "b")) == kernel_name(Work("f", 1, "b", ""))
-    assert np.all([len(kernel_name(one)) == 64 for one in works])
+    assert np.all([len(kernel_name(work)) == 64 for work in works])

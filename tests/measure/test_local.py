@@ -6,83 +6,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from collage.cost import Cost, Costs, CostTable, Environment, SharedCostTable
+from collage.cost import Cost, CostTable, SharedCostTable
 from collage.errors import MeasureError, StoreError
 from collage.measure.cache_flush import Sweep
 from collage.measure.kernel_file import kernel_name
-from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import Work
 from collage.store import open_store
-
-ENVIRONMENT = Environment("cpu", "features", 2, 1, "", "test")
-FAULTS = {
-    "refusing": "ConvTranspose is not supported",
-    "wrong": "wrong numbers",
-    "silent": "NaN",
-    "in_place": "overwrites its input 0",
-    "forgetful": "when called repeatedly",
-    "raising": "RuntimeError: the vendor's last words",
-    "segfault": "crashed: SIGSEGV",
-    "abort": "crashed: SIGABRT: terminate called after throwing",
-    "exiting": "crashed: exit code 3",
-    "hang": "timed out after 4 s",
-    "hungry": "needs more than 0.25 GiB of memory",
-}
-HOSTILE = {
-    "sharing": "needs more than 0.25 GiB of memory",
-    "filing": "needs more than 0.25 GiB of memory",
-    "littering": "writes more than 0.25 GiB of temporary files",
-    "large_file": "File too large",
-    "talkative": "prints more than 64 MiB",
-    "compiling": "timed out",
-    "compiling_and_crashing": "crashed: exit code 3",
-    "telling": "",
-    "lying": "crashed: it sent",
-}
-UNSTORED = {"killed": "worker died twice: SIGKILL", "full_disk": "No space left on device"}
-
-
-def make_measurer(
-    folder: Path, table: Costs | None = None, conflicts: bool = False, **options
-) -> LocalMeasurer:
-    """Make one of fakes; with `conflicts`, "good" and "noisy" cannot share a process."""
-    reference = folder / "reference"
-    reference.mkdir(exist_ok=True)
-    names = ["good", "alone", "noisy", "killed_once", *FAULTS, *UNSTORED, *HOSTILE]
-    apart = {name: frozenset({"noisy"}) for name in ("good",)} if conflicts else {}
-    settings = {"timeout_s": 4.0, "memory_bytes": 256 << 20, "sweep": Sweep(4 << 20)} | options
-    return LocalMeasurer(
-        [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
-        [
-            SimpleNamespace(
-                recipes=None,
-                cache=None,
-                name=name,
-                identity=name,
-                conflicts=apart.get(name, frozenset()),
-            )
-            for name in names
-        ],
-        CostTable(folder) if table is None else table,
-        ENVIRONMENT,
-        reference_dir=reference,
-        **{
-            "loader": "tests.measure.fakes:FakeWorkshop",
-            "digest": lambda function, nodes: str(nodes),
-        }
-        | settings,
-    )
+from tests.support.measurers import ENVIRONMENT, FAULTS, UNSTORED, make_measurer
 
 
 @pytest.fixture
 def measurer(tmp_path):
-    made = make_measurer(tmp_path)
-    yield made
-    made.close()
+    measurer = make_measurer(tmp_path)
+    yield measurer
+    measurer.close()
 
 
 def built(folder: Path) -> list[str]:
@@ -104,14 +44,14 @@ def test_faults_are_invalid_costs_and_the_batch_goes_on(tmp_path, workers):
     assert all(cost.is_valid for cost in costs[1::2])
     assert (measurer.measured, measurer.invalid) == (len(batch), len(faults))
     again = make_measurer(tmp_path, workers=workers)
-    found = again.measure(batch)
+    repeated_costs = again.measure(batch)
     again.close()
     assert again.measured == len(UNSTORED)
     assert again.cached == len(batch) - len(UNSTORED)
-    assert [cost.reason for cost in found] == [cost.reason for cost in costs]
+    assert [cost.reason for cost in repeated_costs] == [cost.reason for cost in costs]
 
 
-def test_a_build_that_goes_wrong_costs_its_candidate_and_leaves_no_kernel(tmp_path):
+def test_a_failed_build_is_an_invalid_cost_without_a_kernel_file(tmp_path):
     folder = tmp_path / "kernels"
     folder.mkdir()
     faults = {name: FAULTS[name] for name in ("refusing", "raising", "segfault", "abort", "hang")}
@@ -127,7 +67,7 @@ def test_a_build_that_goes_wrong_costs_its_candidate_and_leaves_no_kernel(tmp_pa
     assert (builder.measured, builder.built, builder.invalid) == (6, 1, 5)
 
 
-def test_a_worker_killed_from_outside_has_its_candidate_tried_again(measurer):
+def test_the_candidate_of_a_killed_worker_is_tried_again(measurer):
     [cost] = measurer.measure([Work("f", 1, "killed_once")])
     assert cost.is_valid
 
@@ -153,7 +93,7 @@ def test_workers_live_across_batches(measurer, tmp_path):
     assert len({line.split()[-1] for line in built(tmp_path)}) == 1
 
 
-def test_backends_in_conflict_are_measured_in_processes_of_their_own(tmp_path):
+def test_conflicting_backends_run_in_different_processes(tmp_path):
     measurer = make_measurer(tmp_path, conflicts=True)
     works = [Work("f", 1 << n, ("good", "noisy")[n % 2], "") for n in range(6)]
     costs = measurer.measure([*works, Work("f", 1 << 7, "alone", "")])
@@ -220,7 +160,7 @@ def _no_space(file):
 PARENT = """
 import sys
 from pathlib import Path
-from tests.measure.test_local import make_measurer
+from tests.support.measurers import make_measurer
 from collage.measure.measurement_request import Work
 from collage.store import open_store
 measurer = make_measurer(Path(sys.argv[1]), workers=2)
@@ -230,19 +170,19 @@ measurer.measure([Work("f", n, "good", "5") for n in range(1, 200)])
 
 def test_a_second_machine_measures_nothing(tmp_path):
     batch = [Work("f", 1, "good"), Work("f", 2, "good"), Work("f", 4, "refusing")]
-    found = []
+    costs = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         store = open_store(tmp_path / "store")
         table = SharedCostTable(store, CostTable(tmp_path / name), time.monotonic)
         measurer = make_measurer(tmp_path / name, table)
-        found.append(measurer.measure(batch))
+        costs.append(measurer.measure(batch))
         measurer.close()
     assert (measurer.measured, measurer.cached, measurer.invalid) == (0, 3, 1)
-    assert [cost.seconds for cost in found[0]] == [cost.seconds for cost in found[1]]
+    assert [cost.seconds for cost in costs[0]] == [cost.seconds for cost in costs[1]]
 
 
-def test_costs_after_similar_sweeps_are_recalled_the_nearest_first_and_never_instead_of_its_own(
+def test_recall_takes_the_cost_of_the_nearest_cache_flush(
     tmp_path,
 ):
     far, half, mine = (Work("f", nodes, "good") for nodes in (1, 2, 4))
@@ -255,9 +195,9 @@ def test_costs_after_similar_sweeps_are_recalled_the_nearest_first_and_never_ins
             table.put(measurer.key(work), costs[size, work])
     measurer = make_measurer(tmp_path, table, sweep=Sweep(4 << 20, (2 << 20, 1 << 20)))
     unknown = Work("f", 8, "good")
-    found = measurer.recall([far, half, mine, unknown])
-    assert found[:3] == [costs[1, far], costs[2, half], costs[4, mine]]
-    assert found[3].is_unknown
+    recalled = measurer.recall([far, half, mine, unknown])
+    assert recalled[:3] == [costs[1, far], costs[2, half], costs[4, mine]]
+    assert recalled[3].is_unknown
     assert (measurer.cached, measurer.measured) == (3, 0)
     (anew,) = measurer.measure([half])  # whoever asks for a measurement gets one
     measurer.close()

@@ -51,13 +51,13 @@ def asked(toolkit, folder, **variables):
 
 @pytest.mark.slow
 def test_another_policy_profile_or_share_is_another_environment(toolkit, tmp_path):
-    found = {words: asked(toolkit, tmp_path, SIMULATED_NVML=words) for words in SAID}
-    assert {words: driver for words, (driver, _, _) in found.items()} == SAID
+    identities = {words: asked(toolkit, tmp_path, SIMULATED_NVML=words) for words in SAID}
+    assert {words: driver for words, (driver, _, _) in identities.items()} == SAID
     shared = {pair: asked(toolkit, tmp_path, **dict([pair])) for pair in SHARED}
     assert {pair: driver for pair, (driver, _, _) in shared.items()} == SHARED
-    digests = [digest for _, digest, _ in (*found.values(), *shared.values())]
+    digests = [digest for _, digest, _ in (*identities.values(), *shared.values())]
     assert len(set(digests)) == len(digests)
-    assert "0001-0203" not in str(found)  # no card's own name
+    assert "0001-0203" not in str(identities)  # no card's own name
 
 
 def test_what_slows_the_clock_is_read_around_batches(toolkit, tmp_path):

@@ -9,12 +9,12 @@ from collage.measure.environment import this_environment
 from collage.measure.peaks import Peaks, machine_peaks, measure_one_thread
 
 
-def test_measured_rates_are_plausible_and_the_best_copy_is_no_slower_than_memory(monkeypatch):
+def test_measured_rates_are_plausible_and_ordered(monkeypatch):
     monkeypatch.setattr(module, "SECONDS_EACH", 0.01)
     monkeypatch.setattr(module, "MEMORY_COPY_BYTES", 1 << 24)
-    found = measure_one_thread()
-    assert 1e8 < found.flops_per_s < 1e14
-    assert 1e8 < found.memory_bytes_per_s <= found.bytes_per_s < 1e13
+    peaks = measure_one_thread()
+    assert 1e8 < peaks.flops_per_s < 1e14
+    assert 1e8 < peaks.memory_bytes_per_s <= peaks.bytes_per_s < 1e13
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,14 @@ FLOATS = np.zeros(4, np.float32)
 
 
 def raw(header: object, data: bytes = bytes(64), length: int | None = None) -> bytes:
-    """A blob with just this header, right or wrong."""
+    """Return a blob with this header, valid or not."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     start = MAGIC + struct.pack("<Q", len(text) if length is None else length) + text
     return start + bytes(-len(start) % ALIGNMENT) + data
 
 
 def entry(**changes: Any) -> bytes:
-    """A blob of kind "shared_library" with one tensor of which something is said that is not so."""
+    """Return a blob of kind "shared_library" with a false statement about its tensor."""
     right = {"dtype": "float32", "shape": [4], "offset": 0, "nbytes": 16}
     return raw({"inputs": 0, "arguments": [], "tensors": [right | changes]})
 
@@ -94,7 +94,7 @@ def _header(**entries: Any) -> Callable[[Seed], Seed]:
 
 def _tensor(number: int, array: np.ndarray) -> Callable[[Seed], Seed]:
     def change(seed: Seed) -> Seed:
-        tensors = [array if i == number else one for i, one in enumerate(seed.tensors)]
+        tensors = [array if i == number else tensor for i, tensor in enumerate(seed.tensors)]
         return replace(seed, tensors=tuple(tensors))
 
     return change
@@ -420,18 +420,18 @@ ARGUMENTS: dict[str, tuple[Callable[[Case], Case], str]] = {
 
 
 def seed_case(name: str, seed: Seed) -> Case:
-    """A seed, or what became of one, with the seed's arguments."""
+    """Return the case of a seed or of a changed seed, with the seed's arguments."""
     return Case(name, seed.kind, seed.blob, seed.inputs, seed.outputs)
 
 
 def expected() -> Iterator[tuple[Case, str]]:
-    """Every crafted blob, and what its error must match."""
-    found = seeds()
+    """Yield every crafted blob with the pattern of its error."""
+    valid_seeds = seeds()
     for name, (blob, message) in CONTAINERS.items():
         yield Case(f"container: {name}", "shared_library", blob), message
     for kind, table in (("blocked", BLOCKED), ("winograd", WINOGRAD), ("onednn", ONEDNN)):
         for name, (change, message) in table.items():
-            yield seed_case(f"{kind}: {name}", change(found[kind])), message
+            yield seed_case(f"{kind}: {name}", change(valid_seeds[kind])), message
     for name, (kind, blob, message) in OTHERS.items():
         yield (
             Case(
@@ -452,22 +452,22 @@ def expected() -> Iterator[tuple[Case, str]]:
         )
     for name, (changes, message) in CUDNN.items():
         yield Case(f"cudnn: {name}", "cudnn", pack({**POOLING, **changes}, [])), message
-    for name, (changes, more, message) in GRAPH.items():
+    for name, (changes, extra, message) in GRAPH.items():
         header = {
             "inputs": 1,
             "outputs": 1,
-            **more,
+            **extra,
             "graphs": [],
             "values": [{**GRAPH_VALUE, **changes}],
         }
         yield Case(f"cudnn graph: {name}", "cudnn", pack(header, [])), message
-    for seed in found.values():
+    for seed in valid_seeds.values():
         for name, (alter, message) in ARGUMENTS.items():
             yield alter(seed_case(f"{seed.kind}: {name}", seed)), message
 
 
 def cases() -> Iterator[Case]:
-    """The seeds, which run, and then all that must not."""
+    """Yield the valid seeds, then all invalid blobs."""
     for seed in seeds().values():
         yield seed_case(f"{seed.kind}: as it is", seed)
     for case, _ in expected():

@@ -1,4 +1,4 @@
-"""Runs blobs in a child process that may crash, and tells what became of each.
+"""Runs blobs in a child process that may crash, and reports the outcome of each.
 
     python -m tests.runtime.blob_run MODULE FIRST
 
@@ -21,7 +21,7 @@ import numpy as np
 from tests.runtime.blob_seeds import Shape
 
 GUARD = 1024
-"""Floats on each side of an argument that a kernel must leave alone."""
+"""Guard elements on each side of an argument; a kernel must not change them."""
 MARK = np.float32(12345.678)
 MEMORY_BYTES = 3 << 30
 CHILD_S = 300
@@ -40,9 +40,9 @@ class Case:
     inputs: tuple[Shape, ...] = ()
     outputs: tuple[Shape, ...] = ()
     dtypes: dict[int, str] = field(default_factory=dict)
-    """Of arguments that are not float32, by number."""
+    """Dtypes of arguments other than float32, by number."""
     strided: frozenset[int] = frozenset()
-    """Arguments of which every second element is passed."""
+    """Numbers of arguments passed with a stride of two elements."""
     runs: bool = True
 
 
@@ -56,33 +56,33 @@ class Outcome:
 
 
 def guarded(shape: Shape, dtype: str, strided: bool, value: float) -> tuple[np.ndarray, np.ndarray]:
-    """An array full of `value` between two guards, and the whole."""
+    """Return an array full of `value`, and its memory with a guard on each side."""
     size = int(np.prod(shape, dtype=np.int64)) * (2 if strided else 1)
-    whole = np.full(size + 2 * GUARD, MARK).astype(dtype)
-    inner = whole[GUARD : GUARD + size]
+    padded = np.full(size + 2 * GUARD, MARK).astype(dtype)
+    inner = padded[GUARD : GUARD + size]
     inner[:] = value
-    return (inner[::2] if strided else inner).reshape(shape), whole
+    return (inner[::2] if strided else inner).reshape(shape), padded
 
 
 def run(case: Case) -> str:
-    """Make the kernel and call it twice. Returns what it did wrong, "" for nothing; raises what it raises."""
+    """Create the kernel and call it twice; return its defect in words, or "". Its errors are raised."""
     import tvm_ffi
 
     module = tvm_ffi.get_global_func("collage.create_module")(case.kind, "kernel", case.blob)
     kernel = module.get_function("kernel")
     if not case.runs:
         return ""
-    made = []
+    buffers = []
     for number, shape in enumerate((*case.inputs, *case.outputs)):
         dtype = case.dtypes.get(number, "float32")
-        made.append(guarded(shape, dtype, number in case.strided, 0.5))
+        buffers.append(guarded(shape, dtype, number in case.strided, 0.5))
     for _ in range(2):
-        kernel(*(tvm_ffi.from_dlpack(array) for array, _ in made))
-    for number, (_, whole) in enumerate(made):
-        mark = np.array(MARK).astype(whole.dtype)
-        if (whole[:GUARD] != mark).any() or (whole[-GUARD:] != mark).any():
+        kernel(*(tvm_ffi.from_dlpack(array) for array, _ in buffers))
+    for number, (_, padded) in enumerate(buffers):
+        mark = np.array(MARK).astype(padded.dtype)
+        if (padded[:GUARD] != mark).any() or (padded[-GUARD:] != mark).any():
             return f"argument {number}: written outside"
-        if number < len(case.inputs) and (whole[GUARD:-GUARD] != whole.dtype.type(0.5)).any():
+        if number < len(case.inputs) and (padded[GUARD:-GUARD] != padded.dtype.type(0.5)).any():
             return f"argument {number}: an input was written"
     return ""
 
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def outcomes(module: str) -> Iterator[Outcome]:
-    """Run all of a module's cases. A child that ends early is the outcome of the case it was at."""
+    """Run all cases of a module. An early end of the child is the outcome of the current case."""
     first = 0
     while True:
         done = subprocess.run(

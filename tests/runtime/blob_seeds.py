@@ -74,10 +74,10 @@ def blocked() -> Seed:
     relu = Post(PostKind.FUNCTION, Activation(Kind.CLAMP, 0.0, 6.0))
     plain = (1, 1, 1, 1, 0, 0)
     square = Window(_floats(8, 8, 1, 1), _floats(8), plain)
-    whole, pixel = (1, 8, 6, 6), (1, 8, 1, 1)
+    shape, pixel = (1, 8, 6, 6), (1, 8, 1, 1)
     shapes = {
-        "x": (1, 3, 12, 12), "a": whole, "d": whole, "m": pixel, "g": pixel, "p": whole,
-        "e": (1, 40, 6, 6), "y": (1, 8, 6, 6), "n": pixel, "z": whole,
+        "x": (1, 3, 12, 12), "a": shape, "d": shape, "m": pixel, "g": pixel, "p": shape,
+        "e": (1, 40, 6, 6), "y": (1, 8, 6, 6), "n": pixel, "z": shape,
     }  # fmt: skip
     steps = [
         Step(Op.PRODUCT, "x", "a",
@@ -172,5 +172,5 @@ def shared_library() -> Seed:
 @functools.cache
 def seeds() -> dict[str, Seed]:
     """By kind."""
-    found = [blocked(), winograd(), onednn(), onnx("onnxruntime"), onnx("openvino")]
-    return {seed.kind: seed for seed in (*found, shared_library())}
+    valid_seeds = [blocked(), winograd(), onednn(), onnx("onnxruntime"), onnx("openvino")]
+    return {seed.kind: seed for seed in (*valid_seeds, shared_library())}

@@ -50,7 +50,7 @@ def write_manifest(folder, **changes):
 
 def _executable():
     """Both shapes in one module: relu in ONNX Runtime, then in OpenVINO."""
-    made = tvm.IRModule()
+    combined = tvm.IRModule()
     kernels = []
     for name, shape in SHAPES.items():
         blob = executables.onnx_blob(executables.relu_model(shape))
@@ -61,8 +61,8 @@ def _executable():
             name,
         )
         kernels += list(module.attrs["external_mods"])
-        made.update_func(tvm.ir.GlobalVar(name), module[name])
-    return made.with_attr("external_mods", kernels)
+        combined.update_func(tvm.ir.GlobalVar(name), module[name])
+    return combined.with_attr("external_mods", kernels)
 
 
 @pytest.fixture(scope="module")

@@ -66,6 +66,8 @@ def _dynamic(data: bytes, segment: Segment) -> Iterator[tuple[int, int]]:
 
 
 def _offset(segments: list[Segment], address: int) -> int:
-    loads = (one for one in segments if one.kind == PT_LOAD)
-    found = next(one for one in loads if one.address <= address < one.address + one.size)
-    return address - found.address + found.offset
+    loads = (segment for segment in segments if segment.kind == PT_LOAD)
+    load = next(
+        segment for segment in loads if segment.address <= address < segment.address + segment.size
+    )
+    return address - load.address + load.offset

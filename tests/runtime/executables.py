@@ -29,9 +29,11 @@ def model(nodes, inputs, outputs, initializers=()) -> bytes:
         ]
 
     graph = helper.make_graph(nodes, "region", infos(inputs), infos(outputs), list(initializers))
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(made)
-    return made.SerializeToString()
+    model_proto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
+    onnx.checker.check_model(model_proto)
+    return model_proto.SerializeToString()
 
 
 def onnx_blob(onnx_bytes: bytes, **header: str | int) -> bytes:
@@ -49,8 +51,8 @@ def chain(
     load_plugin()
     create = tvm_ffi.get_global_func("collage.create_module")
     builder = relax.BlockBuilder()
-    params = [relax.Var(f"p{i}", relax.TensorType(*one)) for i, one in enumerate(inputs)]
-    types = [relax.TensorType(*one) for one in outputs]
+    params = [relax.Var(f"p{i}", relax.TensorType(*spec)) for i, spec in enumerate(inputs)]
+    types = [relax.TensorType(*spec) for spec in outputs]
     modules = []
     with builder.function(name, params):
         with builder.dataflow():
@@ -79,7 +81,7 @@ def run_saved(path: Path, *inputs: np.ndarray) -> list[np.ndarray]:
     machine["vm_initialization"](1, 0, 2)
     result = machine["main"](*(tvm.runtime.tensor(value) for value in inputs))
     results = [result] if hasattr(result, "shape") else list(result)
-    return [np.from_dlpack(one).copy() for one in results]
+    return [np.from_dlpack(result).copy() for result in results]
 
 
 def call_kernel(

@@ -38,7 +38,7 @@ def picky(number: T.Buffer((64,), "int32"), result: T.Buffer((64,), "int32")):  
 
 
 class Kernel:
-    """A kernel and arguments that it keeps."""
+    """A kernel with its arguments."""
 
     def __init__(self, seed: Seed, threads: int) -> None:
         create = tvm_ffi.get_global_func("collage.create_module")
@@ -57,19 +57,21 @@ class Kernel:
 
 
 def hungry() -> Seed:
-    """A blocked kernel whose tasks each ask for a tebibyte."""
+    """Return a blocked kernel with a tebibyte of scratch memory for each task."""
     seed = blocked()
     steps = [list(step) for step in seed.header["steps"]]
     steps[1][PAD] = 2**31 - 1
     return replace(seed, header={**seed.header, "steps": steps})
 
 
-def same(found: list[np.ndarray], right: list[np.ndarray]) -> bool:
-    return all(np.array_equal(one, other) for one, other in zip(found, right, strict=True))
+def same(actual: list[np.ndarray], expected: list[np.ndarray]) -> bool:
+    return all(
+        np.array_equal(value, reference) for value, reference in zip(actual, expected, strict=True)
+    )
 
 
 def failing(threads: int) -> dict[str, Any]:
-    """Loops whose tasks throw, and one that is right after each."""
+    """Run loops with throwing tasks, and a correct loop after each."""
     good, bad = Kernel(blocked(), threads), Kernel(hungry(), threads)
     right = good()
     errors, after = set(), []
@@ -83,11 +85,11 @@ def failing(threads: int) -> dict[str, Any]:
 
 
 def asserting(threads: int) -> dict[str, Any]:
-    """A loop of TVM's, one of whose tasks says what is wrong."""
+    """Run a loop of TVM with an error in one task."""
     tvm_ffi.get_global_func("collage.set_threads")(threads)
     run = tvm.compile(tvm.IRModule({"picky": picky}), target="llvm")["picky"]
     number, result = np.zeros(64, np.int32), np.zeros(64, np.int32)
-    tensors = [tvm_ffi.from_dlpack(one) for one in (number, result)]
+    tensors = [tvm_ffi.from_dlpack(tensor) for tensor in (number, result)]
     errors = set()
     for at in range(0, 64, 7):
         number[at] = -1
@@ -101,27 +103,27 @@ def asserting(threads: int) -> dict[str, Any]:
 
 
 def limited(threads: int) -> dict[str, Any]:
-    """More threads than there is memory for."""
+    """Ask for more threads than fit the memory."""
     good, right = Kernel(blocked(), threads), Kernel(blocked(), threads)()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + ROOM_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+    limit_bytes = pages * resource.getpagesize() + ROOM_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, resource.RLIM_INFINITY))
     tvm_ffi.get_global_func("collage.set_threads")(threads)
     before = len(os.listdir("/proc/self/task"))
     tvm_ffi.get_global_func("collage.wake_threads")()
-    more = len(os.listdir("/proc/self/task")) - before
-    return {"fewer": more < threads - 1, "right": same(good(), right)}
+    started = len(os.listdir("/proc/self/task")) - before
+    return {"fewer": started < threads - 1, "right": same(good(), right)}
 
 
-def together(threads: int, others: tuple[Seed, ...]) -> dict[str, Any]:
-    """Kernels of several callers at once, with the results of each alone."""
+def together(threads: int, extra_seeds: tuple[Seed, ...]) -> dict[str, Any]:
+    """Run kernels of several callers at once; compare with their results one by one."""
     wrong: list[str] = []
 
     def call(kernel: Kernel, right: list[np.ndarray]) -> None:
         wrong.extend("other numbers" for _ in range(CALLS) if not same(kernel(), right))
 
-    kernels = [Kernel(one, threads) for one in (blocked(), winograd(), *others) * 2]
-    callers = [threading.Thread(target=call, args=(one, one())) for one in kernels]
+    kernels = [Kernel(seed, threads) for seed in (blocked(), winograd(), *extra_seeds) * 2]
+    callers = [threading.Thread(target=call, args=(kernel, kernel())) for kernel in kernels]
     for caller in callers:
         caller.start()
     for caller in callers:
@@ -137,11 +139,11 @@ def main() -> None:
         if (child := os.fork()) != 0:
             sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
     # A forked process cannot use the libraries' threads, which its parent had.
-    others = (onednn(), onnx("onnxruntime")) if sys.argv[1] == "openmp" else ()
+    extra_seeds = (onednn(), onnx("onnxruntime")) if sys.argv[1] == "openmp" else ()
     document = {
         "failing": [failing(2), failing(4)],
         "asserting": asserting(4),
-        "together": together(2, others),
+        "together": together(2, extra_seeds),
         "limited": limited(256),  # the last: there is no memory after it
     }
     print(json.dumps(document), flush=True)

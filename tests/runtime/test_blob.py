@@ -7,10 +7,10 @@ from collage.runtime.blob import ALIGNMENT, pack, unpack
 
 def test_round_trip_keeps_header_and_tensors():
     tensors = [np.arange(5, dtype="int64"), np.zeros((2, 0), "float16"), np.array(3.5, "float32")]
-    header, found = unpack(pack({"threads": 2, "names": ["a"]}, tensors))
+    header, unpacked = unpack(pack({"threads": 2, "names": ["a"]}, tensors))
     assert header["threads"] == 2
     assert header["names"] == ["a"]
-    for value, expected in zip(found, tensors, strict=True):
+    for value, expected in zip(unpacked, tensors, strict=True):
         np.testing.assert_array_equal(value, expected)
         assert value.dtype == expected.dtype
         assert value.shape == expected.shape

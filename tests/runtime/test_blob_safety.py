@@ -32,10 +32,10 @@ def test_a_crafted_blob_is_an_error_that_names_the_field(
 
 
 def test_mutated_blobs_are_refused_or_run_within_bounds() -> None:
-    found = list(outcomes(blob_fuzz.__name__))
-    assert len(found) == sum(blob_fuzz.COUNTS.values())
-    assert [one for one in found if one.kind not in ("ran", *ERRORS)] == []
+    results = list(outcomes(blob_fuzz.__name__))
+    assert len(results) == sum(blob_fuzz.COUNTS.values())
+    assert [result for result in results if result.kind not in ("ran", *ERRORS)] == []
     for kind in blob_fuzz.COUNTS:
-        kinds = {one.kind for one in found if one.name.startswith(f"{kind} ")}
+        kinds = {result.kind for result in results if result.name.startswith(f"{kind} ")}
         assert "ran" in kinds
         assert kinds - {"ran"}, f"no mutant of {kind} was refused"

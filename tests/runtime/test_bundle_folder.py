@@ -40,16 +40,16 @@ def make_bundle(folder: Path, number: float) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def built_bundles(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     return [make_bundle(folder / str(number), number) for number in (1, 2)]
 
 
 @pytest.fixture
-def bundles(made, tmp_path):
+def bundles(built_bundles, tmp_path):
     """Two bundles, of x + 1 and x + 2, for this test alone."""
     copies = []
-    for folder in made:
+    for folder in built_bundles:
         copy = tmp_path / folder.name
         copy.mkdir()
         for file in folder.iterdir():
@@ -64,7 +64,7 @@ def after_verifying(monkeypatch):
 
     def let(happen: Callable[[], object]) -> None:
         plain = loader.verify_machine
-        monkeypatch.setattr(loader, "verify_machine", lambda found: (plain(found), happen()))
+        monkeypatch.setattr(loader, "verify_machine", lambda manifest: (plain(manifest), happen()))
 
     return let
 
@@ -114,14 +114,14 @@ def test_a_file_that_is_changed_in_place_is_refused(bundles, after_verifying):
         load(bundles[0])
 
 
-def test_what_others_may_write_is_loaded_from_a_copy(bundles, after_verifying):
-    file, other = bundles[0] / "model.so", bundles[1] / "model.so"
+def test_a_file_writable_by_others_is_loaded_from_a_copy(bundles, after_verifying):
+    file, second = bundles[0] / "model.so", bundles[1] / "model.so"
     file.chmod(0o666)
-    assert file.stat().st_size == other.stat().st_size  # so that all of it is overwritten
+    assert file.stat().st_size == second.stat().st_size  # so that all of it is overwritten
 
     def overwrite() -> None:
         with file.open("r+b") as stream:
-            stream.write(other.read_bytes())
+            stream.write(second.read_bytes())
 
     after_verifying(overwrite)
     assert added(load(bundles[0])) == 1
@@ -137,11 +137,11 @@ def test_golden_data_changed_in_place_is_refused(bundles):
 
 
 def test_a_descriptor_used_again_is_another_library(bundles):
-    found = []
+    values = []
     for folder in bundles * 2:
-        found.append(added(load(folder)))
+        values.append(added(load(folder)))
         gc.collect()
-    assert found == [1, 2, 1, 2]
+    assert values == [1, 2, 1, 2]
 
 
 def test_loading_leaves_no_descriptor_open(bundles):
@@ -157,8 +157,8 @@ def test_loading_leaves_no_descriptor_open(bundles):
 
 
 def _link(file: Path) -> None:
-    kept = file.rename(file.with_name("kept"))
-    file.symlink_to(kept)
+    target = file.rename(file.with_name("kept"))
+    file.symlink_to(target)
 
 
 def _pipe(file: Path) -> None:

@@ -48,7 +48,7 @@ def _environment():
 
 def test_outputs_whose_shape_depends_on_data(server, tmp_path):
     nodes = [node("Relu", ["x"], ["r"]), node("NonZero", ["r"], ["n"])]
-    made = model(nodes, {"x": ("float32", (2, 8))}, ["n", "r"])
+    bundle = model(nodes, {"x": ("float32", (2, 8))}, ["n", "r"])
     options = collage.Options(
         threads=1,
         cache_dir=tmp_path / "store",
@@ -56,7 +56,7 @@ def test_outputs_whose_shape_depends_on_data(server, tmp_path):
         measure_budget_s=5,
         allow_slower=True,
     )
-    collage.compile(save(made, tmp_path), options, output=tmp_path / "bundle")
+    collage.compile(save(bundle, tmp_path), options, output=tmp_path / "bundle")
     np.arange(-8, 8, dtype="float32").tofile(tmp_path / "x.bin")
     command = [server, LIBRARY_FOLDER, tmp_path / "bundle", tmp_path / "x.bin"]
     done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=True)
@@ -132,8 +132,8 @@ def test_the_example_refuses_what_does_not_fit(server, copy):
 
 
 def test_the_example_follows_no_link(server, copy):
-    kept = (copy / "model.so").rename(copy / "kept")
-    (copy / "model.so").symlink_to(kept)
+    target = (copy / "model.so").rename(copy / "kept")
+    (copy / "model.so").symlink_to(target)
     _refused(_serve(server, copy), "cannot open")
 
 

@@ -17,17 +17,17 @@ from tests.runtime.elf import Protection, read_protection
 
 
 def assert_protected(file: Path) -> Protection:
-    found = read_protection(file)
-    assert found.binds_now
-    assert found.has_relro
-    assert not found.stack_executes
-    return found
+    protection = read_protection(file)
+    assert protection.binds_now
+    assert protection.has_relro
+    assert not protection.stack_executes
+    return protection
 
 
 def test_the_plug_in_is_protected() -> None:
-    found = assert_protected(LIBRARY_FOLDER / "libcollage_runtime.so")
-    assert "__stack_chk_fail" in found.strings
-    assert any(name.endswith("_chk") for name in found.strings)  # _FORTIFY_SOURCE
+    protection = assert_protected(LIBRARY_FOLDER / "libcollage_runtime.so")
+    assert "__stack_chk_fail" in protection.strings
+    assert any(name.endswith("_chk") for name in protection.strings)  # _FORTIFY_SOURCE
 
 
 def test_kernels_in_c_are_protected(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_kernels_in_c_are_protected(tmp_path: Path) -> None:
     assert_protected(file)
 
 
-def test_what_is_not_protected_is_told_apart(tmp_path: Path) -> None:
+def test_an_unprotected_library_is_recognised(tmp_path: Path) -> None:
     file = tmp_path / "plain.so"
     subprocess.run(
         [
@@ -54,10 +54,10 @@ def test_what_is_not_protected_is_told_apart(tmp_path: Path) -> None:
         input=b"int nothing(void) { return 0; }",
         check=True,
     )
-    found = read_protection(file)
-    assert not found.binds_now
-    assert not found.has_relro
-    assert found.stack_executes
+    protection = read_protection(file)
+    assert not protection.binds_now
+    assert not protection.has_relro
+    assert protection.stack_executes
 
 
 def test_executables_are_protected(tmp_path: Path) -> None:

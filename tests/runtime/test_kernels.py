@@ -49,8 +49,8 @@ def test_saved_kernel_with_two_outputs_computes_the_same(kind, threads, tmp_path
     )
     path = executables.export(module, tmp_path / "model.so")
     x = RNG.standard_normal((1, 3, 8, 8)).astype("float32")
-    found = executables.run_saved(path, x)
-    for value, expected in zip(found, _reference(model, {"x": x}), strict=True):
+    outputs = executables.run_saved(path, x)
+    for value, expected in zip(outputs, _reference(model, {"x": x}), strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -97,8 +97,8 @@ def _allocating(nodes, dtype="float32", outputs=("y",)):
     load_plugin()
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     x = helper.make_tensor_value_info("x", element, (2, 3))
-    made = [onnx.ValueInfoProto(name=name) for name in outputs]
-    graph = helper.make_graph(nodes, "g", [x], made)
+    values = [onnx.ValueInfoProto(name=name) for name in outputs]
+    graph = helper.make_graph(nodes, "g", [x], values)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     blob = executables.onnx_blob(model.SerializeToString(), allocates=1)
     create = tvm_ffi.get_global_func("collage.create_module")
@@ -108,20 +108,22 @@ def _allocating(nodes, dtype="float32", outputs=("y",)):
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8", "float16", "float64", "bool"])
 def test_an_allocating_kernel_returns_tensors_of_every_dtype(dtype):
     x = RNG.integers(0, 2, (2, 3)).astype(dtype)
-    found = _allocating([helper.make_node("Identity", ["x"], ["y"])], dtype)(tvm_ffi.from_dlpack(x))
-    np.testing.assert_array_equal(np.from_dlpack(found), x)
-    assert np.from_dlpack(found).dtype == x.dtype
+    output = _allocating([helper.make_node("Identity", ["x"], ["y"])], dtype)(
+        tvm_ffi.from_dlpack(x)
+    )
+    np.testing.assert_array_equal(np.from_dlpack(output), x)
+    assert np.from_dlpack(output).dtype == x.dtype
 
 
-def test_what_an_allocating_kernel_returned_stays_when_it_runs_again_and_is_gone():
+def test_results_of_an_allocating_kernel_outlive_it():
     nodes = [helper.make_node("NonZero", ["x"], ["n"]), helper.make_node("Relu", ["x"], ["y"])]
     kernel = _allocating(nodes, outputs=("n", "y"))
-    found = []
-    for ones in (4, 0, 6, 1):
-        x = (np.arange(6, dtype="float32") < ones).reshape(2, 3).astype("float32")
-        found.append((x, kernel(tvm_ffi.from_dlpack(x))))
+    outputs = []
+    for count in (4, 0, 6, 1):
+        x = (np.arange(6, dtype="float32") < count).reshape(2, 3).astype("float32")
+        outputs.append((x, kernel(tvm_ffi.from_dlpack(x))))
     del kernel
-    for x, (places, y) in found:
+    for x, (places, y) in outputs:
         np.testing.assert_array_equal(np.from_dlpack(places), np.stack(np.nonzero(x)))
         np.testing.assert_array_equal(np.from_dlpack(y), x)
 
@@ -159,7 +161,7 @@ def test_wrong_blobs_are_errors_that_say_why(kind, blob, message):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_wrong_shape_is_an_error_in_the_vendors_words_and_leaves_the_kernel_usable(kind):
+def test_a_kernel_is_usable_after_a_wrong_shape(kind):
     import tvm
 
     load_plugin()

@@ -121,9 +121,9 @@ def test_random_numbers_are_checked_by_shape_and_dtype(copy):
     np.savez(copy / "golden.npz", **golden)
     write_manifest(copy, gate=random_entries())
     load(copy).check()
-    made = [{"name": "y", "shape": None, "dtype": "float64"}]
+    outputs = [{"name": "y", "shape": None, "dtype": "float64"}]
     functions = [
-        {"function": name, "inputs": [tensor("x", shape)], "outputs": made}
+        {"function": name, "inputs": [tensor("x", shape)], "outputs": outputs}
         for name, shape in SHAPES.items()
     ]
     write_manifest(copy, gate=random_entries(), functions=functions)

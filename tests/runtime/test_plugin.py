@@ -1,8 +1,13 @@
+import tomllib
+from pathlib import Path
+
 import pytest
+from packaging.requirements import Requirement
 
 from collage.errors import BackendError
 from collage.runtime import plugin
 
+ROOT = Path(__file__).parents[2]
 RUNTIME = ("onnxruntime", "openvino", "onednn")
 """What the extra `runtime` installs; the others need a machine of their kind."""
 
@@ -12,6 +17,26 @@ def test_known_libraries_are_found_without_importing_them(name):
     assert plugin.library_path(name).is_file()
     assert plugin.library_version(name)
     assert plugin.library_reason(name) == ""
+
+
+def test_the_extra_runtime_has_the_pins_of_the_libraries():
+    """A wheel's metadata is static text, so the pins stand there once more."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = {plugin.LIBRARIES[name].requirement for name in RUNTIME}
+    assert set(project["optional-dependencies"]["runtime"]) == pins
+
+
+@pytest.mark.parametrize("name", RUNTIME)
+def test_constraints_satisfy_the_pins_of_the_libraries(name):
+    pin = Requirement(plugin.LIBRARIES[name].requirement)
+    versions = {
+        constraint.name: constraint.specifier
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if (text := line.partition("#")[0].strip())
+        and (constraint := Requirement(text)).name == pin.name
+    }
+    (version,) = versions[pin.name]
+    assert pin.specifier.contains(version.version)
 
 
 @pytest.mark.parametrize("name", sorted(set(plugin.library_names()) - {*RUNTIME}))
@@ -38,9 +63,9 @@ def test_children_are_told_what_is_installed(monkeypatch):
     monkeypatch.setattr(plugin, "LIBRARIES", dict(plugin.LIBRARIES))
     plugin.register_library("a-blas", "numpy", "_multiarray_umath*.so")
     plugin.register_library("absent", "no-such-distribution", "libabsent.so")
-    found = plugin.library_environment()
-    assert found["COLLAGE_LIB_A_BLAS"] == str(plugin.library_path("a-blas"))
-    assert "COLLAGE_LIB_ABSENT" not in found
+    environment = plugin.library_environment()
+    assert environment["COLLAGE_LIB_A_BLAS"] == str(plugin.library_path("a-blas"))
+    assert "COLLAGE_LIB_ABSENT" not in environment
 
 
 def test_an_unknown_library_lists_the_known_ones():

@@ -33,22 +33,22 @@ def test_the_error_is_the_largest_deviation_in_the_output_scale(expected, actual
 
 
 def test_probabilities_have_a_scale_of_one():
-    found = np.float32([1e-5, 2e-5]), np.float32([1e-5, 4e-5])
-    assert output_error(*found) == pytest.approx(1.0, rel=1e-3)
-    assert output_error(*found, probability=True) == pytest.approx(2e-5, rel=1e-3)
+    pair = np.float32([1e-5, 2e-5]), np.float32([1e-5, 4e-5])
+    assert output_error(*pair) == pytest.approx(1.0, rel=1e-3)
+    assert output_error(*pair, probability=True) == pytest.approx(2e-5, rel=1e-3)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
 def test_integers_must_be_equal(dtype):
-    one, other = np.array([0, 1, 1]).astype(dtype), np.array([0, 1, 0]).astype(dtype)
-    assert output_error(one, one.copy()) == 0.0
-    assert output_error(one, other) == INF
+    reference, actual = np.array([0, 1, 1]).astype(dtype), np.array([0, 1, 0]).astype(dtype)
+    assert output_error(reference, reference.copy()) == 0.0
+    assert output_error(reference, actual) == INF
 
 
 def test_another_shape_or_type_cannot_be_compared():
-    one = np.zeros(4, np.float32)
-    assert output_error(one, np.zeros(5, np.float32)) == INF
-    assert output_error(one, np.zeros(4, np.float64)) == INF
+    reference = np.zeros(4, np.float32)
+    assert output_error(reference, np.zeros(5, np.float32)) == INF
+    assert output_error(reference, np.zeros(4, np.float64)) == INF
 
 
 @pytest.mark.parametrize(

@@ -65,13 +65,13 @@ def test_check_and_benchmark_beside_calls(bundle):
             loaded.check()
             loaded.benchmark(0.001)
 
-    other = threading.Thread(target=beside)
-    other.start()
+    thread = threading.Thread(target=beside)
+    thread.start()
     try:
         assert not in_threads(lambda random: check_relu(lambda f: loaded.run(f)["y"], random))
     finally:
         stop.set()
-        other.join()
+        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,8 @@ def test_bundles_may_be_loaded_at_the_same_time(bundle, other_bundle):
     for thread in threads:
         thread.join()
     assert len(loaded) == 4
-    for one in loaded:
-        one.check()
+    for loaded_bundle in loaded:
+        loaded_bundle.check()
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +138,9 @@ def test_inputs_of_every_kind(session, kind):
         with pytest.raises(InputError, match=r"has dtype .*; expected float32"):
             session.run({"x": value})
         return
-    found = session.run({"x": value})["y"]
-    assert type(found) is np.ndarray
-    np.testing.assert_array_equal(found, np.maximum(x, 0))
+    output = session.run({"x": value})["y"]
+    assert type(output) is np.ndarray
+    np.testing.assert_array_equal(output, np.maximum(x, 0))
 
 
 def test_one_input_too_many_is_refused(session):
@@ -193,13 +193,13 @@ def test_large_outputs_are_handed_on_and_owned(mixed):
     for call in range(5):
         feeds = {name: aligned_copy(np.full(BIG, call, "float32")) for name in "xz"}
         feeds["s"] = np.full((1, 8), call, "float32")
-        found = mixed.run(feeds)
+        outputs = mixed.run(feeds)
         feeds["x"][...] = -1
         expected = {
             "fresh": np.full(BIG, 2 * call), "x_": np.full(BIG, call), "constant": constant,
             "view": np.full(64 * 1024, 2 * call), "little": np.full((1, 8), -call),
         }  # fmt: skip
-        for name, array in found.items():
+        for name, array in outputs.items():
             np.testing.assert_array_equal(array, expected[name], err_msg=f"{name}, call {call}")
             array[...] = -2  # of this array alone
             earlier.append(array)
@@ -210,11 +210,11 @@ def test_a_fresh_output_is_not_copied(mixed):
     feeds = {name: aligned_copy(np.ones(BIG, "float32")) for name in "xz"}
     feeds["s"] = np.ones((1, 8), "float32")
     for _ in range(3):
-        found = mixed.run(feeds)
-    assert found["fresh"].base is not None
+        outputs = mixed.run(feeds)
+    assert outputs["fresh"].base is not None
     places = set()
     for _ in range(10):
-        del found  # its memory is that of the next call
-        found = mixed.run(feeds)
-        places.add(found["fresh"].ctypes.data)
+        del outputs  # its memory is that of the next call
+        outputs = mixed.run(feeds)
+        places.add(outputs["fresh"].ctypes.data)
     assert len(places) <= 3

@@ -85,9 +85,9 @@ def test_verified_bytes_are_the_manifests(bundle, key):
     content = (bundle / "manifest.json").read_bytes()
     assert verify_folder(bundle, keys) == content
     names = [file.name for file in bundle.iterdir()]
-    found = verified_statement(lambda name: (bundle / name).read_bytes(), names, keys)
-    assert (found.manifest, found.model, found.version) == (content, "ocr", "3")
-    assert found.environment == "3" * 64
+    statement = verified_statement(lambda name: (bundle / name).read_bytes(), names, keys)
+    assert (statement.manifest, statement.model, statement.version) == (content, "ocr", "3")
+    assert statement.environment == "3" * 64
 
 
 def test_nothing_is_read_but_manifest_and_statements(bundle, key):
@@ -125,30 +125,30 @@ def test_a_bundle_without_a_statement_is_refused(bundle, key):
         verify_folder(bundle, trusted_keys([key.public]))
 
 
-def damaged(envelope, how):
-    if how == "payload":
+def damaged(envelope, damage):
+    if damage == "payload":
         document = json.loads(base64.b64decode(envelope["payload"]))
         document["subject"][0]["digest"]["sha256"] = "f" * 64
         envelope["payload"] = base64.b64encode(json.dumps(document).encode()).decode()
-    elif how == "signature":
+    elif damage == "signature":
         envelope["signatures"][0]["sig"] = base64.b64encode(bytes(64)).decode()
-    elif how == "no signature":
+    elif damage == "no signature":
         envelope["signatures"] = []
-    elif how == "kind":
+    elif damage == "kind":
         envelope["payloadType"] = ALIAS
-    elif how == "many":
+    elif damage == "many":
         envelope["signatures"] *= 1000
     return json.dumps(envelope).encode()
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("damage", "said"),
     [("payload", "is wrong"), ("signature", "is wrong"), ("no signature", "holds no signature"),
      ("kind", "signed as"), ("many", "damaged")],
 )  # fmt: skip
-def test_a_changed_envelope_is_refused(bundle, key, how, said):
+def test_a_changed_envelope_is_refused(bundle, key, damage, said):
     (file,) = bundle.glob("statement.*")
-    file.write_bytes(damaged(json.loads(file.read_bytes()), how))
+    file.write_bytes(damaged(json.loads(file.read_bytes()), damage))
     with pytest.raises(BundleError, match=said):
         verify_folder(bundle, trusted_keys([key.public]))
 
@@ -184,13 +184,13 @@ def test_a_signed_text_that_is_no_statement_is_refused(bundle, key, payload):
 
 
 def test_either_of_two_keys_is_enough(bundle, key, tmp_path):
-    new, other = make_key(tmp_path, "new"), make_key(tmp_path, "other")
-    both = trusted_keys([key.public, new.public])
-    assert verify_folder(bundle, both)
+    new, second = make_key(tmp_path, "new"), make_key(tmp_path, "other")
+    trusted = trusted_keys([key.public, new.public])
+    assert verify_folder(bundle, trusted)
     with pytest.raises(BundleError, match="not among the trusted"):
-        verify_folder(bundle, trusted_keys([other.public]))
+        verify_folder(bundle, trusted_keys([second.public]))
     (tmp_path / "both.pem").write_bytes(key.public.read_bytes() + new.public.read_bytes())
-    assert trusted_keys([tmp_path / "both.pem"]).keys == both.keys
+    assert trusted_keys([tmp_path / "both.pem"]).keys == trusted.keys
 
 
 def test_a_key_is_rotated_without_a_gap(bundle, key, tmp_path):
@@ -223,8 +223,8 @@ def test_a_key_counts_only_in_its_time(bundle, key, tmp_path, start, end, said):
 
 
 def test_a_revoked_key_counts_for_nothing(bundle, key, tmp_path):
-    other = make_key(tmp_path, "other")
-    keys = trust(tmp_path, {"pem": other.public.read_text()}, revoked=[key.key_id])
+    second = make_key(tmp_path, "other")
+    keys = trust(tmp_path, {"pem": second.public.read_text()}, revoked=[key.key_id])
     with pytest.raises(BundleError, match="is revoked"):
         verify_folder(bundle, keys.joined(trusted_keys([key.public])))
     with pytest.raises(BundleError, match="is revoked"):
@@ -287,8 +287,8 @@ def test_keys_of_openssl_sign_and_verify(bundle, tmp_path):
     subprocess.run(publish, check=True)
     raw = "openssl pkey -pubin -in key.pub -outform DER | tail -c 32 | sha256sum"
     assert raw in (DOCS / "security.md").read_text()
-    told = subprocess.check_output(raw.replace("key.pub", str(public)), shell=True, text=True)
-    assert told.split()[0] == Signer(private).key_id
+    output = subprocess.check_output(raw.replace("key.pub", str(public)), shell=True, text=True)
+    assert output.split()[0] == Signer(private).key_id
     sign_bundle(bundle, Signer(private), SignedModel("ocr"))
     assert verify_folder(bundle, trusted_keys([public]))
 
@@ -299,7 +299,7 @@ def test_no_configured_key_is_said_once(key, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         assert configured_keys() is None
         assert configured_keys() is None
-    assert [one.getMessage() for one in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "signatures of bundles are not verified: no key is configured (--verify-key or "
         "COLLAGE_VERIFY_KEYS)"
     ]

@@ -42,9 +42,9 @@ def hostile_library(tmp_path_factory):
     """A shared library that says so when it is opened."""
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "hostile.cc").write_text(CONSTRUCTOR)
-    made = folder / "hostile.so"
-    subprocess.run(["g++", "-shared", "-fPIC", folder / "hostile.cc", "-o", made], check=True)
-    return made
+    library = folder / "hostile.so"
+    subprocess.run(["g++", "-shared", "-fPIC", folder / "hostile.cc", "-o", library], check=True)
+    return library
 
 
 @pytest.fixture
@@ -77,32 +77,32 @@ def test_without_keys_the_swapped_code_runs_and_it_is_said(swapped, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("where", "given"),
+    ("command", "key_source"),
     [("load", "environment"), ("bench", "environment"), ("run", "option"), ("run", "environment"),
      ("serve", "option"), ("serve", "environment")],
 )  # fmt: skip
-def test_swapped_code_is_refused_before_it_runs(swapped, key, tmp_path, where, given):
+def test_swapped_code_is_refused_before_it_runs(swapped, key, tmp_path, command, key_source):
     commands = {
         "load": ("-c", LOAD, swapped),
         "run": ("-m", "collage", "run", swapped),
         "bench": ("-m", "collage", "bench", swapped),
         "serve": ("-m", "containers.serve", "--bundle", swapped, "--port", "0"),
     }
-    option = ("--verify-key", key.public) if given == "option" else ()
+    option = ("--verify-key", key.public) if key_source == "option" else ()
     environment = {} if option else {"COLLAGE_VERIFY_KEYS": str(key.public)}
-    code, said = program(*commands[where], *option, ran=tmp_path / "ran", **environment)
+    code, said = program(*commands[command], *option, ran=tmp_path / "ran", **environment)
     assert not (tmp_path / "ran").exists()
     assert "of another manifest" in said
-    assert code == (1 if where == "load" else 5)
+    assert code == (1 if command == "load" else 5)
 
 
 def test_a_signed_bundle_runs_with_its_key_alone(signed, key, tmp_path, capsys):
-    other = make_key(tmp_path, "other")
+    second = make_key(tmp_path, "other")
     collage.load(signed, [key.public]).check()
     with pytest.raises(BundleError, match="not among the trusted"):
-        collage.load(signed, [other.public])
+        collage.load(signed, [second.public])
     assert main(["run", str(signed), "--verify-key", str(key.public)]) == 0
-    assert main(["run", str(signed), "--verify-key", str(other.public)]) == 5
+    assert main(["run", str(signed), "--verify-key", str(second.public)]) == 5
     assert "not among the trusted" in capsys.readouterr().err
 
 

@@ -16,7 +16,7 @@ from collage.runtime.arrays import (
 from collage.runtime.loader import load
 from collage.runtime.manifest import Tensor
 from collage.runtime.plugin import load_plugin
-from collage.runtime.tensor_exchange import DeviceTensor, Feed, given, receive
+from collage.runtime.tensor_exchange import DeviceTensor, Feed, owned_results, receive
 
 X = Tensor("x", (2, 8), "float32")
 
@@ -38,9 +38,9 @@ def aligned(skip=0):
     """Floats of shape (2, 8) that begin `skip` floats after a multiple of 64 bytes."""
     raw = np.zeros(16 * 4 + 2 * ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT + 4 * skip
-    made = raw[start : start + 64].view("float32").reshape(2, 8)
-    made[...] = np.arange(-8, 8).reshape(2, 8)
-    return made
+    array = raw[start : start + 64].view("float32").reshape(2, 8)
+    array[...] = np.arange(-8, 8).reshape(2, 8)
+    return array
 
 
 @pytest.mark.parametrize("wrapped", [Producer, lambda array: array], ids=["dlpack", "numpy"])
@@ -53,27 +53,27 @@ def test_aligned_memory_is_read_in_place(wrapped, skip, in_place):
     assert argument.data_ptr() % ALIGNMENT == 0
 
 
-def test_what_is_copied_goes_into_the_same_buffer():
+def test_copied_inputs_share_one_buffer():
     feed, arrays = Feed([X]), [aligned(skip) for skip in (1, 2, 3)]
-    arguments = [feed.arguments({"x": receive("x", one, 0)}, 0)[0] for one in arrays]
+    arguments = [feed.arguments({"x": receive("x", array, 0)}, 0)[0] for array in arrays]
     assert len({argument.data_ptr() for argument in arguments}) == 1
 
 
 @pytest.mark.parametrize("wrapped", [Producer, lambda array: array], ids=["dlpack", "numpy"])
-def test_run_takes_both_and_gives_arrays_or_tensors(bundle, wrapped):
+def test_arrays_and_tensors_are_accepted_and_returned(bundle, wrapped):
     loaded, array = load(bundle), aligned()
     expected = np.maximum(array, 0)
     np.testing.assert_array_equal(loaded.run({"x": wrapped(array)})["y"], expected)
-    found = loaded.run_tensors({"x": wrapped(array)})["y"]
-    assert (found.shape, found.dtype, found.__dlpack_device__()) == ((2, 8), "float32", (1, 0))
+    tensor = loaded.run_tensors({"x": wrapped(array)})["y"]
+    assert (tensor.shape, tensor.dtype, tensor.__dlpack_device__()) == ((2, 8), "float32", (1, 0))
     loaded.run({"x": 0 * array})
-    np.testing.assert_array_equal(np.from_dlpack(found), expected)
-    np.testing.assert_array_equal(found.numpy(), expected)
+    np.testing.assert_array_equal(np.from_dlpack(tensor), expected)
+    np.testing.assert_array_equal(tensor.numpy(), expected)
 
 
 def test_shapes_of_other_frameworks_choose_the_function(bundle):
-    one = np.ones((1, 8), "float32")
-    np.testing.assert_array_equal(load(bundle).run({"x": Producer(one)})["y"], one)
+    ones_array = np.ones((1, 8), "float32")
+    np.testing.assert_array_equal(load(bundle).run({"x": Producer(ones_array)})["y"], ones_array)
 
 
 def test_what_cannot_be_read_says_so(bundle):
@@ -96,7 +96,7 @@ def test_read_only_arrays_are_copied(bundle):
 def test_a_result_that_is_an_argument_has_memory_of_its_own():
     load_plugin()
     tensor = as_tensor(aligned())
-    (same,) = given([tensor], [tensor], None, 0)
+    (same,) = owned_results([tensor], [tensor], None, 0)
     as_array(tensor)[...] = 7
     np.testing.assert_array_equal(same.numpy(), aligned())
 
@@ -109,8 +109,8 @@ def test_bfloat16_goes_to_tensors_and_files_and_back(tmp_path):
     assert tensor.data_ptr() == array.ctypes.data
     np.testing.assert_array_equal(DeviceTensor(tensor).numpy(), array)
     save_arrays(tmp_path / "arrays.npz", {"x": array, "n": np.arange(3)})
-    found = load_arrays(tmp_path / "arrays.npz")
-    assert {name: value.dtype.name for name, value in found.items()} == {
+    loaded_arrays = load_arrays(tmp_path / "arrays.npz")
+    assert {name: value.dtype.name for name, value in loaded_arrays.items()} == {
         "x": "bfloat16", "n": "int64",
     }  # fmt: skip
-    np.testing.assert_array_equal(found["x"], array)
+    np.testing.assert_array_equal(loaded_arrays["x"], array)

@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.fixture(scope="module", params=["openmp", "own"])
-def found(request: pytest.FixtureRequest) -> dict[str, Any]:
+def outcomes(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What became of a process's loops, by what was wrong with them."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.runtime.pool_failures", request.param],
@@ -23,17 +23,17 @@ def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     return document
 
 
-def test_an_exception_in_a_loop_reaches_its_caller(found: dict[str, Any]) -> None:
-    assert found["failing"] == [{"errors": ["no memory"], "right": True}] * 2
+def test_an_exception_in_a_loop_reaches_its_caller(outcomes: dict[str, Any]) -> None:
+    assert outcomes["failing"] == [{"errors": ["no memory"], "right": True}] * 2
 
 
-def test_what_a_task_of_tvm_says_reaches_the_caller(found: dict[str, Any]) -> None:
-    assert found["asserting"] == {"errors": ["RuntimeError: True"], "right": True}
+def test_an_error_of_a_tvm_task_reaches_the_caller(outcomes: dict[str, Any]) -> None:
+    assert outcomes["asserting"] == {"errors": ["RuntimeError: True"], "right": True}
 
 
-def test_two_callers_at_once_have_right_results(found: dict[str, Any]) -> None:
-    assert found["together"] == {"wrong": []}
+def test_two_callers_at_once_have_right_results(outcomes: dict[str, Any]) -> None:
+    assert outcomes["together"] == {"wrong": []}
 
 
-def test_without_memory_for_threads_there_are_fewer(found: dict[str, Any]) -> None:
-    assert found["limited"] == {"fewer": True, "right": True}
+def test_without_memory_for_threads_there_are_fewer(outcomes: dict[str, Any]) -> None:
+    assert outcomes["limited"] == {"fewer": True, "right": True}

@@ -17,6 +17,6 @@ def test_one_pool_serves_all(threads):
         check=True,
         timeout=120,
     )
-    found = json.loads(done.stdout)
-    assert 1 <= found.pop("ran_on") <= threads  # a thread that comes late finds no work left
-    assert found == {"woken": threads - 1, "right": True, "more": 0, "child": 0}
+    counts = json.loads(done.stdout)
+    assert 1 <= counts.pop("ran_on") <= threads  # a thread that comes late finds no work left
+    assert counts == {"woken": threads - 1, "right": True, "more": 0, "child": 0}

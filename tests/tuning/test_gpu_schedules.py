@@ -49,26 +49,26 @@ def drawn(request, tmp_path_factory):
     """A region, its function, and a few schedules of it."""
     function, nodes = request.param(tmp_path_factory.mktemp("model"))
     lowered = lower(region_relax(function, nodes), for_cpu=False).function
-    search = TraceSearch(lowered, cuda_target(), 1, 1, ())
-    found = search.draw()
-    assert len(found) >= 4
-    return function, nodes, lowered, found
+    search = TraceSearch(lowered, cuda_target(), threads=1, seed=1, measured=())
+    candidates = search.draw()
+    assert len(candidates) >= 4
+    return function, nodes, lowered, candidates
 
 
 def test_every_schedule_binds_threads_and_fits_a_block(drawn):
-    _, _, _, found = drawn
-    for candidate in found:
+    _, _, _, candidates = drawn
+    for candidate in candidates:
         text = candidate.sch.mod.script()
         threads = [
-            int(one)
-            for one in re.findall(r'binding\((?:T\.int64\()?(\d+)\)?, thread="threadIdx', text)
+            int(extent)
+            for extent in re.findall(r'binding\((?:T\.int64\()?(\d+)\)?, thread="threadIdx', text)
         ]
         assert text.count('thread="blockIdx') == 1, "one kernel does it all"
         assert "async" not in text
         assert threads
         assert max(threads) <= THREADS
         assert shared_bytes(text) <= SHARED_BYTES
-    assert any(shared_bytes(one.sch.mod.script()) for one in found)
+    assert any(shared_bytes(candidate.sch.mod.script()) for candidate in candidates)
 
 
 def shared_bytes(text):
@@ -83,26 +83,34 @@ def shared_bytes(text):
 
 
 def test_a_recorded_schedule_becomes_the_same_kernel(drawn, tmp_path):
-    function, nodes, lowered, found = drawn
+    function, nodes, lowered, candidates = drawn
     backend = TvmCudaBackend()
     backend.recipes = tmp_path
-    trace = trace_text(found[0])
+    trace = trace_text(candidates[0])
     variant = write_recipe(tmp_path, trace)
     assert variant.startswith(PREFIX)
     kernel = backend.compile(function, nodes, 1, variant)
     assert kernel.device == "cuda"
-    expected = found[0].sch.mod
+    expected = candidates[0].sch.mod
     assert kernel.module.script() == apply_trace(lowered, trace, "cuda").script()
     assert kernel.module[SYMBOL].script() == expected[SYMBOL].script()
     assert kernel.module.script() != backend.compile(function, nodes, 1).module.script()
 
 
-def test_a_search_goes_on_from_what_is_known(drawn):
+def test_a_search_continues_from_measured_traces(drawn):
     """Other schedules are drawn; what other rules wrote is skipped."""
-    _, _, lowered, found = drawn
-    known = [(trace_text(one), 1e-3 / (place + 1)) for place, one in enumerate(found)]
-    again = TraceSearch(lowered, cuda_target(), 1, 2, [*known, ("[[], []]", 1e-3), ("[]", 1e-3)])
-    assert len({trace_text(one) for one in again.draw()} - {trace for trace, _ in known}) >= 4
+    _, _, lowered, candidates = drawn
+    measured = [
+        (trace_text(candidate), 1e-3 / (place + 1)) for place, candidate in enumerate(candidates)
+    ]
+    unusable = [("[[], []]", 1e-3), ("[]", 1e-3)]
+    again = TraceSearch(lowered, cuda_target(), threads=1, seed=2, measured=[*measured, *unusable])
+    assert (
+        len(
+            {trace_text(candidate) for candidate in again.draw()} - {trace for trace, _ in measured}
+        )
+        >= 4
+    )
 
 
 def test_devices_share_no_records(tmp_path, monkeypatch):
@@ -116,10 +124,10 @@ def test_devices_share_no_records(tmp_path, monkeypatch):
         )  # fmt: skip
         return tuner.workload(Work(function.name, nodes, targets.tunable(device).name))
 
-    found = {workload("cpu"), workload("cuda")}
+    workloads = {workload("cpu"), workload("cuda")}
     monkeypatch.setattr("collage.backends.nvidia.tvm_cuda.schedule.architecture", lambda: "sm_86")
-    found.add(workload("cuda"))
-    assert len(found) == 3
+    workloads.add(workload("cuda"))
+    assert len(workloads) == 3
 
 
 def test_a_variant_without_a_record_is_refused(tmp_path):

@@ -25,33 +25,33 @@ def test_the_fastest_trial_is_the_best_and_failed_ones_are_kept(tmp_path):
     records.add(record(2e-6, trace(2)), "tvm 1")
     again = TuningRecords(tmp_path, ENVIRONMENT)
     assert again.best(W) == record(2e-6, trace(2))
-    assert [one.trace for one in again.of(W)] == [trace(2), trace(1), trace(0)]
+    assert [record.trace for record in again.of(W)] == [trace(2), trace(1), trace(0)]
     assert again.of(W)[-1].reason == "wrong numbers"
 
 
 def test_two_records_at_once_see_each_other(tmp_path):
-    one, two = (TuningRecords(tmp_path, ENVIRONMENT) for _ in range(2))
-    one.add(record(2e-6), "tvm 1")
-    assert two.best(W) == record(2e-6)
-    two.add(record(1e-6, trace(7)), "tvm 1")
-    assert one.best(W).trace == trace(7)
+    first, second = (TuningRecords(tmp_path, ENVIRONMENT) for _ in range(2))
+    first.add(record(2e-6), "tvm 1")
+    assert second.best(W) == record(2e-6)
+    second.add(record(1e-6, trace(7)), "tvm 1")
+    assert first.best(W).trace == trace(7)
 
 
 def test_another_toolchain_or_environment_is_a_miss(tmp_path):
     TuningRecords(tmp_path, ENVIRONMENT).add(record(2e-6), "tvm 1")
     assert TuningRecords(tmp_path, ENVIRONMENT).best(OTHER) is None
-    elsewhere = type(ENVIRONMENT)("cpu", "", 1, 1, "", "")
-    assert TuningRecords(tmp_path, elsewhere).best(W) is None
+    environment = type(ENVIRONMENT)("cpu", "", 1, 1, "", "")
+    assert TuningRecords(tmp_path, environment).best(W) is None
 
 
 def test_equal_latencies_have_one_best_whatever_the_order(tmp_path):
-    found = []
+    best = []
     for name, traces in (("a", (trace(2), trace(1))), ("b", (trace(1), trace(2)))):
         records = TuningRecords(tmp_path / name, ENVIRONMENT)
         for text in traces:
             records.add(record(2e-6, text), "tvm 1")
-        found.append(records.best(W))
-    assert found[0] == found[1]
+        best.append(records.best(W))
+    assert best[0] == best[1]
 
 
 def test_the_end_of_a_workload_is_told(tmp_path):
@@ -111,30 +111,30 @@ def test_a_whole_line_that_is_no_record_is_a_miss(tmp_path, entry):
 
 def test_machines_share_records_through_a_store(tmp_path):
     store = open_store(str(tmp_path / "shared"))
-    one = TuningRecords(tmp_path / "one", ENVIRONMENT, store, keys=KEYS)
+    first = TuningRecords(tmp_path / "one", ENVIRONMENT, store, keys=KEYS)
     two = TuningRecords(tmp_path / "two", ENVIRONMENT, store, keys=KEYS)
-    one.add(record(2e-6), "tvm 1")
-    one.flush()
+    first.add(record(2e-6), "tvm 1")
+    first.flush()
     assert two.best(W) == record(2e-6)
     assert not (tmp_path / "two").exists()
 
 
 def test_batches_of_records_are_merged_and_nothing_is_lost(tmp_path):
     store = open_store(str(tmp_path / "shared"))
-    one = TuningRecords(tmp_path / "one", ENVIRONMENT, store, keys=KEYS)
+    first = TuningRecords(tmp_path / "one", ENVIRONMENT, store, keys=KEYS)
     for number in range(4):
-        one.add(record((4 - number) * 1e-6, trace(number)), "tvm 1")
-        one.flush()
+        first.add(record((4 - number) * 1e-6, trace(number)), "tvm 1")
+        first.flush()
     assert compact(store, 0.0, at_least=2) == 3
     assert len(TuningRecords(tmp_path / "two", ENVIRONMENT, store, keys=KEYS).of(W)) == 4
 
 
 def test_a_damaged_batch_is_a_miss(tmp_path):
     store = open_store(str(tmp_path / "shared"))
-    one = TuningRecords(tmp_path / "one", ENVIRONMENT, store, keys=KEYS)
+    first = TuningRecords(tmp_path / "one", ENVIRONMENT, store, keys=KEYS)
     for text in (trace(1), trace(2)):
-        one.add(record(2e-6, text), "tvm 1")
-        one.flush()
+        first.add(record(2e-6, text), "tvm 1")
+        first.flush()
     file = sorted((tmp_path / "shared").rglob("tuning/**/*.jsonl"))[0]
     file.write_bytes(file.read_bytes()[:-20])
     two = TuningRecords(tmp_path / "two", ENVIRONMENT, store, keys=KEYS)

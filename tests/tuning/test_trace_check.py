@@ -37,26 +37,28 @@ def drawn(tmp_path_factory):
     work = place(folder, folder, convolutions(folder)).work("Conv", "Relu")
     function = convolutions(folder)
     lowered = lower(region_relax(function, work.nodes), for_cpu=True).function
-    found = []
+    traces = []
     for threads in (1, 4):
-        search = TraceSearch(lowered, target_on("cpu", threads), threads, 1, ())
-        found += [trace_text(one) for one in search.draw()]
-    assert len(found) >= 8
-    return lowered, found
+        search = TraceSearch(
+            lowered, target_on("cpu", threads), threads=threads, seed=1, measured=()
+        )
+        traces += [trace_text(candidate) for candidate in search.draw()]
+    assert len(traces) >= 8
+    return lowered, traces
 
 
 def test_every_trace_of_a_search_passes(drawn):
-    lowered, found = drawn
-    for trace in found:
+    lowered, traces = drawn
+    for trace in traces:
         assert check_trace(json.loads(trace)) == json.loads(trace)
-    assert apply_trace(lowered, found[0]).script() != unscheduled(lowered).script()
+    assert apply_trace(lowered, traces[0]).script() != unscheduled(lowered).script()
 
 
 def annotated(key, value, place="b0"):
     """Change a trace: the first block or loop gets an annotation."""
 
     def change(instructions, decisions):
-        first = next(i for i, one in enumerate(instructions) if place in one[3])
+        first = next(i for i, instruction in enumerate(instructions) if place in instruction[3])
         instructions.insert(first + 1, ["Annotate", [place, value], [key], []])
         decisions[:] = [[at + (at > first), value] for at, value in decisions]
 
@@ -67,7 +69,7 @@ def first_of(kind, part, value):
     """Change a trace: another value in the first instruction of a kind."""
 
     def change(instructions, decisions):
-        next(one for one in instructions if one[0] == kind)[part] = value
+        next(instruction for instruction in instructions if instruction[0] == kind)[part] = value
 
     return change
 
@@ -122,9 +124,9 @@ def attacked(trace, attack):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_trace_that_is_more_than_a_schedule_is_refused(drawn, attack):
-    lowered, found = drawn
-    trace = attacked(found[0], attack)
+def test_a_trace_with_more_than_a_schedule_is_refused(drawn, attack):
+    lowered, traces = drawn
+    trace = attacked(traces[0], attack)
     with pytest.raises(RecordError, match="the trace is refused"):
         check_trace(json.loads(trace))
     with pytest.raises(BackendError, match="the trace is refused"):
@@ -133,20 +135,20 @@ def test_a_trace_that_is_more_than_a_schedule_is_refused(drawn, attack):
 
 def test_the_attack_would_have_reached_the_compiler(drawn, monkeypatch):
     """What the check keeps out: TVM takes the annotation, and links what it carries."""
-    lowered, found = drawn
+    lowered, traces = drawn
     monkeypatch.setattr(tuned, "check_trace", lambda trace: trace)
-    module = apply_trace(lowered, attacked(found[0], "llvm"))
+    module = apply_trace(lowered, attacked(traces[0], "llvm"))
     assert "pragma_import_llvm" in module.script()
 
 
 @pytest.mark.parametrize("attack", ["llvm", "a huge unroll", "an intrinsic", "no instruction"])
 def test_a_refused_record_of_a_store_is_a_miss_that_is_counted(drawn, tmp_path, attack):
-    _, found = drawn
+    _, traces = drawn
     store = open_store(tmp_path / "store")
-    good = TuningRecord(W, found[0], 2e-6, 0.5)
+    good = TuningRecord(W, traces[0], 2e-6, 0.5)
     theirs = TuningRecords(tmp_path / "theirs", ENVIRONMENT, store, keys=KEYS)
     theirs.add(good, "tvm 1")
-    theirs.add(replace(good, trace=attacked(found[0], attack), latency_s=1e-6), "tvm 1")
+    theirs.add(replace(good, trace=attacked(traces[0], attack), latency_s=1e-6), "tvm 1")
     theirs.flush()
     mine = TuningRecords(tmp_path / "mine", ENVIRONMENT, store, keys=KEYS)
     assert mine.best(W) == good
@@ -168,12 +170,12 @@ def test_a_trace_nested_without_end_is_a_miss(tmp_path):
 
 
 def test_a_schedule_out_of_proportion_is_refused(drawn, monkeypatch):
-    lowered, found = drawn
+    lowered, traces = drawn
     monkeypatch.setattr(tuned, "MOST_STEPS", 0)
     with pytest.raises(BackendError, match="steps, where the function has"):
-        apply_trace(lowered, found[0])
+        apply_trace(lowered, traces[0])
     monkeypatch.setattr(tuned, "MOST_STEPS", 4096)
     monkeypatch.setattr(tuned, "MOST_BYTES", 0)
     monkeypatch.setattr(tuned, "SPARE_BYTES", 0)
     with pytest.raises(BackendError, match="bytes, where it has"):
-        apply_trace(lowered, found[0])
+        apply_trace(lowered, traces[0])

@@ -22,21 +22,21 @@ from tests.tuning.regions import ENVIRONMENT, place
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuned")
-    here = place(folder / "place", folder / "store")
-    tuner = here.tuner()
+    workspace = place(folder / "place", folder / "store")
+    tuner = workspace.tuner()
     try:
         for ops in (("Conv", "Relu"), ("Conv", "Add")):
-            tuner.tune(here.work(*ops), 4)
+            tuner.tune(workspace.work(*ops), 4)
     finally:
         tuner.close()
-    return here
+    return workspace
 
 
 @pytest.fixture
 def backend(tmp_path):
-    made = TvmBackend()
-    made.recipes = tmp_path / "recipes"
-    return made
+    backend = TvmBackend()
+    backend.recipes = tmp_path / "recipes"
+    return backend
 
 
 def variant_of(place, work, backend):
@@ -74,15 +74,13 @@ def test_tuned_kernels_compute_the_right_numbers_in_an_executable(tuned, backend
     assemble([FunctionPlan(function, tuple(planned))], 1, tmp_path / "model.so")
     inputs = random_inputs(function, 3)
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(tmp_path / "model.so")), tvm.cpu())
-    found = machine["main"](*map(tvm.runtime.tensor, inputs.values()))
+    outputs = machine["main"](*map(tvm.runtime.tensor, inputs.values()))
     session = onnxruntime.InferenceSession(str(function.simplified))
     (expected,) = session.run(None, inputs)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(outputs.numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_measurer_measures_the_variant_of_the_record_and_its_key_names_it(
-    tuned, backend, tmp_path
-):
+def test_the_cost_key_names_the_tuned_variant(tuned, backend, tmp_path):
     work = tuned.work("Conv", "Relu")
     variant = variant_of(tuned, work, backend)
     measurer = LocalMeasurer(
@@ -103,7 +101,7 @@ def test_the_measurer_measures_the_variant_of_the_record_and_its_key_names_it(
     assert missing[0].is_invalid
     assert "is not here" in missing[0].reason or "cannot be read" in missing[0].reason
     assert variant.endswith(recipe_name((backend.recipes / variant[6:]).read_text()))
-    assert len({measurer.key(one) for one in works}) == 2
+    assert len({measurer.key(work) for work in works}) == 2
 
 
 def test_a_changed_recipe_is_refused(tuned, backend):

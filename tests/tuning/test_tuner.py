@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from collage.cost.lines import decode_entries
-from collage.tuning.tuner import MOST_LOST, Limits
+from collage.tuning.tuner import MAX_LOST_CONTEXTS, Limits
 from tests.backends.regions import _function, _weight, helper
 from tests.tuning.regions import ENVIRONMENT, place, trace
 
@@ -22,36 +22,36 @@ TRIALS = 4
 def tuned(tmp_path_factory):
     """A place whose first convolution has had four trials."""
     folder = tmp_path_factory.mktemp("tuned")
-    here = place(folder / "place", folder / "store")
-    tuner = here.tuner()
+    workspace = place(folder / "place", folder / "store")
+    tuner = workspace.tuner()
     heard = []
     try:
-        tuner.tune(here.work("Conv", "Relu"), TRIALS, on_trial=heard.append)
+        tuner.tune(workspace.work("Conv", "Relu"), TRIALS, on_trial=heard.append)
     finally:
         tuner.close()
     assert (tuner.trials, len(heard)) == (TRIALS, TRIALS)
-    return here
+    return workspace
 
 
 def test_every_trial_is_recorded_and_one_worked(tuned):
     work = tuned.work("Conv", "Relu")
     records = tuned.records
-    found = records.of(tuned.tuner().workload(work))
-    assert len(found) == TRIALS
-    assert found[0].worked
-    assert all(one.trial_s > 0 and json.loads(one.trace) for one in found)
+    trials = records.of(tuned.tuner().workload(work))
+    assert len(trials) == TRIALS
+    assert trials[0].worked
+    assert all(trial.trial_s > 0 and json.loads(trial.trace) for trial in trials)
     assert records.corrupt == 0
 
 
-def test_a_second_search_goes_on_with_other_schedules(tuned, tmp_path):
+def test_a_second_search_tries_other_schedules(tuned, tmp_path):
     work, workload = tuned.work("Conv", "Relu"), tuned.tuner().workload(tuned.work("Conv", "Relu"))
-    before = {one.trace for one in tuned.records.of(workload)}
+    before = {record.trace for record in tuned.records.of(workload)}
     tuner = tuned.tuner()
     try:
         tuner.tune(work, 2)
     finally:
         tuner.close()
-    assert len({one.trace for one in tuned.records.of(workload)} - before) == 2
+    assert len({record.trace for record in tuned.records.of(workload)} - before) == 2
 
 
 def test_equal_kernels_of_two_models_share_records(tuned, tmp_path):
@@ -63,24 +63,24 @@ def test_equal_kernels_of_two_models_share_records(tuned, tmp_path):
     weights = [_weight("other", 8, 3, 3, 3), _weight("bias", 8)]
     shapes = {"image": (1, 3, 10, 10)}, {"y": (1, 8, 10, 10)}
     (tmp_path / "other").mkdir()
-    other = _function(tmp_path / "other", nodes, *shapes, weights)
-    there = place(tmp_path / "other", tuned.store, other)
+    function = _function(tmp_path / "other", nodes, *shapes, weights)
+    workspace = place(tmp_path / "other", tuned.store, function)
     mine = tuned.tuner().workload(tuned.work("Conv", "Relu"))
-    theirs = there.tuner().workload(there.work("Conv", "Relu"))
+    theirs = workspace.tuner().workload(workspace.work("Conv", "Relu"))
     assert mine == theirs
-    assert there.records.best(theirs) == tuned.records.best(mine)
-    assert there.tuner().workload(there.work("Conv")) != mine
+    assert workspace.records.best(theirs) == tuned.records.best(mine)
+    assert workspace.tuner().workload(workspace.work("Conv")) != mine
 
 
-def test_time_that_is_up_ends_the_search_in_the_middle(tmp_path):
-    here = place(tmp_path / "place", tmp_path / "store")
-    tuner = here.tuner()
+def test_the_deadline_ends_a_search(tmp_path):
+    workspace = place(tmp_path / "place", tmp_path / "store")
+    tuner = workspace.tuner()
     start = time.monotonic()
     try:
-        tuner.tune(here.work("Conv"), 10_000, start + 8.0)
+        tuner.tune(workspace.work("Conv"), 10_000, start + 8.0)
         assert time.monotonic() - start < 10.0
-        assert tuner.trials == len(here.records.of(tuner.workload(here.work("Conv"))))
-        tuner.tune(here.work("Conv"), 1, time.monotonic() - 1.0)
+        assert tuner.trials == len(workspace.records.of(tuner.workload(workspace.work("Conv"))))
+        tuner.tune(workspace.work("Conv"), 1, time.monotonic() - 1.0)
         assert time.monotonic() - start < 30.0
     finally:
         tuner.close()
@@ -95,40 +95,42 @@ def test_time_that_is_up_ends_the_search_in_the_middle(tmp_path):
         ("be_killed", ""),
     ],
 )
-def test_a_child_that_goes_wrong_loses_the_trials_to_come(tmp_path, child, ended):
-    here = place(tmp_path / "place", tmp_path / "store")
+def test_a_faulty_worker_ends_the_trials_of_its_workload(tmp_path, child, ended):
+    workspace = place(tmp_path / "place", tmp_path / "store")
     limits = Limits(silence_s=60.0 if child == "eat" else 1.0, memory_bytes=1 << 29)
-    tuner = here.tuner(limits=limits, child=f"tests.tuning.children.{child}")
-    work = here.work("Conv")
+    tuner = workspace.tuner(limits=limits, child=f"tests.tuning.children.{child}")
+    work = workspace.work("Conv")
     try:
         tuner.tune(work, 8)
     finally:
         tuner.close()
     workload = tuner.workload(work)
-    assert [one.trace for one in here.records.of(workload)] == [trace(2), trace(1)]
-    assert here.records.ended(workload).startswith(ended)
-    assert bool(here.records.ended(workload)) == bool(ended)
+    assert [record.trace for record in workspace.records.of(workload)] == [trace(2), trace(1)]
+    assert workspace.records.ended(workload).startswith(ended)
+    assert bool(workspace.records.ended(workload)) == bool(ended)
 
 
 @pytest.mark.parametrize(
-    ("trials", "worked", "lost"), [(5, 3, 2), (100, MOST_LOST, MOST_LOST)], ids=["some", "all"]
+    ("trials", "worked", "lost"),
+    [(5, 3, 2), (100, MAX_LOST_CONTEXTS, MAX_LOST_CONTEXTS)],
+    ids=["some", "all"],
 )
 def test_a_schedule_that_loses_the_gpu_is_one_failed_trial(tmp_path, trials, worked, lost):
     """New children go on with the rest; a workload whose schedules all do it is given up."""
-    here = place(tmp_path / "place", tmp_path / "store")
-    tuner = here.tuner(child="tests.tuning.children.lose")
-    work = here.work("Conv")
+    workspace = place(tmp_path / "place", tmp_path / "store")
+    tuner = workspace.tuner(child="tests.tuning.children.lose")
+    work = workspace.work("Conv")
     try:
         tuner.tune(work, trials)
     finally:
         tuner.close()
     workload = tuner.workload(work)
-    found = here.records.of(workload)
-    assert [one.worked for one in found] == [True] * worked + [False] * lost
+    records = workspace.records.of(workload)
+    assert [record.worked for record in records] == [True] * worked + [False] * lost
     assert (tuner.trials, tuner.failed) == (worked + lost, lost)
-    assert {one.reason for one in found[worked:]} == {"an illegal address (700)"}
-    gave_up = f"{MOST_LOST} schedules crashed, the last: an illegal address (700)"
-    assert here.records.ended(workload) == ("" if trials == 5 else gave_up)
+    assert {record.reason for record in records[worked:]} == {"an illegal address (700)"}
+    gave_up = f"{MAX_LOST_CONTEXTS} schedules crashed, the last: an illegal address (700)"
+    assert workspace.records.ended(workload) == ("" if trials == 5 else gave_up)
 
 
 PROGRAM = """
@@ -157,11 +159,11 @@ def is_gone(pid: int) -> bool:
 def whole_lines(file: Path) -> int:
     if not file.is_file():
         return 0
-    return sum(bool(one) and "workload" in one for one in decode_entries(file.read_bytes()))
+    return sum(bool(line) and "workload" in line for line in decode_entries(file.read_bytes()))
 
 
 @pytest.mark.parametrize("after", [1, 5, 12])
-def test_a_killed_tuner_leaves_every_finished_record_and_another_goes_on(tmp_path, after):
+def test_records_of_a_killed_tuner_are_complete_and_continued(tmp_path, after):
     """Killed for real (SIGKILL), at whatever it is doing some moments after so many trials."""
     store = tmp_path / "store"
     file = store / "tuning" / f"{ENVIRONMENT.digest}.jsonl"
@@ -171,22 +173,22 @@ def test_a_killed_tuner_leaves_every_finished_record_and_another_goes_on(tmp_pat
     until = time.monotonic() + 60
     while whole_lines(file) < after and time.monotonic() < until:
         time.sleep(0.003)
-    seen, (child,) = whole_lines(file), children_of(running.pid)
+    line_count, (child,) = whole_lines(file), children_of(running.pid)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
     running.stdout.close()
     while not is_gone(child) and time.monotonic() < until:
         time.sleep(0.01)
     assert is_gone(child)
-    here = place(tmp_path / "again", store)
-    records = here.records
-    before = {one.trace for one in records.of(workload)}
-    assert len(before) >= seen >= after
-    tuner = here.tuner(records)
+    workspace = place(tmp_path / "again", store)
+    records = workspace.records
+    before = {record.trace for record in records.of(workload)}
+    assert len(before) >= line_count >= after
+    tuner = workspace.tuner(records)
     try:
-        tuner.tune(here.work("Conv", "Relu"), 3)
+        tuner.tune(workspace.work("Conv", "Relu"), 3)
     finally:
         tuner.close()
     assert tuner.trials == 3
-    assert before < {one.trace for one in here.records.of(workload)}
-    assert here.records.corrupt <= 1
+    assert before < {record.trace for record in workspace.records.of(workload)}
+    assert workspace.records.corrupt <= 1

@@ -39,9 +39,9 @@ def ops(function, nodes):
 
 
 def test_regions_with_one_product_can_be_tuned(function):
-    found = {ops(function, nodes) for nodes in tunable_regions(function)}
-    assert {("Conv",), ("Conv", "Relu"), ("Conv", "Add")} <= found
-    assert all(one.count("Conv") == 1 for one in found)
+    regions = {ops(function, nodes) for nodes in tunable_regions(function)}
+    assert {("Conv",), ("Conv", "Relu"), ("Conv", "Add")} <= regions
+    assert all(region.count("Conv") == 1 for region in regions)
 
 
 def test_what_is_at_its_bound_has_nothing_to_win(function, enumerated):
@@ -51,17 +51,17 @@ def test_what_is_at_its_bound_has_nothing_to_win(function, enumerated):
 
 def test_one_region_of_each_product_is_ranked_by_its_gain(function, enumerated):
     costs = costs_of(enumerated, [5e-3, 1e-4, 2e-2, 1e-4, 1e-3])
-    found = find_prospects(function, enumerated.problem, costs, PEAKS)
+    tasks = find_prospects(function, enumerated.problem, costs, PEAKS)
     products = [
         [index for index in indices(p.work.nodes) if ops(function, 1 << index) == ("Conv",)]
-        for p in found
+        for p in tasks
     ]
     assert products == [[2], [0]]
-    assert found[0].gain_s > found[1].gain_s > 0
-    assert all(p.work.backend == "tvm" and p.work.nodes in p.places for p in found)
+    assert tasks[0].gain_s > tasks[1].gain_s > 0
+    assert all(p.work.backend == "tvm" and p.work.nodes in p.places for p in tasks)
 
 
-def test_a_kernel_below_break_even_changes_the_plan_and_one_above_does_not(function, enumerated):
+def test_only_a_kernel_below_break_even_changes_the_plan(function, enumerated):
     costs = costs_of(enumerated, [5e-3, 1e-4, 2e-2, 1e-4, 1e-3])
     (first, *_) = find_prospects(function, enumerated.problem, costs, PEAKS)
     before = find_plan(enumerated.problem, costs).predicted_s
@@ -86,7 +86,7 @@ def test_options_of_a_tuned_kernel_are_the_tvm_backends(function, enumerated):
     costs = costs_of(enumerated, [5e-3, 1e-4, 2e-2, 1e-4, 1e-3])
     (first, *_) = find_prospects(function, enumerated.problem, costs, PEAKS)
     (option,) = tuned_options(enumerated.problem, first, ("d", "tvm", "tuned-x"))
-    own = {one.priority for one in enumerated.problem.options if one.backend == "tvm"}
+    own = {option.priority for option in enumerated.problem.options if option.backend == "tvm"}
     assert isinstance(option, Option)
     assert (option.nodes, option.backend, option.variant) == (first.places[0], "tvm", "tuned")
     assert {option.priority} == own

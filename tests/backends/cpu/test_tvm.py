@@ -12,7 +12,7 @@ from collage.backends.cpu.tvm import SCHEDULE_REVISION, TvmBackend, schedule
 from collage.backends.cpu.tvm import threads as sharing
 from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_onnx, region_values
-from collage.measure.kernel_builder import as_tensors, callable_kernel, poisoned_like
+from collage.measure.callable_kernel import as_tensors, callable_kernel, poisoned_like
 from collage.runtime.arrays import aligned_copy
 
 SEED = 7

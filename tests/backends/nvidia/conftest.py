@@ -45,7 +45,7 @@ def judge(tmp_path, monkeypatch):
     from collage.backends.registry import class_path, known_backends
     from collage.errors import BackendError
     from collage.frontend.inputs import random_inputs, reference_values, save_reference
-    from collage.measure.kernel_builder import FunctionWorkshop
+    from collage.measure.function_kernel_builder import FunctionWorkshop
     from collage.measure.measurement_request import Work
     from collage.measure.messages import Setup
     from collage.measure.worker import first_run, reason_of

@@ -9,7 +9,7 @@ import pytest
 from collage.backends.nvidia.libraries import driver_reason
 from collage.backends.registry import all_backends, class_path, known_backends
 from collage.frontend.inputs import save_reference
-from collage.measure.kernel_builder import FunctionWorkshop
+from collage.measure.function_kernel_builder import FunctionWorkshop
 from collage.measure.measurement_request import Work
 from collage.measure.messages import Setup
 from collage.measure.worker import first_run, timer_of

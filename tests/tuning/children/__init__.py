@@ -20,7 +20,7 @@ def trace(number: int) -> str:
 TRIALS = (Trial(trace(1), 3e-6, 0.1), Trial(trace(2), 2e-6, 0.1))
 
 
-def go_wrong(how: Callable[[], object]) -> None:
+def go_wrong(fault: Callable[[], object]) -> None:
     """Serve one task: two trials, then `how`."""
 
     def run(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -30,7 +30,7 @@ def go_wrong(how: Callable[[], object]) -> None:
         read_request(requests)
         answers.write(b"".join(map(pack_answer, TRIALS)))
         answers.flush()
-        how()
+        fault()
 
     serve(run, None)
 
@@ -64,9 +64,9 @@ def hang() -> None:
 
 
 def eat() -> None:
-    kept = [bytearray(b"x") * (64 << 20) for _ in range(12)]
+    blocks = [bytearray(b"x") * (64 << 20) for _ in range(12)]
     time.sleep(600)
-    sys.exit(len(kept))
+    sys.exit(len(blocks))
 
 
 def be_killed() -> None:

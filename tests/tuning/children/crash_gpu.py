@@ -17,10 +17,14 @@ def every_second(module, symbol, constants, device):
     """Make the kernel, or one with its parameters that reads far from the first of them."""
     if next(_COUNT) % 2:
         parameters = ArgInfo.from_entry_func(module, remove_preproc=False)
-        module = schedule(reading_far([(tuple(one.shape), str(one.dtype)) for one in parameters]))
+        module = schedule(
+            reading_far(
+                [(tuple(parameter.shape), str(parameter.dtype)) for parameter in parameters]
+            )
+        )
     return TirKernel(module, symbol, constants, device)
 
 
 if __name__ == "__main__":
     tuning_worker.TirKernel = every_second
-    serve(lambda requests, answers: tuning_worker.Child(requests, answers).run(), __doc__)
+    serve(lambda requests, answers: tuning_worker.TuningWorker(requests, answers).run(), __doc__)

@@ -1,0 +1,128 @@
+"""The kernel builder of a worker that measures regions of imported functions."""
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import tvm_ffi
+
+from collage.backends.base import Kernel, Part, PluginKernel
+from collage.backends.registry import available_backends
+from collage.errors import BackendError, MeasureError
+from collage.frontend.inputs import load_reference
+from collage.frontend.load_function import load_function
+from collage.frontend.model import Function
+from collage.frontend.region import probability_outputs, region_values
+from collage.graph.index_set import indices
+from collage.measure.call_overhead import Boundary, gpu_boundary, vm_call_s
+from collage.measure.callable_kernel import as_tensors, callable_kernel, poisoned_like
+from collage.measure.cuda_device import CudaDevice
+from collage.measure.device import Device
+from collage.measure.kernel_builder import Prepared
+from collage.measure.kernel_file import kernel_name, load_kernel, save_kernel
+from collage.measure.measurement_request import Work
+from collage.measure.messages import Setup
+from collage.measure.timing import Call
+from collage.runtime.arrays import aligned_copy
+from collage.runtime.plugin import load_plugin
+
+
+class FunctionWorkshop:
+    """Builds regions of imported functions with the registered backends."""
+
+    def __init__(self, setup: Setup) -> None:
+        load_plugin()
+        tvm_ffi.get_global_func("collage.set_threads")(setup.threads)
+        self.empty: Call = tvm_ffi.get_global_func("testing.nop")
+        wake = tvm_ffi.get_global_func("collage.wake_threads")
+        self.wake: Callable[[], object] | None = wake if setup.threads > 1 else None
+        self._threads, self.device = setup.threads, setup.device
+        self._functions = {name: load_function(path, name) for name, path in setup.functions}
+        part = Part.ALL if setup.kernels is None else Part.BUILD if setup.builds else Part.RUN
+        backends = available_backends(setup.backends, setup.device, part)
+        self._backends = {backend.name: backend for backend in backends}
+        for backend in self._backends.values():
+            backend.recipes, backend.cache = setup.recipes, setup.cache
+        self._reference_dir, self._kernels = setup.reference_dir, setup.kernels
+        self._gpu: CudaDevice | None = None
+        if setup.device != "cpu" and not setup.builds:
+            self._gpu = CudaDevice()
+
+    def open_device(self) -> Device:
+        if self._gpu is None:
+            raise MeasureError("this worker measures on the CPU")
+        return self._gpu
+
+    def prepare(self, work: Work) -> Prepared:
+        if self._kernels is None:
+            return self.with_buffers(work, self._compile(work))
+        kernel, built_s = load_kernel(self._kernels / kernel_name(work))
+        return replace(self.with_buffers(work, kernel), built_s=built_s)
+
+    def build(self, work: Work) -> None:
+        assert self._kernels is not None, "a setup that builds names a folder"
+        start = time.monotonic()
+        kernel = self._compile(work)
+        file = self._kernels / kernel_name(work)
+        save_kernel(kernel, self._threads, time.monotonic() - start, file)
+
+    def _compile(self, work: Work) -> Kernel:
+        backend = self._backends.get(work.backend)
+        if backend is None:
+            raise BackendError(f"the backend {work.backend} is not available in the worker")
+        function = self._functions[work.function]
+        return backend.compile(function, work.nodes, self._threads, work.variant)
+
+    def function(self, name: str) -> Function:
+        """Return the function of that name."""
+        return self._functions[name]
+
+    def with_buffers(self, work: Work, kernel: object) -> Prepared:
+        """Return a kernel of the request's region, ready to be called."""
+        function = self._functions[work.function]
+        input_names, output_names = region_values(function, work.nodes)
+        expected = tuple(self._value(name) for name in output_names)
+        inputs = tuple(aligned_copy(self._value(name)) for name in input_names)
+        allocates = isinstance(kernel, PluginKernel) and kernel.allocates
+        outputs = () if allocates else tuple(poisoned_like(value) for value in expected)
+        call, constants = callable_kernel(kernel, self._threads)
+        arrays = [*inputs, *constants, *outputs]
+        fetch = None
+        if self._gpu is None:
+            arguments = as_tensors(arrays)
+        else:
+            arguments = self._gpu.tensors(arrays)
+            call = self._gpu.on_stream(call)
+            fetch = functools.partial(self._gpu.fetch, arguments, arrays)
+        ops = (function.graph.nodes[node].op for node in indices(work.nodes))
+        quantised = any("Quant" in op or "QLinear" in op for op in ops)
+        certain = probability_outputs(function)
+        return Prepared(
+            call,
+            arguments,
+            inputs,
+            outputs,
+            expected,
+            quantised=quantised,
+            allocates=allocates,
+            reduced=work.variant in self._backends[work.backend].reduced,
+            probabilities=frozenset(
+                place for place, name in enumerate(output_names) if name in certain
+            ),
+            fetch=fetch,
+        )
+
+    def boundary(self) -> Boundary:
+        return gpu_boundary(self._gpu.synchronize) if self._gpu else Boundary(vm_call_s())
+
+    @functools.cached_property
+    def _reference(self) -> Mapping[str, np.ndarray]:
+        return load_reference(self._reference_dir)
+
+    def _value(self, name: str) -> np.ndarray:
+        try:
+            return self._reference[name]
+        except KeyError:
+            raise MeasureError(f"there is no reference value of {name!r}") from None

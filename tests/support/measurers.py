@@ -1,0 +1,70 @@
+"""Local measurers of fake kernels (`tests.measure.fakes`), in this process or in a child of a test."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from collage.cost import Costs, CostTable, Environment
+from collage.measure.cache_flush import Sweep
+from collage.measure.local import LocalMeasurer
+
+ENVIRONMENT = Environment("cpu", "features", 2, 1, "", "test")
+FAULTS = {
+    "refusing": "ConvTranspose is not supported",
+    "wrong": "wrong numbers",
+    "silent": "NaN",
+    "in_place": "overwrites its input 0",
+    "forgetful": "when called repeatedly",
+    "raising": "RuntimeError: the vendor's last words",
+    "segfault": "crashed: SIGSEGV",
+    "abort": "crashed: SIGABRT: terminate called after throwing",
+    "exiting": "crashed: exit code 3",
+    "hang": "timed out after 4 s",
+    "hungry": "needs more than 0.25 GiB of memory",
+}
+"""Expected reasons of faulty kernels, by backend."""
+HOSTILE = {
+    "sharing": "needs more than 0.25 GiB of memory",
+    "filing": "needs more than 0.25 GiB of memory",
+    "littering": "writes more than 0.25 GiB of temporary files",
+    "large_file": "File too large",
+    "talkative": "prints more than 64 MiB",
+    "compiling": "timed out",
+    "compiling_and_crashing": "crashed: exit code 3",
+    "telling": "",
+    "lying": "crashed: it sent",
+}
+"""Expected reasons of hostile kernels."""
+UNSTORED = {"killed": "worker died twice: SIGKILL", "full_disk": "No space left on device"}
+"""Expected reasons of failures of the machine; they are not stored."""
+
+
+def make_measurer(
+    folder: Path, table: Costs | None = None, conflicts: bool = False, **options
+) -> LocalMeasurer:
+    """Make a measurer; with `conflicts`, "good" and "noisy" cannot share a process."""
+    reference = folder / "reference"
+    reference.mkdir(exist_ok=True)
+    names = ["good", "alone", "noisy", "killed_once", *FAULTS, *UNSTORED, *HOSTILE]
+    apart = {name: frozenset({"noisy"}) for name in ("good",)} if conflicts else {}
+    settings = {"timeout_s": 4.0, "memory_bytes": 256 << 20, "sweep": Sweep(4 << 20)} | options
+    return LocalMeasurer(
+        [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
+        [
+            SimpleNamespace(
+                recipes=None,
+                cache=None,
+                name=name,
+                identity=name,
+                conflicts=apart.get(name, frozenset()),
+            )
+            for name in names
+        ],
+        CostTable(folder) if table is None else table,
+        ENVIRONMENT,
+        reference_dir=reference,
+        **{
+            "loader": "tests.measure.fakes:FakeWorkshop",
+            "digest": lambda function, nodes: str(nodes),
+        }
+        | settings,
+    )
