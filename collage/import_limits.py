@@ -50,11 +50,11 @@ class ImportLimits:
 def import_limits(environ: Mapping[str, str] | None = None) -> ImportLimits:
     """Return the limits that the environment sets. Raises OptionError for a value that is none."""
     variables = os.environ if environ is None else environ
-    usual = ImportLimits()
+    defaults = ImportLimits()
     return ImportLimits(
-        memory_bytes=_bytes(variables.get(MEMORY, "")) or usual.memory_bytes,
-        cpu_s=_number(SECONDS, variables.get(SECONDS, "")) or usual.cpu_s,
-        nodes=int(_number(NODES, variables.get(NODES, ""))) or usual.nodes,
+        memory_bytes=_bytes(variables.get(MEMORY, "")) or defaults.memory_bytes,
+        cpu_s=_number(SECONDS, variables.get(SECONDS, "")) or defaults.cpu_s,
+        nodes=int(_number(NODES, variables.get(NODES, ""))) or defaults.nodes,
     )
 
 

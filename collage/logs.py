@@ -122,7 +122,7 @@ def redact(text: str) -> str:
     >>> redact("GET http://admin:hunter2@minio:9000/models")
     'GET http://***@minio:9000/models'
     """
-    for secret in sorted(_secrets, key=lambda one: (-len(one), one)):
+    for secret in sorted(_secrets, key=lambda secret: (-len(secret), secret)):
         text = text.replace(secret, HIDDEN)
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
@@ -195,8 +195,8 @@ def _clean(value: object) -> Fact:
 
 
 def _utc(created: float) -> str:
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
-    return f"{whole}.{int(created % 1 * 1000):03d}Z"
+    second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
+    return f"{second}.{int(created % 1 * 1000):03d}Z"
 
 
 def _log_crash(

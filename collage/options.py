@@ -121,8 +121,8 @@ class Options:
         if self.end_to_end_plans < 1:
             raise OptionError("end_to_end_plans must be at least 1")
         if self.precision not in set(Precision):
-            known = " or ".join(Precision)
-            raise OptionError(f"precision must be {known}, not {self.precision!r}")
+            choices = " or ".join(Precision)
+            raise OptionError(f"precision must be {choices}, not {self.precision!r}")
         if not 0 < self.tolerance < math.inf:
             raise OptionError(f"tolerance must be above 0 and finite, not {self.tolerance}")
 

@@ -41,7 +41,7 @@ class CollageSettings(BaseSettings):
     record_key_file: str = Field(default="", description="file with such keys")
 
     @classmethod
-    def load(cls, *others: type[BaseSettings]) -> Self:
+    def load(cls, *other_settings: type[BaseSettings]) -> Self:
         """Read the settings from the environment.
 
         Args:
@@ -50,44 +50,44 @@ class CollageSettings(BaseSettings):
         Raises:
             OptionError: names what is missing, wrong or unknown, never a value.
         """
-        if unknown := unknown_variables((cls, *others)):
+        if unknown := unknown_variables((cls, *other_settings)):
             raise OptionError(f"unknown settings: {'; '.join(unknown)}")
         try:
             return cls()
         except ValidationError as error:
             prefix = cls.model_config.get("env_prefix", "")
             wrong = "; ".join(
-                f"{_variable(prefix, one['loc'])}: {one['msg']}"
-                for one in error.errors(include_input=False, include_context=False)
+                f"{_variable(prefix, problem['loc'])}: {problem['msg']}"
+                for problem in error.errors(include_input=False, include_context=False)
             )
             raise OptionError(f"the settings are not right: {wrong}") from None
 
 
 def unknown_variables(
-    known: Iterable[type[BaseSettings]], environ: Mapping[str, str] | None = None
+    settings_types: Iterable[type[BaseSettings]], environ: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return every `COLLAGE_` variable that is no setting of `known`, with the name it may be meant for."""
-    names = sorted({name for one in known for name in variables(one)})
-    found = []
+    names = sorted({name for settings in settings_types for name in variables(settings)})
+    unknown = []
     for variable in sorted(os.environ if environ is None else environ):
         upper = variable.upper()
         if not upper.startswith(PREFIX) or _SERVICE_LINK.fullmatch(upper) or upper in _ANYWHERE:
             continue
         if not any(upper == name or upper.startswith(f"{name}{NESTED}") for name in names):
             near = difflib.get_close_matches(upper, names, 1)
-            found.append(f"{variable} (did you mean {near[0]}?)" if near else variable)
-    return found
+            unknown.append(f"{variable} (did you mean {near[0]}?)" if near else variable)
+    return unknown
 
 
 def variables(settings: type[BaseSettings]) -> list[str]:
     """Return the names of the variables of the top-level fields, in capitals."""
     prefix = settings.model_config.get("env_prefix", "")
-    found = []
+    names = []
     for name, field in settings.model_fields.items():
         alias = field.validation_alias
         choices = alias.choices if isinstance(alias, AliasChoices) else [alias or f"{prefix}{name}"]
-        found += [str(choice).upper() for choice in choices]
-    return found
+        names += [str(choice).upper() for choice in choices]
+    return names
 
 
 def _variable(prefix: str, location: tuple[int | str, ...]) -> str:

@@ -96,9 +96,9 @@ class Places:
         """Bind the function's input."""
         self.known[value] = param
 
-    def define(self, value: str, made: relax.Expr) -> None:
+    def define(self, value: str, result: relax.Expr) -> None:
         """Bind the result of a kernel."""
-        self.known[value] = made
+        self.known[value] = result
 
     def argument(self, value: str) -> relax.Expr:
         """Return the value where kernels read it."""
@@ -170,7 +170,7 @@ def _places(
         return [Places(builder, plan.function)]
     from collage.assemble.gpu import DevicePlaces, GpuPlaces
 
-    return [one(builder, plan.function, threads) for one in (GpuPlaces, DevicePlaces)]
+    return [kind(builder, plan.function, threads) for kind in (GpuPlaces, DevicePlaces)]
 
 
 @dataclass
@@ -215,8 +215,8 @@ def _emit_kernel(planned: PlannedKernel, symbol: str, places: Places, callees: C
                 create = tvm_ffi.get_global_func("collage.create_module")
                 callees.modules[symbol] = create(kind, symbol, blob)
             if allocates:
-                made = types[0] if len(types) == 1 else relax.TupleType(types)
-                call = relax.op.call_pure_packed(symbol, *arguments, ty_args=made)
+                result_type = types[0] if len(types) == 1 else relax.TupleType(types)
+                call = relax.op.call_pure_packed(symbol, *arguments, ty_args=result_type)
             else:
                 call = relax.op.call_dps_packed(symbol, relax.Tuple(arguments), out_ty=types)
         case TirKernel(module, name, constants):

@@ -75,16 +75,18 @@ class GpuPlaces(Places):
                 )
         return planned.kernel
 
-    def _copied(self, how: str, value: relax.Expr, to: relax.TensorType) -> relax.Expr:
-        return self.builder.emit(relax.op.call_dps_packed(how, relax.Tuple([value]), out_ty=to))
+    def _copied(self, function: str, value: relax.Expr, to: relax.TensorType) -> relax.Expr:
+        return self.builder.emit(
+            relax.op.call_dps_packed(function, relax.Tuple([value]), out_ty=to)
+        )
 
     def _known_type(self, value: str) -> "TensorType | OpenType":
-        found = self.function.graph.types.get(value)
-        if found is None:
+        known_type = self.function.graph.types.get(value)
+        if known_type is None:
             raise BackendError(
                 f"the shape of {value!r} depends on data: an executable for a GPU has no such values"
             )
-        return found
+        return known_type
 
 
 class DevicePlaces(GpuPlaces):
@@ -114,7 +116,11 @@ def library_kernel(kernel: CudaKernel, inputs: int) -> PluginKernel:
 
 def captures(plans: Sequence[FunctionPlan]) -> bool:
     """Tell whether all kernels of the plans may be captured in a CUDA graph."""
-    return all(one.kernel is None or _captures(one.kernel) for p in plans for one in p.kernels)
+    return all(
+        planned.kernel is None or _captures(planned.kernel)
+        for plan in plans
+        for planned in plan.kernels
+    )
 
 
 def _captures(kernel: Kernel) -> bool:

@@ -52,10 +52,10 @@ class ListedBackend:
     @property
     def labels(self) -> Mapping[str, int]:
         """How many regions there are of each label, most first."""
-        found: dict[str, int] = {}
-        for one in self.candidates:
-            found[one.label] = found.get(one.label, 0) + 1
-        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+        counts: dict[str, int] = {}
+        for candidate in self.candidates:
+            counts[candidate.label] = counts.get(candidate.label, 0) + 1
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def list_candidates(path: Path, options: Options) -> list[ListedBackend]:
@@ -83,11 +83,11 @@ def list_candidates(path: Path, options: Options) -> list[ListedBackend]:
 def listed(function: Function, backend: Backend, *, may_reduce: bool = False) -> ListedBackend:
     """List what a backend could take of a function; where `may_reduce`, in less than float32 too."""
     candidates = find_candidates(function, [backend], may_reduce=may_reduce)
-    found = [one for one in candidates if not one.is_host]
-    taken = 0
-    for candidate in found:
-        taken |= candidate.inside
-    alone = sum(one.inside for one in single_backend_partition(function, backend))
+    kernels = [candidate for candidate in candidates if not candidate.is_host]
+    covered = 0
+    for candidate in kernels:
+        covered |= candidate.inside
+    alone = sum(candidate.inside for candidate in single_backend_partition(function, backend))
     return ListedBackend(
         backend.name,
         backend.style.value,
@@ -95,42 +95,44 @@ def listed(function: Function, backend: Backend, *, may_reduce: bool = False) ->
         function.name,
         len(function.graph),
         alone.bit_count(),
-        _by_region(function, found),
-        _refused(function, backend, taken | alone),
+        _by_region(function, kernels),
+        _refused(function, backend, covered | alone),
         _left_out(function, backend),
     )
 
 
-def _by_region(function: Function, found: list[Candidate]) -> tuple[ListedCandidate, ...]:
+def _by_region(function: Function, candidates: list[Candidate]) -> tuple[ListedCandidate, ...]:
     variants: dict[int, list[Candidate]] = {}
-    for candidate in found:
+    for candidate in candidates:
         variants.setdefault(candidate.inside, []).append(candidate)
     return tuple(
         ListedCandidate(
             tuple(function.graph.nodes[i].name for i in indices(inside)),
-            _label(same),
-            tuple(dict.fromkeys(one.variant for one in same)),
+            _label(region_candidates),
+            tuple(dict.fromkeys(candidate.variant for candidate in region_candidates)),
         )
-        for inside, same in variants.items()
+        for inside, region_candidates in variants.items()
     )
 
 
-def _label(same: list[Candidate]) -> str:
+def _label(candidates: list[Candidate]) -> str:
     """A pattern's name says more than the operators."""
-    named = [one.sub_graph.label for one in same if one.sub_graph.label]
-    return named[0] if named else same[0].label
+    named = [candidate.sub_graph.label for candidate in candidates if candidate.sub_graph.label]
+    return named[0] if named else candidates[0].label
 
 
-def _refused(function: Function, backend: Backend, taken: int) -> dict[str, tuple[str, ...]]:
+def _refused(function: Function, backend: Backend, covered: int) -> dict[str, tuple[str, ...]]:
     reasons: dict[str, list[str]] = {}
     for node in function.graph.nodes:
         reason = backend.unsupported(function, node.index)
-        if reason and not taken >> node.index & 1:
+        if reason and not covered >> node.index & 1:
             reasons.setdefault(reason, []).append(node.name)
     return {reason: tuple(names) for reason, names in sorted(reasons.items())}
 
 
 def _left_out(function: Function, backend: Backend) -> dict[str, int]:
     rule = backend.rule(function)
-    found = rule.refusals(function.graph) if rule else []
-    return dict(sorted(Counter(f"{one.label}: {one.reason}" for one in found).items()))
+    refusals = rule.refusals(function.graph) if rule else []
+    return dict(
+        sorted(Counter(f"{refusal.label}: {refusal.reason}" for refusal in refusals).items())
+    )

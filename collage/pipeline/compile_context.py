@@ -94,7 +94,11 @@ class Session:
     def compatible_backends(self) -> list[Backend]:
         """Those that can share a process with the ones that are chosen."""
         conflicts = conflicts_of(self.backends)
-        return [one for one in self.backends if not conflicts.get(one.name, set()) & self.chosen]
+        return [
+            backend
+            for backend in self.backends
+            if not conflicts.get(backend.name, set()) & self.chosen
+        ]
 
 
 @contextmanager
@@ -128,7 +132,10 @@ def open_session(
     with work_folder(options.store_dir) as work_dir:
         session = Session(
             options,
-            [with_folders(one, work_dir / "recipes", options.store_dir) for one in backends],
+            [
+                with_folders(backend, work_dir / "recipes", options.store_dir)
+                for backend in backends
+            ],
             environment,
             table,
             progress or Progress(quiet=True),
@@ -147,13 +154,13 @@ def open_session(
 @contextmanager
 def work_folder(store: Path) -> Iterator[Path]:
     """Make a folder for this compile; a disk that fills up while it is used is a StoreError too."""
-    made = False
+    is_usable = False
     try:
         with scratch_folder(store / "tmp", "compile-") as folder:
-            made = True
+            is_usable = True
             yield folder
     except OSError as error:
-        if made and error.errno not in FULL_DISK:
+        if is_usable and error.errno not in FULL_DISK:
             raise
         raise StoreError(
             f"the store {store} cannot be written: {error.strerror}; free space there or choose "

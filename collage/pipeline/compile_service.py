@@ -34,8 +34,8 @@ from collage.pipeline.search_stage import (
     enumerated_function,
     imported,
     local_measurer,
-    measured_search,
     sampled,
+    search_with_measurements,
 )
 from collage.report.data import Summary
 from collage.report.terminal import Progress
@@ -87,8 +87,10 @@ class LocalSite:
         return tuple("main" if not n else f"main_{n}" for n in range(set_count(request)))
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchFacts:
-        def open_measurer(model: Model, one: Function, session: Session) -> SearchMeasurer:
-            return local_measurer(one, sampled(model, one, session).reference_dir, session)
+        def open_measurer(model: Model, searched: Function, session: Session) -> SearchMeasurer:
+            return local_measurer(
+                searched, sampled(model, searched, session).reference_dir, session
+            )
 
         with (
             self._model(request) as path,
@@ -98,17 +100,17 @@ class LocalSite:
 
     def finish(self, request: CompileRequest, progress: Progress) -> CompileResult:
         store, facts = open_store(self._store), node_facts(request)
-        if known := read_result(store, request, facts):
-            return known
+        if recorded := read_result(store, request, facts):
+            return recorded
         with self._model(request) as path:
             output = path.parent / "bundle"
             summary = compile_model(path, self._options(request), output, progress)
             manifest = (output / MANIFEST).read_bytes()
-            made = _result(summary, digest_of(manifest), bundle_files(manifest)["report.html"])
-            counts = claim_result(store, request, facts, made)
-            if counts == made:
+            result = _result(summary, digest_of(manifest), bundle_files(manifest)["report.html"])
+            published = claim_result(store, request, facts, result)
+            if published == result:
                 publish_bundle(store, output, signing=self._bundle_signing(request))
-            return counts
+            return published
 
     def _bundle_signing(self, request: CompileRequest) -> BundleSigning | None:
         if self._signing is None:
@@ -126,17 +128,18 @@ class LocalSite:
             yield fetch_model(open_store(self._store, writes=False), request, Path(folder))
 
 
-def check_device(environment: str, here: DeviceName, wanted: DeviceName | None) -> None:
+def check_device(environment: str, measured_on: DeviceName, requested: DeviceName | None) -> None:
     """Raise OptionError unless an environment measures on the device that is wanted, if one is."""
-    if wanted in (None, here):
+    if requested in (None, measured_on):
         return
     advice = (
         "name one of a pool with GPUs, or describe it with device: cuda and gpuResource: nvidia.com/gpu"
-        if wanted == "cuda"
-        else f"leave the device out, or describe an environment of the same nodes with device: {wanted}"
+        if requested == "cuda"
+        else f"leave the device out, or describe an environment of the same nodes with device: {requested}"
     )
     raise OptionError(
-        f"the request is for {wanted}, and the environment {environment!r} measures on {here}: {advice}"
+        f"the request is for {requested}, and the environment {environment!r} measures on "
+        f"{measured_on}: {advice}"
     )
 
 
@@ -174,15 +177,19 @@ def search_part(
     """
     start = time.monotonic()
     model = imported(path, session)
-    found = next((one for one in model.functions if one.name == function), None)
-    if found is None:
-        known = ", ".join(one.name for one in model.functions)
-        raise OptionError(f"{path.name} has no function {function!r}, only {known}")
-    enumerated = enumerated_function(found, session)
+    searched = next(
+        (candidate for candidate in model.functions if candidate.name == function), None
+    )
+    if searched is None:
+        names = ", ".join(candidate.name for candidate in model.functions)
+        raise OptionError(f"{path.name} has no function {function!r}, only {names}")
+    enumerated = enumerated_function(searched, session)
     try:
-        search, _ = measured_search(enumerated, open_measurer(model, found, session), session)
+        search, _ = search_with_measurements(
+            enumerated, open_measurer(model, searched, session), session
+        )
     except SearchError:
-        if not OriginalFile(model, found, session).plans.baselines:
+        if not OriginalFile(model, searched, session).plans.baselines:
             raise
         search = without_plans(enumerated)
     return _search_facts(search, session, time.monotonic() - start)
@@ -192,12 +199,12 @@ def _search_facts(search: FunctionSearch, session: Session, seconds: float) -> S
     counts = session.counts
     plans = tuple(
         PlanFacts(
-            name=one.name,
-            predicted_s=one.plan.predicted_s,
-            regions=len(one.plan.options),
-            backends=tuple(sorted(set(one.plan.backends))),
+            name=plan.name,
+            predicted_s=plan.plan.predicted_s,
+            regions=len(plan.plan.options),
+            backends=tuple(sorted(set(plan.plan.backends))),
         )
-        for one in search.plans
+        for plan in search.plans
     )
     return SearchFacts(
         function=search.enumerated.function.name,
@@ -220,12 +227,12 @@ def _result(summary: Summary, bundle: str, report: str) -> CompileResult:
         speedup=summary.speedup_over_best,
         functions=tuple(
             FunctionFacts(
-                function=one.function,
-                verdict=one.verdict,
-                predicted_s=one.predicted_s,
-                latency_s={"collage": one.latency.collage_s, **one.latency.baselines},
+                function=function.function,
+                verdict=function.verdict,
+                predicted_s=function.predicted_s,
+                latency_s={"collage": function.latency.collage_s, **function.latency.baselines},
             )
-            for one in summary.functions
+            for function in summary.functions
         ),
         plan=tuple(f"{len(region.nodes)} nodes on {region.backend}" for region in summary.plan),
         measured=summary.candidates.measured,

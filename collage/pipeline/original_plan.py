@@ -28,7 +28,7 @@ from collage.search.lazy import LazyResult
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan
 from collage.verify.baselines import ON_CPU
-from collage.verify.gate import Decision, OriginalPlans
+from collage.verify.decision import Decision, OriginalPlans
 from collage.verify.plan_executable import PlanExecutable
 
 BACKENDS = {"onnxruntime": "onnxruntime", "openvino": "openvino", ON_CPU: "openvino"}
@@ -119,10 +119,10 @@ def with_original(
     costs = {**search.costs, option.key: cost}
     lazy = replace(search.lazy, costs={**search.lazy.costs, option.key: cost})
     enumerated = replace(search.enumerated, problem=problem)
-    found = replace(
+    extended = replace(
         search, enumerated=enumerated, costs=costs, plans=(*search.plans, named), lazy=lazy
     )
-    return found, named
+    return extended, named
 
 
 def without_plans(enumerated: Enumerated) -> FunctionSearch:
@@ -145,14 +145,18 @@ def _openvino_inputs(content: bytes, function: Function) -> dict[str, Json]:
         model = import_openvino().Core().read_model(content)
     except RuntimeError as error:
         raise BackendError(f"OpenVINO does not read the original file: {error}") from error
-    places = {name: place for place, one in enumerate(model.inputs) for name in one.get_names()}
+    places = {
+        name: place
+        for place, model_input in enumerate(model.inputs)
+        for name in model_input.get_names()
+    }
     missing = sorted(set(function.graph.inputs) - set(places))
     if missing or len(model.inputs) != len(function.graph.inputs):
         raise BackendError(f"OpenVINO reads the original file with other inputs ({missing})")
     inputs = [places[name] for name in function.graph.inputs]
     shapes: list[int] = []
     for place in range(len(inputs)):
-        found = function.type_of(function.graph.inputs[inputs.index(place)])
-        shape = found.shape or ()
+        tensor = function.type_of(function.graph.inputs[inputs.index(place)])
+        shape = tensor.shape or ()
         shapes += [len(shape), *shape]
     return {"inputs": inputs, "shapes": shapes}

@@ -14,7 +14,9 @@ from collage.search.problem import Option, Plan
 from collage.verify.plan_executable import PlanExecutable
 
 
-def seconds_by_position(plan: FunctionPlan, seconds: Mapping[str, float]) -> dict[int, float]:
+def kernel_seconds_by_position(
+    plan: FunctionPlan, seconds: Mapping[str, float]
+) -> dict[int, float]:
     """Return the seconds of a plan's kernels, given by symbol, by position; views have none."""
     return {
         position: seconds[symbol]
@@ -47,15 +49,15 @@ class WholePlans:
 
     def by_position(self, name: str, seconds: Mapping[str, float]) -> dict[int, float]:
         """Return the seconds of a plan's kernels, given by symbol, by position; views have none."""
-        return seconds_by_position(self.kernels[name], seconds)
+        return kernel_seconds_by_position(self.kernels[name], seconds)
 
     def fresh(self) -> list[NamedPlan]:
         """Return the plans of the search that were not assembled yet."""
-        known = {one.plan.options for one in self.named.values()}
+        assembled = {plan.plan.options for plan in self.named.values()}
         return [
-            replace(one, name=one.name if one.name not in self.named else f"{one.name}-now")
-            for one in self.search.plans
-            if one.plan.options not in known
+            replace(plan, name=plan.name if plan.name not in self.named else f"{plan.name}-now")
+            for plan in self.search.plans
+            if plan.plan.options not in assembled
         ]
 
     def _kernels(self, plan: Plan) -> FunctionPlan:

@@ -80,9 +80,9 @@ class CompileRequest(_Document):
 
     def compile_options(self, store: str, cache_dir: Path) -> Options:
         """Return the options of a compile that shares costs through the store at this address."""
-        given: dict[str, Any] = dict(self.options)
-        where: dict[str, Any] = {"threads": self.threads, "device": self.device}
-        return Options(**given, **where, cache_dir=cache_dir, store=store)
+        options: dict[str, Any] = dict(self.options)
+        target: dict[str, Any] = {"threads": self.threads, "device": self.device}
+        return Options(**options, **target, cache_dir=cache_dir, store=store)
 
 
 class NodeFacts(_Document):

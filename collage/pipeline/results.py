@@ -62,8 +62,8 @@ def node_digest(facts: NodeFacts) -> str:
 
 def read_result(store: Store, request: CompileRequest, facts: NodeFacts) -> CompileResult | None:
     """Return what such a request came to on such a node, None where it has not been finished."""
-    found = store.read(_key(request, facts))
-    result = _parse(found.data) if found else None
+    stored = store.read(_key(request, facts))
+    result = _parse(stored.data) if stored else None
     return result if result and _is_published(store, result) else None
 
 
@@ -79,12 +79,12 @@ def claim_result(
     """
     key = _key(request, facts)
     for _ in range(ATTEMPTS):
-        found = store.read(key)
-        standing = _parse(found.data) if found else None
+        stored = store.read(key)
+        standing = _parse(stored.data) if stored else None
         if standing and _is_published(store, standing):
             return standing
         record = seal({"result": result.model_dump_json(), "token": uuid4().hex})
-        if store.swap(key, record, found.version if found else None):
+        if store.swap(key, record, stored.version if stored else None):
             return result
     raise StoreError(
         f"{key} in the store {store.url} was written by others in {ATTEMPTS} attempts; run it again"
@@ -111,17 +111,19 @@ def promote(
         StoreError: the store fails, or somebody else moved the alias at this moment.
     """
     require_proven(store, BlobDigest(result.bundle))
-    now = _standing(store, alias, signing)
-    if now == result.bundle:
-        return Promotion(now, False, "it stands there already")
-    standing = _manifest(store, now) if now else None
+    current = _standing(store, alias, signing)
+    if current == result.bundle:
+        return Promotion(current, False, "it stands there already")
+    standing = _manifest(store, current) if current else None
     better, reason = is_better(facts, result, standing)
     if not better:
-        return Promotion(now or "", False, reason)
+        return Promotion(current or "", False, reason)
     bundle = BlobDigest(result.bundle)
     if signing:
         sign_published(store, bundle, signing)
-    moved = assign_alias(store, alias, bundle, now, signing=signing.aliases if signing else None)
+    moved = assign_alias(
+        store, alias, bundle, current, signing=signing.aliases if signing else None
+    )
     return Promotion(result.bundle, moved, reason)
 
 
@@ -138,8 +140,10 @@ def is_better(
         return True, "the standing bundle was measured in another environment"
     if changed := _changed_toolchain(standing, facts):
         return True, f"the standing bundle was made by {changed}"
-    ours_s = {one.function: one.latency_s.get("collage") for one in result.functions}
-    theirs_s = {one.function: one.latency["collage"].seconds for one in standing.gate}
+    ours_s = {function.function: function.latency_s.get("collage") for function in result.functions}
+    theirs_s = {
+        function.function: function.latency["collage"].seconds for function in standing.gate
+    }
     if ours_s.keys() != theirs_s.keys():
         return True, "the standing bundle has other functions"
     ratios = [theirs / ours for name, ours in ours_s.items() if ours and (theirs := theirs_s[name])]
@@ -153,10 +157,10 @@ def is_better(
 
 def _changed_toolchain(standing: Manifest, facts: NodeFacts) -> str:
     """Name a toolchain of the bundle that the node has in another version, with both versions."""
-    for name, then in sorted(standing.provenance.toolchains.items()):
-        now = facts.backends.get(name, "")
-        if now != then:
-            return f"{then}, and the node has {now or 'none'}"
+    for name, bundled in sorted(standing.provenance.toolchains.items()):
+        installed = facts.backends.get(name, "")
+        if installed != bundled:
+            return f"{bundled}, and the node has {installed or 'none'}"
     return ""
 
 

@@ -21,7 +21,7 @@ from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import OnCost, SearchMeasurer, Work
 from collage.options import Options
 from collage.pipeline.compile_context import Session
-from collage.pipeline.search_checkpoint import SearchMark
+from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
 from collage.search.function_search import (
     Enumerated,
     FunctionSearch,
@@ -95,9 +95,9 @@ def local_measurer(
     )
 
 
-def measured_search(
+def search_with_measurements(
     enumerated: Enumerated, measurer: SearchMeasurer, session: Session
-) -> tuple[FunctionSearch, SearchMark]:
+) -> tuple[FunctionSearch, CheckpointFile]:
     """Search with what the table knows and what is measured now; also return the search's mark.
 
     Where the mark says that the search has ended, only what it takes to have one plan is measured. The
@@ -114,17 +114,17 @@ def measured_search(
             stage.advance(1, cached=int(cached), invalid=int(cost.is_invalid))
 
         try:
-            mark = SearchMark.of(enumerated, session)
-            gap_s = mark.gap_s()
+            checkpoint = CheckpointFile.of(enumerated, session)
+            gap_s = checkpoint.read().gap_s
             works = list(enumerated.work.values())
-            known = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
+            recalled = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
             judged = _JudgingMeasurer(measurer, enumerated, options.tolerance)
             search = search_function(
                 enumerated,
                 judged,
                 {
                     key: judged.judge(enumerated.work[key], cost)
-                    for key, cost in known.items()
+                    for key, cost in recalled.items()
                     if not cost.is_unknown
                 },
                 plans=options.end_to_end_plans,
@@ -137,7 +137,7 @@ def measured_search(
             )
             measuring_s = judged.seconds
             if gap_s is None:
-                mark.write(search.lazy.gap_s)
+                checkpoint.write(SearchCheckpoint.of(search.lazy.gap_s))
             else:
                 search = replace(search, lazy=replace(search.lazy, gap_s=gap_s))
         finally:
@@ -145,14 +145,14 @@ def measured_search(
     session.seconds.stages["measure"] += measuring_s
     session.seconds.stages["search"] += time.monotonic() - start - measuring_s
     session.counts.add(measurer)
-    return search, mark
+    return search, checkpoint
 
 
 def _launch_s(session: Session) -> float:
     """Return the least that a call takes without CUDA graphs, as whoever measured has found."""
     table = session.table.within(session.environment)
-    known = table.get(launch_key(session.environment))
-    return known.seconds if known else 0.0
+    cost = table.get(launch_key(session.environment))
+    return cost.seconds if cost else 0.0
 
 
 def _allowed_errors(function: Function, options: Options) -> ErrorBudget | None:

@@ -19,7 +19,7 @@ from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import Work
 from collage.measure.peaks import machine_peaks
 from collage.pipeline.compile_context import Session
-from collage.pipeline.search_checkpoint import SearchMark
+from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
 from collage.pipeline.search_stage import local_measurer, model_sweep
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import worth_assembling
@@ -39,8 +39,8 @@ NEAR = 1.25
 """A record is measured unless the trial was so much slower than break-even: trials are rough."""
 
 
-def tuned_search(
-    search: FunctionSearch, mark: SearchMark, reference_dir: Path, session: Session
+def tune_and_search(
+    search: FunctionSearch, file: CheckpointFile, reference_dir: Path, session: Session
 ) -> tuple[FunctionSearch, bool]:
     """Tune what could change the plan of `search`; return it with the tuned kernels as candidates.
 
@@ -50,7 +50,7 @@ def tuned_search(
     """
     device = session.options.device
     tuned = tunable(device)
-    backend = next((one for one in session.backends if one.name == tuned.name), None)
+    backend = next((backend_ for backend_ in session.backends if backend_.name == tuned.name), None)
     if backend is None or not tuned.availability().available:
         return search, False
     start = time.monotonic()
@@ -58,19 +58,23 @@ def tuned_search(
     function = search.enumerated.function
     peaks = machine_peaks(session.environment, session.options.store_dir, again=False)
     problem, costs = search.enumerated.problem, search.costs
-    others = {one.name for one in session.backends if _says_nothing(one, tuned)}
-    peaks = raised_peaks(function, problem, costs, peaks, others)
+    incomparable = {
+        backend_.name for backend_ in session.backends if _says_nothing(backend_, tuned)
+    }
+    peaks = raised_peaks(function, problem, costs, peaks, incomparable)
     prospects = find_prospects(function, problem, costs, peaks, tuned)
     records = TuningRecords(
         session.options.store_dir, session.environment, session.store, time.monotonic
     )
     budget_s = session.options.tune_s
-    if budget_s > mark.tuned_s():
-        remembered, seen = mark.plans(search), mark.in_place(search)
+    checkpoint = file.read()
+    if budget_s > checkpoint.tuned_s:
+        ended = SearchCheckpoint.of(search.lazy.gap_s, tuned_s=budget_s)
         if prospects:
             _tune(prospects, records, reference_dir, search, session)
-            remembered, seen = (), ()
-        mark.write(search.lazy.gap_s, remembered, budget_s, seen)
+        else:
+            ended = replace(checkpoint, gap_s=search.lazy.gap_s, tuned_s=budget_s)
+        file.write(ended)
     best = _best_records(prospects, records, toolchain(session.threads, device))
     if best:
         search = _with_tuned(search, best, backend, reference_dir, session)
@@ -127,10 +131,10 @@ def _tune(
 
 def _turns(prospects: Sequence[Prospect], tuner: Tuner) -> Iterable[Prospect]:
     """Yield the prospects for a round of trials each, again and again, while there is hope."""
-    left = list(prospects)
-    while left:
-        left = [prospect for prospect in left if _is_hopeful(prospect, tuner)]
-        yield from left
+    pending = list(prospects)
+    while pending:
+        pending = [prospect for prospect in pending if _is_hopeful(prospect, tuner)]
+        yield from pending
 
 
 def _is_hopeful(prospect: Prospect, tuner: Tuner) -> bool:
@@ -147,12 +151,12 @@ def _best_records(
     prospects: Sequence[Prospect], records: TuningRecords, toolchain: str
 ) -> list[tuple[Prospect, TuningRecord]]:
     """Return the best record of every prospect whose kernel comes near its break-even."""
-    found = []
+    selected = []
     for prospect in prospects:
         best = records.best(workload_digest(prospect.digest, toolchain))
         if best is not None and best.latency_s <= NEAR * prospect.break_even_s:
-            found.append((prospect, best))
-    return found
+            selected.append((prospect, best))
+    return selected
 
 
 def _with_tuned(

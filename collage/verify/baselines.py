@@ -39,16 +39,16 @@ def original_frameworks(
     kinds = ["onnxruntime", "openvino"]
     if may_reduce and not bf16_reason():
         kinds.append(ON_CPU)
-    found = [Contender(kind, kind, model) for kind in kinds]
+    frameworks = [Contender(kind, kind, model) for kind in kinds]
     if device == "cpu":
-        return found
+        return frameworks
     from collage.frontend.float16 import file_float_types
 
     types = file_float_types(model)
-    found += _on_gpu(model, types, engines)
+    frameworks += _on_gpu(model, types, engines)
     if may_reduce and not tf32_reason() and "float32" in types:
-        found += _on_gpu(model, types, engines, rounds=True)
-    return found
+        frameworks += _on_gpu(model, types, engines, rounds=True)
+    return frameworks
 
 
 def _on_gpu(
@@ -56,14 +56,18 @@ def _on_gpu(
 ) -> list[Contender]:
     import onnxruntime
 
-    here, found, suffix = onnxruntime.get_available_providers(), [], f"-{TF32}" if rounds else ""
-    if "CUDAExecutionProvider" in here:
+    providers, frameworks, suffix = (
+        onnxruntime.get_available_providers(),
+        [],
+        f"-{TF32}" if rounds else "",
+    )
+    if "CUDAExecutionProvider" in providers:
         name, options = f"onnxruntime-cuda{suffix}", provider_options(rounds=rounds)
-        found.append(Contender(name, "onnxruntime-cuda", model, options=options))
-    if "TensorrtExecutionProvider" in here:
+        frameworks.append(Contender(name, "onnxruntime-cuda", model, options=options))
+    if "TensorrtExecutionProvider" in providers:
         name, options = f"tensorrt{suffix}", _tensorrt_options(model, types, engines, suffix)
-        found.append(Contender(name, name, model, options=options, patience_s=ENGINE_S))
-    return found
+        frameworks.append(Contender(name, name, model, options=options, patience_s=ENGINE_S))
+    return frameworks
 
 
 def _tensorrt_options(

@@ -31,7 +31,7 @@ from collage.runtime.child import die_with_parent
 from collage.runtime.manifest import Signature, read_signature
 from collage.runtime.plugin import FULL_PRECISION, PROVIDER_LIBRARIES, open_libraries
 from collage.runtime.session import ExecutableSession
-from collage.verify.accuracy_samples import answer_trials, check_trials
+from collage.verify.accuracy_samples import largest_errors, write_expected
 from collage.verify.original_model import Original, Provider, open_file
 
 if TYPE_CHECKING:
@@ -105,26 +105,26 @@ class _Executable(Runner):
         samples: dict[str, list[float]] = {}
         started = 0
 
-        def instrument(_: object, symbol: str, before: bool, *_rest: object) -> int:
+        def instrument(_: object, symbol: str, before: bool, *_arguments: object) -> int:
             nonlocal started
-            now = time.perf_counter_ns()
+            now_ns = time.perf_counter_ns()
             if not before:
-                samples.setdefault(symbol, []).append((now - started) * 1e-9)
+                samples.setdefault(symbol, []).append((now_ns - started) * 1e-9)
             started = time.perf_counter_ns()
             return 0
 
         hook, set_hook = tvm_ffi.convert(instrument), self._session.machine["set_instrument"]
-        whole: list[float] = []
+        calls_s: list[float] = []
         try:
             for _ in range(1 + calls):
                 set_hook(None)
-                whole += _timed(self, 1)
+                calls_s += _timed(self, 1)
                 set_hook(hook)
                 self()
         finally:
             set_hook(None)
         kernels = {name: statistics.median(_later(all_)) for name, all_ in samples.items()}
-        return {"call_s": statistics.median(_later(whole)), "kernels_s": without_hook(kernels)}
+        return {"call_s": statistics.median(_later(calls_s)), "kernels_s": without_hook(kernels)}
 
 
 def _later(samples: Sequence[float]) -> Sequence[float]:
@@ -201,8 +201,8 @@ class _OnGpu(_OnnxRuntime):
         os.environ.update(self.environment)
         Runner.__init__(self, inputs)
         open_libraries(PROVIDER_LIBRARIES[self.kind])
-        first, *others = self.providers
-        providers: list[Provider] = [(first, dict(options)), *others]
+        first, *fallbacks = self.providers
+        providers: list[Provider] = [(first, dict(options)), *fallbacks]
         self._session = open_file(path, session_options(threads), providers)
         if first not in (running := self._session.get_providers()):
             raise RuntimeError(f"{first} does not start here: only {', '.join(running)} do")
@@ -273,11 +273,11 @@ def main() -> None:
     inputs = {name: np.asarray(stored[name], order="C") for name in request["order"]}
     try:
         make = KINDS[request["kind"]]
-        more = {} if request["device"] == "cpu" else {"device": request["device"]}
+        arguments = {} if request["device"] == "cpu" else {"device": request["device"]}
         if request["signature"] is not None:
-            more["signature"] = read_signature(request["signature"])
-        more |= {"options": request["options"]} if request["options"] else {}
-        run = make(request["path"], inputs, request["threads"], **more)
+            arguments["signature"] = read_signature(request["signature"])
+        arguments |= {"options": request["options"]} if request["options"] else {}
+        run = make(request["path"], inputs, request["threads"], **arguments)
         run()
         _stay_on(request["cpus"])
     except Exception as error:  # whatever a library raises is the reason
@@ -307,7 +307,7 @@ def _obey(run: Runner, word: str, operand: str) -> object:
         case "answer" | "check":
             folder = Path(operand)
             names = json.loads((folder / "outputs.json").read_text())["names"]
-            work = answer_trials if word == "answer" else check_trials
+            work = write_expected if word == "answer" else largest_errors
             return work(folder, lambda values: run.run_on(values, names))
     return _timed(run, int(word))
 

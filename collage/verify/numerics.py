@@ -55,9 +55,9 @@ def compare_outputs(
 
 def _logarithms_differ(expected: np.ndarray, actual: np.ndarray) -> str:
     tolerance, floor = LOGITS.get(expected.dtype.name, WIDE_LOGITS)
-    seen = expected.astype(np.float64) > floor
-    if not seen.any():
+    positive = expected.astype(np.float64) > floor
+    if not positive.any():
         return ""
-    found = np.log(np.maximum(actual[seen].astype(np.float64), floor))
-    error = float(np.abs(found - np.log(expected[seen].astype(np.float64))).max())
+    logarithms = np.log(np.maximum(actual[positive].astype(np.float64), floor))
+    error = float(np.abs(logarithms - np.log(expected[positive].astype(np.float64))).max())
     return f"logits before the softmax differ by {error:.3g}" if error > tolerance else ""

@@ -38,12 +38,12 @@ class Original:
         from collage.frontend.float16 import retyped_array
 
         bfloat16, wide = TensorProto.BFLOAT16, TensorProto.FLOAT
-        wanted = list(names) or [output.name for output in self._session.get_outputs()]
+        output_names = list(names) or [output.name for output in self._session.get_outputs()]
         feed = {name: retyped_array(value, bfloat16, wide) for name, value in inputs.items()}
-        found = self._session.run(wanted, feed)
+        outputs = self._session.run(output_names, feed)
         return [
             retyped_array(value, wide, bfloat16) if name in self._narrow else value
-            for name, value in zip(wanted, found, strict=True)
+            for name, value in zip(output_names, outputs, strict=True)
         ]
 
 
@@ -89,7 +89,9 @@ def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozense
 
     bfloat16, loaded = onnx.TensorProto.BFLOAT16, read_proto(Path(model))
     narrow = frozenset(
-        one.name for one in loaded.graph.output if one.type.tensor_type.elem_type == bfloat16
+        output.name
+        for output in loaded.graph.output
+        if output.type.tensor_type.elem_type == bfloat16
     )
     wide: onnx.ModelProto = retyped(loaded, bfloat16, onnx.TensorProto.FLOAT)
     make_readable(wide)

@@ -34,5 +34,5 @@ def function_signature(function: Function, kernel: str = "") -> Signature:
 
 
 def _tensor(function: Function, name: str) -> Tensor:
-    found = function.type_of(name)
-    return Tensor(name, found.shape, found.dtype)
+    tensor = function.type_of(name)
+    return Tensor(name, tensor.shape, tensor.dtype)

@@ -26,7 +26,7 @@ LOOKS = (1, 2, 4, 10)
 """When a comparison is judged, in times of `--verify` that every benchmark target has run."""
 LEVEL = 0.95
 """Of the intervals at all looks together."""
-LEAST_ROUNDS = 10
+MIN_INTERVAL_ROUNDS = 10
 """Rounds below which no interval has ends."""
 _QUANTILE = NormalDist().inv_cdf(1 - (1 - LEVEL) / (2 * len(LOOKS)))
 
@@ -72,10 +72,12 @@ def ratio_interval(plan: Sequence[float], baseline: Sequence[float]) -> RatioInt
         return RatioInterval(math.nan, 0.0, math.inf)
     middle = median(ratios)
     count = len(ratios)
-    signs = [0.0 if math.isclose(one, middle) else math.copysign(1, one - middle) for one in ratios]
+    signs = [
+        0.0 if math.isclose(ratio, middle) else math.copysign(1, ratio - middle) for ratio in ratios
+    ]
     spread = _QUANTILE * math.sqrt(count * _inflation(signs)) / 2 + 0.5
     first = math.floor((count - 1) / 2 - spread)
-    if count < LEAST_ROUNDS or first < 0:
+    if count < MIN_INTERVAL_ROUNDS or first < 0:
         return RatioInterval(middle, 0.0, math.inf)
     ordered = sorted(ratios)
     return RatioInterval(middle, ordered[first], ordered[count - 1 - first])
@@ -84,7 +86,7 @@ def ratio_interval(plan: Sequence[float], baseline: Sequence[float]) -> RatioInt
 def _inflation(signs: Sequence[float]) -> float:
     """Return how many rounds are worth one that does not depend on others; at least 1."""
     count = len(signs)
-    variance = sum(one * one for one in signs)
+    variance = sum(sign * sign for sign in signs)
     if not variance:
         return 1.0
 

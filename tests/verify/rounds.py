@@ -37,8 +37,8 @@ class ScriptedArena:
 
 def compared(seconds, noise=None, seconds_each=2.0, dying=None):
     """Return a comparison in which all targets have run once."""
-    arena = ScriptedArena(seconds, dying=dying, **({"noise": noise} if noise else {}))
-    comparison = Comparison(arena, seconds_each)
+    benchmark = ScriptedArena(seconds, dying=dying, **({"noise": noise} if noise else {}))
+    comparison = Comparison(benchmark, seconds_each)
     comparison.run(list(seconds))
     return comparison
 

@@ -9,9 +9,10 @@ import pytest
 from onnx import helper
 
 from collage.errors import GateError, MeasureError
-from collage.verify.accuracy_checker import Budget, Examiner
-from collage.verify.final_round import Judgement, finalists, proven, reason_of
-from collage.verify.gate import Gate, OriginalPlans
+from collage.verify.accuracy_checker import AccuracyBudget, AccuracyChecker
+from collage.verify.decision import OriginalPlans
+from collage.verify.final_round import Judgement, judge_until_proven, plans_to_judge, reason_of
+from collage.verify.gate import Gate
 from collage.verify.interleaved_benchmark import Latency, latency_of
 from collage.verify.plan_executable import PlanExecutable
 from collage.verify.verdict import NOISE, RatioInterval, Verdict
@@ -33,10 +34,10 @@ def latency(seconds):
 def chosen(plans, seconds, noise=None):
     """Return what ships where nothing but these plans can, and whether it is proven."""
     comparison = compared(seconds, noise, seconds_each=0.6)
-    order = finalists(plans, comparison.latencies)
+    order = plans_to_judge(plans, comparison.latencies)
     baselines = [name for name in seconds if name not in {plan.name for plan in plans}]
     for plan in order:
-        found = proven(comparison, plan.name, baselines, NOISE)
+        found = judge_until_proven(comparison, plan.name, baselines, allowance=NOISE)
         if found.verdict is Verdict.NOT_SLOWER:
             break
     return plan.name, found.verdict
@@ -70,7 +71,7 @@ def test_a_mix_slower_than_a_baseline_gives_way_to_one_toolchain(seconds, ships,
 )
 def test_a_mix_that_is_hardly_faster_gives_way_to_one_toolchain(mix, ships):
     latencies = {"best-1": latency_of(mix), "ort-only": latency_of((1.0,) * 7)}
-    assert finalists([MIX, ALONE], latencies)[0].name == ships
+    assert plans_to_judge([MIX, ALONE], latencies)[0].name == ships
 
 
 class Tried:
@@ -88,16 +89,16 @@ class Tried:
         return [np.float32([1.0, 2.0]) * np.float32(1.005 if name == "sloppy" else 1.0)]
 
 
-def examiner(tmp_path, errors):
+def checker(tmp_path, errors):
     node = helper.make_node("Relu", ["x"], ["y"])
     function = imported(model([node], {"x": ("float32", (2,))}, ["y"]), tmp_path)
     expected = {"y": np.float32([1.0, 2.0])}
-    return Examiner(Tried(errors), function, expected, Budget(0.01, tmp_path), {})
+    return AccuracyChecker(Tried(errors), function, expected, AccuracyBudget(0.01, tmp_path), {})
 
 
 def test_reduced_plans_are_held_to_the_budget_and_others_to_the_numbers(tmp_path):
     errors = {"near": {"y": 0.009}, "far": {"y": 0.011}, "exact": {"y": 0.5}, "sloppy": {"y": 1e-3}}
-    found = examiner(tmp_path, errors)
+    found = checker(tmp_path, errors)
 
     def wrong(name, reduced):
         return found.wrong(PlanExecutable(name, Path(f"{name}.so"), 1.0, reduced=reduced))
@@ -111,10 +112,12 @@ def test_reduced_plans_are_held_to_the_budget_and_others_to_the_numbers(tmp_path
 
 
 def test_a_reduced_baseline_beyond_the_budget_does_not_count(tmp_path):
-    found = examiner(tmp_path, {"openvino-bf16": {"y": 0.02}})
-    assert found.excuse({"openvino-bf16"}) == {"openvino-bf16": "y: error 0.02, tolerance 0.01"}
-    assert examiner(tmp_path, {"openvino-bf16": {"y": 0.005}}).excuse({"openvino-bf16"}) == {}
-    assert "code -11" in examiner(tmp_path, {}).excuse({"openvino-bf16"})["openvino-bf16"]
+    found = checker(tmp_path, {"openvino-bf16": {"y": 0.02}})
+    assert found.find_exempt({"openvino-bf16"}) == {
+        "openvino-bf16": "y: error 0.02, tolerance 0.01"
+    }
+    assert checker(tmp_path, {"openvino-bf16": {"y": 0.005}}).find_exempt({"openvino-bf16"}) == {}
+    assert "code -11" in checker(tmp_path, {}).find_exempt({"openvino-bf16"})["openvino-bf16"]
 
 
 def test_what_ships_says_whether_it_is_equal_or_within_the_tolerance():
@@ -158,7 +161,7 @@ class BusyArena:
     def profile(self, name):
         raise MeasureError("nothing runs here")
 
-    def race(self, names, seconds_each, on_round=None):
+    def eliminate_slow(self, names, seconds_each, on_round=None):
         found = {name: latency(self._seconds[name] * self._burden(name)) for name in names}
         self._unlucky -= set(names)
         return found
@@ -174,20 +177,20 @@ class BusyArena:
 def test_who_was_sent_home_comes_back_before_something_slow_ships(tmp_path, monkeypatch, reserve):
     seconds = {"mix-1": 2.0, "mix-2": 2.1, "alone": 2.2, "fast": 0.9}
     frameworks = {"onnxruntime": 1.0, "openvino": 3.0}
-    arena = BusyArena(seconds | frameworks, "fast")
-    monkeypatch.setattr("collage.verify.gate.Arena", arena)
+    benchmark = BusyArena(seconds | frameworks, "fast")
+    monkeypatch.setattr("collage.verify.gate.InterleavedBenchmark", benchmark)
     plans = []
     for name in seconds:
         (tmp_path / name).write_bytes(b"")
         single = {"alone": "tvm", "fast": "openvino"}.get(name, "")
         plans.append(PlanExecutable(name, tmp_path / name, 1.0, single))
-    function = examiner(tmp_path, {}).function
+    function = checker(tmp_path, {}).function
     gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
     raced, late = (plans[:3], plans[3:]) if reserve else (plans, [])
     if reserve:
-        arena._unlucky.clear()
+        benchmark._unlucky.clear()
     decision = gate.decide(
-        function, raced, {}, {"y": np.float32([1.0, 2.0])}, reserves=lambda: late
+        function, raced, {}, {"y": np.float32([1.0, 2.0])}, fallback_plans=lambda: late
     )
     assert (decision.chosen.name, decision.passed) == ("fast", True)
     assert "fast" in decision.finalists
@@ -196,18 +199,20 @@ def test_who_was_sent_home_comes_back_before_something_slow_ships(tmp_path, monk
 
 def test_reserves_are_not_asked_for_where_the_gate_passes(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "collage.verify.gate.Arena",
+        "collage.verify.gate.InterleavedBenchmark",
         BusyArena({"mix": 0.9, "onnxruntime": 1.0, "openvino": 1.0}, ""),
     )
     (tmp_path / "mix").write_bytes(b"")
-    function = examiner(tmp_path, {}).function
+    function = checker(tmp_path, {}).function
 
-    def reserves():
+    def fallback_plans():
         raise AssertionError("nothing is slower than a framework")
 
     gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
     mix = PlanExecutable("mix", tmp_path / "mix", 1.0)
-    found = gate.decide(function, [mix], {}, {"y": np.float32([1, 2])}, reserves=reserves)
+    found = gate.decide(
+        function, [mix], {}, {"y": np.float32([1, 2])}, fallback_plans=fallback_plans
+    )
     assert found.passed
 
 
@@ -218,8 +223,8 @@ class DeadlyArena(BusyArena):
         super().__init__(seconds, "")
         self._in_races, self._in_comparisons = in_races, in_comparisons
 
-    def race(self, names, seconds_each, on_round=None):
-        return self._without(super().race(names, seconds_each), self._in_races)
+    def eliminate_slow(self, names, seconds_each, on_round=None):
+        return self._without(super().eliminate_slow(names, seconds_each), self._in_races)
 
     def compare(self, names, seconds_each, on_round=None):
         return self._without(super().compare(names, seconds_each), self._in_comparisons)
@@ -231,13 +236,13 @@ class DeadlyArena(BusyArena):
         return found
 
 
-def decided(arena, tmp_path, monkeypatch, singles):
-    monkeypatch.setattr("collage.verify.gate.Arena", arena)
+def decided(benchmark, tmp_path, monkeypatch, singles):
+    monkeypatch.setattr("collage.verify.gate.InterleavedBenchmark", benchmark)
     plans = []
     for name, single in singles.items():
         (tmp_path / name).write_bytes(b"")
         plans.append(PlanExecutable(name, tmp_path / name, 1.0, single))
-    function = examiner(tmp_path, {}).function
+    function = checker(tmp_path, {}).function
     gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
     return gate.decide(function, plans, {}, {"y": np.float32([1.0, 2.0])})
 
@@ -248,16 +253,16 @@ SECONDS = {"mix-1": 0.5, "mix-2": 0.8, "alone": 0.9, "onnxruntime": 1.0, "openvi
 
 @pytest.mark.parametrize("where", ["in_races", "in_comparisons"])
 def test_a_plan_that_dies_is_rejected_and_the_others_go_on(tmp_path, monkeypatch, where):
-    arena = DeadlyArena(SECONDS, **{where: ["mix-1"]})
-    decision = decided(arena, tmp_path, monkeypatch, PLANS)
+    benchmark = DeadlyArena(SECONDS, **{where: ["mix-1"]})
+    decision = decided(benchmark, tmp_path, monkeypatch, PLANS)
     assert (decision.chosen.name, decision.passed) == ("mix-2", True)
     assert decision.rejected == {"mix-1": "mix-1 died while it ran"}
     assert set(decision.latencies) == {"mix-2", "alone"}
 
 
 def test_a_framework_that_dies_refuses_nothing(tmp_path, monkeypatch):
-    arena = DeadlyArena(SECONDS | {"openvino": 0.1}, in_comparisons=["openvino"])
-    decision = decided(arena, tmp_path, monkeypatch, PLANS)
+    benchmark = DeadlyArena(SECONDS | {"openvino": 0.1}, in_comparisons=["openvino"])
+    decision = decided(benchmark, tmp_path, monkeypatch, PLANS)
     assert (decision.chosen.name, decision.passed) == ("mix-1", True)
     assert decision.baselines["openvino"].reason == "openvino died while it ran"
 
@@ -282,9 +287,9 @@ class NumbersArena(DeadlyArena):
         return [np.float32(next(self._outputs[name]))]
 
 
-def with_original(arena, tmp_path, monkeypatch, plans, frameworks=("onnxruntime", "openvino")):
+def with_original(benchmark, tmp_path, monkeypatch, plans, frameworks=("onnxruntime", "openvino")):
     """Decide where the original file can ship as one of the frameworks."""
-    monkeypatch.setattr("collage.verify.gate.Arena", arena)
+    monkeypatch.setattr("collage.verify.gate.InterleavedBenchmark", benchmark)
     made = []
     for name in plans:
         (tmp_path / name).write_bytes(b"")
@@ -294,7 +299,7 @@ def with_original(arena, tmp_path, monkeypatch, plans, frameworks=("onnxruntime"
         name = f"original-{baseline}"
         return PlanExecutable(name, tmp_path / name, 0.0, baseline, original=baseline)
 
-    function = examiner(tmp_path, {}).function
+    function = checker(tmp_path, {}).function
     gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
     originals = OriginalPlans(frozenset(frameworks), assemble)
     return gate.decide(function, made, {}, RELU, originals=originals)
@@ -311,8 +316,8 @@ FRAMEWORKS = {"onnxruntime": 1.0, "openvino": 2.0}
 def test_the_original_file_ships_unless_a_plan_is_proven_faster(
     tmp_path, monkeypatch, seconds, ships
 ):
-    arena = BusyArena({"mix": seconds, **FRAMEWORKS, **ORIGINALS}, "")
-    decision = with_original(arena, tmp_path, monkeypatch, ["mix"])
+    benchmark = BusyArena({"mix": seconds, **FRAMEWORKS, **ORIGINALS}, "")
+    decision = with_original(benchmark, tmp_path, monkeypatch, ["mix"])
     assert (decision.chosen.name, decision.verdict) == (ships, PASSED)
     assert set(decision.ratios) == set(FRAMEWORKS)
     assert decision.finalists == ("mix",)
@@ -320,8 +325,8 @@ def test_the_original_file_ships_unless_a_plan_is_proven_faster(
 
 def test_numbers_of_the_original_file_need_no_comparison(tmp_path, monkeypatch):
     outputs = {"mix": [[5, 5]], "original-onnxruntime": [[9, 9], [9, 9]]}
-    arena = NumbersArena({"mix": 0.5, **FRAMEWORKS, **ORIGINALS}, outputs)
-    decision = with_original(arena, tmp_path, monkeypatch, ["mix"])
+    benchmark = NumbersArena({"mix": 0.5, **FRAMEWORKS, **ORIGINALS}, outputs)
+    decision = with_original(benchmark, tmp_path, monkeypatch, ["mix"])
     assert (decision.chosen.name, decision.verdict) == ("original-onnxruntime", PASSED)
     assert "mix" in decision.rejected
     np.testing.assert_array_equal(decision.golden.outputs["y"], [9, 9])
@@ -329,8 +334,10 @@ def test_numbers_of_the_original_file_need_no_comparison(tmp_path, monkeypatch):
 
 
 def test_random_numbers_of_the_original_file_are_noted(tmp_path, monkeypatch):
-    arena = NumbersArena({**FRAMEWORKS, **ORIGINALS}, {"original-onnxruntime": [[1, 2], [3, 4]]})
-    decision = with_original(arena, tmp_path, monkeypatch, [])
+    benchmark = NumbersArena(
+        {**FRAMEWORKS, **ORIGINALS}, {"original-onnxruntime": [[1, 2], [3, 4]]}
+    )
+    decision = with_original(benchmark, tmp_path, monkeypatch, [])
     assert decision.passed
     assert not decision.golden.deterministic
 
@@ -338,15 +345,15 @@ def test_random_numbers_of_the_original_file_are_noted(tmp_path, monkeypatch):
 def test_a_framework_that_is_not_allowed_does_not_ship(tmp_path, monkeypatch):
     """OpenVINO is the fastest and not among the backends; ONNX Runtime's own run is slower than it."""
     seconds = {"mix": 1.5, "onnxruntime": 2.0, "openvino": 1.0, "original-onnxruntime": 2.0}
-    arena = BusyArena(seconds, "")
-    decision = with_original(arena, tmp_path, monkeypatch, ["mix"], ["onnxruntime"])
+    benchmark = BusyArena(seconds, "")
+    decision = with_original(benchmark, tmp_path, monkeypatch, ["mix"], ["onnxruntime"])
     assert (decision.chosen.name, decision.verdict) == ("mix", SLOWER)
     assert "slower than openvino" in decision.reason
 
 
 def test_an_original_that_costs_callers_more_is_not_passed(tmp_path, monkeypatch):
-    arena = BusyArena({**FRAMEWORKS, **ORIGINALS, "original-onnxruntime": 1.3}, "")
-    decision = with_original(arena, tmp_path, monkeypatch, [])
+    benchmark = BusyArena({**FRAMEWORKS, **ORIGINALS, "original-onnxruntime": 1.3}, "")
+    decision = with_original(benchmark, tmp_path, monkeypatch, [])
     assert (decision.chosen.original, decision.verdict) == ("onnxruntime", SLOWER)
     assert "30.0 % slower than onnxruntime" in decision.reason
 
@@ -360,6 +367,6 @@ def test_where_the_original_does_not_run_a_plan_may_be_as_fast(tmp_path, monkeyp
             super().enter([one for one in targets if one.name not in refused])
             return refused
 
-    arena = Refusing({"mix": 1.01, **FRAMEWORKS}, "")
-    decision = with_original(arena, tmp_path, monkeypatch, ["mix"])
+    benchmark = Refusing({"mix": 1.01, **FRAMEWORKS}, "")
+    decision = with_original(benchmark, tmp_path, monkeypatch, ["mix"])
     assert (decision.chosen.name, decision.verdict) == ("mix", PASSED)

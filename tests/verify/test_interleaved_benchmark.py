@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 
 from collage.errors import MeasureError
 from collage.runtime.manifest import Signature, Tensor
-from collage.verify import Arena, Contender, compare_latency, profile_kernels, ratio
+from collage.verify import Contender, InterleavedBenchmark, compare_latency, profile_kernels, ratio
 from collage.verify.benchmark_worker import without_hook
-from collage.verify.interleaved_benchmark import Latency, at_one_pace, fastest_first
+from collage.verify.interleaved_benchmark import Latency, fastest_first, normalised_latencies
 from tests.runtime import executables
 
 
@@ -47,11 +47,11 @@ def test_original_frameworks_are_compared_round_by_round(model, tmp_path):
 def test_contenders_with_one_thread_take_turns_on_one_processor(threads, model, tmp_path):
     contenders = [Contender("ort", "onnxruntime", model), Contender("ov", "openvino", model)]
     allowed = os.sched_getaffinity(0)
-    with Arena(FEED, threads, tmp_path) as arena:
-        assert arena.enter(contenders) == {}
+    with InterleavedBenchmark(FEED, threads, tmp_path) as benchmark:
+        assert benchmark.enter(contenders) == {}
         used = [
             os.sched_getaffinity(int(thread.name))
-            for one in arena._processes.values()
+            for one in benchmark._processes.values()
             for thread in Path(f"/proc/{one._process.pid}/task").iterdir()
         ]
     assert len(used) >= 2
@@ -82,15 +82,17 @@ def test_a_busy_machine_does_not_change_who_is_fastest():
 def test_what_was_timed_at_different_paces_is_told_at_one():
     own_s = {"a": 1e-3, "b": 1.1e-3, "c": 0.9e-3, "d": 2e-3}
     paces, who = [1.0, 1.3, 0.8, 1.2], ["ab", "abd", "bc", "acb"]
-    heats = [
+    comparison_rounds = [
         {name: pace * own_s[name] for name in ran} for pace, ran in zip(paces, who, strict=True)
     ]
-    assert at_one_pace(heats) == pytest.approx({name: 1.2 * s for name, s in own_s.items()})
-    assert at_one_pace(heats[:1]) == pytest.approx(heats[0])
+    assert normalised_latencies(comparison_rounds) == pytest.approx(
+        {name: 1.2 * s for name, s in own_s.items()}
+    )
+    assert normalised_latencies(comparison_rounds[:1]) == pytest.approx(comparison_rounds[0])
     # Of those that met often, one odd time does little.
-    heats[1]["d"] *= 1.5
-    heats += [heats[3]] * 4
-    assert at_one_pace(heats)["c"] == pytest.approx(1.2 * own_s["c"], rel=0.02)
+    comparison_rounds[1]["d"] *= 1.5
+    comparison_rounds += [comparison_rounds[3]] * 4
+    assert normalised_latencies(comparison_rounds)["c"] == pytest.approx(1.2 * own_s["c"], rel=0.02)
 
 
 def test_a_contender_that_does_not_load_has_a_reason(model, tmp_path):
@@ -119,36 +121,36 @@ def test_a_race_drops_who_is_surely_slower(model, tmp_path):
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), slow
     )
     contenders = [Contender("fast", "onnxruntime", model), Contender("slow", "onnxruntime", slow)]
-    with Arena(FEED, 1, tmp_path) as arena:
-        assert arena.enter(contenders) == {}
-        found = arena.race(["fast", "slow"], 2.0)
+    with InterleavedBenchmark(FEED, 1, tmp_path) as benchmark:
+        assert benchmark.enter(contenders) == {}
+        found = benchmark.eliminate_slow(["fast", "slow"], 2.0)
         assert found["fast"].seconds < found["slow"].seconds
         assert len(found["slow"].rounds) < 20
-        arena.leave("slow")
-        assert arena.names == ["fast"]
+        benchmark.leave("slow")
+        assert benchmark.names == ["fast"]
 
 
-@pytest.mark.parametrize("how", ["compare", "race"])
+@pytest.mark.parametrize("how", ["compare", "eliminate_slow"])
 def test_a_contender_that_is_killed_leaves_and_the_others_go_on(model, tmp_path, how):
     names = ["lives", "dies", "too"]
-    with Arena(FEED, 1, tmp_path) as arena:
-        arena.enter([Contender(name, "onnxruntime", model) for name in names])
+    with InterleavedBenchmark(FEED, 1, tmp_path) as benchmark:
+        benchmark.enter([Contender(name, "onnxruntime", model) for name in names])
         rounds = []
 
         def kill(done, total):
             rounds.append(done)
             if done == 2:
-                os.kill(arena._processes["dies"]._process.pid, signal.SIGKILL)
+                os.kill(benchmark._processes["dies"]._process.pid, signal.SIGKILL)
 
-        found = getattr(arena, how)(names, 0.5, kill)
-        assert arena.names == ["lives", "too"]
+        found = getattr(benchmark, how)(names, 0.5, kill)
+        assert benchmark.names == ["lives", "too"]
         assert math.isnan(found["dies"].seconds)
         assert "died while it ran: the process ended with code -9" in found["dies"].reason
         assert len(rounds) > 2
         assert found["lives"].seconds > 0
         assert not found["lives"].reason
-        assert len(found["lives"].rounds) == len(rounds) or how == "race"
-        again = arena.compare(arena.names, 0.2)
+        assert len(found["lives"].rounds) == len(rounds) or how == "eliminate_slow"
+        again = benchmark.compare(benchmark.names, 0.2)
         assert set(again) == {"lives", "too"}
 
 
@@ -174,10 +176,13 @@ def test_kernels_are_timed_inside_the_executable(tmp_path):
     kernels_s = found.kernels_s
     assert set(kernels_s) == {"collage_kernel_0", "collage_kernel_1"}
     assert 0 < kernels_s["collage_kernel_0"] * 2 < kernels_s["collage_kernel_1"]
-    with Arena(feed, 1, tmp_path) as arena:  # a busy machine only adds: the least of several counts
-        arena.enter([contender])
+    with InterleavedBenchmark(
+        feed, 1, tmp_path
+    ) as benchmark:  # a busy machine only adds: the least of several counts
+        benchmark.enter([contender])
         pairs = [
-            (arena.profile("two"), arena.compare(["two"], 0.3)["two"].seconds) for _ in range(3)
+            (benchmark.profile("two"), benchmark.compare(["two"], 0.3)["two"].seconds)
+            for _ in range(3)
         ]
     parts = min(sum(one.kernels_s.values()) for one, _ in pairs)
     for whole in (min(one.call_s for one, _ in pairs), min(seconds for _, seconds in pairs)):
