@@ -42,7 +42,7 @@ class WholePlans:
         self.named[plan.name] = plan
         self.kernels[plan.name] = self._kernels(plan.plan)
         device, graphs = self.session.options.device, self.session.options.cuda_graphs
-        assemble([self.kernels[plan.name]], self.session.threads, file, device, graphs)
+        assemble([self.kernels[plan.name]], self.session.threads, file, device, graphs=graphs)
         return PlanExecutable(
             plan.name, file, plan.plan.predicted_s, plan.single, plan.plan.reduced, device
         )

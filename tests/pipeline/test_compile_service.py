@@ -1,5 +1,6 @@
-"""A site: requests in a store, a search here, the finish elsewhere, and nothing measured twice."""
+"""A compile service: search and bundle on different machines through a store, nothing measured twice."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,8 +8,15 @@ import onnx
 import pytest
 
 from collage.errors import ModelError, OptionError, SearchError, StoreError
+from collage.options import MACHINE_FIELDS, Options
 from collage.pipeline.compile_service import LocalSite
-from collage.pipeline.request import RequestOptions, fetch_model, read_request, submit
+from collage.pipeline.request import (
+    CompileRequest,
+    RequestOptions,
+    fetch_model,
+    read_request,
+    submit,
+)
 from collage.report.terminal import Progress
 from collage.store import open_store
 from collage.store.alias_counters import Verification
@@ -32,9 +40,7 @@ def request_(tmp_path_factory, store):
     return submit(store, model, options=OPTIONS)
 
 
-def test_what_is_searched_here_is_finished_elsewhere_without_measuring(
-    request_, store, tmp_path_factory
-):
+def test_a_bundle_of_another_machine_measures_nothing_again(request_, store, tmp_path_factory):
     here = LocalSite(store.url, tmp_path_factory.mktemp("here"))
     facts = here.describe(request_)
     assert "onnxruntime" in facts.backends
@@ -125,3 +131,22 @@ def test_what_is_no_model_is_not_submitted(store, tmp_path):
     (tmp_path / "no.onnx").write_bytes(b"no model")
     with pytest.raises(ModelError):
         submit(store, tmp_path / "no.onnx")
+
+
+def test_a_request_has_every_option_but_those_of_the_machine():
+    fields = {field.name for field in dataclasses.fields(Options)}
+    assert RequestOptions.model_fields.keys() == fields - MACHINE_FIELDS
+
+
+def test_options_survive_a_request(tmp_path):
+    options = Options(
+        backends=("onednn",), cuda_graphs=False, end_to_end_plans=2, tune_s=1.5, threads=1,
+        dims={"batch": 2}, shapes=({"x": (1, 3)},), cache_dir=tmp_path, store="file:///store",
+    )  # fmt: skip
+    request = CompileRequest(name="m", model="0" * 64, options=RequestOptions.of(options))
+    assert request.compile_options("file:///store", tmp_path) == options
+
+
+def test_a_request_refuses_backends_that_are_objects():
+    with pytest.raises(OptionError, match="names its backends"):
+        RequestOptions.of(Options(backends=(object(),)))
