@@ -1,7 +1,7 @@
-"""Where a request is worked on: this machine, or a cluster (`collage.cluster`).
+"""Compile services: a request is compiled on this machine or on a cluster (`collage.cluster`).
 
-A site does four things, each of which can be repeated after any crash: what was measured is in the
-store, what was searched has its mark there, and a bundle is published whole or not at all.
+A service has four steps. Each can be repeated after any crash: costs are in the store, a finished search has
+its checkpoint there, and a bundle is published as a whole or not at all.
 """
 
 import tempfile
@@ -48,34 +48,40 @@ from collage.store.bundles import BundleSigning, bundle_files, publish_bundle
 from collage.store.statement import SignedModel
 
 OpenMeasurer = Callable[[Model, Function, Session], SearchMeasurer]
-"""Makes the measurer of one function's search."""
+"""Factory of the measurer for one function's search."""
 
 
 class Site(Protocol):
-    """Works on requests. Methods raise CollageError; what they did before stays in the store."""
+    """Compiles requests. Methods raise CollageError; earlier results stay in the store."""
 
     def describe(self, request: CompileRequest) -> NodeFacts:
-        """Return what the node that will serve says of itself."""
+        """Return the information about the target node."""
         ...
 
     def functions(self, request: CompileRequest) -> tuple[str, ...]:
-        """Name the functions of the model: each is searched on its own."""
+        """Return the names of the model's functions; each has its own search."""
         ...
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchFacts:
-        """Measure, through the store, what the best plan of one function depends on."""
+        """Search one function; measured costs go through the store."""
         ...
 
     def finish(self, request: CompileRequest, progress: Progress) -> CompileResult:
-        """Assemble, compare whole, pass the gate and publish the bundle, on the node that serves."""
+        """Build the bundle on the target node: complete plans, gate and publication."""
         ...
 
 
 class LocalSite:
-    """A site that is this machine."""
+    """Compile service of this machine."""
 
     def __init__(self, store: str, cache_dir: Path, signing: AliasSigning | None = None) -> None:
-        """Name the shared store's address, the folder of the local one, and what signs bundles."""
+        """Configure the service.
+
+        Args:
+            store: address of the shared store.
+            cache_dir: folder of the local store.
+            signing: key of bundles; None: no signature.
+        """
         self._store = store
         self._cache_dir = cache_dir
         self._signing = signing
@@ -129,13 +135,13 @@ class LocalSite:
 
 
 def check_device(environment: str, measured_on: DeviceName, requested: DeviceName | None) -> None:
-    """Raise OptionError unless an environment measures on the device that is wanted, if one is."""
+    """Raise OptionError where a device is requested and the environment measures on another."""
     if requested in (None, measured_on):
         return
     advice = (
-        "name one of a pool with GPUs, or describe it with device: cuda and gpuResource: nvidia.com/gpu"
+        "name one of a pool with GPUs, or define it with device: cuda and gpuResource: nvidia.com/gpu"
         if requested == "cuda"
-        else f"leave the device out, or describe an environment of the same nodes with device: {requested}"
+        else f"leave the device out, or define an environment of the same nodes with device: {requested}"
     )
     raise OptionError(
         f"the request is for {requested}, and the environment {environment!r} measures on "
@@ -144,16 +150,16 @@ def check_device(environment: str, measured_on: DeviceName, requested: DeviceNam
 
 
 def set_count(request: CompileRequest) -> int:
-    """Count the shape sets, each of which is a function."""
+    """Return the number of shape sets; each is a function."""
     return max(1, len(request.options.shapes))
 
 
 def node_facts(request: CompileRequest) -> NodeFacts:
-    """Say what this machine is for a request.
+    """Return the information about this machine for a request.
 
     Raises:
-        OptionError: an unknown backend, or one that cannot be used here.
-        MeasureError: the request is for a GPU, and none can be used here.
+        OptionError: a backend is unknown or not available here.
+        MeasureError: the request is for a GPU, and none is available here.
     """
     environment = this_environment(request.threads, request.device)
     backends = available_backends(request.options.backends, request.device)
@@ -169,11 +175,11 @@ def search_part(
 ) -> SearchFacts:
     """Search one function of the model at `path`.
 
-    Where no plan of regions computes its numbers and the original file can ship, no plan is found.
+    The result has no plan if no plan of regions computes its numbers and the original file can ship.
 
     Raises:
         OptionError: the model has no such function.
-        CollageError: what the stages raise.
+        CollageError: a stage fails.
     """
     start = time.monotonic()
     model = imported(path, session)

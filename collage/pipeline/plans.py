@@ -1,4 +1,4 @@
-"""Whole plans with their executables."""
+"""Complete plans with their executables."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from collage.verify.plan_executable import PlanExecutable
 def kernel_seconds_by_position(
     plan: FunctionPlan, seconds: Mapping[str, float]
 ) -> dict[int, float]:
-    """Return the seconds of a plan's kernels, given by symbol, by position; views have none."""
+    """Map seconds of kernels from symbols to positions in the plan; views have none."""
     return {
         position: seconds[symbol]
         for position, symbol in enumerate(plan.symbols)
@@ -27,7 +27,7 @@ def kernel_seconds_by_position(
 
 @dataclass
 class WholePlans:
-    """The plans of one function with their executables; a kernel is compiled once for all."""
+    """Plans of one function with their executables; each kernel is compiled once."""
 
     search: FunctionSearch
     session: Session
@@ -48,11 +48,11 @@ class WholePlans:
         )
 
     def by_position(self, name: str, seconds: Mapping[str, float]) -> dict[int, float]:
-        """Return the seconds of a plan's kernels, given by symbol, by position; views have none."""
+        """Map seconds of kernels from symbols to positions in the plan; views have none."""
         return kernel_seconds_by_position(self.kernels[name], seconds)
 
     def fresh(self) -> list[NamedPlan]:
-        """Return the plans of the search that were not assembled yet."""
+        """Return the search's plans without an executable so far."""
         assembled = {plan.plan.options for plan in self.named.values()}
         return [
             replace(plan, name=plan.name if plan.name not in self.named else f"{plan.name}-now")

@@ -1,7 +1,7 @@
-"""Up to the search: import, inputs, candidates, and the search of one function with real measurements.
+"""The first stages: import, reference run, enumeration, and the search with measurements.
 
-A search takes costs from the table first, then new ones. It does not care who measures: the worker
-processes of this machine, or the Jobs of a cluster.
+A search uses stored costs first, then new measurements, from worker processes of this machine or from Jobs
+of a cluster.
 """
 
 import time
@@ -33,11 +33,11 @@ from collage.search.reduced_precision import ErrorBudget, within_budget
 from collage.verify.reference_run import Samples, sample
 
 SENSITIVITY_S = 20.0
-"""Seconds for finding what errors inside a function are at its outputs."""
+"""Time to estimate the sensitivity of outputs to errors inside a function, in seconds."""
 
 
 def imported(path: Path, session: Session) -> Model:
-    """Import the model with the shapes that the options bind."""
+    """Import the model with the shapes of the options."""
     options = session.options
     with session.progress.stage("import"), session.seconds.of("import"):
         return guarded_import(
@@ -98,10 +98,10 @@ def local_measurer(
 def search_with_measurements(
     enumerated: Enumerated, measurer: SearchMeasurer, session: Session
 ) -> tuple[FunctionSearch, CheckpointFile]:
-    """Search with what the table knows and what is measured now; also return the search's mark.
+    """Search with stored and new costs; also return the location of the search's checkpoint.
 
-    Where the mark says that the search has ended, only what it takes to have one plan is measured. The
-    budget is one of measuring: waiting for machines is not in it. The measurer is closed.
+    A search with a checkpoint measures only missing costs of its best plan. The budget covers measurements,
+    not the wait for machines. The measurer is closed at the end.
     """
     options = session.options
     if not options.cuda_graphs:
@@ -149,7 +149,7 @@ def search_with_measurements(
 
 
 def _launch_s(session: Session) -> float:
-    """Return the least that a call takes without CUDA graphs, as whoever measured has found."""
+    """Return the measured minimum time of a call without CUDA graphs, in seconds."""
     table = session.table.within(session.environment)
     cost = table.get(launch_key(session.environment))
     return cost.seconds if cost else 0.0
@@ -166,9 +166,9 @@ def _allowed_errors(function: Function, options: Options) -> ErrorBudget | None:
 
 
 class _JudgingMeasurer:
-    """Passes batches on, adds up the wall seconds, and refuses errors that are beyond all hope.
+    """Measures batches, adds up the wall seconds, and rejects costs with errors far beyond the tolerance.
 
-    The table keeps a cost with its error, so another tolerance measures nothing again.
+    The cost table keeps the error of a cost, so another tolerance repeats no measurement.
     """
 
     def __init__(self, inner: SearchMeasurer, enumerated: Enumerated, tolerance: float) -> None:
@@ -190,21 +190,22 @@ class _JudgingMeasurer:
 
 
 def model_sweep(function: Function, device: str, cache_bytes: int | None = None) -> Sweep:
-    """Return what is swept before the function's kernels are timed.
+    """Return the cache flush before each timing of the function's kernels.
 
     Args:
-        device: where they run; on a GPU it is the device's own cache, whatever the model.
-        cache_bytes: as in `Sweep.of`.
+        function: function of the kernels.
+        device: device of the kernels; the flush on a GPU does not depend on the model.
+        cache_bytes: size of the last-level cache, in bytes; None: this machine's (`Sweep.of`).
     """
     return Sweep.of(footprint_bytes(function), cache_bytes) if device == "cpu" else Sweep(0)
 
 
 def footprint_bytes(function: Function) -> int:
-    """Bytes that one run of the model touches: the weights, and the activations that live at once.
+    """Estimate the memory of one run in bytes: weights and live activations.
 
-    Executables reuse the memory of dead activations; twice the most that one node reads and writes
-    stands for what is live. Kernels keep weights as they need them: padded, or transformed for Winograd's
-    algorithm, 1.8 to 4 times as large. Twice the model's stand for these.
+    Executables reuse the memory of dead activations; twice the largest inputs and outputs of one node
+    approximate the live ones. Kernels pad weights, or transform them for Winograd's algorithm to 1.8 to 4
+    times the size; twice the model's weights approximate these.
     """
     graph = function.graph
     weights = sum(value.nbytes for value in function.weights.values())

@@ -1,10 +1,9 @@
-"""The stage between search and assembly: kernels that could change the plan are tuned, then measured.
+"""The tuning stage, between search and complete plans: kernels that could change the plan are tuned.
 
-The search has found the best plan of what there is. Prospects (`collage.tuning.tuning_tasks`) get a first
-round of trials in the order of what they could win; those that come near the cost at which they would
-change the plan get further rounds, until the time is up. The best schedule of each, found now or long
-ago, for this model or another, is measured like any candidate, and the best plans are looked for once
-more.
+Tuning tasks (`collage.tuning.tuning_tasks`) get a first round of trials in the order of their possible gain.
+Tasks near their break-even cost, at which they would change the plan, get further rounds until the time is
+up. The best schedule of each task, from this run or an earlier one, for this model or another, becomes a
+candidate and is measured. Then the best plans are searched again.
 """
 
 import time
@@ -30,13 +29,13 @@ from collage.tuning.tuner import Limits, Tuner
 from collage.tuning.tuning_tasks import Prospect, find_prospects, raised_peaks, tuned_options
 
 ROUND = 16
-"""Trials of a workload before the next one has its turn."""
-MOST_TRIALS = 256
-"""Of one workload in all; by then a search has long stopped finding anything."""
-HOPES = ((ROUND, 4.0), (2 * ROUND, 2.0), (4 * ROUND, 1.3), (MOST_TRIALS, 1.1))
-"""After so many trials, how many times slower than its break-even a kernel may be to go on."""
-NEAR = 1.25
-"""A record is measured unless the trial was so much slower than break-even: trials are rough."""
+"""Trials of a workload in one round."""
+MAX_TRIALS = 256
+"""Trials of one workload in all; schedule searches stop improving well before."""
+GIVE_UP_RATIOS = ((ROUND, 4.0), (2 * ROUND, 2.0), (4 * ROUND, 1.3), (MAX_TRIALS, 1.1))
+"""Number of trials, and the ratio of latency to break-even cost above which tuning stops then."""
+MAX_RECORD_RATIO = 1.25
+"""Ratio of trial latency to break-even cost above which a record is not measured; trials are rough."""
 
 
 def tune_and_search(
@@ -44,9 +43,8 @@ def tune_and_search(
 ) -> tuple[FunctionSearch, bool]:
     """Tune what could change the plan of `search`; return it with the tuned kernels as candidates.
 
-    The flag tells whether a candidate came that was not there before: plans that are remembered from
-    earlier runs do not know of it. A machine that cannot both build and run what is tuned (one without a
-    compiler for its GPU, where others build) leaves the search as it is.
+    The flag is True if a candidate is new; remembered plans of earlier runs do not include it. A machine
+    that cannot both build and run tuned kernels (without a compiler for its GPU) leaves the search as it is.
     """
     device = session.options.device
     tuned = tunable(device)
@@ -59,7 +57,7 @@ def tune_and_search(
     peaks = machine_peaks(session.environment, session.options.store_dir, again=False)
     problem, costs = search.enumerated.problem, search.costs
     incomparable = {
-        backend_.name for backend_ in session.backends if _says_nothing(backend_, tuned)
+        backend_.name for backend_ in session.backends if _is_no_reference(backend_, tuned)
     }
     peaks = raised_peaks(function, problem, costs, peaks, incomparable)
     prospects = find_prospects(function, problem, costs, peaks, tuned)
@@ -82,10 +80,10 @@ def tune_and_search(
     return search, session.counts.measured > before
 
 
-def _says_nothing(backend: Backend, tuned: Backend) -> bool:
-    """Tell whether what a backend reaches is no sign that a tuned kernel could.
+def _is_no_reference(backend: Backend, tuned: Backend) -> bool:
+    """Tell whether a backend's speed is no reference for tuned kernels.
 
-    Libraries for a GPU multiply on tensor cores, which the schedules that are searched for do not use.
+    Libraries for a GPU use tensor cores; the tuned schedules do not.
     """
     return bool(backend.fewer_flops) or (backend.device == "cuda" and backend.name != tuned.name)
 
@@ -97,7 +95,7 @@ def _tune(
     search: FunctionSearch,
     session: Session,
 ) -> None:
-    """Spend the time on the prospects in turns; every finished trial is recorded."""
+    """Tune the tasks in turns until the time is up; every finished trial is recorded."""
     options, function = session.options, search.enumerated.function
     deadline = time.monotonic() + options.tune_s
     tuner = Tuner(
@@ -130,31 +128,33 @@ def _tune(
 
 
 def _turns(prospects: Sequence[Prospect], tuner: Tuner) -> Iterable[Prospect]:
-    """Yield the prospects for a round of trials each, again and again, while there is hope."""
+    """Yield the tasks for one round of trials each, repeatedly, while they are promising."""
     pending = list(prospects)
     while pending:
-        pending = [prospect for prospect in pending if _is_hopeful(prospect, tuner)]
+        pending = [prospect for prospect in pending if _is_promising(prospect, tuner)]
         yield from pending
 
 
-def _is_hopeful(prospect: Prospect, tuner: Tuner) -> bool:
+def _is_promising(prospect: Prospect, tuner: Tuner) -> bool:
     workload = tuner.workload(prospect.work)
     trials = len(tuner.records.of(workload))
-    if tuner.records.ended(workload) or trials >= MOST_TRIALS:
+    if tuner.records.ended(workload) or trials >= MAX_TRIALS:
         return False
     best = tuner.records.best(workload)
-    allowed = min((factor for after, factor in HOPES if trials >= after), default=float("inf"))
+    allowed = min(
+        (factor for after, factor in GIVE_UP_RATIOS if trials >= after), default=float("inf")
+    )
     return best is None or best.latency_s <= allowed * prospect.break_even_s
 
 
 def _best_records(
     prospects: Sequence[Prospect], records: TuningRecords, toolchain: str
 ) -> list[tuple[Prospect, TuningRecord]]:
-    """Return the best record of every prospect whose kernel comes near its break-even."""
+    """Return the best record of every task near its break-even cost."""
     selected = []
     for prospect in prospects:
         best = records.best(workload_digest(prospect.digest, toolchain))
-        if best is not None and best.latency_s <= NEAR * prospect.break_even_s:
+        if best is not None and best.latency_s <= MAX_RECORD_RATIO * prospect.break_even_s:
             selected.append((prospect, best))
     return selected
 
@@ -166,7 +166,7 @@ def _with_tuned(
     reference_dir: Path,
     session: Session,
 ) -> FunctionSearch:
-    """Add the tuned kernels to the candidates, measured, and look for the best plans again."""
+    """Add the tuned kernels to the candidates, measured, and search the best plans again."""
     enumerated = search.enumerated
     folder = backend.recipes or session.work_dir / "recipes"
     works: dict[Hashable, Work] = {}
