@@ -27,13 +27,13 @@ class SavedFunction:
 def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, dict[str, Latency]]:
     """Compare a saved bundle with the original frameworks, interleaved, in fresh processes.
 
-    Where less than float32 was allowed to the bundle, it is to the frameworks too.
+    Frameworks may use reduced precision if the bundle may.
 
     Returns:
-        Latencies by name, of every function of the bundle.
+        Latencies by target's name, by function of the bundle.
 
     Raises:
-        InputError: no bundle, or no model, at the path.
+        InputError: no bundle or no model at the path.
     """
     if not model.is_file():
         raise InputError(f"{model}: no such file; give the original ONNX model")

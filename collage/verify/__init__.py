@@ -1,4 +1,4 @@
-"""Is the executable right, and not slower than any single toolchain?"""
+"""Verification: accuracy and speed of executables against the original frameworks."""
 
 from collage.verify.benchmark_target import Contender
 from collage.verify.interleaved_benchmark import (
