@@ -233,8 +233,8 @@ def compare_latency(
         if not names:
             text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             raise MeasureError(f"none of the executables runs: {text}")
-        found = benchmark.compare(names, seconds_each, on_round)
-    return {c.name: failed.get(c.name) or found[c.name] for c in contenders}
+        latencies = benchmark.compare(names, seconds_each, on_round)
+    return {c.name: failed.get(c.name) or latencies[c.name] for c in contenders}
 
 
 def profile_kernels(
@@ -257,18 +257,22 @@ def ratio(numerator: Latency, denominator: Latency) -> float:
     return statistics.median(above / below for above, below in pairs)
 
 
-def fastest_first(found: Mapping[str, Latency]) -> list[str]:
+def fastest_first(latencies: Mapping[str, Latency]) -> list[str]:
     """Order the targets of one comparison by speed.
 
     Targets with more rounds precede those that were eliminated early. Among targets with as many rounds the
     median share of the round's time decides: interference during one round does not change it.
     """
     order: list[str] = []
-    for count in sorted({len(one.rounds) for one in found.values()}, reverse=True):
-        peers = {name: one.rounds for name, one in found.items() if len(one.rounds) == count}
+    for count in sorted({len(latency.rounds) for latency in latencies.values()}, reverse=True):
+        peers = {
+            name: latency.rounds
+            for name, latency in latencies.items()
+            if len(latency.rounds) == count
+        }
         rounds = [math.fsum(times) for times in zip(*peers.values(), strict=True)]
         shares = {
-            name: statistics.median(t / whole for t, whole in zip(times, rounds, strict=True))
+            name: statistics.median(t / total for t, total in zip(times, rounds, strict=True))
             if times
             else math.inf
             for name, times in peers.items()

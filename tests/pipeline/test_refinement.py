@@ -256,14 +256,14 @@ def test_samples_of_earlier_runs_count_without_time_for_more(two_toolchains):
 
 def test_plans_not_yet_assembled_are_fallback_plans(plans):
     problem, costs = problem_and_costs()
-    *_, other = gentler_plans(PricedPlans.of(valid_space(problem, costs), costs), 0.01)
+    *_, lowest_error = gentler_plans(PricedPlans.of(valid_space(problem, costs), costs), 0.01)
     fastest = plans.named["best-1"].plan
     search = plans.search
     plans.search = FunctionSearch(
         search.enumerated,
         costs,
-        (NamedPlan("again", fastest), NamedPlan("best-1", other)),
+        (NamedPlan("again", fastest), NamedPlan("best-1", lowest_error)),
         None,
     )
     (fallback,) = plans.fresh()
-    assert (fallback.name, fallback.plan) == ("best-1-now", other)
+    assert (fallback.name, fallback.plan) == ("best-1-now", lowest_error)

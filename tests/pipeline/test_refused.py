@@ -29,10 +29,10 @@ def slow_plans(monkeypatch):
     monkeypatch.setattr(InterleavedBenchmark, "compare", compare)
 
 
-def compiled(folder, output, *more):
+def compiled(folder, output, *arguments):
     return main(["compile", str(folder / "small.onnx"), "-o", str(output), "--threads", "1", "--quiet",
                  "--effort", "quick", "--budget", "1s", "--verify", "0.1s", "--backends", "onnxruntime",
-                 "--cache-dir", str(folder / "store"), *more])  # fmt: skip
+                 "--cache-dir", str(folder / "store"), *arguments])  # fmt: skip
 
 
 @pytest.mark.parametrize("more", [[], ["--no-fallback"]], ids=["", "no fallback"])

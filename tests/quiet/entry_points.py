@@ -97,8 +97,8 @@ class Behaviour:
 def watch(watched: Watched, folder: Path) -> Behaviour:
     """Run the program with an empty home in the new folder `folder`."""
     home, temporary, calls = (folder / name for name in ("home", "tmp", "calls"))
-    for made in (home, temporary, calls):
-        made.mkdir(parents=True)
+    for directory in (home, temporary, calls):
+        directory.mkdir(parents=True)
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(temporary), "LANG": "C.UTF-8",
         "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **watched.environment,

@@ -108,8 +108,8 @@ def test_what_is_beyond_the_tolerance_is_said():
 
 def test_frameworks_get_the_same_permission(tmp_path, monkeypatch):
     def kinds(may_reduce):
-        found = original_frameworks(tmp_path / "m.onnx", may_reduce=may_reduce)
-        return [contender.kind for contender in found]
+        frameworks = original_frameworks(tmp_path / "m.onnx", may_reduce=may_reduce)
+        return [contender.kind for contender in frameworks]
 
     (tmp_path / "cpuinfo").write_text("flags : fpu avx512_bf16\n")
     monkeypatch.setattr("collage.runtime.cpu.CPUINFO", tmp_path / "cpuinfo")

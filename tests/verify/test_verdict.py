@@ -37,8 +37,8 @@ def test_an_interval_has_one_of_three_verdicts(low, high, allowance, verdict):
 
 
 def test_few_rounds_prove_nothing():
-    few = ratio_interval([0.5] * (MIN_INTERVAL_ROUNDS - 1), [1.0] * (MIN_INTERVAL_ROUNDS - 1))
-    assert (few.ratio, few.low, few.high) == (0.5, 0.0, math.inf)
+    interval = ratio_interval([0.5] * (MIN_INTERVAL_ROUNDS - 1), [1.0] * (MIN_INTERVAL_ROUNDS - 1))
+    assert (interval.ratio, interval.low, interval.high) == (0.5, 0.0, math.inf)
     enough = ratio_interval([0.5] * MIN_INTERVAL_ROUNDS, [1.0] * MIN_INTERVAL_ROUNDS)
     assert (enough.low, enough.high) == (0.5, 0.5)
 
