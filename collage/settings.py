@@ -1,9 +1,9 @@
-"""Settings from the environment, `COLLAGE_...`, that refuse what they do not know.
+"""Settings from the environment, `COLLAGE_...`; unknown variables are refused.
 
-A misspelt variable must not be a setting that is silently at its default. pydantic-settings looks only
-for the names it knows, so a misspelt name at the top is invisible to it; `unknown_variables` looks from
-the other side, at every `COLLAGE_` variable there is. Kubernetes adds variables for each Service of a
-namespace (`COLLAGE_RECEIVER_SERVICE_HOST`); these are nobody's setting and are left alone.
+A misspelt variable must not leave a setting silently at its default. pydantic-settings reads only known
+names, so it ignores a misspelt top-level name; `unknown_variables` checks every `COLLAGE_` variable of the
+environment. Kubernetes adds variables for each Service of a namespace (`COLLAGE_RECEIVER_SERVICE_HOST`);
+these are no settings and are ignored.
 """
 
 import difflib
@@ -21,7 +21,7 @@ from collage.runtime.child_environment import PASSED
 
 PREFIX = "COLLAGE_"
 _ANYWHERE = VARIABLES | {PASSED}
-"""Read where they matter, in whatever program that is."""
+"""Variables of all programs, read outside of settings classes."""
 NESTED = "__"
 _SERVICE_LINK = re.compile(
     r"COLLAGE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
@@ -45,7 +45,7 @@ class CollageSettings(BaseSettings):
         """Read the settings from the environment.
 
         Args:
-            others: settings of other parts, whose variables may be there too.
+            other_settings: settings classes of other parts in the same environment.
 
         Raises:
             OptionError: names what is missing, wrong or unknown, never a value.
@@ -66,7 +66,7 @@ class CollageSettings(BaseSettings):
 def unknown_variables(
     settings_types: Iterable[type[BaseSettings]], environ: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return every `COLLAGE_` variable that is no setting of `known`, with the name it may be meant for."""
+    """Return every `COLLAGE_` variable without a setting, with the most similar known name."""
     names = sorted({name for settings in settings_types for name in variables(settings)})
     unknown = []
     for variable in sorted(os.environ if environ is None else environ):

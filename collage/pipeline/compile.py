@@ -61,15 +61,15 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
     except SearchError as error:
         if not original.plans.baselines:
             raise
-        result = _original_alone(error, enumerated, samples, original, session)
+        result = _original_alone(enumerated, samples, original, session, error=error)
     else:
         search, is_new = tune_and_search(search, checkpoint, samples.reference_dir, session)
         result = refine_and_decide(
             model,
             search,
             samples,
-            original.plans,
-            checkpoint,
+            originals=original.plans,
+            file=checkpoint,
             has_new_candidates=is_new,
             session=session,
         )
@@ -77,11 +77,12 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
 
 
 def _original_alone(
-    error: SearchError,
     enumerated: Enumerated,
     samples: Samples,
     original: OriginalFile,
     session: Session,
+    *,
+    error: SearchError,
 ) -> GateResult:
     """Let the original file ship where no plan of regions computes its numbers, as with random operators.
 

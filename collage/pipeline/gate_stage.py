@@ -54,15 +54,24 @@ def refine_and_decide(
     model: Model,
     search: FunctionSearch,
     samples: Samples,
+    *,
     originals: OriginalPlans,
     file: CheckpointFile,
-    *,
     has_new_candidates: bool,
     session: Session,
 ) -> GateResult:
     """Assemble the best plans of a search, refine them, and let the gate choose.
 
     Plans of an earlier run are compared again without refinement, unless tuning added candidates since.
+
+    Args:
+        model: original model.
+        search: search of one function.
+        samples: inputs and reference outputs of the function.
+        originals: original-file plans.
+        file: location of the search's checkpoint.
+        has_new_candidates: whether tuning added candidates in this run.
+        session: shared state of the compile.
     """
     plans = WholePlans(search, session)
     checkpoint = file.read()

@@ -69,13 +69,13 @@ def tune_and_search(
     if budget_s > checkpoint.tuned_s:
         ended = SearchCheckpoint.of(search.lazy.gap_s, tuned_s=budget_s)
         if prospects:
-            _tune(prospects, records, reference_dir, search, session)
+            _tune(prospects, records, search, session, reference_dir=reference_dir)
         else:
             ended = replace(checkpoint, gap_s=search.lazy.gap_s, tuned_s=budget_s)
         file.write(ended)
     best = _best_records(prospects, records, toolchain(session.threads, device))
     if best:
-        search = _with_tuned(search, best, backend, reference_dir, session)
+        search = _with_tuned(search, best, backend, session, reference_dir=reference_dir)
     session.seconds.stages["tune"] += time.monotonic() - start
     return search, session.counts.measured > before
 
@@ -91,9 +91,10 @@ def _is_no_reference(backend: Backend, tuned: Backend) -> bool:
 def _tune(
     prospects: Sequence[Prospect],
     records: TuningRecords,
-    reference_dir: Path,
     search: FunctionSearch,
     session: Session,
+    *,
+    reference_dir: Path,
 ) -> None:
     """Tune the tasks in turns until the time is up; every finished trial is recorded."""
     options, function = session.options, search.enumerated.function
@@ -163,8 +164,9 @@ def _with_tuned(
     search: FunctionSearch,
     best: Sequence[tuple[Prospect, TuningRecord]],
     backend: Backend,
-    reference_dir: Path,
     session: Session,
+    *,
+    reference_dir: Path,
 ) -> FunctionSearch:
     """Add the tuned kernels to the candidates, measured, and search the best plans again."""
     enumerated = search.enumerated

@@ -140,7 +140,11 @@ def judge_until_proven(
         None where the plan's process ended.
     """
     return _continued(
-        comparison, plan, baselines, allowance, lambda ratios: max(ratios) < give_up_ratio
+        comparison,
+        plan,
+        baselines,
+        allowance=allowance,
+        is_promising=lambda ratios: max(ratios) < give_up_ratio,
     )
 
 
@@ -155,7 +159,11 @@ def judge_original(comparison: Comparison, plan: str, baselines: Sequence[str]) 
         None where the plan's process ended.
     """
     judgement = _continued(
-        comparison, plan, baselines, NOISE, lambda ratios: max(ratios) > 1 + NOISE
+        comparison,
+        plan,
+        baselines,
+        allowance=NOISE,
+        is_promising=lambda ratios: max(ratios) > 1 + NOISE,
     )
     if judgement is not None and judgement.verdict is Verdict.UNPROVEN:
         return Judgement(Verdict.NOT_SLOWER, judgement.ratios, judgement.allowance)
@@ -166,6 +174,7 @@ def _continued(
     comparison: Comparison,
     plan: str,
     baselines: Sequence[str],
+    *,
     allowance: float,
     is_promising: Callable[[Sequence[float]], bool],
 ) -> Judgement | None:

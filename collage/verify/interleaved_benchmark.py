@@ -141,11 +141,16 @@ class InterleavedBenchmark:
         return self._latencies(names, seconds_each, on_round, eliminate=True)
 
     def _latencies(
-        self, names: Sequence[str], seconds_each: float, on_round: OnRound | None, eliminate: bool
+        self,
+        names: Sequence[str],
+        seconds_each: float,
+        on_round: OnRound | None,
+        *,
+        eliminate: bool,
     ) -> dict[str, Latency]:
         died: dict[str, str] = {}
         rounds = self._rounds_in(seconds_each, names, died)
-        samples = self._run(names, rounds, on_round, eliminate, died)
+        samples = self._run(names, rounds, on_round, eliminate=eliminate, died=died)
         for name in died:
             self.leave(name)
         return {
@@ -176,6 +181,7 @@ class InterleavedBenchmark:
         names: Sequence[str],
         total: int,
         on_round: OnRound | None,
+        *,
         eliminate: bool,
         died: dict[str, str],
     ) -> dict[str, list[list[float]]]:
