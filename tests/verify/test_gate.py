@@ -175,6 +175,10 @@ class BusyBenchmark:
         return 100.0 if name in self._unlucky else 1.0
 
 
+def make_gate(tmp_path):
+    return Gate(model=tmp_path / "model.onnx", threads=1, seconds_each=0.1, work_dir=tmp_path)
+
+
 @pytest.mark.parametrize("reserve", [False, True])
 def test_eliminated_plans_return_before_a_slow_plan_ships(tmp_path, monkeypatch, reserve):
     seconds = {"mix-1": 2.0, "mix-2": 2.1, "alone": 2.2, "fast": 0.9}
@@ -187,7 +191,7 @@ def test_eliminated_plans_return_before_a_slow_plan_ships(tmp_path, monkeypatch,
         single = {"alone": "tvm", "fast": "openvino"}.get(name, "")
         plans.append(PlanExecutable(name, tmp_path / name, 1.0, single))
     function = checker(tmp_path, {}).function
-    gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
+    gate = make_gate(tmp_path)
     raced, late = (plans[:3], plans[3:]) if reserve else (plans, [])
     if reserve:
         benchmark._unlucky.clear()
@@ -210,7 +214,7 @@ def test_fallback_plans_are_unused_where_the_gate_passes(tmp_path, monkeypatch):
     def fallback_plans():
         raise AssertionError("nothing is slower than a framework")
 
-    gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
+    gate = make_gate(tmp_path)
     mix = PlanExecutable("mix", tmp_path / "mix", 1.0)
     decision = gate.decide(
         function, [mix], {}, {"y": np.float32([1, 2])}, fallback_plans=fallback_plans
@@ -245,7 +249,7 @@ def decided(benchmark, tmp_path, monkeypatch, singles):
         (tmp_path / name).write_bytes(b"")
         plans.append(PlanExecutable(name, tmp_path / name, 1.0, single))
     function = checker(tmp_path, {}).function
-    gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
+    gate = make_gate(tmp_path)
     return gate.decide(function, plans, {}, {"y": np.float32([1.0, 2.0])})
 
 
@@ -302,7 +306,7 @@ def with_original(benchmark, tmp_path, monkeypatch, plans, frameworks=("onnxrunt
         return PlanExecutable(name, tmp_path / name, 0.0, baseline, original=baseline)
 
     function = checker(tmp_path, {}).function
-    gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
+    gate = make_gate(tmp_path)
     originals = OriginalPlans(frozenset(frameworks), assemble)
     return gate.decide(function, executables, {}, RELU, originals=originals)
 
