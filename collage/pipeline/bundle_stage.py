@@ -43,7 +43,7 @@ class CompiledFunction:
     speed_factor: float = 1.0
 
 
-def publish_bundle(
+def build_bundle(
     model: Model, compiled: Sequence[CompiledFunction], output: Path, session: Session
 ) -> Summary:
     """Write the bundle of a model into the folder `output`; return its summary."""

@@ -14,7 +14,7 @@ from collage.bundle.publish import Published
 from collage.errors import GateError, SearchError, UnprovenError
 from collage.frontend import Function, Model
 from collage.options import Options
-from collage.pipeline.bundle_stage import CompiledFunction, publish_bundle
+from collage.pipeline.bundle_stage import CompiledFunction, build_bundle
 from collage.pipeline.compile_context import Session, open_session
 from collage.pipeline.gate_stage import GateResult, gate_of, profile_chosen, refine_and_decide
 from collage.pipeline.original_plan import OriginalFile, with_original, without_plans
@@ -48,7 +48,7 @@ def compile_model(
     with open_session(options, progress) as session:
         model = imported(path, session)
         compiled = [_compile_function(model, function, session) for function in model.functions]
-        return publish_bundle(model, compiled, output, session)
+        return build_bundle(model, compiled, output, session)
 
 
 def _compile_function(model: Model, function: Function, session: Session) -> CompiledFunction:
