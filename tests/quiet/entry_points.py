@@ -1,4 +1,4 @@
-"""Collage's entry points, each as a program that does its work once and is then left alone for a while."""
+"""Collage's entry points: each program does its work once and then stays idle for a while."""
 
 import json
 import os
