@@ -2,7 +2,8 @@
 
 Modules log through `logging.getLogger(__name__)`; the entry point of a process calls `configure_logs` once.
 `log_context` adds the subject of the work (`run`, `function`, `candidate`, `backend`) to every line inside
-it, from any module. Contexts follow `contextvars`: asyncio tasks inherit them, a new thread starts without.
+it, from any module. Contexts follow `contextvars`: asyncio tasks inherit them, a new thread starts
+without.
 
 Two mechanisms keep secrets out. Settings hold them as SecretStr, printed as asterisks. The formatter, the
 last step of a line, removes the known secrets of the process (environment variables with such names, and values
