@@ -55,4 +55,4 @@ def load(
     """
     from collage.runtime.loader import load as load_bundle
 
-    return load_bundle(Path(bundle), [Path(one) for one in verify_keys])
+    return load_bundle(Path(bundle), [Path(key) for key in verify_keys])

@@ -1,7 +1,7 @@
-"""What reading a foreign model may take, and the variables with which an operator allows more.
+"""Resource limits for reading a foreign model, and the variables for larger limits.
 
-Whoever sends a model must not choose these limits, so they are no option of a compile: the environment
-of the process that reads the model sets them, on a laptop as in a cluster.
+The sender of a model must not choose these limits, so they are no option of a compile: the environment of
+the reading process sets them, on a laptop and in a cluster.
 """
 
 import os
@@ -20,18 +20,18 @@ VARIABLES: Final = frozenset({MEMORY, SECONDS, NODES})
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMG]?|[KMG]IB)")
 MEMORY_FACTOR = 10
-"""Copies of the weights that import may hold: read, parsed, folded, widened, and written again."""
+"""Copies of the weights during import: read, parsed, folded, widened, and written again."""
 SECONDS_PER_GIB = 60.0
 
 
 @dataclass(frozen=True)
 class ImportLimits:
-    """Limits of the process that reads a model.
+    """Limits of the process for reading a model.
 
     Attributes:
-        memory_bytes: private memory, beside `MEMORY_FACTOR` times the size of the model's files.
-        cpu_s: seconds of processor time, beside `SECONDS_PER_GIB` for each GiB of files.
-        nodes: of the model once its functions are expanded.
+        memory_bytes: private memory in bytes, in addition to `MEMORY_FACTOR` times the size of the files.
+        cpu_s: processor time in seconds, in addition to `SECONDS_PER_GIB` for each GiB of files.
+        nodes: number of nodes after the expansion of functions.
     """
 
     memory_bytes: int = 3 << 29
@@ -39,22 +39,22 @@ class ImportLimits:
     nodes: int = 100_000
 
     def memory_of(self, file_bytes: int) -> int:
-        """Bytes of private memory that a model in files of this size may take."""
+        """Limit of private memory for a model in files of this size, in bytes."""
         return self.memory_bytes + MEMORY_FACTOR * file_bytes
 
     def cpu_of(self, file_bytes: int) -> float:
-        """Seconds of processor time that a model in files of this size may take."""
+        """Limit of processor time for a model in files of this size, in seconds."""
         return self.cpu_s + SECONDS_PER_GIB * file_bytes / (1 << 30)
 
 
 def import_limits(environ: Mapping[str, str] | None = None) -> ImportLimits:
     """Return the limits that the environment sets. Raises OptionError for a value that is none."""
     variables = os.environ if environ is None else environ
-    usual = ImportLimits()
+    defaults = ImportLimits()
     return ImportLimits(
-        memory_bytes=_bytes(variables.get(MEMORY, "")) or usual.memory_bytes,
-        cpu_s=_number(SECONDS, variables.get(SECONDS, "")) or usual.cpu_s,
-        nodes=int(_number(NODES, variables.get(NODES, ""))) or usual.nodes,
+        memory_bytes=_bytes(variables.get(MEMORY, "")) or defaults.memory_bytes,
+        cpu_s=_number(SECONDS, variables.get(SECONDS, "")) or defaults.cpu_s,
+        nodes=int(_number(NODES, variables.get(NODES, ""))) or defaults.nodes,
     )
 
 

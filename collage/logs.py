@@ -1,16 +1,14 @@
-"""Logs of the parts that run for long: one JSON object a line, with context, without secrets.
+"""Logs of long-running parts: one JSON object per line, with context, without secrets.
 
-Plain `logging` underneath: whoever writes a log uses `logging.getLogger(__name__)`, and the process's
-entry point calls `configure_logs` once. What the lines are about (`run`, `function`, `candidate`,
-`backend`) is said by `log_context` around the work and appears in every line that is written inside,
-whichever module writes it. Contexts follow `contextvars`: tasks of asyncio inherit them, a new thread
-begins without.
+Modules log through `logging.getLogger(__name__)`; the entry point of a process calls `configure_logs` once.
+`log_context` adds the subject of the work (`run`, `function`, `candidate`, `backend`) to every line inside
+it, from any module. Contexts follow `contextvars`: asyncio tasks inherit them, a new thread starts
+without.
 
-Secrets stay out twice. Settings hold them as SecretStr, which prints as asterisks. And the formatter,
-the last that sees a line, removes the values that this process knows as secrets (environment variables
-whose name says so, and those given to `hide_secret`) and what looks like one: passwords in URLs,
-Authorization headers, AWS key ids, signatures of presigned URLs. That covers messages, context, and
-tracebacks alike.
+Two mechanisms keep secrets out. Settings hold them as SecretStr, printed as asterisks. The formatter, the
+last step of a line, removes the known secrets of the process (environment variables with such names, and values
+of `hide_secret`) and text in the form of a secret: passwords in URLs, Authorization headers, AWS key ids,
+signatures of presigned URLs. Messages, context and tracebacks are covered alike.
 """
 
 import json as json_module
@@ -74,11 +72,11 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
 
 
 def configure_logs(component: str, *, json: bool | None = None) -> None:
-    """Let this process write its logs to standard error; calling it again replaces what was set.
+    """Configure this process to log to standard error; a repeated call replaces the configuration.
 
     Args:
-        component: which part writes, e.g. `serve`; in every line.
-        json: one JSON object a line, or text for a human; None: JSON unless standard error is a terminal.
+        component: name of the part, e.g. `serve`, in every line.
+        json: whether lines are JSON objects, else text; None: JSON unless standard error is a terminal.
     """
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name):
@@ -122,7 +120,7 @@ def redact(text: str) -> str:
     >>> redact("GET http://admin:hunter2@minio:9000/models")
     'GET http://***@minio:9000/models'
     """
-    for secret in sorted(_secrets, key=lambda one: (-len(one), one)):
+    for secret in sorted(_secrets, key=lambda secret: (-len(secret), secret)):
         text = text.replace(secret, HIDDEN)
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
@@ -195,8 +193,8 @@ def _clean(value: object) -> Fact:
 
 
 def _utc(created: float) -> str:
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
-    return f"{whole}.{int(created % 1 * 1000):03d}Z"
+    second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
+    return f"{second}.{int(created % 1 * 1000):03d}Z"
 
 
 def _log_crash(

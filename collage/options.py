@@ -1,9 +1,9 @@
-"""What a compile can be told; every field has a default that needs no configuration."""
+"""Options of a compile; every field has a default. Requests and the command line derive from this class."""
 
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 
 DeviceName = Literal["cpu", "cuda"]
-"""Where kernels can run; a backend names its own."""
+"""Device of kernels; each backend has one."""
 
 DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
+
+
+MACHINE_FIELDS = frozenset({"allow_slower", "cache_dir", "device", "store", "threads"})
+"""Options that are no part of `RequestOptions`: a request or the machine that works on it sets them."""
 
 
 class Effort(NamedTuple):
@@ -41,10 +45,10 @@ DEFAULT_TOLERANCE = 1e-2
 
 
 class Precision(StrEnum):
-    """What kernels may compute in.
+    """Precision of kernels.
 
-    `fp32`: as the model says, nothing less. `auto`: also in less precision, where it measures faster
-    and the whole plan stays within the tolerance.
+    `fp32`: the precision of the model. `auto`: reduced precision too, for kernels with a lower measured
+    latency in a plan within the tolerance.
     """
 
     FP32 = "fp32"
@@ -56,33 +60,33 @@ class Options:
     """Options of one compile.
 
     Attributes:
-        backends: in order of priority at equal cost: names, `module:Class`, or `Backend` objects
-            (one of your own, or `with_rule(...)`); None means all that are available.
-        device: where kernels run, one of `DEVICES`.
-        cuda_graphs: on a GPU, whether kernels are captured in CUDA graphs where all of them allow it.
-        threads: threads of every kernel; None means one a physical core.
+        backends: names, `module:Class`, or `Backend` objects (one of your own, or `with_rule(...)`), in
+            order of priority at equal cost; None: all available backends.
+        device: device of the kernels, one of `DEVICES`, default "cpu".
+        cuda_graphs: whether kernels on a GPU are captured in CUDA graphs if all of them allow it.
+        threads: threads of every kernel; None: one per physical core.
         dims: values of named dynamic dimensions, e.g. `{"batch": 1}`.
-        shapes: input shapes, one mapping a shape set; several make a dispatcher.
-        measure_budget_s: seconds that the search may spend on measuring; waiting for machines is free.
-        workers: worker processes that build and measure.
-        timeout_s: hard limit of one candidate's build and measurement.
-        memory_bytes: hard limit of one worker's resident memory.
-        end_to_end_plans: additive-best plans that are assembled and measured whole.
-        refine_s: seconds for assembling and measuring plans that may be faster than the best one so far.
-        tune_s: seconds for trying schedules of native kernels that could change the plan; with 0 only
-            those that the store has already are used.
-        verify_s: seconds of the final interleaved comparison, per contender; it goes on to ten times as long
-            where nothing is proven before.
-        fallback: whether the original file itself ships where nothing is proven as fast as the frameworks.
-        allow_slower: whether a bundle is written though it is not proven to be as fast as they are; the
-            manifest says so, and it is refused where bundles are published or served.
-        seed: of the random inputs.
-        precision: `fp32`, or `auto` to allow bfloat16, on a GPU TF32, where the machine has it.
-        tolerance: error budget of `auto`: max |actual - fp32| / max |fp32| of every output, where
-            probabilities count with a scale of 1 and integers must be equal
-            (`collage.runtime.precision`); held on the gate's inputs and on ten more seeds.
-        cache_dir: the local store.
-        store: address of a store that shares costs between machines; None shares nothing.
+        shapes: input shapes, one mapping per shape set; several sets make a dispatcher.
+        measure_budget_s: limit of the search's measurements, in seconds; waiting for machines is free.
+        workers: number of worker processes for builds and measurements.
+        timeout_s: hard limit of one candidate's build and measurement, in seconds.
+        memory_bytes: hard limit of one worker's resident memory, in bytes.
+        end_to_end_plans: number of additive-best plans to assemble and measure as a whole.
+        refine_s: time for plans that may be faster than the best one so far, in seconds.
+        tune_s: time for schedules of native kernels that could change the plan, in seconds; 0: only
+            schedules from the store.
+        verify_s: time of each target in the final round, in seconds; up to ten times as long without a
+            proof.
+        fallback: whether the original file itself ships if nothing is proven as fast as the frameworks.
+        allow_slower: whether a bundle without this proof is written; its manifest says so, and stores and
+            servers refuse it.
+        seed: seed of the random inputs.
+        precision: `fp32`, or `auto` to allow bfloat16 and, on a GPU, TF32 if the machine has it.
+        tolerance: error budget of `auto`: max |actual - fp32| / max |fp32| of every output, with a scale
+            of 1 for probabilities and equality for integers (`collage.runtime.precision`); for the
+            gate's inputs and ten more seeds.
+        cache_dir: folder of the local store; None: `collage` in the user's cache folder.
+        store: address of a store that shares costs between machines; None: no sharing.
     """
 
     backends: "tuple[str | Backend, ...] | None" = None
@@ -121,10 +125,24 @@ class Options:
         if self.end_to_end_plans < 1:
             raise OptionError("end_to_end_plans must be at least 1")
         if self.precision not in set(Precision):
-            known = " or ".join(Precision)
-            raise OptionError(f"precision must be {known}, not {self.precision!r}")
+            choices = " or ".join(Precision)
+            raise OptionError(f"precision must be {choices}, not {self.precision!r}")
         if not 0 < self.tolerance < math.inf:
             raise OptionError(f"tolerance must be above 0 and finite, not {self.tolerance}")
+
+    def to_fields(self) -> dict[str, object]:
+        """Return the fields of a request by name: all but `MACHINE_FIELDS`.
+
+        Raises:
+            OptionError: a backend is an object; other machines know backends by name only.
+        """
+        if any(not isinstance(backend, str) for backend in self.backends or ()):
+            raise OptionError("a request names its backends; give names or module:Class")
+        return {
+            option.name: getattr(self, option.name)
+            for option in fields(self)
+            if option.name not in MACHINE_FIELDS
+        }
 
     @property
     def store_dir(self) -> Path:

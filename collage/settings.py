@@ -1,9 +1,9 @@
-"""Settings from the environment, `COLLAGE_...`, that refuse what they do not know.
+"""Settings from the environment, `COLLAGE_...`; unknown variables are refused.
 
-A misspelt variable must not be a setting that is silently at its default. pydantic-settings looks only
-for the names it knows, so a misspelt name at the top is invisible to it; `unknown_variables` looks from
-the other side, at every `COLLAGE_` variable there is. Kubernetes adds variables for each Service of a
-namespace (`COLLAGE_RECEIVER_SERVICE_HOST`); these are nobody's setting and are left alone.
+A misspelt variable must not leave a setting silently at its default. pydantic-settings reads only known
+names, so it ignores a misspelt top-level name; `unknown_variables` checks every `COLLAGE_` variable of the
+environment. Kubernetes adds variables for each Service of a namespace (`COLLAGE_RECEIVER_SERVICE_HOST`);
+these are no settings and are ignored.
 """
 
 import difflib
@@ -21,7 +21,7 @@ from collage.runtime.child_environment import PASSED
 
 PREFIX = "COLLAGE_"
 _ANYWHERE = VARIABLES | {PASSED}
-"""Read where they matter, in whatever program that is."""
+"""Variables of all programs, read outside of settings classes."""
 NESTED = "__"
 _SERVICE_LINK = re.compile(
     r"COLLAGE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
@@ -41,53 +41,53 @@ class CollageSettings(BaseSettings):
     record_key_file: str = Field(default="", description="file with such keys")
 
     @classmethod
-    def load(cls, *others: type[BaseSettings]) -> Self:
+    def load(cls, *other_settings: type[BaseSettings]) -> Self:
         """Read the settings from the environment.
 
         Args:
-            others: settings of other parts, whose variables may be there too.
+            other_settings: settings classes of other parts in the same environment.
 
         Raises:
             OptionError: names what is missing, wrong or unknown, never a value.
         """
-        if unknown := unknown_variables((cls, *others)):
+        if unknown := unknown_variables((cls, *other_settings)):
             raise OptionError(f"unknown settings: {'; '.join(unknown)}")
         try:
             return cls()
         except ValidationError as error:
             prefix = cls.model_config.get("env_prefix", "")
             wrong = "; ".join(
-                f"{_variable(prefix, one['loc'])}: {one['msg']}"
-                for one in error.errors(include_input=False, include_context=False)
+                f"{_variable(prefix, problem['loc'])}: {problem['msg']}"
+                for problem in error.errors(include_input=False, include_context=False)
             )
             raise OptionError(f"the settings are not right: {wrong}") from None
 
 
 def unknown_variables(
-    known: Iterable[type[BaseSettings]], environ: Mapping[str, str] | None = None
+    settings_types: Iterable[type[BaseSettings]], environ: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return every `COLLAGE_` variable that is no setting of `known`, with the name it may be meant for."""
-    names = sorted({name for one in known for name in variables(one)})
-    found = []
+    """Return every `COLLAGE_` variable without a setting, with the most similar known name."""
+    names = sorted({name for settings in settings_types for name in variables(settings)})
+    unknown = []
     for variable in sorted(os.environ if environ is None else environ):
         upper = variable.upper()
         if not upper.startswith(PREFIX) or _SERVICE_LINK.fullmatch(upper) or upper in _ANYWHERE:
             continue
         if not any(upper == name or upper.startswith(f"{name}{NESTED}") for name in names):
             near = difflib.get_close_matches(upper, names, 1)
-            found.append(f"{variable} (did you mean {near[0]}?)" if near else variable)
-    return found
+            unknown.append(f"{variable} (did you mean {near[0]}?)" if near else variable)
+    return unknown
 
 
 def variables(settings: type[BaseSettings]) -> list[str]:
     """Return the names of the variables of the top-level fields, in capitals."""
     prefix = settings.model_config.get("env_prefix", "")
-    found = []
+    names = []
     for name, field in settings.model_fields.items():
         alias = field.validation_alias
         choices = alias.choices if isinstance(alias, AliasChoices) else [alias or f"{prefix}{name}"]
-        found += [str(choice).upper() for choice in choices]
-    return found
+        names += [str(choice).upper() for choice in choices]
+    return names
 
 
 def _variable(prefix: str, location: tuple[int | str, ...]) -> str:

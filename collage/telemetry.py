@@ -1,9 +1,9 @@
-"""Libraries that report home, told not to: Collage sends nothing that its user did not ask for.
+"""Telemetry of libraries, switched off: Collage sends nothing without a request of its user.
 
-They read these variables when they start, so the variables are set before any of them is imported: here,
-which `collage` does first of all, by the plug-in before it opens ONNX Runtime (for programs without Python),
-and in images, Jobs and the chart. A user's own value is overruled: a process that imports Collage reports
-nothing. OpenVINO has no variable; `collage.backends.telemetry` imports it without its telemetry package.
+The libraries read these variables at their start, so the variables are set before their import: first of all
+by `collage`, by the plug-in before it opens ONNX Runtime (for programs without Python), and in images, Jobs
+and the chart. The values override a user's: a process with Collage sends no telemetry. OpenVINO has no such
+variable; `collage.backends.telemetry` imports it without its telemetry package.
 """
 
 import os

@@ -24,8 +24,8 @@ def folder(tmp_path, monkeypatch):
         node = helper.make_node(op, ["x"], ["y"], domain=domain)
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my.ops", 1)]
         graph = helper.make_graph([node], "g", [x], [y])
-        made = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        onnx.save(made, tmp_path / f"{name}.onnx")
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        onnx.save(model, tmp_path / f"{name}.onnx")
     (tmp_path / "file").write_text("a text")
     np.save(tmp_path / "x.npy", np.ones((1, 4), np.float32))
     monkeypatch.chdir(tmp_path)
@@ -68,8 +68,8 @@ MISTAKES = pytest.mark.parametrize(
 @MISTAKES
 def test_a_mistake_is_named(folder, capsys, line, code, said):
     command, *words = line.split()
-    more = ["--cache-dir", "cache"] if command == "compile" else []
-    assert main([command, *words, *more]) == code
+    cache_arguments = ["--cache-dir", "cache"] if command == "compile" else []
+    assert main([command, *words, *cache_arguments]) == code
     assert said in capsys.readouterr().err
     assert not (folder / "bundle").exists()
 
@@ -88,9 +88,9 @@ def test_a_mistake_is_named(folder, capsys, line, code, said):
 )
 def test_numbers_that_are_none_are_refused_by_the_parser(capsys, line, said):
     assert main(line.split()) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.startswith(f"usage: collage {line.split()[0]}")
+    message = capsys.readouterr().err
+    assert said in message
+    assert message.startswith(f"usage: collage {line.split()[0]}")
 
 
 def test_sizes_and_durations_are_read(folder, capsys):
@@ -113,18 +113,18 @@ def error_of(output):
 @MISTAKES
 def test_with_json_a_mistake_is_one_document(folder, capsys, line, code, said):
     command, *words = line.split()
-    more = ["--cache-dir", "cache"] if command == "compile" else []
-    assert main([command, "--json", *words, *more]) == code
-    found = capsys.readouterr()
-    error = error_of(found.out)
+    cache_arguments = ["--cache-dir", "cache"] if command == "compile" else []
+    assert main([command, "--json", *words, *cache_arguments]) == code
+    output = capsys.readouterr()
+    error = error_of(output.out)
     assert error["exit_code"] == code
     assert said in f"{error['reason']}; {error['advice']}"
-    assert "collage: " not in found.err
+    assert "collage: " not in output.err
 
 
 def commands():
-    (found,) = [a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    return sorted(found.choices)
+    (subparsers,) = [a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    return sorted(subparsers.choices)
 
 
 @pytest.mark.parametrize("command", commands())
@@ -140,8 +140,8 @@ def test_every_command_takes_json_and_says_what_it_cannot_parse(capsys, command)
 @pytest.mark.parametrize("line", [[], ["nonsense"], ["--json"]])
 def test_a_line_without_a_command_is_exit_code_2(capsys, line):
     assert main(line) == 2
-    told = capsys.readouterr()
-    assert "COMMAND" in told.out + told.err or "invalid choice" in told.err
+    output = capsys.readouterr()
+    assert "COMMAND" in output.out + output.err or "invalid choice" in output.err
 
 
 def test_an_unexpected_error_tells_where_its_trace_is(folder, capsys, monkeypatch):
@@ -149,14 +149,14 @@ def test_an_unexpected_error_tells_where_its_trace_is(folder, capsys, monkeypatc
         raise KeyError("s3://user:hunter22@host/key")
 
     monkeypatch.setattr("collage.pipeline.doctor", fail)
-    for more in ([], ["--json"]):
-        assert main(["doctor", *more]) == 1
-    told = capsys.readouterr()
-    error = error_of(told.out)
+    for flags in ([], ["--json"]):
+        assert main(["doctor", *flags]) == 1
+    output = capsys.readouterr()
+    error = error_of(output.out)
     assert (error["exit_code"], "KeyError" in error["reason"]) == (1, True)
-    assert "Traceback" not in told.err
-    assert told.err.count("\n") == 1
-    for said in (error["advice"], told.err):
+    assert "Traceback" not in output.err
+    assert output.err.count("\n") == 1
+    for said in (error["advice"], output.err):
         trace = Path(said.split()[-1]).read_text()
         assert "Traceback" in trace
         assert "hunter22" not in trace + said
@@ -178,18 +178,18 @@ def test_the_version_is_the_packages(capsys):
 
 
 def error_classes(of=CollageError):
-    return {of} | {one for sub in of.__subclasses__() for one in error_classes(sub)}
+    return {of} | {error for sub in of.__subclasses__() for error in error_classes(sub)}
 
 
 def test_exit_codes_are_one_table(capsys):
     """What errors return, what --help lists and what the README lists."""
-    assert {one.exit_code for one in error_classes()} < EXIT_CODES.keys()
+    assert {error.exit_code for error in error_classes()} < EXIT_CODES.keys()
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     section = readme.partition("## Exit codes")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", section, re.MULTILINE)
     assert {int(code): meaning for code, meaning in rows} == dict(EXIT_CODES)
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
-    told = capsys.readouterr().out
-    assert all(re.search(rf"^  {code} +{re.escape(meaning)}$", told, re.MULTILINE)
+    output = capsys.readouterr().out
+    assert all(re.search(rf"^  {code} +{re.escape(meaning)}$", output, re.MULTILINE)
                for code, meaning in EXIT_CODES.items())  # fmt: skip

@@ -28,9 +28,9 @@ from tests.frontend.build import floats, imported, integers, model, save
 Inputs = Mapping[str, np.ndarray]
 
 
-def compiled(made: onnx.ModelProto, folder: Path):
+def compiled(proto: onnx.ModelProto, folder: Path):
     """Compile with little measuring; return the model's path, the bundle and the summary."""
-    path = save(made, folder)
+    path = save(proto, folder)
     options = collage.Options(
         threads=1, cache_dir=folder / "store", verify_s=0.1, measure_budget_s=6,
         fallback=False, allow_slower=True,
@@ -65,22 +65,22 @@ assert not {{"tvm", "onnx", "onnxruntime", "openvino"}} & set(sys.modules)
     return results
 
 
-def check(made: onnx.ModelProto, feeds: Sequence[Inputs], folder: Path):
+def check(proto: onnx.ModelProto, feeds: Sequence[Inputs], folder: Path):
     """Compile, run in a fresh process on `feeds`, compare with ONNX Runtime; return the summary."""
-    path, bundle, summary = compiled(made, folder)
-    for inputs, found in zip(feeds, run_in_fresh_process(bundle, feeds, folder), strict=True):
-        wanted = expected(path, inputs)
-        assert found.keys() == wanted.keys()
-        for name, value in wanted.items():
-            assert found[name].shape == value.shape
-            assert found[name].dtype == value.dtype
-            np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-4)
+    path, bundle, summary = compiled(proto, folder)
+    for inputs, results in zip(feeds, run_in_fresh_process(bundle, feeds, folder), strict=True):
+        reference = expected(path, inputs)
+        assert results.keys() == reference.keys()
+        for name, value in reference.items():
+            assert results[name].shape == value.shape
+            assert results[name].dtype == value.dtype
+            np.testing.assert_allclose(results[name], value, rtol=1e-3, atol=1e-4)
     return summary
 
 
 def output_shapes(folder: Path) -> dict[str, list[int] | None]:
     manifest = json.loads((folder / "bundle" / "manifest.json").read_text())
-    return {one["name"]: one["shape"] for one in manifest["functions"][0]["outputs"]}
+    return {output["name"]: output["shape"] for output in manifest["functions"][0]["outputs"]}
 
 
 def region_of(summary, op: str):
@@ -92,7 +92,7 @@ def graph_body(name: str, nodes, inputs, outputs):
 
 
 def test_nonzero_at_the_output_down_to_no_element(tmp_path):
-    made = model(
+    proto = model(
         [
             node("Relu", ["x"], ["r"]),
             node("NonZero", ["r"], ["n"]),
@@ -102,7 +102,7 @@ def test_nonzero_at_the_output_down_to_no_element(tmp_path):
         ["y", "r"],
     )
     x = floats(4, 6, seed=3)
-    summary = check(made, [{"x": x}, {"x": np.abs(x)}, {"x": -np.abs(x)}, {"x": x}], tmp_path)
+    summary = check(proto, [{"x": x}, {"x": np.abs(x)}, {"x": -np.abs(x)}, {"x": x}], tmp_path)
     assert region_of(summary, "NonZero").backend == "onnxruntime"
     assert "2 values have no shape" in summary.notes[0]
     assert output_shapes(tmp_path) == {"y": [-1, 2], "r": [4, 6]}
@@ -143,14 +143,14 @@ def detector() -> onnx.ModelProto:
     )  # fmt: skip
 
 
-def test_a_detection_head_leaves_the_convolutions_their_candidates(tmp_path):
+def test_a_detection_head_keeps_candidates_of_convolutions(tmp_path):
     feeds = [{"x": floats(1, 3, 16, 16, seed=seed)} for seed in (1, 2)]
     summary = check(detector(), feeds, tmp_path)
     nodes = sorted(index for region in summary.plan for index in region.nodes)
     assert nodes == list(range(len(nodes)))
-    kept = region_of(summary, "NonMaxSuppression")
-    assert kept.backend == "onnxruntime"
-    assert "Gather" in kept.ops
+    region = region_of(summary, "NonMaxSuppression")
+    assert region.backend == "onnxruntime"
+    assert "Gather" in region.ops
     shapes = output_shapes(tmp_path)
     assert shapes["selected"] == [-1, 3]
     assert shapes["scores"] == [1, 1, 256]
@@ -163,24 +163,26 @@ def test_candidates_around_a_detection_head(tmp_path):
     op = {node.op: node.index for node in graph.nodes}
     (unit,) = joined_units(graph)
     assert graph.nodes[first(unit)].op == "NonMaxSuppression"
-    found = find_candidates(function, available_backends(None))
+    candidates = find_candidates(function, available_backends(None))
     assert min(
-        one.inside.bit_count() for one in found if one.inside >> op["NonMaxSuppression"] & 1
+        candidate.inside.bit_count()
+        for candidate in candidates
+        if candidate.inside >> op["NonMaxSuppression"] & 1
     ) == len(list(indices(unit)))
-    assert all(one.inside & unit in (0, unit) for one in found)
-    for index, one in enumerate(graph.nodes):
-        if one.op == "Conv":
-            singles = {c.backend for c in found if c.inside == 1 << index}
+    assert all(candidate.inside & unit in (0, unit) for candidate in candidates)
+    for index, graph_node in enumerate(graph.nodes):
+        if graph_node.op == "Conv":
+            singles = {c.backend for c in candidates if c.inside == 1 << index}
             assert singles >= {"onnxruntime", "openvino"}
-    assert "tvm" in {c.backend for c in found if c.inside == 1}
+    assert "tvm" in {c.backend for c in candidates if c.inside == 1}
     # OpenVINO takes no unit that the function returns, and everything before it.
-    own = [one.inside for one in found if one.backend == "openvino"]
+    own = [candidate.inside for candidate in candidates if candidate.backend == "openvino"]
     assert not any(inside & unit for inside in own)
     assert max(inside.bit_count() for inside in own) == len(graph) - unit.bit_count()
 
 
 def test_a_tensor_that_a_kernel_allocated_feeds_a_native_kernel(tmp_path):
-    made = model(
+    proto = model(
         [
             node("Relu", ["x"], ["r"]),
             node("NonZero", ["r"], ["n"]),
@@ -190,7 +192,7 @@ def test_a_tensor_that_a_kernel_allocated_feeds_a_native_kernel(tmp_path):
         ["n", "y"],
         {"w": floats(6, 5)},
     )
-    function = imported(made, tmp_path)
+    function = imported(proto, tmp_path)
     planned = []
     for name, nodes in (("onnxruntime", 0b011), ("tvm", 0b100)):
         (backend,) = available_backends((name,))
@@ -208,16 +210,16 @@ def test_a_tensor_that_a_kernel_allocated_feeds_a_native_kernel(tmp_path):
         results = process.outputs(tmp_path / "results.npz")
     finally:
         process.close()
-    wanted = expected(tmp_path / "model.onnx", x)
-    np.testing.assert_array_equal(results[0], wanted["n"])
-    np.testing.assert_allclose(results[1], wanted["y"], rtol=1e-4, atol=1e-5)
+    reference = expected(tmp_path / "model.onnx", x)
+    np.testing.assert_array_equal(results[0], reference["n"])
+    np.testing.assert_allclose(results[1], reference["y"], rtol=1e-4, atol=1e-5)
 
 
 def test_without_onnx_runtime_the_error_says_what_to_add(tmp_path):
-    made = model([node("NonZero", ["x"], ["y"])], {"x": ("float32", (4,))}, ["y"])
+    proto = model([node("NonZero", ["x"], ["y"])], {"x": ("float32", (4,))}, ["y"])
     options = collage.Options(threads=1, backends=("tvm",), cache_dir=tmp_path / "store")
     with pytest.raises(SearchError, match=r"NonZero.*add onnxruntime.* to --backends"):
-        collage.compile(save(made, tmp_path), options, output=tmp_path / "bundle")
+        collage.compile(save(proto, tmp_path), options, output=tmp_path / "bundle")
 
 
 INNER = {
@@ -252,7 +254,7 @@ INNER = {
 @pytest.mark.parametrize("kind", list(INNER))
 def test_inner_shapes_that_depend_on_data(tmp_path, kind):
     nodes, inputs = INNER[kind]
-    made = model(
+    proto = model(
         [
             *nodes,
             node("ReduceSum", ["some", "zero"], ["total"], keepdims=1),
@@ -266,7 +268,7 @@ def test_inner_shapes_that_depend_on_data(tmp_path, kind):
     feeds = [
         {name: floats(*shape, seed=seed) for name, (_, shape) in inputs.items()} for seed in (5, 6)
     ]
-    summary = check(made, feeds, tmp_path)
+    summary = check(proto, feeds, tmp_path)
     assert output_shapes(tmp_path) == {"y": [1, 4]}
     assert region_of(summary, nodes[-1].op_type) is region_of(summary, "ReduceSum")
 
@@ -292,7 +294,7 @@ def test_a_loop_with_scan_outputs(tmp_path):
             value("scanned", TensorProto.FLOAT, [3]),
         ],
     )
-    made = model(
+    proto = model(
         [
             node("Abs", ["x"], ["a"]),
             node("Loop", ["trips", "go", "a"], ["end", "states"], body=body),
@@ -302,7 +304,7 @@ def test_a_loop_with_scan_outputs(tmp_path):
         {"trips": np.array(40, np.int64), "go": np.array(True), "bound": np.float32(100)},
     )
     feeds = [{"x": np.full(3, size, np.float32)} for size in (1, 30)]
-    check(made, feeds, tmp_path)
+    check(proto, feeds, tmp_path)
     assert output_shapes(tmp_path)["states"] == [-1, 3]
 
 
@@ -315,7 +317,7 @@ def test_branches_of_different_shapes(tmp_path):
     flat = graph_body(
         "flat", [node("Flatten", ["r"], ["q"], axis=0)], [], [value("q", TensorProto.FLOAT, [1, 6])]
     )
-    made = model(
+    proto = model(
         [
             node("Relu", ["x"], ["r"]),
             node("If", ["c"], ["y"], then_branch=longer, else_branch=flat),
@@ -324,11 +326,11 @@ def test_branches_of_different_shapes(tmp_path):
         ["y"],
     )
     x = floats(2, 3)
-    check(made, [{"x": x, "c": np.array(c)} for c in (True, False)], tmp_path)
+    check(proto, [{"x": x, "c": np.array(c)} for c in (True, False)], tmp_path)
 
 
 def test_an_output_that_only_onnx_runtime_can_type(tmp_path):
-    made = model(
+    proto = model(
         [
             node("Relu", ["x"], ["r"]),
             node("Unique", ["r"], ["y", "i", "n"], domain="com.microsoft"),
@@ -337,7 +339,7 @@ def test_an_output_that_only_onnx_runtime_can_type(tmp_path):
         ["y", "n"],
         domains=["com.microsoft"],
     )
-    check(made, [{"x": floats(9, seed=seed)} for seed in (0, 1)], tmp_path)
+    check(proto, [{"x": floats(9, seed=seed)} for seed in (0, 1)], tmp_path)
     assert output_shapes(tmp_path) == {"y": None, "n": None}
 
 

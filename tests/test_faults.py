@@ -114,7 +114,7 @@ def user_backends(tmp_path, monkeypatch):
     info.mkdir(parents=True)
     (folder / "faulty_backends.py").write_text(BACKENDS)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
-    lines = [f"{name} = faulty_backends:{made}" for name, made in NAMES.items()]
+    lines = [f"{name} = faulty_backends:{class_name}" for name, class_name in NAMES.items()]
     (info / "entry_points.txt").write_text("[collage.backends]\n" + "\n".join(lines) + "\n")
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "faulty_backends", raising=False)
@@ -125,9 +125,9 @@ def quick(monkeypatch):
     monkeypatch.setattr(collage.cli, "Options", QUICK)
 
 
-def arguments(tmp_path, model, *more):
+def arguments(tmp_path, model, *options):
     return ["compile", str(model), "-o", str(tmp_path / "bundle"), "--cache-dir",
-            str(tmp_path / "store"), "--threads", "1", "--budget", "20s", *more]  # fmt: skip
+            str(tmp_path / "store"), "--threads", "1", "--budget", "20s", *options]  # fmt: skip
 
 
 def cost_lines(tmp_path):
@@ -139,7 +139,7 @@ def cost_lines(tmp_path):
     ]
 
 
-def test_backends_that_misbehave_are_invalid_and_the_compile_goes_on(
+def test_faulty_backends_give_invalid_costs_only(
     tmp_path, model, user_backends, capsys
 ):
     options = ["--timeout", "4s", "--memory", "768MiB", "--quiet", "--json"]
@@ -149,9 +149,9 @@ def test_backends_that_misbehave_are_invalid_and_the_compile_goes_on(
     assert {region["backend"] for region in facts["plan"]} == {"onnxruntime"}
     assert facts["candidates"]["invalid"] >= len(REASONS)
     page = (tmp_path / "bundle" / "report.html").read_text()
-    found = [line["reason"] for line in cost_lines(tmp_path) if "reason" in line]
+    reasons = [line["reason"] for line in cost_lines(tmp_path) if "reason" in line]
     for reason in REASONS.values():
-        assert any(reason in text for text in found), (reason, found)
+        assert any(reason in text for text in reasons), (reason, reasons)
         assert reason in page
     assert main(["run", str(tmp_path / "bundle")]) == 0
 
@@ -186,15 +186,15 @@ sys.exit(collage.cli.main(sys.argv[1:]))
 
 
 def children_of(pid):
-    found = []
+    children = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
         if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(folder.name))
-    return found
+            children.append(int(folder.name))
+    return children
 
 
 def runs(pid):
@@ -224,16 +224,16 @@ def killed_at(tmp_path, model, stage, delay_s):
 
 
 def test_a_compile_killed_at_any_stage_is_resumed(tmp_path, model, capsys):
-    seen, plans = [], []
+    all_children, plans = [], []
     for stage, delay_s in [("import", 0.0), ("measure", 2.0), ("assemble", 0.0), ("verify", 0.5)]:
-        children, found = killed_at(tmp_path, model, stage, delay_s)
-        seen += children
-        plans += found
+        children, leftover_plans = killed_at(tmp_path, model, stage, delay_s)
+        all_children += children
+        plans += leftover_plans
     assert len(plans) == 2
     assert plans[0] == plans[1], "a resumed search found other plans"
-    assert seen, "no worker was alive at any kill"
+    assert all_children, "no worker was alive at any kill"
     deadline = time.monotonic() + 10
-    while any(map(runs, seen)):
+    while any(map(runs, all_children)):
         assert time.monotonic() < deadline, "orphans are left"
         time.sleep(0.05)
     options = ["--backends", "onnxruntime", "--quiet", "--json"]
@@ -348,7 +348,7 @@ def test_a_worker_killed_in_the_middle_costs_nothing(tmp_path, model):
     assert main(["run", str(tmp_path / "bundle")]) == 0
 
 
-def test_a_full_disk_under_the_bundle_publishes_nothing_and_loses_nothing(
+def test_a_full_disk_publishes_and_loses_nothing(
     tmp_path, model, monkeypatch, capsys
 ):
     command = arguments(tmp_path, model, "--backends", "onnxruntime", "--quiet", "--json")

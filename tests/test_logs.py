@@ -74,10 +74,10 @@ def test_contexts_of_tasks_and_threads_do_not_mix(lines):
         thread = threading.Thread(target=log.info, args=("thread",))
         thread.start()
         thread.join()
-    found = {line["message"]: line for line in lines()}
-    assert [found[name]["run"] for name in "ab"] == ["a", "b"]
-    assert found["a"]["function"] == "main"
-    assert "function" not in found["thread"]
+    by_message = {line["message"]: line for line in lines()}
+    assert [by_message[name]["run"] for name in "ab"] == ["a", "b"]
+    assert by_message["a"]["function"] == "main"
+    assert "function" not in by_message["thread"]
 
 
 LEAKS = [
@@ -96,9 +96,9 @@ LEAKS = [
 
 @pytest.mark.parametrize("text", LEAKS)
 def test_what_looks_like_a_secret_is_removed(text):
-    found = logs.redact(text)
-    assert "hunter22" not in found.lower()
-    assert logs.HIDDEN in found
+    redacted = logs.redact(text)
+    assert "hunter22" not in redacted.lower()
+    assert logs.HIDDEN in redacted
 
 
 @pytest.mark.parametrize(

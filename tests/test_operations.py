@@ -52,7 +52,7 @@ def families(page):
     return {name for name in kinds if not name.endswith("_created")}
 
 
-def test_every_metric_is_described_and_every_described_one_exists(exposed):
+def test_metrics_and_their_descriptions_match(exposed):
     assert set(METRIC.findall(PAGE)) == families(exposed)
 
 
@@ -78,8 +78,10 @@ def rules():
     from tests.helm import charts
 
     values = {**charts.ALL, "metrics": {"enabled": True}}
-    (found,) = [one for one in charts.render(values) if one["kind"] == "PrometheusRule"]
-    return [rule for group in found["spec"]["groups"] for rule in group["rules"]]
+    (rule_object,) = [
+        manifest for manifest in charts.render(values) if manifest["kind"] == "PrometheusRule"
+    ]
+    return [rule for group in rule_object["spec"]["groups"] for rule in group["rules"]]
 
 
 def test_the_alerts_of_the_page_are_those_of_the_chart():
@@ -91,17 +93,17 @@ def test_alerts_ask_for_metrics_and_results_that_exist(exposed):
     samples = set(re.findall(r"^(collage_\w+)", exposed, re.MULTILINE))
     results = set(re.findall(r'result="(\w+)"', exposed))
     for rule in rules():
-        asked = set(re.findall(r"([a-z_]+)\{", rule["expr"]))
-        assert asked, rule
-        assert asked <= samples | FOREIGN, rule["alert"]
+        metrics = set(re.findall(r"([a-z_]+)\{", rule["expr"]))
+        assert metrics, rule
+        assert metrics <= samples | FOREIGN, rule["alert"]
         for values in re.findall(r'result=~"([^"]+)"', rule["expr"]):
             assert set(values.split("|")) <= results, rule["alert"]
 
 
 def test_every_event_is_described_and_every_described_one_exists():
     event = re.compile(r"\bcollage\.(?:plan|artifact)\.[a-z]+")
-    told = {
+    described = {
         name for file in (ROOT / "flows").glob("*.py") for name in event.findall(file.read_text())
     }
-    assert len(told) == 3
-    assert set(event.findall((ROOT / "docs" / "flows.md").read_text())) == told
+    assert len(described) == 3
+    assert set(event.findall((ROOT / "docs" / "flows.md").read_text())) == described

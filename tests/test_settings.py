@@ -29,10 +29,10 @@ def environment(monkeypatch):
 
 def test_what_is_given_is_read_and_frozen(environment):
     environment(STORE="s3://b", SLOTS="3")
-    found = Sample.load()
-    assert (found.store, found.slots) == ("s3://b", 3)
+    settings = Sample.load()
+    assert (settings.store, settings.slots) == ("s3://b", 3)
     with pytest.raises(ValueError, match="frozen"):
-        found.slots = 4
+        settings.slots = 4
 
 
 @pytest.mark.parametrize(

@@ -68,10 +68,14 @@ CLEAN = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.envir
 def test_importing_collage_turns_telemetry_off(module, is_on):
     pytest.importorskip(module.partition(".")[0])
     code = f"import collage, sys, {module}; m = sys.modules[{module!r}]; sys.exit({is_on})"
-    told = {"ORT_DISABLE_TELEMETRY": "0", "DO_NOT_TRACK": "0", "MLFLOW_DISABLE_TELEMETRY": "false"}
+    variables = {
+        "ORT_DISABLE_TELEMETRY": "0",
+        "DO_NOT_TRACK": "0",
+        "MLFLOW_DISABLE_TELEMETRY": "false",
+    }
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**CLEAN, **told},
+        env={**CLEAN, **variables},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -93,5 +97,5 @@ def test_every_container_of_the_chart_says_the_same(values):
     ]
     assert len(containers) >= 3
     for container in containers:
-        variables = {one["name"]: one.get("value") for one in container["env"]}
+        variables = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert variables.items() >= TELEMETRY_OFF.items(), container["name"]

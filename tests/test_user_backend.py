@@ -16,7 +16,7 @@ from collage.backends.registry import available_backends, with_rule
 from collage.cli import main
 from collage.errors import BundleError, OptionError
 from collage.frontend import import_model
-from collage.pipeline import compile as pipeline
+from collage.pipeline import bundle_stage
 from collage.rules import DFPattern, find_candidates, op
 from tests.backends.faulty import FaultyBackend
 from tests.documents import ROOT, shown_files
@@ -78,10 +78,10 @@ def measured(report):
     """Backend and nodes of every candidate with a valid cost."""
     (function,) = report.functions
     return {
-        (one.backend, one.nodes)
+        (measured_region.backend, measured_region.nodes)
         for region in function.regions
-        for one in (*region.alternatives, region)
-        if getattr(one, "state", "valid") == "valid"
+        for measured_region in (*region.alternatives, region)
+        if getattr(measured_region, "state", "valid") == "valid"
     }
 
 
@@ -134,8 +134,8 @@ def site(tmp_path_factory):
 @pytest.fixture
 def reports(monkeypatch):
     """What every compile of the test reports."""
-    made, build = [], pipeline.build_report
-    monkeypatch.setattr(pipeline, "build_report", lambda *a: made.append(build(*a)) or made[-1])
+    made, build = [], bundle_stage.build_report
+    monkeypatch.setattr(bundle_stage, "build_report", lambda *a: made.append(build(*a)) or made[-1])
     return made
 
 
@@ -153,7 +153,9 @@ def openblas_alone(site, mlp, tmp_path_factory):
 
 def test_an_installed_backend_is_listed(site, capsys):
     assert main(["backends", "--json"]) == 0
-    listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)["backends"]}
+    listed = {
+        backend["name"]: backend for backend in json.loads(capsys.readouterr().out)["backends"]
+    }
     assert listed["openblas"]["available"]
     assert listed["openblas"]["style"] == "library"
     assert set(listed["openblas"]["libraries"]) == {"openblas", "compiler"}
@@ -208,10 +210,10 @@ def test_the_bundle_can_be_compared_with_the_original(openblas_alone, mlp, capsy
     _, bundle = openblas_alone
     arguments = ["bench", str(bundle), "--model", str(mlp), "--seconds", "0.2", "--json"]
     assert main(arguments) == 0
-    found = json.loads(capsys.readouterr().out)["functions"]["main"]
-    assert found["collage"]["seconds"] > 0
-    assert found["collage"]["times"] == 1
-    assert found["onnxruntime"]["times"] > 0
+    latencies = json.loads(capsys.readouterr().out)["functions"]["main"]
+    assert latencies["collage"]["seconds"] > 0
+    assert latencies["collage"]["times"] == 1
+    assert latencies["onnxruntime"]["times"] > 0
 
 
 def test_it_competes_with_the_built_in_ones(site, mlp, tmp_path, reports):
@@ -242,12 +244,16 @@ def test_a_rule_of_the_users_changes_what_is_measured(site, mlp, tmp_path, repor
 
     function = import_model(mlp, work_dir=tmp_path).functions[0]
     stock, ruled = available_backends(("onnxruntime",))[0], own_rule.BACKENDS[0]
-    few, many = (
-        {one.inside for one in find_candidates(function, [backend]) if not one.is_host}
+    restricted, unrestricted = (
+        {
+            candidate.inside
+            for candidate in find_candidates(function, [backend])
+            if not candidate.is_host
+        }
         for backend in (ruled, stock)
     )
-    assert few == {1 << node for node in range(6)} | {0b11, 0b111, 0b11000}
-    assert 0b111111 in many
+    assert restricted == {1 << node for node in range(6)} | {0b11, 0b111, 0b11000}
+    assert 0b111111 in unrestricted
 
     summary = collage.compile(mlp, quick(tmp_path, ruled), output=tmp_path / "ruled")
     assert backends_of(summary) == {"onnxruntime"}
@@ -270,7 +276,7 @@ def test_faults_cost_a_candidate_and_nothing_more(tmp_path, reports):
     options = quick(tmp_path, FaultyBackend(), "onnxruntime")
     summary = collage.compile(model, options, output=tmp_path / "bundle")
     assert backends_of(summary) == {"onnxruntime"}
-    reasons = {one.nodes: one.reason for one in reports[0].functions[0].invalid}
+    reasons = {candidate.nodes: candidate.reason for candidate in reports[0].functions[0].invalid}
     assert reasons[0,] == "crashed: SIGSEGV"
     assert "wrong numbers in output 0" in reasons[1,]
     assert "error: " in reasons[2,]
@@ -343,7 +349,9 @@ def test_bad_entry_points_are_listed_with_their_reasons(tmp_path, monkeypatch, c
     (info / "entry_points.txt").write_text("[collage.backends]\n" + "".join(lines))
     monkeypatch.syspath_prepend(str(tmp_path))
     assert main(["backends", "--json"]) == 0
-    listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)["backends"]}
+    listed = {
+        backend["name"]: backend for backend in json.loads(capsys.readouterr().out)["backends"]
+    }
     assert listed["tvm"]["available"]
     for _, name, reason in ENTRIES.values():
         assert not listed[name]["available"]

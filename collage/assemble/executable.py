@@ -1,12 +1,11 @@
 """Assemble the kernels of a plan into one Relax VM executable.
 
-Each region of the plan becomes one call: to the C++ plug-in (`call_dps_packed` on an external
-module, what `relax.transform.RunCodegen` leaves behind; a packed call that returns tensors where the shape
-of a result depends on data), to a TIR function that was scheduled when
-it was measured (`call_tir`), or to a view (`reshape`) for nodes that move no data. No fusion and no
-schedule is chosen here: what was measured is what ships. Memory is planned statically by TVM's
-default pipeline. Where the values of kernels are (`Places`) is the only difference between the CPU and a
-GPU (`assemble.gpu`).
+Each region of the plan becomes one call: a call of the C++ plug-in (`call_dps_packed` on an external module,
+the output form of `relax.transform.RunCodegen`; a packed call that returns tensors if the shape of a result
+depends on data), of a TIR function with its measured schedule (`call_tir`), or a view (`reshape`) for nodes
+that move no data. Assembly chooses no fusion and no schedule: the measured kernels ship. TVM's default
+pipeline plans memory statically. The device of values (`values.Places`) is the only difference between the
+CPU and a GPU (`assemble.gpu`).
 
 Complexity: linear in the number of regions; a region's kernel is compiled at most once.
 """
@@ -22,97 +21,18 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
+from collage.assemble.function_plan import FunctionPlan, PlannedKernel
+from collage.assemble.values import Places
+from collage.backends.base import CudaKernel, PluginKernel, TirKernel
 from collage.backends.common.c_source import PROTECTED
 from collage.backends.cpu.tvm.target import host_target
 from collage.errors import BackendError
-from collage.frontend import Function
-from collage.graph.dataflow import OpenType, TensorType
-from collage.graph.index_set import IndexSet
 from collage.runtime.plugin import load_plugin
 
 _FULL_DISK = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|File size limit exceeded"
 )
-"""What a compiler or linker writes before it ends with its own exit code."""
-
-
-@dataclass(frozen=True)
-class PlannedKernel:
-    """One region of a plan: `kernel` is None for a view (host)."""
-
-    nodes: IndexSet
-    backend: str
-    kernel: Kernel | None
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    shared: str = ""
-    """Symbol of a kernel that several functions call, with one copy of its weights; "" for one of its own."""
-
-
-@dataclass(frozen=True)
-class FunctionPlan:
-    """A function with its kernels in an order in which they can run."""
-
-    function: Function
-    kernels: tuple[PlannedKernel, ...]
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """Names of the kernels in the executable, by position."""
-        return tuple(
-            planned.shared or kernel_symbol(self.function.name, position, planned.backend)
-            for position, planned in enumerate(self.kernels)
-        )
-
-
-def kernel_symbol(function: str, position: int, backend: str) -> str:
-    """Name the kernel of the region at `position` of a function's plan: an identifier of C."""
-    return re.sub(r"\W", "_", f"collage_{function}_{position}_{backend}")
-
-
-class Places:
-    """Where the values of one function are while it is emitted: all of them on the host."""
-
-    def __init__(self, builder: relax.BlockBuilder, function: Function) -> None:
-        self.builder = builder
-        self.function = function
-        self.known: dict[str, relax.Expr] = {}
-
-    @property
-    def name(self) -> str:
-        """What the function is called in the executable."""
-        return self.function.name
-
-    def type_of(self, value: str) -> relax.TensorType:
-        """Return the type of a kernel's result."""
-        return relax_type(self.function.type_of(value))
-
-    def param_type(self, value: str) -> relax.TensorType:
-        """Return the type of the function's input."""
-        return self.type_of(value)
-
-    def enter(self, value: str, param: relax.Var) -> None:
-        """Bind the function's input."""
-        self.known[value] = param
-
-    def define(self, value: str, made: relax.Expr) -> None:
-        """Bind the result of a kernel."""
-        self.known[value] = made
-
-    def argument(self, value: str) -> relax.Expr:
-        """Return the value where kernels read it."""
-        return self.known[value]
-
-    def result(self, value: str) -> relax.Expr:
-        """Return the value where the function returns it."""
-        if value in self.known:
-            return self.known[value]
-        return relax.const(tvm.runtime.tensor(self.function.weights[value]))
-
-    def plugin_kernel(self, planned: "PlannedKernel") -> Kernel | None:
-        """Return the kernel in the form in which it ships."""
-        return planned.kernel
+"""Messages of compilers and linkers for a full disk; their exit codes do not tell it."""
 
 
 def assemble(
@@ -120,16 +40,17 @@ def assemble(
     threads: int,
     path: Path,
     device: str = "cpu",
+    *,
     graphs: bool = True,
 ) -> None:
     """Write the executable of `plans` to `path` (a shared library).
 
     Args:
-        plans: one a function; the first is `main`.
-        threads: threads that native kernels may use.
-        path: the file to write; its folder exists.
-        device: where kernels run, one of `collage.options.DEVICES`.
-        graphs: on a GPU, capture kernels in CUDA graphs where all of them allow it.
+        plans: plans, one per function; the first is `main`.
+        threads: number of threads of native kernels.
+        path: file to write, in an existing folder.
+        device: device of the kernels, one of `collage.options.DEVICES`, default "cpu".
+        graphs: whether kernels on a GPU are captured in CUDA graphs if all of them allow it; default True.
 
     Raises:
         BackendError: TVM or the linker refused the assembled module.
@@ -165,17 +86,17 @@ def assemble(
 def _places(
     builder: relax.BlockBuilder, plan: FunctionPlan, threads: int, device: str
 ) -> list[Places]:
-    """Return every way in which the function is to be in the executable."""
+    """Return the values of the function, once per form of the function in the executable."""
     if device == "cpu":
         return [Places(builder, plan.function)]
     from collage.assemble.gpu import DevicePlaces, GpuPlaces
 
-    return [one(builder, plan.function, threads) for one in (GpuPlaces, DevicePlaces)]
+    return [kind(builder, plan.function, threads) for kind in (GpuPlaces, DevicePlaces)]
 
 
 @dataclass
 class Callees:
-    """What the calls of an executable refer to, by symbol: made once, called from several functions."""
+    """Callees of an executable by symbol: made once, called from several functions."""
 
     modules: dict[str, tvm_ffi.Module] = field(default_factory=dict)
     natives: dict[str, tuple[relax.GlobalVar, list[relax.Expr]]] = field(default_factory=dict)
@@ -185,7 +106,7 @@ class Callees:
 def emit_function(
     builder: relax.BlockBuilder, plan: FunctionPlan, callees: Callees, places: Places
 ) -> None:
-    """Emit the calls of one function; what they need is added to `callees`."""
+    """Emit the calls of one function; add their callees to `callees`."""
     function = plan.function
     inputs = function.graph.inputs
     params = [
@@ -215,8 +136,8 @@ def _emit_kernel(planned: PlannedKernel, symbol: str, places: Places, callees: C
                 create = tvm_ffi.get_global_func("collage.create_module")
                 callees.modules[symbol] = create(kind, symbol, blob)
             if allocates:
-                made = types[0] if len(types) == 1 else relax.TupleType(types)
-                call = relax.op.call_pure_packed(symbol, *arguments, ty_args=made)
+                result_type = types[0] if len(types) == 1 else relax.TupleType(types)
+                call = relax.op.call_pure_packed(symbol, *arguments, ty_args=result_type)
             else:
                 call = relax.op.call_dps_packed(symbol, relax.Tuple(arguments), out_ty=types)
         case TirKernel(module, name, constants):
@@ -236,15 +157,8 @@ def _emit_kernel(planned: PlannedKernel, symbol: str, places: Places, callees: C
         places.define(value, builder.emit(relax.TupleGetItem(variable, position)))
 
 
-def relax_type(of: TensorType | OpenType, device: object = None) -> relax.TensorType:
-    """Return the type of a tensor, on a device where one is named."""
-    if isinstance(of, TensorType):
-        return relax.TensorType(of.shape, of.dtype, vdevice=device)
-    return relax.TensorType(dtype=of.dtype, ndim=-1 if of.shape is None else len(of.shape))
-
-
 def _cause(error: Exception) -> str:
-    """The first line that a compiler calls an error, else the last."""
+    """Return the first line with an error of a compiler, else the last line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     errors = [line for line in lines if " error: " in line]
     return [*errors, *lines[::-1], type(error).__name__][0]

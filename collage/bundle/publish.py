@@ -24,7 +24,7 @@ from collage.bundle.save import cpu_features, save_bundle
 from collage.frontend import Function, Model
 from collage.runtime.plugin import library_distribution, library_file, library_version
 from collage.verify.accuracy_checker import is_quantised
-from collage.verify.gate import Decision
+from collage.verify.decision import Decision
 from collage.verify.interleaved_benchmark import Latency
 from collage.verify.plan_executable import function_signature
 from collage.verify.verdict import RatioInterval

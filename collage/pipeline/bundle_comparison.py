@@ -27,17 +27,17 @@ class SavedFunction:
 def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, dict[str, Latency]]:
     """Compare a saved bundle with the original frameworks, interleaved, in fresh processes.
 
-    Where less than float32 was allowed to the bundle, it is to the frameworks too.
+    Frameworks may use reduced precision if the bundle may.
 
     Returns:
-        Latencies by name, of every function of the bundle.
+        Latencies by target's name, by function of the bundle.
 
     Raises:
-        InputError: no bundle, or no model, at the path.
+        InputError: no bundle or no model at the path.
     """
     if not model.is_file():
         raise InputError(f"{model}: no such file; give the original ONNX model")
-    found = {}
+    latencies = {}
     for saved in saved_contenders("collage", bundle):
         manifest = saved.manifest
         frameworks = original_frameworks(
@@ -47,14 +47,14 @@ def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, dict[
             engines=Options().store_dir / ENGINES,
         )
         with tempfile.TemporaryDirectory() as work_dir:
-            found[saved.function] = compare_latency(
+            latencies[saved.function] = compare_latency(
                 [saved.target, *frameworks],
                 saved.inputs,
                 manifest.threads,
                 seconds,
                 Path(work_dir),
             )
-    return found
+    return latencies
 
 
 def saved_contenders(name: str, bundle: Path) -> list[SavedFunction]:

@@ -1,7 +1,7 @@
-"""`collage candidates`: what each backend could take of a model, and why not the rest.
+"""`collage candidates`: the candidates of each backend for a model, and the reasons of refused nodes.
 
-Whether a backend takes a node is a matter of its rule; whether it can run here, of the machine. So the
-list needs no device: candidates for a GPU can be read, and tested, on a laptop.
+The rule of a backend decides on its candidates, the machine only on its availability. So the list needs no
+device: candidates for a GPU can be read, and tested, on a laptop.
 """
 
 import tempfile
@@ -21,7 +21,7 @@ from collage.rules import Candidate, find_candidates, single_backend_partition
 
 @dataclass(frozen=True)
 class ListedCandidate:
-    """A region with the variants in which the backend offers it."""
+    """A region with the backend's variants of it."""
 
     nodes: tuple[str, ...]
     label: str
@@ -30,13 +30,18 @@ class ListedCandidate:
 
 @dataclass(frozen=True)
 class ListedBackend:
-    """What one backend offers for one function.
+    """Candidates of one backend for one function.
 
     Attributes:
-        missing: why the backend cannot run on this machine, "" when it can.
-        alone: nodes that it would compute if it had to do the function alone.
-        refused: names of nodes that it takes in no candidate, by reason.
-        left_out: regions that fit its rule and that it does not compute: "label: reason" and how many.
+        name: name of the backend.
+        style: style of its rule.
+        missing: reason of unavailability on this machine, "" if available.
+        function: name of the function.
+        nodes: number of nodes of the function.
+        alone: number of nodes in the backend's own partition of the function.
+        candidates: regions with their variants.
+        refused: names of nodes without a candidate, by reason.
+        left_out: numbers of refused regions by "label: reason", for regions that fit the rule.
     """
 
     name: str
@@ -51,18 +56,18 @@ class ListedBackend:
 
     @property
     def labels(self) -> Mapping[str, int]:
-        """How many regions there are of each label, most first."""
-        found: dict[str, int] = {}
-        for one in self.candidates:
-            found[one.label] = found.get(one.label, 0) + 1
-        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+        """Number of regions of each label, in descending order."""
+        counts: dict[str, int] = {}
+        for candidate in self.candidates:
+            counts[candidate.label] = counts.get(candidate.label, 0) + 1
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def list_candidates(path: Path, options: Options) -> list[ListedBackend]:
-    """List what each backend of `options` could take of each function of a model.
+    """List the candidates of each backend of `options` for each function of a model.
 
     Raises:
-        InputError: the model, a dimension or a backend cannot be used.
+        InputError: the model, a dimension or a backend is invalid.
     """
     backends = known_backends(options.backends, options.device)
     with tempfile.TemporaryDirectory(prefix="collage-") as folder:
@@ -81,13 +86,13 @@ def list_candidates(path: Path, options: Options) -> list[ListedBackend]:
 
 
 def listed(function: Function, backend: Backend, *, may_reduce: bool = False) -> ListedBackend:
-    """List what a backend could take of a function; where `may_reduce`, in less than float32 too."""
+    """List the candidates of a backend for a function; with `may_reduce` also in less than float32."""
     candidates = find_candidates(function, [backend], may_reduce=may_reduce)
-    found = [one for one in candidates if not one.is_host]
-    taken = 0
-    for candidate in found:
-        taken |= candidate.inside
-    alone = sum(one.inside for one in single_backend_partition(function, backend))
+    kernels = [candidate for candidate in candidates if not candidate.is_host]
+    covered = 0
+    for candidate in kernels:
+        covered |= candidate.inside
+    alone = sum(candidate.inside for candidate in single_backend_partition(function, backend))
     return ListedBackend(
         backend.name,
         backend.style.value,
@@ -95,42 +100,44 @@ def listed(function: Function, backend: Backend, *, may_reduce: bool = False) ->
         function.name,
         len(function.graph),
         alone.bit_count(),
-        _by_region(function, found),
-        _refused(function, backend, taken | alone),
+        _by_region(function, kernels),
+        _refused(function, backend, covered | alone),
         _left_out(function, backend),
     )
 
 
-def _by_region(function: Function, found: list[Candidate]) -> tuple[ListedCandidate, ...]:
+def _by_region(function: Function, candidates: list[Candidate]) -> tuple[ListedCandidate, ...]:
     variants: dict[int, list[Candidate]] = {}
-    for candidate in found:
+    for candidate in candidates:
         variants.setdefault(candidate.inside, []).append(candidate)
     return tuple(
         ListedCandidate(
             tuple(function.graph.nodes[i].name for i in indices(inside)),
-            _label(same),
-            tuple(dict.fromkeys(one.variant for one in same)),
+            _label(region_candidates),
+            tuple(dict.fromkeys(candidate.variant for candidate in region_candidates)),
         )
-        for inside, same in variants.items()
+        for inside, region_candidates in variants.items()
     )
 
 
-def _label(same: list[Candidate]) -> str:
-    """A pattern's name says more than the operators."""
-    named = [one.sub_graph.label for one in same if one.sub_graph.label]
-    return named[0] if named else same[0].label
+def _label(candidates: list[Candidate]) -> str:
+    """Return the pattern's name, else the operators."""
+    named = [candidate.sub_graph.label for candidate in candidates if candidate.sub_graph.label]
+    return named[0] if named else candidates[0].label
 
 
-def _refused(function: Function, backend: Backend, taken: int) -> dict[str, tuple[str, ...]]:
+def _refused(function: Function, backend: Backend, covered: int) -> dict[str, tuple[str, ...]]:
     reasons: dict[str, list[str]] = {}
     for node in function.graph.nodes:
         reason = backend.unsupported(function, node.index)
-        if reason and not taken >> node.index & 1:
+        if reason and not covered >> node.index & 1:
             reasons.setdefault(reason, []).append(node.name)
     return {reason: tuple(names) for reason, names in sorted(reasons.items())}
 
 
 def _left_out(function: Function, backend: Backend) -> dict[str, int]:
     rule = backend.rule(function)
-    found = rule.refusals(function.graph) if rule else []
-    return dict(sorted(Counter(f"{one.label}: {one.reason}" for one in found).items()))
+    refusals = rule.refusals(function.graph) if rule else []
+    return dict(
+        sorted(Counter(f"{refusal.label}: {refusal.reason}" for refusal in refusals).items())
+    )

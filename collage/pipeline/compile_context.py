@@ -1,4 +1,4 @@
-"""What the stages of one compile share: options, backends, costs, a folder, clocks and counts."""
+"""Compile context: options, backends, costs, a work folder, clocks and counts of one compile."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ class Seconds:
 
 @dataclass
 class Counts:
-    """How many candidates the search met; `unique` counts structurally different ones."""
+    """Numbers of candidates; `unique` counts structurally different ones."""
 
     enumerated: int = 0
     unique: int = 0
@@ -52,7 +52,7 @@ class Counts:
     invalid: int = 0
 
     def add(self, measurer: SearchMeasurer) -> None:
-        """Add what the measurer has met."""
+        """Add the counts of a measurer."""
         self.measured += measurer.measured
         self.cached += measurer.cached
         self.invalid += measurer.invalid
@@ -60,7 +60,7 @@ class Counts:
 
 @dataclass
 class Tuning:
-    """What tuning did: trials, structurally different kernels, and what better plans save."""
+    """Results of tuning: trials, structurally different kernels, and the predicted gain of better plans."""
 
     trials: int = 0
     failed: int = 0
@@ -71,7 +71,21 @@ class Tuning:
 
 @dataclass
 class Session:
-    """What the stages of one compile share."""
+    """Shared state of the stages of one compile.
+
+    Attributes:
+        options: options of the compile.
+        backends: available backends.
+        environment: hardware and system of the measuring machine.
+        table: cost table.
+        progress: display of the stages.
+        work_dir: temporary folder.
+        store: shared store; None: no sharing.
+        seconds: wall time of the stages.
+        counts: numbers of candidates.
+        tuning: results of tuning.
+        chosen: names of the backends of the compiled functions, which share a process with later ones.
+    """
 
     options: Options
     backends: Sequence[Backend]
@@ -84,7 +98,6 @@ class Session:
     counts: Counts = field(default_factory=Counts)
     tuning: Tuning = field(default_factory=Tuning)
     chosen: set[str] = field(default_factory=set)
-    """Backends of the functions that are compiled: they share a process with those that come."""
 
     @property
     def threads(self) -> int:
@@ -92,9 +105,13 @@ class Session:
 
     @property
     def compatible_backends(self) -> list[Backend]:
-        """Those that can share a process with the ones that are chosen."""
+        """Backends that can share a process with the chosen ones."""
         conflicts = conflicts_of(self.backends)
-        return [one for one in self.backends if not conflicts.get(one.name, set()) & self.chosen]
+        return [
+            backend
+            for backend in self.backends
+            if not conflicts.get(backend.name, set()) & self.chosen
+        ]
 
 
 @contextmanager
@@ -104,16 +121,16 @@ def open_session(
     environment: Environment | None = None,
     backends: Sequence[Backend] | None = None,
 ) -> Iterator[Session]:
-    """Open what the stages share; what was measured is in the store when the context ends.
+    """Open the shared state of the stages; measured costs are in the store when the context ends.
 
     Args:
-        options: of the compile.
-        progress: shows the stages; None shows nothing.
-        environment: of the machine that measures; None is this one.
-        backends: of that machine; None are those of the options that can be used here.
+        options: options of the compile.
+        progress: display of the stages; None: no display.
+        environment: environment of the measuring machine; None: this machine.
+        backends: backends of that machine; None: the available ones of the options.
 
     Raises:
-        OptionError: a backend or the store's address makes no sense, or no backend is available.
+        OptionError: a backend or the store's address is invalid, or no backend is available.
         StoreError: the store does not answer.
     """
     if backends is None:
@@ -128,7 +145,10 @@ def open_session(
     with work_folder(options.store_dir) as work_dir:
         session = Session(
             options,
-            [with_folders(one, work_dir / "recipes", options.store_dir) for one in backends],
+            [
+                with_folders(backend, work_dir / "recipes", options.store_dir)
+                for backend in backends
+            ],
             environment,
             table,
             progress or Progress(quiet=True),
@@ -138,7 +158,7 @@ def open_session(
         try:
             yield session
         except BaseException as error:
-            if not isinstance(error, StoreError):  # else the store would be waited for once more
+            if not isinstance(error, StoreError):  # a failed store would delay the error again
                 session.table.flush()
             raise
         session.table.flush()
@@ -146,14 +166,14 @@ def open_session(
 
 @contextmanager
 def work_folder(store: Path) -> Iterator[Path]:
-    """Make a folder for this compile; a disk that fills up while it is used is a StoreError too."""
-    made = False
+    """Make a folder for this compile. A full disk is a StoreError, also later, while the folder is in use."""
+    is_usable = False
     try:
         with scratch_folder(store / "tmp", "compile-") as folder:
-            made = True
+            is_usable = True
             yield folder
     except OSError as error:
-        if made and error.errno not in FULL_DISK:
+        if is_usable and error.errno not in FULL_DISK:
             raise
         raise StoreError(
             f"the store {store} cannot be written: {error.strerror}; free space there or choose "

@@ -1,7 +1,7 @@
-"""Where a request is worked on: this machine, or a cluster (`collage.cluster`).
+"""Compile services: a request is compiled on this machine or on a cluster (`collage.cluster`).
 
-A site does four things, each of which can be repeated after any crash: what was measured is in the
-store, what was searched has its mark there, and a bundle is published whole or not at all.
+A service has four steps. Each can be repeated after any crash: costs are in the store, a finished search has
+its checkpoint there, and a bundle is published as a whole or not at all.
 """
 
 import tempfile
@@ -34,8 +34,8 @@ from collage.pipeline.search_stage import (
     enumerated_function,
     imported,
     local_measurer,
-    measured_search,
     sampled,
+    search_with_measurements,
 )
 from collage.report.data import Summary
 from collage.report.terminal import Progress
@@ -48,34 +48,40 @@ from collage.store.bundles import BundleSigning, bundle_files, publish_bundle
 from collage.store.statement import SignedModel
 
 OpenMeasurer = Callable[[Model, Function, Session], SearchMeasurer]
-"""Makes the measurer of one function's search."""
+"""Factory of the measurer for one function's search."""
 
 
 class Site(Protocol):
-    """Works on requests. Methods raise CollageError; what they did before stays in the store."""
+    """Compiles requests. Methods raise CollageError; earlier results stay in the store."""
 
     def describe(self, request: CompileRequest) -> NodeFacts:
-        """Return what the node that will serve says of itself."""
+        """Return the information about the target node."""
         ...
 
     def functions(self, request: CompileRequest) -> tuple[str, ...]:
-        """Name the functions of the model: each is searched on its own."""
+        """Return the names of the model's functions; each has its own search."""
         ...
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchFacts:
-        """Measure, through the store, what the best plan of one function depends on."""
+        """Search one function; measured costs go through the store."""
         ...
 
     def finish(self, request: CompileRequest, progress: Progress) -> CompileResult:
-        """Assemble, compare whole, pass the gate and publish the bundle, on the node that serves."""
+        """Build the bundle on the target node: complete plans, gate and publication."""
         ...
 
 
 class LocalSite:
-    """A site that is this machine."""
+    """Compile service of this machine."""
 
     def __init__(self, store: str, cache_dir: Path, signing: AliasSigning | None = None) -> None:
-        """Name the shared store's address, the folder of the local one, and what signs bundles."""
+        """Configure the service.
+
+        Args:
+            store: address of the shared store.
+            cache_dir: folder of the local store.
+            signing: key of bundles; None: no signature.
+        """
         self._store = store
         self._cache_dir = cache_dir
         self._signing = signing
@@ -87,8 +93,10 @@ class LocalSite:
         return tuple("main" if not n else f"main_{n}" for n in range(set_count(request)))
 
     def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchFacts:
-        def open_measurer(model: Model, one: Function, session: Session) -> SearchMeasurer:
-            return local_measurer(one, sampled(model, one, session).reference_dir, session)
+        def open_measurer(model: Model, searched: Function, session: Session) -> SearchMeasurer:
+            return local_measurer(
+                searched, sampled(model, searched, session).reference_dir, session
+            )
 
         with (
             self._model(request) as path,
@@ -98,17 +106,17 @@ class LocalSite:
 
     def finish(self, request: CompileRequest, progress: Progress) -> CompileResult:
         store, facts = open_store(self._store), node_facts(request)
-        if known := read_result(store, request, facts):
-            return known
+        if recorded := read_result(store, request, facts):
+            return recorded
         with self._model(request) as path:
             output = path.parent / "bundle"
             summary = compile_model(path, self._options(request), output, progress)
             manifest = (output / MANIFEST).read_bytes()
-            made = _result(summary, digest_of(manifest), bundle_files(manifest)["report.html"])
-            counts = claim_result(store, request, facts, made)
-            if counts == made:
+            result = _result(summary, digest_of(manifest), bundle_files(manifest)["report.html"])
+            published = claim_result(store, request, facts, result)
+            if published == result:
                 publish_bundle(store, output, signing=self._bundle_signing(request))
-            return counts
+            return published
 
     def _bundle_signing(self, request: CompileRequest) -> BundleSigning | None:
         if self._signing is None:
@@ -126,31 +134,32 @@ class LocalSite:
             yield fetch_model(open_store(self._store, writes=False), request, Path(folder))
 
 
-def check_device(environment: str, here: DeviceName, wanted: DeviceName | None) -> None:
-    """Raise OptionError unless an environment measures on the device that is wanted, if one is."""
-    if wanted in (None, here):
+def check_device(environment: str, measured_on: DeviceName, requested: DeviceName | None) -> None:
+    """Raise OptionError where a device is requested and the environment measures on another."""
+    if requested in (None, measured_on):
         return
     advice = (
-        "name one of a pool with GPUs, or describe it with device: cuda and gpuResource: nvidia.com/gpu"
-        if wanted == "cuda"
-        else f"leave the device out, or describe an environment of the same nodes with device: {wanted}"
+        "name one of a pool with GPUs, or define it with device: cuda and gpuResource: nvidia.com/gpu"
+        if requested == "cuda"
+        else f"leave the device out, or define an environment of the same nodes with device: {requested}"
     )
     raise OptionError(
-        f"the request is for {wanted}, and the environment {environment!r} measures on {here}: {advice}"
+        f"the request is for {requested}, and the environment {environment!r} measures on "
+        f"{measured_on}: {advice}"
     )
 
 
 def set_count(request: CompileRequest) -> int:
-    """Count the shape sets, each of which is a function."""
+    """Return the number of shape sets; each is a function."""
     return max(1, len(request.options.shapes))
 
 
 def node_facts(request: CompileRequest) -> NodeFacts:
-    """Say what this machine is for a request.
+    """Return the information about this machine for a request.
 
     Raises:
-        OptionError: an unknown backend, or one that cannot be used here.
-        MeasureError: the request is for a GPU, and none can be used here.
+        OptionError: a backend is unknown or not available here.
+        MeasureError: the request is for a GPU, and none is available here.
     """
     environment = this_environment(request.threads, request.device)
     backends = available_backends(request.options.backends, request.device)
@@ -166,23 +175,27 @@ def search_part(
 ) -> SearchFacts:
     """Search one function of the model at `path`.
 
-    Where no plan of regions computes its numbers and the original file can ship, no plan is found.
+    The result has no plan if no plan of regions computes its numbers and the original file can ship.
 
     Raises:
         OptionError: the model has no such function.
-        CollageError: what the stages raise.
+        CollageError: a stage fails.
     """
     start = time.monotonic()
     model = imported(path, session)
-    found = next((one for one in model.functions if one.name == function), None)
-    if found is None:
-        known = ", ".join(one.name for one in model.functions)
-        raise OptionError(f"{path.name} has no function {function!r}, only {known}")
-    enumerated = enumerated_function(found, session)
+    searched = next(
+        (candidate for candidate in model.functions if candidate.name == function), None
+    )
+    if searched is None:
+        names = ", ".join(candidate.name for candidate in model.functions)
+        raise OptionError(f"{path.name} has no function {function!r}, only {names}")
+    enumerated = enumerated_function(searched, session)
     try:
-        search, _ = measured_search(enumerated, open_measurer(model, found, session), session)
+        search, _ = search_with_measurements(
+            enumerated, open_measurer(model, searched, session), session
+        )
     except SearchError:
-        if not OriginalFile(model, found, session).plans.baselines:
+        if not OriginalFile(model, searched, session).plans.baselines:
             raise
         search = without_plans(enumerated)
     return _search_facts(search, session, time.monotonic() - start)
@@ -192,12 +205,12 @@ def _search_facts(search: FunctionSearch, session: Session, seconds: float) -> S
     counts = session.counts
     plans = tuple(
         PlanFacts(
-            name=one.name,
-            predicted_s=one.plan.predicted_s,
-            regions=len(one.plan.options),
-            backends=tuple(sorted(set(one.plan.backends))),
+            name=plan.name,
+            predicted_s=plan.plan.predicted_s,
+            regions=len(plan.plan.options),
+            backends=tuple(sorted(set(plan.plan.backends))),
         )
-        for one in search.plans
+        for plan in search.plans
     )
     return SearchFacts(
         function=search.enumerated.function.name,
@@ -220,12 +233,12 @@ def _result(summary: Summary, bundle: str, report: str) -> CompileResult:
         speedup=summary.speedup_over_best,
         functions=tuple(
             FunctionFacts(
-                function=one.function,
-                verdict=one.verdict,
-                predicted_s=one.predicted_s,
-                latency_s={"collage": one.latency.collage_s, **one.latency.baselines},
+                function=function.function,
+                verdict=function.verdict,
+                predicted_s=function.predicted_s,
+                latency_s={"collage": function.latency.collage_s, **function.latency.baselines},
             )
-            for one in summary.functions
+            for function in summary.functions
         ),
         plan=tuple(f"{len(region.nodes)} nodes on {region.backend}" for region in summary.plan),
         measured=summary.candidates.measured,

@@ -26,9 +26,15 @@ def doctor(options: Options) -> list[Check]:
 
     checks = []
     for backend in known_backends(None, options.device):
-        found = backend.availability()
-        versions = ", ".join(f"{name} {version}" for name, version in found.libraries.items())
-        checks.append(Check(f"backend {backend.name}", found.available, found.reason or versions))
+        availability = backend.availability()
+        versions = ", ".join(
+            f"{name} {version}" for name, version in availability.libraries.items()
+        )
+        checks.append(
+            Check(
+                f"backend {backend.name}", availability.available, availability.reason or versions
+            )
+        )
     try:
         load_plugin()
         checks.append(Check("runtime plug-in", True, "loads"))

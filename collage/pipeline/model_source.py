@@ -37,8 +37,8 @@ def fetch_source(address: str, folder: Path) -> Path:
         if not path.is_file():
             raise ModelError(f"{path}: no such file on the machine that runs the flow")
         return path
-    where, _, settings = address.partition("?")
-    parent, _, name = where.rpartition("/")
+    location, _, settings = address.partition("?")
+    parent, _, name = location.rpartition("/")
     store = open_store(f"{parent}?{settings}" if settings else parent, writes=False)
     return _download(store, name, folder)
 

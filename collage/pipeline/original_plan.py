@@ -1,9 +1,9 @@
-"""The original file as a plan: one kernel that runs it as the fastest framework does.
+"""The original file as a plan: one kernel runs the complete model in a framework.
 
-The plug-in opens the very file with the options that the framework has when it is compared as a baseline:
-all optimisations, its thread count, threads that spin where the framework's do. Nothing of Collage's
-import changes it, so it needs no comparison of numbers. It is a plan like others: an option that covers
-every node, in a function of the executable, with a cost that is known when it has been measured.
+The plug-in opens the unchanged file with the options of the framework's baseline: all optimisations, the same
+number of threads, spinning threads if the framework's spin. Collage's import does not change the file, so
+its numbers need no comparison. Otherwise it is a plan like any other: one option covers every node, one
+function of the executable calls it, and its cost is known after the measurement.
 """
 
 import hashlib
@@ -29,18 +29,18 @@ from collage.search.lazy import LazyResult
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan
 from collage.verify.baselines import ON_CPU
-from collage.verify.gate import Decision, OriginalPlans
+from collage.verify.decision import Decision, OriginalPlans
 from collage.verify.plan_executable import PlanExecutable
 
 BACKENDS = {"onnxruntime": "onnxruntime", "openvino": "openvino", ON_CPU: "openvino"}
-"""Baselines whose way to run the file the plug-in has, with the backend that has to be allowed."""
+"""Baselines that the plug-in can run, with the backend that must be allowed."""
 PRECISIONS = {ON_CPU: "bf16"}
-"""What a baseline computes in, where that is less than the file says."""
+"""Precision of a baseline, if lower than in the file."""
 
 
 @dataclass
 class OriginalFile:
-    """Makes the original-file plans of one function; keeps those that were assembled, by name."""
+    """Builder of the original-file plans of one function, with the assembled plans by name."""
 
     model: Model
     function: Function
@@ -50,7 +50,7 @@ class OriginalFile:
 
     @property
     def plans(self) -> OriginalPlans:
-        """Return what the gate needs; without baselines where the file is not to ship, or cannot."""
+        """Return the plans for the gate; without baselines where the file cannot or must not ship."""
         options = self.session.options
         if not options.fallback or options.device != "cpu" or not self.function.graph.nodes:
             return OriginalPlans()
@@ -64,10 +64,10 @@ class OriginalFile:
         return OriginalPlans(baselines, self.assemble)
 
     def assemble(self, baseline: str) -> PlanExecutable:
-        """Write the executable that runs the file as `baseline` does.
+        """Write the executable of the file with the framework of `baseline`.
 
         Raises:
-            BackendError: the file or the framework does not allow it.
+            BackendError: the file or the framework does not allow this.
         """
         graph = self.function.graph
         backend = next(b for b in self.session.backends if b.name == BACKENDS[baseline])
@@ -109,7 +109,7 @@ class OriginalFile:
 def with_original(
     search: FunctionSearch, named: NamedPlan, decision: Decision
 ) -> tuple[FunctionSearch, NamedPlan]:
-    """Add the original-file plan that ships to what the search found, with its cost as it was measured."""
+    """Add the chosen original-file plan and its measured cost to the search."""
     (option,) = named.plan.options
     latency = decision.latency
     error = max(decision.errors.get(named.name, {}).values(), default=0.0)
@@ -120,14 +120,14 @@ def with_original(
     costs = {**search.costs, option.key: cost}
     lazy = replace(search.lazy, costs={**search.lazy.costs, option.key: cost})
     enumerated = replace(search.enumerated, problem=problem)
-    found = replace(
+    extended = replace(
         search, enumerated=enumerated, costs=costs, plans=(*search.plans, named), lazy=lazy
     )
-    return found, named
+    return extended, named
 
 
 def without_plans(enumerated: Enumerated) -> FunctionSearch:
-    """Return the search of a function for which no plan of regions computes the right numbers."""
+    """Return a search without plans: no plan of regions computes the right numbers."""
     costs: dict[Hashable, Cost] = {HOST: Cost(VIEW_S, VIEW_S, VIEW_S)}
     nothing = LazyResult(
         plan=Plan((), 0.0),
@@ -141,19 +141,23 @@ def without_plans(enumerated: Enumerated) -> FunctionSearch:
 
 
 def _openvino_inputs(content: bytes, function: Function) -> dict[str, Json]:
-    """Return shapes and places of the model's inputs in OpenVINO, which has an order of its own."""
+    """Return shapes and positions of the model's inputs in OpenVINO's own order."""
     try:
         model = import_openvino().Core().read_model(content)
     except RuntimeError as error:
         raise BackendError(f"OpenVINO does not read the original file: {error}") from error
-    places = {name: place for place, one in enumerate(model.inputs) for name in one.get_names()}
+    places = {
+        name: place
+        for place, model_input in enumerate(model.inputs)
+        for name in model_input.get_names()
+    }
     missing = sorted(set(function.graph.inputs) - set(places))
     if missing or len(model.inputs) != len(function.graph.inputs):
         raise BackendError(f"OpenVINO reads the original file with other inputs ({missing})")
     inputs = [places[name] for name in function.graph.inputs]
     shapes: list[int] = []
     for place in range(len(inputs)):
-        found = function.type_of(function.graph.inputs[inputs.index(place)])
-        shape = found.shape or ()
+        tensor = function.type_of(function.graph.inputs[inputs.index(place)])
+        shape = tensor.shape or ()
         shapes += [len(shape), *shape]
     return {"inputs": inputs, "shapes": shapes}

@@ -1,4 +1,4 @@
-"""Whole plans with their executables."""
+"""Complete plans with their executables."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,8 +14,10 @@ from collage.search.problem import Option, Plan
 from collage.verify.plan_executable import PlanExecutable
 
 
-def seconds_by_position(plan: FunctionPlan, seconds: Mapping[str, float]) -> dict[int, float]:
-    """Return the seconds of a plan's kernels, given by symbol, by position; views have none."""
+def kernel_seconds_by_position(
+    plan: FunctionPlan, seconds: Mapping[str, float]
+) -> dict[int, float]:
+    """Map seconds of kernels from symbols to positions in the plan; views have none."""
     return {
         position: seconds[symbol]
         for position, symbol in enumerate(plan.symbols)
@@ -25,7 +27,7 @@ def seconds_by_position(plan: FunctionPlan, seconds: Mapping[str, float]) -> dic
 
 @dataclass
 class WholePlans:
-    """The plans of one function with their executables; a kernel is compiled once for all."""
+    """Plans of one function with their executables; each kernel is compiled once."""
 
     search: FunctionSearch
     session: Session
@@ -40,22 +42,22 @@ class WholePlans:
         self.named[plan.name] = plan
         self.kernels[plan.name] = self._kernels(plan.plan)
         device, graphs = self.session.options.device, self.session.options.cuda_graphs
-        assemble([self.kernels[plan.name]], self.session.threads, file, device, graphs)
+        assemble([self.kernels[plan.name]], self.session.threads, file, device, graphs=graphs)
         return PlanExecutable(
             plan.name, file, plan.plan.predicted_s, plan.single, plan.plan.reduced, device
         )
 
     def by_position(self, name: str, seconds: Mapping[str, float]) -> dict[int, float]:
-        """Return the seconds of a plan's kernels, given by symbol, by position; views have none."""
-        return seconds_by_position(self.kernels[name], seconds)
+        """Map seconds of kernels from symbols to positions in the plan; views have none."""
+        return kernel_seconds_by_position(self.kernels[name], seconds)
 
     def fresh(self) -> list[NamedPlan]:
-        """Return the plans of the search that were not assembled yet."""
-        known = {one.plan.options for one in self.named.values()}
+        """Return the search's plans without an executable so far."""
+        assembled = {plan.plan.options for plan in self.named.values()}
         return [
-            replace(one, name=one.name if one.name not in self.named else f"{one.name}-now")
-            for one in self.search.plans
-            if one.plan.options not in known
+            replace(plan, name=plan.name if plan.name not in self.named else f"{plan.name}-now")
+            for plan in self.search.plans
+            if plan.plan.options not in assembled
         ]
 
     def _kernels(self, plan: Plan) -> FunctionPlan:

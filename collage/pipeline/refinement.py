@@ -1,12 +1,22 @@
-"""The second level: plans that were measured whole teach what kernels cost in place, and better ones follow.
+"""Refinement: better plans from costs that are measured inside complete executables.
 
-The first plans come from costs of kernels alone. After every heat the fastest plan, the one that was
-thought to be the fastest, and the fastest of one toolchain (whose kernels may be of other kinds) are
-timed kernel by kernel inside their executables; that corrects the costs (`collage.search.in_context`). The
-best plans by the corrected costs, with neighbours of the leading one, are the next heat. It ends when
-heats bring nothing faster, when there is nothing new to try, or when time is up. What is predicted in the
-end is told at the pace that the machine had in the last comparison, as the plan in it tells that is most
-like the chosen one.
+The first plans come from isolated costs: each kernel alone, with cold caches. In an executable the same
+kernel may cost more or less (`collage.search.in_context`). Refinement alternates between complete plans and
+kernel costs. After each comparison round of the gate it
+
+1. profiles up to four plans kernel by kernel: the fastest, the predicted fastest and the best of one
+   toolchain, whose kernels may be of other implementations; where that one is the fastest, the second too;
+2. replaces the isolated cost of each sampled kernel by its in-context cost, and scales the costs of the
+   other kernels by the average ratio of their implementation;
+3. proposes the best plans under these costs and the neighbours of the leading plan, without those already
+   tried and those that are predicted slower than the leading one by more than `MAX_PREDICTED_RATIO`.
+
+Plans in reduced precision have one more step. Where plans exceeded the error budget, the measured errors
+calibrate the predicted ones, and the predicted fastest plan below the calibrated limit is tried first.
+
+Refinement ends after `MAX_ROUNDS_WITHOUT_IMPROVEMENT`, when no new plan is promising, or when the time is up.
+The machine may be slower or faster in the final round than while costs were measured. The final predictions
+are multiplied by a machine speed factor, estimated from another plan of the final round.
 """
 
 import math
@@ -29,134 +39,139 @@ from collage.search.reduced_precision import PricedPlans, expected_error, weighe
 from collage.search.shortest_path import valid_space
 from collage.verify import KernelProfile
 from collage.verify.accuracy_samples import Errors
-from collage.verify.comparison_rounds import Standings
-from collage.verify.gate import Decision
-from collage.verify.interleaved_benchmark import at_one_pace
+from collage.verify.comparison_rounds import RoundResults
+from collage.verify.decision import Decision
+from collage.verify.interleaved_benchmark import normalised_latencies
 from collage.verify.plan_executable import PlanExecutable
 
-HEAT = 4
-"""Plans that are measured together."""
-BEST = 4
-"""Additive best plans among those that may be tried."""
-PATIENCE = 2
-"""Heats without a better plan after which refinement ends."""
-HOPELESS = 1.02
-"""Plans predicted this many times slower than the leader are not tried."""
-TIGHTENED = 4
+PLANS_PER_ROUND = 4
+"""Plans that are proposed together."""
+BEST_PLANS = 4
+"""Additive-best plans among the proposals."""
+MAX_ROUNDS_WITHOUT_IMPROVEMENT = 2
+"""Rounds with the same leading plan after which refinement ends."""
+MAX_PREDICTED_RATIO = 1.02
+"""A plan is promising up to this ratio of its predicted latency to that of the leading plan."""
+MAX_WITHIN_BUDGET = 4
 """Plans that are tried at most in search of the fastest one within the error budget."""
 
 
 class Refinement:
-    """Offers plans that may be faster than the leading one until none is likely, or time is up.
+    """Proposes plans that may be faster than the leading one, until none is promising or time is up."""
 
-    Before them, where plans were beyond an error budget, it offers the fastest ones that may be within.
-    """
-
-    def __init__(self, plans: WholePlans, seconds: float, seen: Sequence[Sighting] = ()) -> None:
-        """Remember what has been tried.
+    def __init__(self, plans: WholePlans, seconds: float, samples: Sequence[Sighting] = ()) -> None:
+        """Start with the assembled plans.
 
         Args:
-            plans: those assembled so far; more are added.
-            seconds: after which no plan is offered, from the first one on; 0 offers nothing.
-            seen: of kernels in place, by an earlier refinement.
+            plans: assembled plans; proposals are added to them.
+            seconds: time limit in seconds, counted from the first proposal; 0 proposes nothing.
+            samples: in-context samples of an earlier run, default none.
         """
-        self.in_place = InPlace(plans.search.enumerated.problem, plans.search.costs, [*seen])
+        self.in_context = InPlace(plans.search.enumerated.problem, plans.search.costs, [*samples])
         self._plans = plans
         self._seconds = seconds
         self._deadline: float | None = None
-        self._tightened = 0
+        self._within_budget = 0
         self._tried = {plan.plan.options for plan in plans.named.values()}
         self._profiles: dict[str, KernelProfile] = {}
-        self._heats: list[dict[str, float]] = []
+        self._rounds: list[dict[str, float]] = []
         self._leader = ""
-        self._in_vain = 0
-        self._correct()
+        self._rounds_without_improvement = 0
+        self._update_costs()
 
-    def next_heat(self, standings: Standings) -> list[PlanExecutable]:
-        """Assemble the next plans, given how those so far stand; none ends the refinement."""
+    def propose_plans(self, results: RoundResults) -> list[PlanExecutable]:
+        """Assemble the plans of the next round, given the results of the last; none ends refinement."""
         if not self._seconds:
             return []
-        self._learn(standings)
-        leader = next(iter(standings.latencies))
-        calibration = self._calibration(standings.errors)
+        self._profile_round(results)
+        leader = next(iter(results.latencies))
+        calibration = self._calibration(results.errors)
         limit = calibration.limit() if calibration else None
         below = calibration.next_below() if calibration else 0.0
-        if limit and (plan := self._within(limit, leader) or self._within(below, leader)):
+        if limit and (plan := self._plan_within(limit, leader) or self._plan_within(below, leader)):
             self._tried.add(plan.options)
-            self._tightened += 1
-            return [self._plans.assemble(NamedPlan.of(f"within-{self._tightened}", plan))]
-        return self._hopeful_heat(leader, math.inf if limit is None else limit)
+            self._within_budget += 1
+            return [self._plans.assemble(NamedPlan.of(f"within-{self._within_budget}", plan))]
+        return self._next_round(leader, math.inf if limit is None else limit)
 
-    def pace(self, decision: Decision) -> float:
-        """Return how many times as long as predicted plans took in the last comparison; 1 where none tells.
+    def speed_factor(self, decision: Decision) -> float:
+        """Return the machine speed factor: measured by predicted latency in the final round.
 
-        A plan tells whose kernels were seen in place, since those costs add up to what the plan took in the
-        last heat: what it takes now is the machine's doing. Those tell that spend most of their time (to a
-        tenth) in kernels of the chosen plan, since a machine need not slow down all kinds alike: other guests
-        take memory's bandwidth, or cores are moved away from each other. The chosen plan has no say, since
-        its prediction is held against the same comparison. The original file has no kernel in common with
-        the others.
+        The estimate uses plans whose kernels were sampled: their costs add up to the latency of the last
+        round, so a difference is due to the machine. Among them those count that spend most of their time
+        (rounded to a tenth) in kernels of the chosen plan, since interference from other guests does not
+        slow down all kernels alike (memory bandwidth, cores that move apart). The chosen plan itself does
+        not count: its prediction is compared with the same measurement. The original file has no kernel in
+        common with other plans. Without an estimate the factor is 1.
         """
         if decision.chosen.name not in self._plans.named:
             return 1.0
         chosen = {option.key for option in self._plan(decision.chosen.name).options}
-        told: dict[float, list[float]] = defaultdict(list)
+        factors: dict[float, list[float]] = defaultdict(list)
         for name in decision.finalists:
             plan = self._plan(name)
-            if name != decision.chosen.name and self.in_place.knows(plan):
-                usual_s = self._predicted_s(plan)
-                alike_s = sum(
-                    self._costs[one.key].seconds for one in plan.options if one.key in chosen
+            if name != decision.chosen.name and self.in_context.knows(plan):
+                plan_s = self._predicted_s(plan)
+                shared_s = sum(
+                    self._costs[option.key].seconds
+                    for option in plan.options
+                    if option.key in chosen
                 )
-                told[round(alike_s / usual_s, 1)].append(decision.latencies[name].seconds / usual_s)
-        return statistics.median(told[max(told)]) if told else 1.0
+                factors[round(shared_s / plan_s, 1)].append(
+                    decision.latencies[name].seconds / plan_s
+                )
+        return statistics.median(factors[max(factors)]) if factors else 1.0
 
-    def learnt(self, pace: float = 1.0) -> FunctionSearch:
-        """Return the search with the costs in place, and all plans that were tried, predicted with these.
+    def updated_search(self, speed_factor: float = 1.0) -> FunctionSearch:
+        """Return the search with in-context costs and all tried plans, predicted with these.
 
         Args:
-            pace: how many times as long everything takes as it did then.
+            speed_factor: machine speed factor that multiplies all costs, default 1.
         """
-        search, costs = self._plans.search, at_pace(self._costs, pace)
+        search, costs = self._plans.search, at_pace(self._costs, speed_factor)
         problem = search.enumerated.problem
         named = [
-            replace(one, plan=replace(one.plan, predicted_s=predicted_s(problem, costs, one.plan)))
-            for one in self._plans.named.values()
+            replace(
+                entry, plan=replace(entry.plan, predicted_s=predicted_s(problem, costs, entry.plan))
+            )
+            for entry in self._plans.named.values()
         ]
         return replace(search, costs=costs, plans=tuple(named))
 
-    def _learn(self, standings: Standings) -> None:
-        """Profile the fastest plan, the one that should have been, and the fastest of one toolchain.
+    def _profile_round(self, results: RoundResults) -> None:
+        """Profile the fastest plan, the predicted fastest and the best of one toolchain; update costs.
 
-        Where that one is the fastest of all, the next one too, so that `pace` can be told.
+        Where the best of one toolchain is the fastest, the second plan is profiled too: `speed_factor`
+        needs a sampled plan besides the chosen one.
         """
-        order = list(standings.latencies)
-        favourite = min(order, key=lambda name: self._predicted_s(self._plan(name)))
+        order = list(results.latencies)
+        predicted_fastest = min(order, key=lambda name: self._predicted_s(self._plan(name)))
         single = next((name for name in order if self._plans.named[name].single), order[0])
         leading = order[:2] if single == order[0] else order[:1]
-        for name in dict.fromkeys((*leading, favourite, single)):
+        for name in dict.fromkeys((*leading, predicted_fastest, single)):
             if name not in self._profiles:
                 try:
-                    self._profiles[name] = standings.profile(name)
+                    self._profiles[name] = results.profile(name)
                 except MeasureError:
-                    continue  # on a GPU kernels cannot be timed in place
-        self._heats.append({name: found.seconds for name, found in standings.latencies.items()})
-        usual_s = at_one_pace(self._heats)
-        self.in_place.seen.clear()
+                    continue  # kernels on a GPU cannot be timed inside an executable
+        self._rounds.append({name: latency.seconds for name, latency in results.latencies.items()})
+        latencies_s = normalised_latencies(self._rounds)
+        self.in_context.seen.clear()
         for name, profile in self._profiles.items():
             kernels_s = self._plans.by_position(name, profile.kernels_s)
-            self.in_place.add(self._plan(name), kernels_s, profile.call_s, usual_s[name])
-        self._correct()
+            self.in_context.add(self._plan(name), kernels_s, profile.call_s, latencies_s[name])
+        self._update_costs()
 
-    def _correct(self) -> None:
-        """Price everything with what is known in place."""
+    def _update_costs(self) -> None:
+        """Compute in-context costs and, under an error budget, the plans by their errors."""
         search = self._plans.search
         problem = search.enumerated.problem
-        self._costs = self._effects = self.in_place.corrected()
-        self._priced: PricedPlans | None = None
+        self._costs = self._error_costs = self.in_context.corrected()
+        self._plans_by_error: PricedPlans | None = None
         if search.errors and self._seconds:
-            self._effects = weighed(problem, self._costs, search.errors.gain)
-            self._priced = PricedPlans.of(valid_space(problem, self._effects), self._effects)
+            self._error_costs = weighed(problem, self._costs, search.errors.gain)
+            space = valid_space(problem, self._error_costs)
+            self._plans_by_error = PricedPlans.of(space, self._error_costs)
 
     def _plan(self, name: str) -> Plan:
         return self._plans.named[name].plan
@@ -165,52 +180,61 @@ class Refinement:
         return predicted_s(self._plans.search.enumerated.problem, self._costs, plan)
 
     def _calibration(self, errors: Mapping[str, Errors]) -> Calibration | None:
-        """Gather what plans were off by, None where nothing may be reduced."""
+        """Compare measured with predicted errors; None where reduced precision is not allowed."""
         if self._plans.search.errors is None:
             return None
         calibration = Calibration(self._plans.search.errors.tolerance)
-        for name, found in self._plans.named.items():
-            if found.plan.reduced and name in errors:
-                expected = expected_error(found.plan, self._effects)
+        for name, named in self._plans.named.items():
+            if named.plan.reduced and name in errors:
+                expected = expected_error(named.plan, self._error_costs)
                 calibration.add(expected, max(errors[name].values(), default=0.0))
         return calibration
 
-    def _within(self, limit: float, leader: str) -> Plan | None:
-        """Return a plan that may be the fastest within the budget, None when there is none to try."""
-        if self._priced is None or self._tightened >= TIGHTENED:
+    def _plan_within(self, limit: float, leader: str) -> Plan | None:
+        """Return the predicted fastest plan with an error up to `limit`; None where it is not worth a try."""
+        if self._plans_by_error is None or self._within_budget >= MAX_WITHIN_BUDGET:
             return None
-        _, plan = self._priced.within(limit)
-        known = plan.options in self._tried or not plan.reduced
-        return None if known or not self._is_hopeful(plan, leader) else plan
+        _, plan = self._plans_by_error.within(limit)
+        is_new = plan.reduced and plan.options not in self._tried
+        return plan if is_new and self._is_promising(plan, leader) else None
 
-    def _is_hopeful(self, plan: Plan, leader: str) -> bool:
-        return self._predicted_s(plan) <= HOPELESS * self._predicted_s(self._plan(leader))
+    def _is_promising(self, plan: Plan, leader: str) -> bool:
+        limit_s = MAX_PREDICTED_RATIO * self._predicted_s(self._plan(leader))
+        return self._predicted_s(plan) <= limit_s
 
-    def _hopeful_heat(self, leader: str, limit: float) -> list[PlanExecutable]:
+    def _next_round(self, leader: str, error_limit: float) -> list[PlanExecutable]:
         if self._deadline is None:
             self._deadline = time.monotonic() + self._seconds
-        self._in_vain = self._in_vain + 1 if leader == self._leader else 0
+        is_same = leader == self._leader
+        self._rounds_without_improvement = self._rounds_without_improvement + 1 if is_same else 0
         self._leader = leader
-        if self._in_vain >= PATIENCE or time.monotonic() >= self._deadline:
+        if (
+            self._rounds_without_improvement >= MAX_ROUNDS_WITHOUT_IMPROVEMENT
+            or time.monotonic() >= self._deadline
+        ):
             return []
-        heat = self._hopeful(leader, limit)[:HEAT]
-        self._tried.update(plan.options for plan in heat)
+        plans = self._promising_plans(leader, error_limit)[:PLANS_PER_ROUND]
+        self._tried.update(plan.options for plan in plans)
         first = len(self._plans.named)
-        named = [NamedPlan.of(f"refined-{first + place}", plan) for place, plan in enumerate(heat)]
-        return [self._plans.assemble(one) for one in named]
+        return [
+            self._plans.assemble(named)
+            for named in [
+                NamedPlan.of(f"refined-{number}", plan) for number, plan in enumerate(plans, first)
+            ]
+        ]
 
-    def _hopeful(self, leader: str, limit: float) -> list[Plan]:
-        """Return the plans to try, the best by the costs in place first."""
+    def _promising_plans(self, leader: str, error_limit: float) -> list[Plan]:
+        """Return untried plans that may be faster than the leading one, the predicted fastest first."""
         search = self._plans.search
         problem = search.enumerated.problem
-        best = worth_assembling(problem, self._costs, BEST, search.errors)
+        best = worth_assembling(problem, self._costs, BEST_PLANS, search.errors)
         near = neighbours(problem, self._costs, self._plan(leader))
-        found = {plan.options: plan for plan in (*(one.plan for one in best), *near)}
-        kept = [
+        candidates = {plan.options: plan for plan in (*(named.plan for named in best), *near)}
+        promising = [
             plan
-            for options, plan in found.items()
+            for options, plan in candidates.items()
             if options not in self._tried
-            and self._is_hopeful(plan, leader)
-            and expected_error(plan, self._effects) <= limit
+            and self._is_promising(plan, leader)
+            and expected_error(plan, self._error_costs) <= error_limit
         ]
-        return sorted(kept, key=self._predicted_s)
+        return sorted(promising, key=self._predicted_s)

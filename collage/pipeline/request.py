@@ -1,7 +1,7 @@
-"""What is asked of a pipeline and what it answers: documents that travel through the store.
+"""Compile requests and their results: the documents of a compile service, stored as JSON.
 
-A request names everything by digest, so it means the same to a flow, to a pod and to whoever reads it
-a year later. It lies in the store under the digest of its own text:
+A request names its files by digest, so its meaning does not depend on the reader or the time. The key of a
+request is the digest of its own text:
 
     requests/<digest>.json      CompileRequest      create
 """
@@ -18,11 +18,11 @@ from collage.backends.registry import names_on
 from collage.cost import Environment
 from collage.errors import ModelError, StoreError
 from collage.frontend.model_files import checked_name, open_model
-from collage.options import EFFORTS, DeviceName, Options
+from collage.options import DeviceName, Options
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import fetch_blob, keep_blobs, put_blob, read_checked, trash_key
 
-_NORMAL = EFFORTS["normal"]
+_DEFAULTS = Options()
 
 
 class _Document(BaseModel):
@@ -30,35 +30,46 @@ class _Document(BaseModel):
 
 
 class RequestOptions(_Document):
-    """The part of `collage.options.Options` that travels; see there."""
+    """The wire form of `collage.options.Options`: every field but those of the machine (`MACHINE_FIELDS`).
+
+    The fields are documented there, and so are the defaults, except `tune_s`: without a request for tuning
+    the machine of the final stage measures nothing twice.
+    """
 
     backends: tuple[str, ...] | None = None
+    cuda_graphs: bool = _DEFAULTS.cuda_graphs
     dims: Mapping[str, int] = Field(default_factory=dict)
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
-    measure_budget_s: float = _NORMAL.measure_budget_s
-    refine_s: float = _NORMAL.refine_s
+    measure_budget_s: float = _DEFAULTS.measure_budget_s
+    end_to_end_plans: int = _DEFAULTS.end_to_end_plans
+    refine_s: float = _DEFAULTS.refine_s
     tune_s: float = 0.0
-    """Of the machine that finishes: off unless asked for, since that one is to measure nothing twice."""
-    verify_s: float = 2.0
-    fallback: bool = True
-    precision: str = "fp32"
-    tolerance: float = Options().tolerance
-    workers: int = 2
-    timeout_s: float = 30.0
-    memory_bytes: int = 4 << 30
-    seed: int = 0
+    verify_s: float = _DEFAULTS.verify_s
+    fallback: bool = _DEFAULTS.fallback
+    precision: str = str(_DEFAULTS.precision)
+    tolerance: float = _DEFAULTS.tolerance
+    workers: int = _DEFAULTS.workers
+    timeout_s: float = _DEFAULTS.timeout_s
+    memory_bytes: int = _DEFAULTS.memory_bytes
+    seed: int = _DEFAULTS.seed
+
+    @classmethod
+    def of(cls, options: Options) -> "RequestOptions":
+        """Return the wire form of options. Raises OptionError for a `Backend` object among them."""
+        return cls.model_validate(options.to_fields())
 
 
 class CompileRequest(_Document):
     """One model for one measuring environment.
 
     Attributes:
-        name: of the model, for people.
+        name: display name of the model.
         model: digest of the ONNX file's blob.
-        external: digests of its external data by file name, relative to the ONNX file.
-        environment: name of the measuring environment.
-        threads: of every kernel.
-        device: where kernels run.
+        external: digests of the external data by file name, relative to the ONNX file; default none.
+        environment: name of the measuring environment, default "local".
+        threads: threads of every kernel, default 1.
+        device: device of the kernels, default "cpu".
+        options: other options of the compile.
     """
 
     name: str
@@ -80,18 +91,18 @@ class CompileRequest(_Document):
 
     def compile_options(self, store: str, cache_dir: Path) -> Options:
         """Return the options of a compile that shares costs through the store at this address."""
-        given: dict[str, Any] = dict(self.options)
-        where: dict[str, Any] = {"threads": self.threads, "device": self.device}
-        return Options(**given, **where, cache_dir=cache_dir, store=store)
+        options: dict[str, Any] = dict(self.options)
+        target: dict[str, Any] = {"threads": self.threads, "device": self.device}
+        return Options(**options, **target, cache_dir=cache_dir, store=store)
 
 
 class NodeFacts(_Document):
-    """What a node that measures says of itself.
+    """Information about a measuring node.
 
     Attributes:
-        environment: what costs are true for.
-        cache_bytes: of its last-level cache.
-        backends: identity (name and versions) of each backend that is available there.
+        environment: hardware and system that costs depend on.
+        cache_bytes: size of the last-level cache, in bytes.
+        backends: identities (name and versions) of the available backends, by name.
     """
 
     environment: Environment
@@ -100,7 +111,7 @@ class NodeFacts(_Document):
 
 
 class PlanFacts(_Document):
-    """A plan that the search found; seconds are predicted."""
+    """One plan of a search result, with its predicted latency."""
 
     name: str
     predicted_s: float
@@ -109,7 +120,7 @@ class PlanFacts(_Document):
 
 
 class SearchFacts(_Document):
-    """What the search of one function found; counts as in `collage.report.data.CandidateCounts`."""
+    """Result of one function's search; counts as in `collage.report.data.CandidateCounts`."""
 
     function: str
     plans: tuple[PlanFacts, ...]
@@ -123,13 +134,14 @@ class SearchFacts(_Document):
 
 
 class FunctionFacts(_Document):
-    """What came of one function.
+    """Result of one function.
 
     Attributes:
-        function: its name.
-        verdict: what the gate has proven of its speed; "not slower", else nothing was published.
-        predicted_s: what the plan was predicted to take.
-        latency_s: of the bundle ("collage") and of every baseline; None where it did not run.
+        function: name of the function.
+        verdict: verdict of the gate; nothing was published unless it is "not slower".
+        predicted_s: predicted latency of the plan, in seconds; None for the original file.
+        latency_s: latency of the bundle ("collage") and of every baseline, in seconds; None where it did
+            not run.
     """
 
     function: str
@@ -139,14 +151,20 @@ class FunctionFacts(_Document):
 
 
 class CompileResult(_Document):
-    """What a finished compile says.
+    """Result of a compile.
 
     Attributes:
         bundle: digest of the bundle in the store.
-        report: digest of its HTML page there.
-        speedup: latency of the fastest original framework divided by the bundle's, the least of any
-            function; None without one.
-        functions: what came of each function.
+        report: digest of its HTML page in the store.
+        reason: decision of the gate in words.
+        speedup: latency of the fastest original framework divided by the bundle's, the smallest of all
+            functions; None without a framework.
+        functions: results of the functions.
+        plan: regions of the plan in words.
+        measured: candidates that were measured.
+        cached: candidates with a stored cost.
+        invalid: candidates without a valid cost.
+        seconds: wall time of each stage, in seconds.
     """
 
     bundle: str
@@ -162,12 +180,12 @@ class CompileResult(_Document):
 
 
 class FinishAnswer(_Document):
-    """What a finishing pod answers: its result, or that the gate let nothing pass, which is no failure.
+    """Answer of the pod that builds a bundle: a result or a refusal of the gate, which is no failure.
 
     Attributes:
-        result: None where the gate refused.
-        refusal: the gate's reason.
-        unproven: the numbers are right, and the speed is not proven.
+        result: result of the compile; None where the gate refused.
+        refusal: reason of the refusal, "" without one.
+        unproven: whether the numbers are right and only the speed is not proven.
     """
 
     result: CompileResult | None = None
@@ -185,13 +203,13 @@ def submit(
     device: DeviceName = "cpu",
     options: RequestOptions | None = None,
 ) -> CompileRequest:
-    """Put the model's files and the request into the store; doing it again changes nothing.
+    """Put the model's files and the request into the store; a repetition changes nothing.
 
-    Of the backends that the options name, those of the device are asked for.
+    The request keeps those backends of the options that run on the device.
 
     Raises:
         OptionError: an unknown backend, or none of them runs on the device.
-        ModelError: the file is no ONNX model, or its external data is missing or lies elsewhere.
+        ModelError: the file is no ONNX model, or its external data is missing or outside of its folder.
         StoreError: the store fails.
     """
     options = options or RequestOptions()
@@ -229,7 +247,7 @@ def read_request(store: Store, digest: str) -> CompileRequest:
 
 
 def fetch_model(store: Store, request: CompileRequest, folder: Path) -> Path:
-    """Bring the model's files into `folder`; return the ONNX file.
+    """Download the model's files into `folder`; return the ONNX file.
 
     Raises:
         StoreError: a file is not in the store, is damaged, or would lie outside of `folder`.

@@ -1,17 +1,16 @@
-"""What makes a compile idempotent, and what decides whether its bundle is used.
+"""Results of requests, and the promotion of bundles to aliases.
 
-A finished request is recorded under the digest of the request and the digest of what its node said of
-itself, so the same model with the same options on the same kind of node is finished once:
+The key of a result is the digest of the request and the digest of the node information, so a compile is
+idempotent: the same model with the same options on the same kind of node is compiled once:
 
     results/<request>/<node>.json      CompileResult, sealed      swap
 
-The record comes before the bundle's manifest, and counts only when the manifest is there. Whoever is
-killed between the two leaves a record that the next one replaces, and no manifest that nobody knows of.
+The record is written before the bundle's manifest, and counts only together with it. A process killed
+between the two leaves a record without a manifest; the next one replaces it. A manifest always has a record.
 
-An alias is moved to a new bundle only when the gate says that it is better than what the alias stands
-for. Latencies compare within one environment; where the environment or a library is another, the
-standing bundle's numbers mean nothing any more, and what counts is the new bundle's own gate, which has
-compared it there with every original framework.
+An alias moves to a new bundle only if that is better than the current one. Latencies are comparable within
+one environment. If the environment or a library changed, the current bundle's numbers are obsolete, and the
+new bundle's own gate decides: it compared the bundle with every original framework.
 """
 
 import hashlib
@@ -39,15 +38,15 @@ from collage.store.bundles import (
 )
 
 ATTEMPTS = 10
-"""Of recording a result; each that fails means that somebody else recorded one."""
+"""Attempts to record a result; each fails only if another process recorded one."""
 
 BETTER = 0.99
-"""Of the standing bundle's latency: a new bundle that is not below has won nothing but noise."""
+"""Share of the current bundle's latency; a new bundle must be below it, since less is noise."""
 
 
 @dataclass(frozen=True)
 class Promotion:
-    """What an alias stands for after a compile: its own bundle (`moved` or already), or a better one."""
+    """The bundle of an alias after a compile: the new one (`moved` or already there), or a better one."""
 
     bundle: str
     moved: bool
@@ -55,36 +54,36 @@ class Promotion:
 
 
 def node_digest(facts: NodeFacts) -> str:
-    """Digest of what decides a plan on a node: hardware, driver, toolchains with their versions."""
+    """Digest of the node information: hardware, driver, toolchains with versions."""
     text = json.dumps(facts.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_result(store: Store, request: CompileRequest, facts: NodeFacts) -> CompileResult | None:
-    """Return what such a request came to on such a node, None where it has not been finished."""
-    found = store.read(_key(request, facts))
-    result = _parse(found.data) if found else None
+    """Return the result of a request on a kind of node; None if there is none."""
+    stored = store.read(_key(request, facts))
+    result = _parse(stored.data) if stored else None
     return result if result and _is_published(store, result) else None
 
 
 def claim_result(
     store: Store, request: CompileRequest, facts: NodeFacts, result: CompileResult
 ) -> CompileResult:
-    """Record a result whose bundle is about to be published; return the one that counts.
+    """Record the result of a bundle before its publication; return the valid result.
 
-    That is another's where another was first: then this one's bundle is not to be published.
+    The valid result is another one if another process was first: then this bundle is not published.
 
     Raises:
         StoreError: the store fails.
     """
     key = _key(request, facts)
     for _ in range(ATTEMPTS):
-        found = store.read(key)
-        standing = _parse(found.data) if found else None
+        stored = store.read(key)
+        standing = _parse(stored.data) if stored else None
         if standing and _is_published(store, standing):
             return standing
         record = seal({"result": result.model_dump_json(), "token": uuid4().hex})
-        if store.swap(key, record, found.version if found else None):
+        if store.swap(key, record, stored.version if stored else None):
             return result
     raise StoreError(
         f"{key} in the store {store.url} was written by others in {ATTEMPTS} attempts; run it again"
@@ -98,12 +97,15 @@ def promote(
     result: CompileResult,
     signing: BundleSigning | None = None,
 ) -> Promotion:
-    """Let `alias` stand for the result's bundle if that is better than what it stands for.
+    """Move `alias` to the result's bundle if that is better than the current one.
 
     Args:
-        alias: of one version of a model on one environment, so that latencies compare.
-        signing: sign the bundle as this version, and the move; a record that no trusted key signed
-            then counts as none.
+        store: store of bundles and aliases.
+        alias: alias of one model version in one environment, so that latencies are comparable.
+        facts: information about the node of the result.
+        result: result of the compile.
+        signing: keys for the bundle and the move; a record without a trusted signature then counts as
+            absent. None: no signature.
 
     Raises:
         UnprovenError: the bundle is not proven as fast as the original frameworks.
@@ -111,26 +113,28 @@ def promote(
         StoreError: the store fails, or somebody else moved the alias at this moment.
     """
     require_proven(store, BlobDigest(result.bundle))
-    now = _standing(store, alias, signing)
-    if now == result.bundle:
-        return Promotion(now, False, "it stands there already")
-    standing = _manifest(store, now) if now else None
+    current = _standing(store, alias, signing)
+    if current == result.bundle:
+        return Promotion(current, False, "it stands there already")
+    standing = _manifest(store, current) if current else None
     better, reason = is_better(facts, result, standing)
     if not better:
-        return Promotion(now or "", False, reason)
+        return Promotion(current or "", False, reason)
     bundle = BlobDigest(result.bundle)
     if signing:
         sign_published(store, bundle, signing)
-    moved = assign_alias(store, alias, bundle, now, signing=signing.aliases if signing else None)
+    moved = assign_alias(
+        store, alias, bundle, current, signing=signing.aliases if signing else None
+    )
     return Promotion(result.bundle, moved, reason)
 
 
 def is_better(
     facts: NodeFacts, result: CompileResult, standing: Manifest | None
 ) -> tuple[bool, str]:
-    """Judge a finished compile against the bundle that an alias stands for; also say why.
+    """Compare a result with the current bundle of an alias; also return the reason.
 
-    Of several functions the geometric mean counts; a bundle with other functions is another thing.
+    The geometric mean over the functions decides. A bundle with other functions is not comparable.
     """
     if standing is None:
         return True, "the first that passed the gate"
@@ -138,8 +142,10 @@ def is_better(
         return True, "the standing bundle was measured in another environment"
     if changed := _changed_toolchain(standing, facts):
         return True, f"the standing bundle was made by {changed}"
-    ours_s = {one.function: one.latency_s.get("collage") for one in result.functions}
-    theirs_s = {one.function: one.latency["collage"].seconds for one in standing.gate}
+    ours_s = {function.function: function.latency_s.get("collage") for function in result.functions}
+    theirs_s = {
+        function.function: function.latency["collage"].seconds for function in standing.gate
+    }
     if ours_s.keys() != theirs_s.keys():
         return True, "the standing bundle has other functions"
     ratios = [theirs / ours for name, ours in ours_s.items() if ours and (theirs := theirs_s[name])]
@@ -152,11 +158,11 @@ def is_better(
 
 
 def _changed_toolchain(standing: Manifest, facts: NodeFacts) -> str:
-    """Name a toolchain of the bundle that the node has in another version, with both versions."""
-    for name, then in sorted(standing.provenance.toolchains.items()):
-        now = facts.backends.get(name, "")
-        if now != then:
-            return f"{then}, and the node has {now or 'none'}"
+    """Return the first toolchain with another version on the node, with both versions, else ""."""
+    for name, bundled in sorted(standing.provenance.toolchains.items()):
+        installed = facts.backends.get(name, "")
+        if installed != bundled:
+            return f"{bundled}, and the node has {installed or 'none'}"
     return ""
 
 

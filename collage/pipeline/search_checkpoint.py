@@ -1,21 +1,22 @@
-"""The mark of a finished search: what the next run of the same compile starts from.
+"""The checkpoint of a finished search: the starting point of the next run of the same compile.
 
-A search under a time budget could go on a little in every run. What is finished stays so, until the
-function, a backend, the candidates that its rule lists, the environment or the budget changes: all
-of these are in the mark's name. Its content is what the table of costs does not hold: how much a
-better plan could still save, the best plan that was measured whole, what kernels took inside it and
-other plans, and how long kernels were tuned for better ones. A mark that is damaged or
-names what is no longer there counts as absent.
+A search under a time budget could continue a little in every run. A finished search stays finished until
+the function, a backend, the candidates of its rule, the environment or the budget changes: the name of the
+checkpoint is a digest of all these. The content complements the cost table: the possible gain of a better
+plan, the best plans of the last comparison, in-context samples of their kernels, and the time spent on
+tuning. A damaged checkpoint counts as absent; so do plans and samples of candidates that no longer exist.
+
+    searches/<digest>          local file: {"gap_s", "plans", "tuned_s", "in_place"}
+    searches/<digest>.json     the same in a shared store, with a "token"      swap
 """
 
 import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 from uuid import uuid4
 
 from collage.cost.cost import LONGEST_S
@@ -34,120 +35,186 @@ from collage.store.records import Fields, RecordError, parse_object, report_dama
 from collage.verify.interleaved_benchmark import Latency
 
 ATTEMPTS = 10
-"""Of writing a shared mark; whoever is overtaken that often leaves the others' mark as it is."""
-
-T = TypeVar("T")
-
-KNOWN_PLANS = 1
-"""Plans that the next run assembles and compares again, besides the best one of one toolchain."""
-
-
-class _GoneError(RecordError):
-    """The mark is whole and names a candidate that there is not any more."""
+"""Attempts to write a shared checkpoint; after as many lost races the other writer's stays."""
+REMEMBERED_PLANS = 1
+"""Fastest plans that the next run assembles and compares again, besides the best of one toolchain."""
 
 
 @dataclass(frozen=True)
-class SearchMark:
-    """Where the mark of one search lies: a local file and, where costs are shared, an object too."""
+class _StoredPlan:
+    """A plan whose options are JSON texts: region, backend and cost key."""
+
+    name: str
+    single: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _StoredSample:
+    """An in-context sample whose cost key is a JSON text."""
+
+    key: str
+    alone_s: float
+    in_place_s: float
+
+
+@dataclass(frozen=True)
+class SearchCheckpoint:
+    """Content of a checkpoint, independent of the candidates of today.
+
+    Attributes:
+        gap_s: upper bound of the gain of a better plan, in seconds; None: the search has not ended.
+        tuned_s: tuning budget that was spent to its end, in seconds; default 0.
+        stored_plans: remembered plans, the fastest first.
+        stored_samples: in-context samples from the last comparison.
+    """
+
+    gap_s: float | None = None
+    tuned_s: float = 0.0
+    stored_plans: tuple[_StoredPlan, ...] = ()
+    stored_samples: tuple[_StoredSample, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        gap_s: float,
+        *,
+        plans: Sequence[NamedPlan] = (),
+        samples: Sequence[Sighting] = (),
+        tuned_s: float = 0.0,
+    ) -> "SearchCheckpoint":
+        """Make the checkpoint of a search that has ended."""
+        return cls(
+            gap_s,
+            tuned_s,
+            tuple(
+                _StoredPlan(plan.name, plan.single, tuple(map(_option_key, plan.plan.options)))
+                for plan in plans
+            ),
+            tuple(
+                _StoredSample(json.dumps(sample.key), sample.alone_s, sample.in_place_s)
+                for sample in samples
+            ),
+        )
+
+    @classmethod
+    def parse(cls, text: bytes) -> "SearchCheckpoint":
+        """Read the stored form. Raises RecordError where it is damaged."""
+        fields = Fields(parse_object(text, infinities=True))
+        return cls(
+            fields.number("gap_s"),
+            fields.number("tuned_s", most=LONGEST_S),
+            tuple(_stored_plan(entry) for entry in fields.items("plans")),
+            tuple(_stored_sample(entry) for entry in fields.items("in_place")),
+        )
+
+    def to_fields(self) -> dict[str, object]:
+        """Return the stored form, ready for JSON."""
+        return {
+            "gap_s": self.gap_s,
+            "plans": [
+                {"name": plan.name, "single": plan.single, "options": _loaded(plan.options)}
+                for plan in self.stored_plans
+            ],
+            "tuned_s": self.tuned_s,
+            "in_place": [
+                (json.loads(sample.key), sample.alone_s, sample.in_place_s)
+                for sample in self.stored_samples
+            ],
+        }
+
+    def plans(self, search: FunctionSearch) -> tuple[NamedPlan, ...]:
+        """Return the remembered plans, predicted with the costs of `search`.
+
+        The result is empty where a plan names a candidate that no longer exists.
+        """
+        problem, costs = search.enumerated.problem, search.costs
+        candidates = {_option_key(option): option for option in problem.ordered}
+        plans = []
+        for stored in self.stored_plans:
+            if not candidates.keys() >= set(stored.options):
+                return ()
+            plan = Plan(tuple(candidates[key] for key in stored.options), 0.0)
+            plan = replace(plan, predicted_s=predicted_s(problem, costs, plan))
+            plans.append(NamedPlan(stored.name, plan, stored.single))
+        return tuple(plans)
+
+    def samples(self, search: FunctionSearch) -> tuple[Sighting, ...]:
+        """Return the in-context samples; empty where one is of a candidate that no longer exists."""
+        keys: dict[str, Hashable] = {json.dumps(key): key for key in search.costs}
+        if not keys.keys() >= {sample.key for sample in self.stored_samples}:
+            return ()
+        return tuple(
+            Sighting(keys[sample.key], sample.alone_s, sample.in_place_s)
+            for sample in self.stored_samples
+        )
+
+
+@dataclass(frozen=True)
+class CheckpointFile:
+    """Location of one search's checkpoint: a local file and, where costs are shared, an object too."""
 
     path: Path
     store: Store | None = None
 
     @classmethod
-    def of(cls, enumerated: Enumerated, session: Session) -> "SearchMark":
-        """Name the mark of a search."""
+    def of(cls, enumerated: Enumerated, session: Session) -> "CheckpointFile":
+        """Name the checkpoint of a search."""
         function = enumerated.function
-        facts = [
+        identity = [
             region_digest(function, function.graph.everything),
             *(backend.identity for backend in session.backends),
             *sorted(map(str, enumerated.work)),
             session.environment.digest,
             str(float(session.options.measure_budget_s)),
             *(
-                f"{one} without {sorted(others)}"
-                for one, others in enumerated.problem.conflicts.items()
+                f"{backend} without {sorted(conflicting)}"
+                for backend, conflicting in enumerated.problem.conflicts.items()
             ),
         ]
         if session.options.may_reduce:
-            facts.append(f"tolerance={session.options.tolerance}")
-        name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+            identity.append(f"tolerance={session.options.tolerance}")
+        name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         return cls(session.options.store_dir / "searches" / name, session.store)
 
-    def gap_s(self) -> float | None:
-        """Return how much a better plan could save, None when the search has not ended yet."""
-        return self._read(lambda content: content.number("gap_s"), None)
+    def read(self) -> SearchCheckpoint:
+        """Return the checkpoint: the shared one before the local one; an empty one where none is whole."""
+        shared = self.store.read(self._key) if self.store is not None else None
+        try:
+            text = self.path.read_bytes() if shared is None else shared.data
+        except OSError:
+            return SearchCheckpoint()
+        try:
+            return SearchCheckpoint.parse(text)
+        except RecordError as error:
+            report_damage(f"the checkpoint of the search {self.path.name}", [str(error)])
+            return SearchCheckpoint()
 
-    def tuned_s(self) -> float:
-        """Return the time for tuning that was spent to its end, 0 when there was none."""
-        return self._read(lambda content: content.number("tuned_s", most=LONGEST_S), 0.0)
-
-    def plans(self, search: FunctionSearch) -> Sequence[NamedPlan]:
-        """Return the remembered plans, predicted with the costs of now; maybe none."""
-        known = {_option_key(option): option for option in search.enumerated.problem.ordered}
-
-        def read(content: Fields) -> Sequence[NamedPlan]:
-            return [_read(entry, known, search) for entry in content.items("plans")]
-
-        return self._read(read, ())
-
-    def in_place(self, search: FunctionSearch) -> Sequence[Sighting]:
-        """Return what was seen of the kernels in place when the remembered plans were compared."""
-        known = {json.dumps(key): key for key in search.costs}
-
-        def read(content: Fields) -> Sequence[Sighting]:
-            return [_sighting(entry, known) for entry in content.items("in_place")]
-
-        return self._read(read, ())
-
-    def write(
-        self,
-        gap_s: float,
-        plans: Sequence[NamedPlan] = (),
-        tuned_s: float | None = None,
-        in_place: Sequence[Sighting] = (),
-    ) -> None:
-        """Say that the search has ended, and tuning with that budget (None: no more than before).
+    def write(self, checkpoint: SearchCheckpoint) -> None:
+        """Replace the checkpoint; the larger tuning time of the old and the new one stays.
 
         Raises:
             StoreError: the store cannot be written.
         """
-        tuned_s = max(tuned_s or 0.0, self.tuned_s())
-        listed = [_written(plan) for plan in plans]
-        seen = [(one.key, one.alone_s, one.in_place_s) for one in in_place]
-        facts = {"gap_s": gap_s, "plans": listed, "tuned_s": tuned_s, "in_place": seen}
-        text = json.dumps(facts)
+        tuned_s = max(checkpoint.tuned_s, self.read().tuned_s)
+        fields = replace(checkpoint, tuned_s=tuned_s).to_fields()
         partial = self.path.with_suffix(f".{os.getpid()}")
         try:
             make_folders(self.path.parent)
-            write_durably(partial, text.encode())
+            write_durably(partial, json.dumps(fields).encode())
             partial.replace(self.path)
             flush_folder(self.path.parent)
         except OSError as error:
             reason = f"the store cannot be written: {error.strerror}: {self.path}"
             raise StoreError(reason) from error
         if self.store is not None:
-            self._share(self.store, text)
+            self._share(self.store, fields)
 
-    def _read(self, use: Callable[[Fields], T], absent: T) -> T:
-        """Use the content: what machines share before what this one keeps. `absent` where it is damaged."""
-        shared = self.store.read(self._key) if self.store is not None else None
-        try:
-            data = self.path.read_bytes() if shared is None else shared.data
-        except OSError:
-            return absent
-        try:
-            return use(Fields(parse_object(data, infinities=True)))
-        except _GoneError:
-            return absent
-        except RecordError as error:
-            report_damage(f"the checkpoint of the search {self.path.name}", [str(error)])
-            return absent
-
-    def _share(self, store: Store, text: str) -> None:
-        content = json.dumps({**json.loads(text), "token": uuid4().hex}).encode()
+    def _share(self, store: Store, fields: Mapping[str, object]) -> None:
+        content = json.dumps({**fields, "token": uuid4().hex}).encode()
         for _ in range(ATTEMPTS):
-            found = store.read(self._key)
-            if store.swap(self._key, content, found.version if found else None):
+            stored = store.read(self._key)
+            if store.swap(self._key, content, stored.version if stored else None):
                 return
 
     @property
@@ -155,67 +222,59 @@ class SearchMark:
         return f"searches/{self.path.name}.json"
 
 
-def worth_remembering(
+def select_remembered_plans(
     plans: Mapping[str, NamedPlan],
     latencies: Mapping[str, Latency],
     finalists: Collection[str] = (),
 ) -> list[NamedPlan]:
-    """Return the plan that measured fastest whole, the fastest of one toolchain, and in float32.
+    """Return the fastest plan, the fastest of one toolchain, and where these are reduced one in float32.
 
     Args:
-        plans: by name.
-        latencies: of plans that were measured whole, by name.
-        finalists: those that were compared last and with each other; they come before all others,
-            whose latencies are of other moments.
+        plans: assembled plans by name.
+        latencies: latencies of complete plans by name.
+        finalists: names of the plans of the final round. They precede all others, since latencies of
+            other rounds were measured at other times.
     """
     measured = [name for name in plans if name in latencies]
     order = sorted(
         (name for name in measured if math.isfinite(latencies[name].seconds)),
         key=lambda name: (name not in finalists, latencies[name].seconds),
     )
-    best = [*order[:KNOWN_PLANS], *[name for name in order if plans[name].single][:1]]
+    best = [*order[:REMEMBERED_PLANS], *[name for name in order if plans[name].single][:1]]
     if any(plans[name].plan.reduced for name in best):
         best += [name for name in order if not plans[name].plan.reduced][:1]
     return [plans[name] for name in dict.fromkeys(best)]
 
 
-def _written(plan: NamedPlan) -> dict[str, object]:
-    options = [json.loads(_option_key(option)) for option in plan.plan.options]
-    return {"name": plan.name, "single": plan.single, "options": options}
+def _stored_plan(entry: object) -> _StoredPlan:
+    if not isinstance(entry, dict):
+        raise RecordError("a plan is no object")
+    fields = Fields(entry)
+    options = tuple(_canonical(option) for option in fields.items("options"))
+    return _StoredPlan(fields.text("name"), fields.text("single"), options)
 
 
-def _read(entry: object, known: Mapping[str, Option], search: FunctionSearch) -> NamedPlan:
-    plan_fields = _object(entry)
-    options = tuple(_known(option, known) for option in plan_fields.items("options"))
-    plan = Plan(options, 0.0)
-    expected_s = predicted_s(search.enumerated.problem, search.costs, plan)
-    named = replace(plan, predicted_s=expected_s)
-    return NamedPlan(plan_fields.text("name"), named, plan_fields.text("single"))
-
-
-def _sighting(entry: object, known: Mapping[str, Hashable]) -> Sighting:
+def _stored_sample(entry: object) -> _StoredSample:
     if not isinstance(entry, list) or len(entry) != 3:
-        raise RecordError("what was seen in place is not a key with two costs")
-    seconds = Fields({"alone_s": entry[1], "in_place_s": entry[2]})
-    return Sighting(
-        _known(entry[0], known),
-        seconds.number("alone_s", most=LONGEST_S),
-        seconds.number("in_place_s", most=LONGEST_S),
+        raise RecordError("an in-context sample is not a key with two costs")
+    costs = Fields({"alone_s": entry[1], "in_place_s": entry[2]})
+    return _StoredSample(
+        _canonical(entry[0]),
+        costs.number("alone_s", most=LONGEST_S),
+        costs.number("in_place_s", most=LONGEST_S),
     )
 
 
-def _object(entry: object) -> Fields:
-    if not isinstance(entry, dict):
-        raise RecordError("a plan is no object")
-    return Fields(entry)
-
-
-def _known(value: object, known: Mapping[str, T]) -> T:
-    """Return what a value of the record names. RecordError where it is not there any more."""
+def _canonical(value: object) -> str:
+    """Return the JSON text by which a candidate is found again."""
     try:
-        return known[json.dumps(value)]
-    except (KeyError, RecursionError):
-        raise _GoneError("it names what is no longer there") from None
+        return json.dumps(value)
+    except RecursionError:
+        raise RecordError("a key is nested too deeply") from None
+
+
+def _loaded(texts: Sequence[str]) -> list[object]:
+    return [json.loads(text) for text in texts]
 
 
 def _option_key(option: Option) -> str:

@@ -1,7 +1,7 @@
-"""Up to the search: import, inputs, candidates, and the search of one function with real measurements.
+"""The first stages: import, reference run, enumeration, and the search with measurements.
 
-A search takes costs from the table first, then new ones. It does not care who measures: the worker
-processes of this machine, or the Jobs of a cluster.
+A search uses stored costs first, then new measurements, from worker processes of this machine or from Jobs
+of a cluster.
 """
 
 import time
@@ -21,7 +21,7 @@ from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import OnCost, SearchMeasurer, Work
 from collage.options import Options
 from collage.pipeline.compile_context import Session
-from collage.pipeline.search_checkpoint import SearchMark
+from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
 from collage.search.enumeration import Enumerated, enumerate_function
 from collage.search.function_search import FunctionSearch, search_function
 from collage.search.graph_launches import without_graphs
@@ -29,11 +29,11 @@ from collage.search.reduced_precision import ErrorBudget, within_budget
 from collage.verify.reference_run import Samples, sample
 
 SENSITIVITY_S = 20.0
-"""Seconds for finding what errors inside a function are at its outputs."""
+"""Time to estimate the sensitivity of outputs to errors inside a function, in seconds."""
 
 
 def imported(path: Path, session: Session) -> Model:
-    """Import the model with the shapes that the options bind."""
+    """Import the model with the shapes of the options."""
     options = session.options
     with session.progress.stage("import"), session.seconds.of("import"):
         return guarded_import(
@@ -91,13 +91,13 @@ def local_measurer(
     )
 
 
-def measured_search(
+def search_with_measurements(
     enumerated: Enumerated, measurer: SearchMeasurer, session: Session
-) -> tuple[FunctionSearch, SearchMark]:
-    """Search with what the table knows and what is measured now; also return the search's mark.
+) -> tuple[FunctionSearch, CheckpointFile]:
+    """Search with stored and new costs; also return the location of the search's checkpoint.
 
-    Where the mark says that the search has ended, only what it takes to have one plan is measured. The
-    budget is one of measuring: waiting for machines is not in it. The measurer is closed.
+    A search with a checkpoint measures only missing costs of its best plan. The budget covers measurements,
+    not the wait for machines. The measurer is closed at the end.
     """
     options = session.options
     if not options.cuda_graphs:
@@ -110,17 +110,17 @@ def measured_search(
             stage.advance(1, cached=int(cached), invalid=int(cost.is_invalid))
 
         try:
-            mark = SearchMark.of(enumerated, session)
-            gap_s = mark.gap_s()
+            checkpoint = CheckpointFile.of(enumerated, session)
+            gap_s = checkpoint.read().gap_s
             works = list(enumerated.work.values())
-            known = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
+            recalled = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
             judged = _JudgingMeasurer(measurer, enumerated, options.tolerance)
             search = search_function(
                 enumerated,
                 judged,
                 {
                     key: judged.judge(enumerated.work[key], cost)
-                    for key, cost in known.items()
+                    for key, cost in recalled.items()
                     if not cost.is_unknown
                 },
                 plans=options.end_to_end_plans,
@@ -133,7 +133,7 @@ def measured_search(
             )
             measuring_s = judged.seconds
             if gap_s is None:
-                mark.write(search.lazy.gap_s)
+                checkpoint.write(SearchCheckpoint.of(search.lazy.gap_s))
             else:
                 search = replace(search, lazy=replace(search.lazy, gap_s=gap_s))
         finally:
@@ -141,14 +141,14 @@ def measured_search(
     session.seconds.stages["measure"] += measuring_s
     session.seconds.stages["search"] += time.monotonic() - start - measuring_s
     session.counts.add(measurer)
-    return search, mark
+    return search, checkpoint
 
 
 def _launch_s(session: Session) -> float:
-    """Return the least that a call takes without CUDA graphs, as whoever measured has found."""
+    """Return the measured minimum time of a call without CUDA graphs, in seconds."""
     table = session.table.within(session.environment)
-    known = table.get(launch_key(session.environment))
-    return known.seconds if known else 0.0
+    cost = table.get(launch_key(session.environment))
+    return cost.seconds if cost else 0.0
 
 
 def _allowed_errors(function: Function, options: Options) -> ErrorBudget | None:
@@ -162,9 +162,9 @@ def _allowed_errors(function: Function, options: Options) -> ErrorBudget | None:
 
 
 class _JudgingMeasurer:
-    """Passes batches on, adds up the wall seconds, and refuses errors that are beyond all hope.
+    """Measures batches, adds up the wall seconds, and rejects costs with errors far beyond the tolerance.
 
-    The table keeps a cost with its error, so another tolerance measures nothing again.
+    The cost table keeps the error of a cost, so another tolerance repeats no measurement.
     """
 
     def __init__(self, inner: SearchMeasurer, enumerated: Enumerated, tolerance: float) -> None:
@@ -186,21 +186,22 @@ class _JudgingMeasurer:
 
 
 def model_sweep(function: Function, device: str, cache_bytes: int | None = None) -> Sweep:
-    """Return what is swept before the function's kernels are timed.
+    """Return the cache flush before each timing of the function's kernels.
 
     Args:
-        device: where they run; on a GPU it is the device's own cache, whatever the model.
-        cache_bytes: as in `Sweep.of`.
+        function: function of the kernels.
+        device: device of the kernels; the flush on a GPU does not depend on the model.
+        cache_bytes: size of the last-level cache, in bytes; None: this machine's (`Sweep.of`).
     """
     return Sweep.of(footprint_bytes(function), cache_bytes) if device == "cpu" else Sweep(0)
 
 
 def footprint_bytes(function: Function) -> int:
-    """Bytes that one run of the model touches: the weights, and the activations that live at once.
+    """Estimate the memory of one run in bytes: weights and live activations.
 
-    Executables reuse the memory of dead activations; twice the most that one node reads and writes
-    stands for what is live. Kernels keep weights as they need them: padded, or transformed for Winograd's
-    algorithm, 1.8 to 4 times as large. Twice the model's stand for these.
+    Executables reuse the memory of dead activations; twice the largest inputs and outputs of one node
+    approximate the live ones. Kernels pad weights, or transform them for Winograd's algorithm to 1.8 to 4
+    times the size; twice the model's weights approximate these.
     """
     graph = function.graph
     weights = sum(value.nbytes for value in function.weights.values())

@@ -1,10 +1,9 @@
-"""The stage between search and assembly: kernels that could change the plan are tuned, then measured.
+"""The tuning stage, between search and complete plans: kernels that could change the plan are tuned.
 
-The search has found the best plan of what there is. Prospects (`collage.tuning.tuning_tasks`) get a first
-round of trials in the order of what they could win; those that come near the cost at which they would
-change the plan get further rounds, until the time is up. The best schedule of each, found now or long
-ago, for this model or another, is measured like any candidate, and the best plans are looked for once
-more.
+Tuning tasks (`collage.tuning.tuning_tasks`) get a first round of trials in the order of their possible gain.
+Tasks near their break-even cost, at which they would change the plan, get further rounds until the time is
+up. The best schedule of each task, from this run or an earlier one, for this model or another, becomes a
+candidate and is measured. Then the best plans are searched again.
 """
 
 import time
@@ -19,7 +18,7 @@ from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import Work
 from collage.measure.peaks import machine_peaks
 from collage.pipeline.compile_context import Session
-from collage.pipeline.search_checkpoint import SearchMark
+from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
 from collage.pipeline.search_stage import local_measurer, model_sweep
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import worth_assembling
@@ -30,27 +29,26 @@ from collage.tuning.tuner import Limits, Tuner
 from collage.tuning.tuning_tasks import Prospect, find_prospects, raised_peaks, tuned_options
 
 ROUND = 16
-"""Trials of a workload before the next one has its turn."""
-MOST_TRIALS = 256
-"""Of one workload in all; by then a search has long stopped finding anything."""
-HOPES = ((ROUND, 4.0), (2 * ROUND, 2.0), (4 * ROUND, 1.3), (MOST_TRIALS, 1.1))
-"""After so many trials, how many times slower than its break-even a kernel may be to go on."""
-NEAR = 1.25
-"""A record is measured unless the trial was so much slower than break-even: trials are rough."""
+"""Trials of a workload in one round."""
+MAX_TRIALS = 256
+"""Trials of one workload in all; schedule searches stop improving well before."""
+GIVE_UP_RATIOS = ((ROUND, 4.0), (2 * ROUND, 2.0), (4 * ROUND, 1.3), (MAX_TRIALS, 1.1))
+"""Number of trials, and the ratio of latency to break-even cost above which tuning stops then."""
+MAX_RECORD_RATIO = 1.25
+"""Ratio of trial latency to break-even cost above which a record is not measured; trials are rough."""
 
 
-def tuned_search(
-    search: FunctionSearch, mark: SearchMark, reference_dir: Path, session: Session
+def tune_and_search(
+    search: FunctionSearch, file: CheckpointFile, reference_dir: Path, session: Session
 ) -> tuple[FunctionSearch, bool]:
     """Tune what could change the plan of `search`; return it with the tuned kernels as candidates.
 
-    The flag tells whether a candidate came that was not there before: plans that are remembered from
-    earlier runs do not know of it. A machine that cannot both build and run what is tuned (one without a
-    compiler for its GPU, where others build) leaves the search as it is.
+    The flag is True if a candidate is new; remembered plans of earlier runs do not include it. A machine
+    that cannot both build and run tuned kernels (without a compiler for its GPU) leaves the search as it is.
     """
     device = session.options.device
     tuned = tunable(device)
-    backend = next((one for one in session.backends if one.name == tuned.name), None)
+    backend = next((backend_ for backend_ in session.backends if backend_.name == tuned.name), None)
     if backend is None or not tuned.availability().available:
         return search, False
     start = time.monotonic()
@@ -58,30 +56,34 @@ def tuned_search(
     function = search.enumerated.function
     peaks = machine_peaks(session.environment, session.options.store_dir, again=False)
     problem, costs = search.enumerated.problem, search.costs
-    others = {one.name for one in session.backends if _says_nothing(one, tuned)}
-    peaks = raised_peaks(function, problem, costs, peaks, fewer_flops=others)
+    incomparable = {
+        backend_.name for backend_ in session.backends if _is_no_reference(backend_, tuned)
+    }
+    peaks = raised_peaks(function, problem, costs, peaks, fewer_flops=incomparable)
     prospects = find_prospects(function, problem, costs, peaks, backend=tuned)
     records = TuningRecords(
         session.options.store_dir, session.environment, session.store, clock=time.monotonic
     )
     budget_s = session.options.tune_s
-    if budget_s > mark.tuned_s():
-        remembered, seen = mark.plans(search), mark.in_place(search)
+    checkpoint = file.read()
+    if budget_s > checkpoint.tuned_s:
+        ended = SearchCheckpoint.of(search.lazy.gap_s, tuned_s=budget_s)
         if prospects:
-            _tune(prospects, records, reference_dir, search, session)
-            remembered, seen = (), ()
-        mark.write(search.lazy.gap_s, remembered, budget_s, seen)
+            _tune(prospects, records, search, session, reference_dir=reference_dir)
+        else:
+            ended = replace(checkpoint, gap_s=search.lazy.gap_s, tuned_s=budget_s)
+        file.write(ended)
     best = _best_records(prospects, records, toolchain(session.threads, device))
     if best:
-        search = _with_tuned(search, best, backend, reference_dir, session)
+        search = _with_tuned(search, best, backend, session, reference_dir=reference_dir)
     session.seconds.stages["tune"] += time.monotonic() - start
     return search, session.counts.measured > before
 
 
-def _says_nothing(backend: Backend, tuned: Backend) -> bool:
-    """Tell whether what a backend reaches is no sign that a tuned kernel could.
+def _is_no_reference(backend: Backend, tuned: Backend) -> bool:
+    """Tell whether a backend's speed is no reference for tuned kernels.
 
-    Libraries for a GPU multiply on tensor cores, which the schedules that are searched for do not use.
+    Libraries for a GPU use tensor cores; the tuned schedules do not.
     """
     return bool(backend.fewer_flops) or (backend.device == "cuda" and backend.name != tuned.name)
 
@@ -89,11 +91,12 @@ def _says_nothing(backend: Backend, tuned: Backend) -> bool:
 def _tune(
     prospects: Sequence[Prospect],
     records: TuningRecords,
-    reference_dir: Path,
     search: FunctionSearch,
     session: Session,
+    *,
+    reference_dir: Path,
 ) -> None:
-    """Spend the time on the prospects in turns; every finished trial is recorded."""
+    """Tune the tasks in turns until the time is up; every finished trial is recorded."""
     options, function = session.options, search.enumerated.function
     deadline = time.monotonic() + options.tune_s
     tuner = Tuner(
@@ -126,43 +129,46 @@ def _tune(
 
 
 def _turns(prospects: Sequence[Prospect], tuner: Tuner) -> Iterable[Prospect]:
-    """Yield the prospects for a round of trials each, again and again, while there is hope."""
-    left = list(prospects)
-    while left:
-        left = [prospect for prospect in left if _is_hopeful(prospect, tuner)]
-        yield from left
+    """Yield the tasks for one round of trials each, repeatedly, while they are promising."""
+    pending = list(prospects)
+    while pending:
+        pending = [prospect for prospect in pending if _is_promising(prospect, tuner)]
+        yield from pending
 
 
-def _is_hopeful(prospect: Prospect, tuner: Tuner) -> bool:
+def _is_promising(prospect: Prospect, tuner: Tuner) -> bool:
     workload = tuner.workload(prospect.work)
     trials = len(tuner.records.of(workload))
-    if tuner.records.ended(workload) or trials >= MOST_TRIALS:
+    if tuner.records.ended(workload) or trials >= MAX_TRIALS:
         return False
     best = tuner.records.best(workload)
-    allowed = min((factor for after, factor in HOPES if trials >= after), default=float("inf"))
+    allowed = min(
+        (factor for after, factor in GIVE_UP_RATIOS if trials >= after), default=float("inf")
+    )
     return best is None or best.latency_s <= allowed * prospect.break_even_s
 
 
 def _best_records(
     prospects: Sequence[Prospect], records: TuningRecords, toolchain: str
 ) -> list[tuple[Prospect, TuningRecord]]:
-    """Return the best record of every prospect whose kernel comes near its break-even."""
-    found = []
+    """Return the best record of every task near its break-even cost."""
+    selected = []
     for prospect in prospects:
         best = records.best(workload_digest(prospect.digest, toolchain))
-        if best is not None and best.latency_s <= NEAR * prospect.break_even_s:
-            found.append((prospect, best))
-    return found
+        if best is not None and best.latency_s <= MAX_RECORD_RATIO * prospect.break_even_s:
+            selected.append((prospect, best))
+    return selected
 
 
 def _with_tuned(
     search: FunctionSearch,
     best: Sequence[tuple[Prospect, TuningRecord]],
     backend: Backend,
-    reference_dir: Path,
     session: Session,
+    *,
+    reference_dir: Path,
 ) -> FunctionSearch:
-    """Add the tuned kernels to the candidates, measured, and look for the best plans again."""
+    """Add the tuned kernels to the candidates, measured, and search the best plans again."""
     enumerated = search.enumerated
     folder = backend.recipes or session.work_dir / "recipes"
     works: dict[Hashable, Work] = {}

@@ -13,7 +13,7 @@ from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option
 from collage.verify.accuracy_samples import MORE_SEEDS
 from collage.verify.baselines import REDUCED
-from collage.verify.gate import Decision
+from collage.verify.decision import Decision
 
 
 @dataclass(frozen=True)

@@ -82,13 +82,9 @@ class Feed:
         self._from_dlpack = tvm_ffi.from_dlpack
         self._buffers: dict[str, Any] = {}
         self._staged: dict[str, np.ndarray] = {}
-<<<<<<< HEAD
-        self._quick = [(one, _plain_dtype(one.dtype), *self.staging(one)) for one in inputs]
-=======
         self._quick = [
-            (tensor, _plain_dtype(tensor.dtype), *self._small(tensor)) for tensor in inputs
+            (tensor, _plain_dtype(tensor.dtype), *self.staging(tensor)) for tensor in inputs
         ]
->>>>>>> f/measure
 
     def arguments(self, values: Mapping[str, Received], stream: int) -> list[Any]:
         """Return the function's arguments for `values`.
@@ -124,15 +120,9 @@ class Feed:
                 arguments.append(self._copied_in(tensor, array))
         return arguments
 
-<<<<<<< HEAD
-    def staging(self, wanted: Tensor) -> tuple[Any, np.ndarray | None]:
-        """Return the buffer of an input that is always copied, as a tensor and as an array."""
-        if self._cuda is not None or not is_small(wanted):
-=======
-    def _small(self, tensor: Tensor) -> tuple[Any, np.ndarray | None]:
+    def staging(self, tensor: Tensor) -> tuple[Any, np.ndarray | None]:
         """Return the buffer of a small input as a tensor and as an array; None, None for others."""
         if self._cuda is not None or not is_small(tensor):
->>>>>>> f/measure
             return None, None
         buffer = self._buffer(tensor)
         return buffer, as_array(buffer)
@@ -288,15 +278,9 @@ class Results:
     def __init__(self, function: Callable[..., Any], outputs: Sequence[Tensor]) -> None:
         import tvm_ffi
 
-<<<<<<< HEAD
-        places = [(one, staging(one)[1]) for one in outputs]
-        self._outputs = [(one.name, place, _array_of(one.dtype)) for one, place in places]
-        self._places = {one.name: place for one, place in places if place is not None}
-=======
-        places = [(output, self._place(output)) for output in outputs]
+        places = [(output, staging(output)[1]) for output in outputs]
         self._outputs = [(output.name, place, _array_of(output.dtype)) for output, place in places]
         self._places = {output.name: place for output, place in places if place is not None}
->>>>>>> f/measure
         wrap = tvm_ffi.get_global_func("collage.copy_results")
         self._function = wrap(
             function, [None if place is None else as_tensor(place) for _, place in places]

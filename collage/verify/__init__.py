@@ -1,8 +1,8 @@
-"""Is the executable right, and not slower than any single toolchain?"""
+"""Verification: accuracy and speed of executables against the original frameworks."""
 
 from collage.verify.benchmark_target import Contender
 from collage.verify.interleaved_benchmark import (
-    Arena,
+    InterleavedBenchmark,
     KernelProfile,
     Latency,
     compare_latency,
@@ -12,8 +12,8 @@ from collage.verify.interleaved_benchmark import (
 from collage.verify.numerics import OutputCheck, compare_outputs
 
 __all__ = [
-    "Arena",
     "Contender",
+    "InterleavedBenchmark",
     "KernelProfile",
     "Latency",
     "OutputCheck",

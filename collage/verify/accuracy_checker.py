@@ -1,8 +1,8 @@
-"""The numbers of benchmark targets, held against the original's.
+"""Accuracy of benchmark targets against the original model.
 
-A plan with regions in less than float32 is held to the error budget on every sample, all others to the
-tolerances of every candidate. The original-file plan is right by definition: it is only asked what it
-computes, twice, since a model may draw random numbers.
+A plan with regions in less than float32 must keep the error budget on every sample, other plans the
+tolerances of candidates. The original-file plan is right by definition. It runs twice to record its
+outputs, since a model may draw random numbers.
 """
 
 from collections.abc import Mapping, Set
@@ -16,36 +16,45 @@ from collage.frontend import Function
 from collage.frontend.region import function_outputs_of
 from collage.verify.accuracy_samples import Errors, beyond
 from collage.verify.benchmark_target import Contender
-from collage.verify.interleaved_benchmark import Arena
+from collage.verify.interleaved_benchmark import InterleavedBenchmark
 from collage.verify.numerics import compare_outputs
 from collage.verify.plan_executable import PlanExecutable, function_signature
 
 
 @dataclass(frozen=True)
-class Budget:
-    """What plans in less than float32 may be off by, and the trials (`verify.trials`) that show it."""
+class AccuracyBudget:
+    """Error budget of plans in less than float32.
+
+    Attributes:
+        tolerance: largest allowed error of an output, relative to its scale.
+        samples: folder of the accuracy samples (`accuracy_samples`).
+    """
 
     tolerance: float
-    trials: Path
+    samples: Path
 
 
 @dataclass(frozen=True)
 class Golden:
-    """What the original-file plan computes of the gate's inputs: the numbers that are right for it."""
+    """Outputs of the original-file plan for the gate's inputs.
+
+    Attributes:
+        outputs: arrays by name.
+        deterministic: whether two calls gave the same numbers.
+    """
 
     outputs: Mapping[str, np.ndarray]
     deterministic: bool
-    """Two calls gave the same numbers."""
 
 
 @dataclass(frozen=True)
-class Examiner:
-    """Holds the numbers of contenders in the arena against the original's; keeps their `errors`."""
+class AccuracyChecker:
+    """Checks the outputs of running targets against the original's; collects their `errors` by name."""
 
-    arena: Arena
+    benchmark: InterleavedBenchmark
     function: Function
     expected: Mapping[str, np.ndarray]
-    budget: Budget | None
+    budget: AccuracyBudget | None
     errors: dict[str, Errors]
 
     def target(self, plan: PlanExecutable) -> Contender:
@@ -54,24 +63,24 @@ class Examiner:
         return Contender(plan.name, "executable", plan.path, signature, plan.device)
 
     def golden(self, plan: PlanExecutable) -> Golden:
-        """Run the original-file plan twice. Raises MeasureError when it dies."""
+        """Run the original-file plan twice. Raises MeasureError when its process ends."""
         if self.budget:
-            self.errors[plan.name] = self.arena.check(plan.name, self.budget.trials)
+            self.errors[plan.name] = self.benchmark.check(plan.name, self.budget.samples)
         names = self.function.graph.outputs
         first, second = (
-            dict(zip(names, self.arena.outputs(plan.name), strict=True)) for _ in range(2)
+            dict(zip(names, self.benchmark.outputs(plan.name), strict=True)) for _ in range(2)
         )
         checks = compare_outputs(first, second, quantised=is_quantised(self.function))
         return Golden(first, all(check.passed for check in checks))
 
     def wrong(self, plan: PlanExecutable) -> str:
-        """Say how the plan's outputs differ from the original's, "" when they do not."""
+        """Return the difference between the plan's and the original's outputs, "" where they agree."""
         try:
             if self.budget:
-                self.errors[plan.name] = self.arena.check(plan.name, self.budget.trials)
+                self.errors[plan.name] = self.benchmark.check(plan.name, self.budget.samples)
                 if plan.reduced:
                     return beyond(self.errors[plan.name], self.budget.tolerance)
-            results = self.arena.outputs(plan.name)
+            results = self.benchmark.outputs(plan.name)
         except MeasureError as error:
             return str(error)
         actual = dict(zip(self.function.graph.outputs, results, strict=True))
@@ -80,20 +89,20 @@ class Examiner:
         checks = compare_outputs(self.expected, actual, softmax, quantised=quantised)
         return ", ".join(f"{check.name}: {check.reason}" for check in checks if not check.passed)
 
-    def excuse(self, names: Set[str]) -> dict[str, str]:
-        """Say of baselines in less than float32 why they do not count; those that do are left out."""
-        found: dict[str, str] = {}
+    def find_exempt(self, names: Set[str]) -> dict[str, str]:
+        """Return the reasons of baselines that exceed the error budget and so do not count, by name."""
+        reasons: dict[str, str] = {}
         if self.budget is None:
-            return found
+            return reasons
         for name in sorted(names):
             try:
-                self.errors[name] = self.arena.check(name, self.budget.trials)
+                self.errors[name] = self.benchmark.check(name, self.budget.samples)
             except MeasureError as error:
-                found[name] = str(error)
+                reasons[name] = str(error)
                 continue
-            if why := beyond(self.errors[name], self.budget.tolerance):
-                found[name] = why
-        return found
+            if reason := beyond(self.errors[name], self.budget.tolerance):
+                reasons[name] = reason
+        return reasons
 
 
 def is_quantised(function: Function) -> bool:

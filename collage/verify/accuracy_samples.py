@@ -1,11 +1,11 @@
-"""Trials: sets of inputs with the original's outputs, on which plans in reduced precision are judged.
+"""Accuracy samples: sets of inputs with the original's outputs, to judge plans in reduced precision.
 
-One set of inputs says little about rounding, so a plan that computes in less than float32 is tried on the
-gate's inputs and on `MORE_SEEDS` further ones. The sets lie in a folder; the contenders, each in a process
-of its own, read them: the original answers once for all, each plan compares itself with that
-and tells its errors. The compiler's process runs nothing.
+One set of inputs says little about rounding errors, so a plan in less than float32 runs on the gate's inputs
+and on `MORE_SEEDS` further sets. The sets are files of one folder, read by the processes of the benchmark
+targets: the original writes the expected outputs once, each plan compares its own outputs with these and
+returns the errors. The process of the compiler runs nothing.
 
-    outputs.json      names of the outputs in the function's order, and which are probabilities
+    outputs.json      names of the outputs in the function's order, and of those with probabilities
     inputs-K.npz      the inputs in the function's order
     expected-K.npz    the original's outputs in the function's order
 """
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 MORE_SEEDS = 10
 
 Errors = Mapping[str, float]
-"""Largest error of every output, by name, over all trials; +inf where it cannot be compared."""
+"""Largest error of every output, by name, over all samples; +inf where it cannot be compared."""
 
 RunOn = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 """Run on inputs and return the outputs, both in the function's order."""
 
 
-def write_trials(
+def write_samples(
     function: "Function", sets: Sequence[Mapping[str, np.ndarray]], folder: Path
 ) -> None:
-    """Write the sets of inputs; `answer_trials` adds what the original makes of them."""
+    """Write the sets of inputs; `write_expected` adds the original's outputs."""
     from collage.frontend.region import probability_outputs
 
     folder.mkdir(parents=True)
@@ -47,8 +47,8 @@ def write_trials(
         np.savez(folder / f"inputs-{number}.npz", *(inputs[n] for n in function.graph.inputs))
 
 
-def answer_trials(folder: Path, run: RunOn) -> int:
-    """Write the original's outputs for every set of inputs; return how many there are."""
+def write_expected(folder: Path, run: RunOn) -> int:
+    """Write the original's outputs for every set of inputs; return the number of sets."""
     count = 0
     while (file := folder / f"inputs-{count}.npz").is_file():
         np.savez(folder / f"expected-{count}.npz", *run(_arrays(file)))
@@ -56,25 +56,25 @@ def answer_trials(folder: Path, run: RunOn) -> int:
     return count
 
 
-def check_trials(folder: Path, run: RunOn) -> dict[str, float]:
-    """Return the largest error of every output over all trials."""
+def largest_errors(folder: Path, run: RunOn) -> dict[str, float]:
+    """Return the largest error of every output over all samples."""
     facts = json.loads((folder / "outputs.json").read_text())
     largest = dict.fromkeys(facts["names"], 0.0)
     number = 0
     while (file := folder / f"expected-{number}.npz").is_file():
-        found = run(_arrays(folder / f"inputs-{number}.npz"))
-        for name, reference, actual in zip(facts["names"], _arrays(file), found, strict=True):
+        outputs = run(_arrays(folder / f"inputs-{number}.npz"))
+        for name, reference, actual in zip(facts["names"], _arrays(file), outputs, strict=True):
             certain = name in facts["probabilities"]
             error = output_error(reference, actual, probability=certain)
             largest[name] = max(largest[name], error)
         number += 1
     if not number:
-        raise FileNotFoundError(f"there are no answered trials in {folder}")
+        raise FileNotFoundError(f"there are no samples with expected outputs in {folder}")
     return largest
 
 
 def beyond(errors: Errors, tolerance: float) -> str:
-    """Say which outputs are beyond the tolerance, "" when none is."""
+    """Return the outputs beyond the tolerance in words, "" where none is."""
     return ", ".join(
         f"{name}: " + ("other integers, NaN or shape" if math.isinf(error) else f"error {error:.3g}")
         + f", tolerance {tolerance:g}"

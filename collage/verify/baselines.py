@@ -1,10 +1,9 @@
-"""The original frameworks on the original file: whom the gate compares a plan with.
+"""Baseline frameworks of the gate: the original file in ONNX Runtime and OpenVINO.
 
-On every machine they are ONNX Runtime and OpenVINO on the CPU; on a GPU also ONNX Runtime with its CUDA and
-with its TensorRT provider, where the installed ONNX Runtime names them. These get what a user would give
-them: nodes that TensorRT does not take go to the CUDA provider, and from there to the CPU. Whether a
-provider really runs shows in the contender's own process, which says so when it does not. Where plans may
-compute in less than float32, each framework that can does too, beside itself in float32.
+On every machine both run on the CPU; for a GPU also ONNX Runtime with its CUDA and its TensorRT provider, if
+the installed ONNX Runtime lists them. They are configured as by a user: nodes without TensorRT support go to
+the CUDA provider, and from there to the CPU. A provider that does not start is detected in the target's
+process. With reduced precision in plans, each framework with such a mode runs in it too, and in float32.
 """
 
 import hashlib
@@ -22,54 +21,58 @@ ON_CPU = "openvino-bf16"
 REDUCED = frozenset({ON_CPU, f"onnxruntime-cuda-{TF32}", f"tensorrt-{TF32}"})
 """Baselines that compute in less than float32."""
 ENGINE_S = 900.0
-"""A contender that builds the engine of a whole model may be silent for so long."""
+"""Time limit of an answer from a target that builds the engine of a complete model, in seconds."""
 
 
 def original_frameworks(
     model: Path, *, may_reduce: bool, device: str = "cpu", engines: Path | None = None
 ) -> list[Contender]:
-    """Return the frameworks on the original file that a plan is compared with.
+    """Return the baseline frameworks for a model.
 
     Args:
-        model: the original file.
-        may_reduce: plans may compute in less than float32, so the frameworks may too.
-        device: where the plans run.
-        engines: where engines of whole models are kept; None builds them every time.
+        model: original ONNX file.
+        may_reduce: whether plans, and so frameworks, may compute in less than float32.
+        device: device of the plans, default "cpu".
+        engines: folder of cached engines of complete models; None: built every time.
     """
     kinds = ["onnxruntime", "openvino"]
     if may_reduce and not bf16_reason():
         kinds.append(ON_CPU)
-    found = [Contender(kind, kind, model) for kind in kinds]
+    frameworks = [Contender(kind, kind, model) for kind in kinds]
     if device == "cpu":
-        return found
+        return frameworks
     from collage.frontend.float16 import file_float_types
 
     types = file_float_types(model)
-    found += _on_gpu(model, types, engines)
+    frameworks += _on_gpu(model, types, engines)
     if may_reduce and not tf32_reason() and "float32" in types:
-        found += _on_gpu(model, types, engines, rounds=True)
-    return found
+        frameworks += _on_gpu(model, types, engines, reduced=True)
+    return frameworks
 
 
 def _on_gpu(
-    model: Path, types: Set[str], engines: Path | None, *, rounds: bool = False
+    model: Path, types: Set[str], engines: Path | None, *, reduced: bool = False
 ) -> list[Contender]:
     import onnxruntime
 
-    here, found, suffix = onnxruntime.get_available_providers(), [], f"-{TF32}" if rounds else ""
-    if "CUDAExecutionProvider" in here:
-        name, options = f"onnxruntime-cuda{suffix}", provider_options(rounds=rounds)
-        found.append(Contender(name, "onnxruntime-cuda", model, options=options))
-    if "TensorrtExecutionProvider" in here:
+    providers, frameworks, suffix = (
+        onnxruntime.get_available_providers(),
+        [],
+        f"-{TF32}" if reduced else "",
+    )
+    if "CUDAExecutionProvider" in providers:
+        name, options = f"onnxruntime-cuda{suffix}", provider_options(rounds=reduced)
+        frameworks.append(Contender(name, "onnxruntime-cuda", model, options=options))
+    if "TensorrtExecutionProvider" in providers:
         name, options = f"tensorrt{suffix}", _tensorrt_options(model, types, engines, suffix)
-        found.append(Contender(name, name, model, options=options, patience_s=ENGINE_S))
-    return found
+        frameworks.append(Contender(name, name, model, options=options, patience_s=ENGINE_S))
+    return frameworks
 
 
 def _tensorrt_options(
     model: Path, types: Set[str], engines: Path | None, suffix: str
 ) -> dict[str, str]:
-    """Allow the types that the model has, and keep its engine apart from those of other models."""
+    """Allow the types of the model, and separate its engine from those of other models."""
     options = {option: "1" for dtype, option in ALLOWED.items() if dtype in types}
     if engines is None:
         return options

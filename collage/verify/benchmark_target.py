@@ -1,4 +1,4 @@
-"""The parent's side of a contender: a child process that holds one thing to run (`contender`)."""
+"""A benchmark target and the parent's side of its child process (`benchmark_worker`)."""
 
 import json
 import math
@@ -23,37 +23,49 @@ from collage.runtime.process_group import end_group
 
 MAX_ANSWER_BYTES = 16 << 20
 PATIENCE_S = 120.0
-"""A contender that is silent for so long hangs and is killed."""
+"""Time without an answer after which a target counts as hanging and is killed, in seconds."""
 ON_HOST = frozenset({"executable", "onnxruntime", "openvino", "openvino-bf16"})
-"""Kinds that compute on the host, an executable unless its device is another."""
+"""Kinds that compute on the host; an executable only where its device is the CPU."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to run: `kind` is a key of `contender.KINDS`; `path` its file."""
+    """An executable or a framework with a model, to be timed.
+
+    Attributes:
+        name: unique name.
+        kind: key of `benchmark_worker.KINDS`.
+        path: file of the executable or the model.
+        signature: signature of the executable's function; None for a framework.
+        device: device of an executable, default "cpu".
+        options: options of ONNX Runtime's provider, for the kinds with one.
+        patience_s: time without an answer before the target is killed, in seconds.
+    """
 
     name: str
     kind: str
     path: Path
     signature: Signature | None = None
-    """Of the executable's function that runs; None for a framework."""
     device: str = "cpu"
-    """What an executable was assembled for."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of ONNX Runtime's provider, for the kinds that have one."""
     patience_s: float = PATIENCE_S
 
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """Median seconds of a whole call, and of every kernel inside such calls by its symbol."""
+    """Profile of an executable.
+
+    Attributes:
+        call_s: latency of one complete call while profiling, median in seconds.
+        kernels_s: median seconds of every kernel by its symbol.
+    """
 
     call_s: float
     kernels_s: Mapping[str, float]
 
 
 class ContenderProcess:
-    """A started contender. Starting takes about a second; `reason` waits for its end."""
+    """The process of a target. Its start takes about a second; `reason` waits for the end of the start."""
 
     def __init__(
         self, contender: Contender, feed: Path, order: Sequence[str], threads: int
@@ -61,10 +73,10 @@ class ContenderProcess:
         """Start it.
 
         Args:
-            contender: what it holds.
+            contender: target to run.
             feed: .npz file of the inputs.
-            order: the inputs' names in the function's order.
-            threads: of the contender.
+            order: names of the inputs in the function's order.
+            threads: threads of the target.
         """
         self.contender = contender
         environment = {
@@ -92,63 +104,65 @@ class ContenderProcess:
             "cpus": _cpus(contender, threads),
         }
         self._reason: str | None = None
-        self._tell(json.dumps(request))
+        self._send(json.dumps(request))
 
     @property
     def reason(self) -> str:
-        """Why it cannot run, "" when it can; waits until the contender knows."""
+        """Reason why the target cannot run, "" where it runs; waits for the end of its start."""
         if self._reason is None:
-            answer = self._hear()
+            answer = self._receive()
             right = isinstance(answer, dict) and "error" not in answer
             self._reason = "" if right else _error_of(answer)
         return self._reason
 
     def run(self, calls: int) -> list[float]:
         """Return the seconds of each of `calls` calls."""
-        self._tell(str(calls))
-        answer = self._hear()
+        self._send(str(calls))
+        answer = self._receive()
         if not isinstance(answer, list) or not all(map(_is_time, answer)):
             raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
         return answer
 
     def profile(self, calls: int) -> KernelProfile:
         """Time `calls` calls whole, and the kernels inside as many."""
-        self._tell(f"profile {calls}")
-        answer = self._hear()
+        self._send(f"profile {calls}")
+        answer = self._receive()
         if not isinstance(answer, dict) or set(answer) != {"call_s", "kernels_s"}:
             raise MeasureError(f"{self.contender.name} cannot be profiled: {_error_of(answer)}")
         kernels_s = _numbers(answer["kernels_s"])
         if kernels_s is None or not _is_time(answer["call_s"]):
-            raise MeasureError(f"{self.contender.name} cannot be profiled: it tells no times")
+            raise MeasureError(f"{self.contender.name} cannot be profiled: the answer has no times")
         return KernelProfile(answer["call_s"], kernels_s)
 
-    def answer(self, trials: Path) -> None:
-        """Write what it makes of every trial in the folder."""
-        self._tell(f"answer {trials.resolve()}")
-        answer = self._hear()
+    def write_expected(self, samples: Path) -> None:
+        """Write the target's outputs of every accuracy sample in the folder."""
+        self._send(f"answer {samples.resolve()}")
+        answer = self._receive()
         if not isinstance(answer, int):
-            raise MeasureError(f"{self.contender.name} cannot be asked: {_error_of(answer)}")
+            raise MeasureError(
+                f"{self.contender.name} cannot run the accuracy samples: {_error_of(answer)}"
+            )
 
-    def check(self, trials: Path) -> dict[str, float]:
-        """Return the largest error of every output over the trials in the folder."""
-        self._tell(f"check {trials.resolve()}")
-        answer = self._hear()
+    def check(self, samples: Path) -> dict[str, float]:
+        """Return the largest error of every output over the accuracy samples in the folder."""
+        self._send(f"check {samples.resolve()}")
+        answer = self._receive()
         errors = None if isinstance(answer, dict) and "error" in answer else _numbers(answer)
         if errors is None:
             raise MeasureError(f"{self.contender.name} cannot be checked: {_error_of(answer)}")
         return errors
 
     def outputs(self, file: Path) -> list[np.ndarray]:
-        """Run once and return the outputs in order; they travel through `file` (.npz)."""
-        self._tell(f"save {file.resolve()}")
-        answer = self._hear()
+        """Run once and return the outputs in order, through `file` (.npz)."""
+        self._send(f"save {file.resolve()}")
+        answer = self._receive()
         if not isinstance(answer, int):
             raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
         stored = load_arrays(file)
         return [stored[f"arr_{position}"] for position in range(answer)]
 
     def close(self) -> None:
-        """End the process and what it started; one that does not obey is killed."""
+        """End the process and its children; a process that does not end is killed."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 try:
@@ -157,16 +171,16 @@ class ContenderProcess:
                     continue  # it died with unread bytes
         end_group(self._process, patience_s=5.0)
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self._process.stdin is None:
-            raise MeasureError("a contender has no pipe")
+            raise MeasureError("a benchmark target has no pipe")
         try:
             self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # the answer will say that it ended
+            pass  # the next answer is the end of the process
 
-    def _hear(self) -> object:
+    def _receive(self) -> object:
         line = self._line()
         if isinstance(line, str):
             return {"error": line}
@@ -177,13 +191,13 @@ class ContenderProcess:
             return {"error": "it sent an answer that is none"}
 
     def _line(self) -> bytes | str:
-        """Return the next line, or why there is none."""
+        """Return the next line, or the reason for its absence."""
         stdout = self._process.stdout
         if stdout is None:
-            raise MeasureError("a contender has no pipe")
+            raise MeasureError("a benchmark target has no pipe")
         deadline = time.monotonic() + self.contender.patience_s
         data = bytearray()
-        # One answer to one request: what follows the line is no answer to anything.
+        # One answer to one request: text after the line answers nothing.
         while not data.endswith(b"\n"):
             ready, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
@@ -206,10 +220,10 @@ class ContenderProcess:
 
 
 def _cpus(contender: Contender, threads: int) -> list[int]:
-    """Return the processors that a contender may use.
+    """Return the processors of a target.
 
-    With one thread all have the same one: another guest on a core slows it down by 15 % for seconds,
-    and contenders that the scheduler keeps on different cores would differ by that.
+    With one thread all targets share one: another guest on a core slows it down by 15 % for seconds, and
+    targets on different cores would differ by that.
     """
     allowed = sorted(os.sched_getaffinity(0))
     on_host = contender.kind in ON_HOST and contender.device == "cpu"
@@ -221,7 +235,7 @@ def _is_time(value: object) -> bool:
 
 
 def _numbers(value: object) -> dict[str, float] | None:
-    """Return the answer as numbers by name, None where it is something else."""
+    """Return the answer as numbers by name, None where it has another type."""
     if not isinstance(value, dict) or not all(map(_is_number, value.values())):
         return None
     return value

@@ -1,15 +1,18 @@
 """A child process that holds one benchmark target: `python -m collage.verify.benchmark_worker`.
 
-Contenders are separate processes so that no thread pool, allocator or cache of one disturbs the
-other; each sleeps on its pipe while another runs. Started with one JSON line (kind, path, signature,
-inputs, threads, cpus); then each line `N` makes N timed calls and answers with a JSON list of seconds, and
-a line `save FILE` writes the outputs of one call of an executable, in order, as .npz; a line
-`profile N` makes N calls of an executable, and N with its kernels timed one by one; `answer FOLDER` and
-`check FOLDER` run the trials in it (`verify.trials`).
+Targets are separate processes, so that thread pools, allocators and caches do not disturb each other; each
+sleeps on its pipe while another runs. The first line is a JSON request (kind, path, signature, inputs,
+threads, cpus). The following lines are commands, each with one JSON answer:
 
-The profile hooks into the virtual machine (`set_instrument`), so it times the very file that ships.
-The hook's own time falls partly between its two readings of the clock: the cheapest of the machine's
-built-ins, which do nearly nothing, shows how much, and that much is taken off every kernel.
+    N               N timed calls: the list of their seconds
+    save FILE       one call of an executable, its outputs in order as .npz: their number
+    profile N       N calls, and N with each kernel timed: the median seconds
+    answer FOLDER   expected outputs of the accuracy samples in the folder (`accuracy_samples`)
+    check FOLDER    errors of the outputs for these samples
+
+The profile uses a hook of the virtual machine (`set_instrument`), so it times the same file that ships. Part
+of the hook's own time falls between its two readings of the clock. The cheapest built-in of the virtual
+machine does nearly nothing; its time is subtracted from every kernel.
 """
 
 import abc
@@ -31,7 +34,7 @@ from collage.runtime.child import die_with_parent
 from collage.runtime.manifest import Signature, read_signature
 from collage.runtime.plugin import FULL_PRECISION, PROVIDER_LIBRARIES, open_libraries
 from collage.runtime.session import ExecutableSession
-from collage.verify.accuracy_samples import answer_trials, check_trials
+from collage.verify.accuracy_samples import largest_errors, write_expected
 from collage.verify.original_model import Original, Provider, open_file
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Runner(abc.ABC):
-    """A benchmark target, called as its users call it: with arrays by name, for arrays of their own."""
+    """A benchmark target with the interface of its users: arrays by name in, new arrays out."""
 
     def __init__(self, inputs: dict[str, np.ndarray]) -> None:
         self.inputs = inputs
@@ -53,7 +56,7 @@ class Runner(abc.ABC):
         """Run once and return the outputs called `names`, in the function's order."""
 
     def run_on(self, values: Sequence[np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
-        """Run on other inputs, in the function's order; the next call finds the old ones again."""
+        """Run on other inputs, in the function's order; the inputs are restored afterwards."""
         before = [array.copy() for array in self.inputs.values()]
         try:
             self._feed(values)
@@ -67,7 +70,7 @@ class Runner(abc.ABC):
 
 
 class _Executable(Runner):
-    """An executable's function, called as callers of a bundle call it."""
+    """An executable's function, called like a bundle."""
 
     def __init__(
         self,
@@ -89,9 +92,9 @@ class _Executable(Runner):
         return list(self._session.run(self.inputs).values())
 
     def profile(self, calls: int) -> dict[str, object]:
-        """Time `calls` calls whole, and in turns with them as many with every kernel timed.
+        """Time `calls` complete calls, in turns with as many calls with every kernel timed.
 
-        Returns the median seconds of a whole call ("call_s") and of every kernel by symbol ("kernels_s").
+        Returns the median seconds of a complete call ("call_s") and of every kernel by symbol ("kernels_s").
         """
         import tvm_ffi
 
@@ -105,35 +108,35 @@ class _Executable(Runner):
         samples: dict[str, list[float]] = {}
         started = 0
 
-        def instrument(_: object, symbol: str, before: bool, *_rest: object) -> int:
+        def instrument(_: object, symbol: str, before: bool, *_arguments: object) -> int:
             nonlocal started
-            now = time.perf_counter_ns()
+            now_ns = time.perf_counter_ns()
             if not before:
-                samples.setdefault(symbol, []).append((now - started) * 1e-9)
+                samples.setdefault(symbol, []).append((now_ns - started) * 1e-9)
             started = time.perf_counter_ns()
             return 0
 
         hook, set_hook = tvm_ffi.convert(instrument), self._session.machine["set_instrument"]
-        whole: list[float] = []
+        calls_s: list[float] = []
         try:
             for _ in range(1 + calls):
                 set_hook(None)
-                whole += _timed(self, 1)
+                calls_s += _timed(self, 1)
                 set_hook(hook)
                 self()
         finally:
             set_hook(None)
         kernels = {name: statistics.median(_later(all_)) for name, all_ in samples.items()}
-        return {"call_s": statistics.median(_later(whole)), "kernels_s": without_hook(kernels)}
+        return {"call_s": statistics.median(_later(calls_s)), "kernels_s": without_hook(kernels)}
 
 
 def _later(samples: Sequence[float]) -> Sequence[float]:
-    """Leave out the first sample, of a call that refilled the caches."""
+    """Leave out the first sample: its call refilled the caches."""
     return samples[1:] or samples
 
 
 def without_hook(medians: dict[str, float]) -> dict[str, float]:
-    """Take the hook's own time off; return the kernels alone.
+    """Subtract the hook's own time; return only the kernels.
 
     >>> without_hook({"vm.builtin.reshape": 1.0, "collage_main_0_tvm": 5.0})
     {'collage_main_0_tvm': 4.0}
@@ -144,7 +147,7 @@ def without_hook(medians: dict[str, float]) -> dict[str, float]:
 
 
 def session_options(threads: int) -> "onnxruntime.SessionOptions":
-    """Return the options of a session as its users have them, with that many threads."""
+    """Return the default options of a session with `threads` threads."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -167,7 +170,7 @@ class _OnnxRuntime(Runner):
 
 
 class _Original(Runner):
-    """What `verify.original` says is right."""
+    """The reference (`verify.original_model`)."""
 
     def __init__(self, path: str, inputs: dict[str, np.ndarray], threads: int) -> None:
         from collage.frontend.float16 import file_float_types
@@ -183,13 +186,13 @@ class _Original(Runner):
 
 
 class _OnGpu(_OnnxRuntime):
-    """ONNX Runtime on a GPU. Inputs and outputs are on the host, as those of an executable are."""
+    """ONNX Runtime on a GPU. Inputs and outputs are on the host, like those of an executable."""
 
     kind = "onnxruntime-cuda"
     providers: tuple[str, ...] = ("CUDAExecutionProvider",)
-    """The one that is compared, then those that may have what it does not take."""
+    """The compared provider, then the providers of unsupported nodes."""
     environment: Mapping[str, str] = MappingProxyType({})
-    """What this process, which does nothing else, has in its environment too."""
+    """Additional environment variables of this process."""
 
     def __init__(
         self,
@@ -201,15 +204,15 @@ class _OnGpu(_OnnxRuntime):
         os.environ.update(self.environment)
         Runner.__init__(self, inputs)
         open_libraries(PROVIDER_LIBRARIES[self.kind])
-        first, *others = self.providers
-        providers: list[Provider] = [(first, dict(options)), *others]
+        first, *fallbacks = self.providers
+        providers: list[Provider] = [(first, dict(options)), *fallbacks]
         self._session = open_file(path, session_options(threads), providers)
         if first not in (running := self._session.get_providers()):
             raise RuntimeError(f"{first} does not start here: only {', '.join(running)} do")
 
 
 class _TensorRtTf32(_OnGpu):
-    """TensorRT as it is: it uses TF32 unless it is kept from it."""
+    """TensorRT with its default precision: TF32."""
 
     kind = "tensorrt"
     providers = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
@@ -242,7 +245,7 @@ class _OpenVino(Runner):
         return self._compiled(self.inputs)
 
     def outputs(self, names: Sequence[str]) -> list[np.ndarray]:
-        """OpenVINO may rename an output that another one equals: those are found by position."""
+        """Return outputs by name, else by position: OpenVINO renames one of two equal outputs."""
         results = self._compiled(self.inputs)
         places = {name: n for n, out in enumerate(self._model.outputs) for name in out.get_names()}
         return [results[places.get(name, place)] for place, name in enumerate(names)]
@@ -265,7 +268,7 @@ KINDS: dict[str, Callable[..., Runner]] = {
 
 
 def main() -> None:
-    die_with_parent(int(sys.argv[1]))  # one that hangs would not notice the end of its pipe
+    die_with_parent(int(sys.argv[1]))  # a hanging process does not notice the end of its pipe
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries that print must not corrupt the answers
     request = json.loads(sys.stdin.readline())
@@ -273,33 +276,33 @@ def main() -> None:
     inputs = {name: np.asarray(stored[name], order="C") for name in request["order"]}
     try:
         make = KINDS[request["kind"]]
-        more = {} if request["device"] == "cpu" else {"device": request["device"]}
+        arguments = {} if request["device"] == "cpu" else {"device": request["device"]}
         if request["signature"] is not None:
-            more["signature"] = read_signature(request["signature"])
-        more |= {"options": request["options"]} if request["options"] else {}
-        run = make(request["path"], inputs, request["threads"], **more)
+            arguments["signature"] = read_signature(request["signature"])
+        arguments |= {"options": request["options"]} if request["options"] else {}
+        run = make(request["path"], inputs, request["threads"], **arguments)
         run()
-        _stay_on(request["cpus"])
+        _pin_threads(request["cpus"])
     except Exception as error:  # whatever a library raises is the reason
         _answer(answers, {"error": f"{type(error).__name__}: {_first_line(error)}"})
         return
     _answer(answers, {"ready": True})
     for line in sys.stdin:
         try:
-            _answer(answers, _obey(run, *line.strip().partition(" ")[::2]))
+            _answer(answers, _execute(run, *line.strip().partition(" ")[::2]))
         except (RuntimeError, ValueError, OSError) as error:
             _answer(answers, {"error": f"{type(error).__name__}: {_first_line(error)}"})
 
 
-def _stay_on(cpus: Sequence[int]) -> None:
-    """Keep all threads of this process on these processors, now that all are started."""
+def _pin_threads(cpus: Sequence[int]) -> None:
+    """Pin all threads of this process to these processors, after all are started."""
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # it has ended
             os.sched_setaffinity(int(thread), cpus)
 
 
-def _obey(run: Runner, word: str, operand: str) -> object:
-    match word:
+def _execute(run: Runner, command: str, operand: str) -> object:
+    match command:
         case "profile" if isinstance(run, _Executable):
             return run.profile(int(operand))
         case "save":
@@ -307,9 +310,9 @@ def _obey(run: Runner, word: str, operand: str) -> object:
         case "answer" | "check":
             folder = Path(operand)
             names = json.loads((folder / "outputs.json").read_text())["names"]
-            work = answer_trials if word == "answer" else check_trials
+            work = write_expected if command == "answer" else largest_errors
             return work(folder, lambda values: run.run_on(values, names))
-    return _timed(run, int(word))
+    return _timed(run, int(command))
 
 
 def _timed(run: Runner, calls: int) -> list[float]:
@@ -332,9 +335,9 @@ def _first_line(error: Exception) -> str:
     return lines[0][:300] if lines else ""
 
 
-def _answer(to: TextIO, value: object) -> None:
-    to.write(json.dumps(value) + "\n")
-    to.flush()
+def _answer(pipe: TextIO, value: object) -> None:
+    pipe.write(json.dumps(value) + "\n")
+    pipe.flush()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""The final comparison: rounds of plans and frameworks that go on until something is proven.
+"""The final round: plans and frameworks run interleaved until a verdict is proven.
 
-A ratio is taken over the rounds that both targets have run: whoever is decided stops. Which plan is judged
-is settled at the first look; afterwards only this plan and the baselines that it is not yet decided
-against go on.
+A ratio of two targets is taken over the rounds that both have run, so a target with a verdict can stop. The
+plan to judge is chosen at the first look; later rounds run this plan and the baselines without a verdict.
 """
 
 import math
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collage.verify.interleaved_benchmark import (
-    Arena,
+    InterleavedBenchmark,
     Latency,
     OnRound,
     fastest_first,
@@ -21,27 +20,27 @@ from collage.verify.interleaved_benchmark import (
 from collage.verify.plan_executable import PlanExecutable
 from collage.verify.verdict import LOOKS, NOISE, RatioInterval, Verdict, ratio_interval
 
-LEAST_GAIN = 0.01
-"""Share by which a mix has to be faster than the best plan of one toolchain, unless it surely is."""
+MIN_GAIN = 0.01
+"""Gain of a mix over the best plan of one toolchain from which the mix ships, unless it is certain."""
 
 
 @dataclass
 class Comparison:
-    """Targets that run interleaved, in rounds that are continued; rounds are numbered over all."""
+    """An interleaved comparison that can be continued; rounds are numbered over all continuations."""
 
-    arena: Arena
+    benchmark: InterleavedBenchmark
     seconds_each: float
     on_round: OnRound | None = None
     latencies: dict[str, Latency] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
-    """How often each target has run `seconds_each`."""
+    """Running time of each target, in multiples of `seconds_each`."""
     _rounds: dict[str, dict[int, float]] = field(default_factory=dict)
     _count: int = 0
 
     def run(self, names: Sequence[str], times: float = 1) -> None:
-        """Give each of the targets `times` as long as `seconds_each`; one that dies keeps the reason."""
-        found = self.arena.compare(names, times * self.seconds_each, self.on_round)
-        for name, latency in found.items():
+        """Run each target for `times` times `seconds_each`; the latency of a failed one has the reason."""
+        latencies = self.benchmark.compare(names, times * self.seconds_each, self.on_round)
+        for name, latency in latencies.items():
             if latency.reason:
                 self.latencies[name] = latency
                 continue
@@ -49,10 +48,10 @@ class Comparison:
             rounds.update(enumerate(latency.rounds, start=self._count))
             self.latencies[name] = latency_of(tuple(rounds.values()))
             self.times[name] = self.times.get(name, 0) + times
-        self._count += max((len(one.rounds) for one in found.values()), default=0)
+        self._count += max((len(latency.rounds) for latency in latencies.values()), default=0)
 
     def ran(self, names: Iterable[str]) -> list[str]:
-        """Return those of the targets that have not died."""
+        """Return the targets among `names` that have not failed."""
         return [name for name in names if not self.latencies[name].reason]
 
     def ratio(self, plan: str, baseline: str) -> RatioInterval:
@@ -64,7 +63,13 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a comparison says of one plan; `ratios` are those to each baseline that ran."""
+    """Result of a comparison for one plan.
+
+    Attributes:
+        verdict: worst verdict over the baselines.
+        ratios: ratios of the plan to each baseline that ran, by name.
+        allowance: share by which the plan may be slower.
+    """
 
     verdict: Verdict
     ratios: Mapping[str, RatioInterval]
@@ -72,154 +77,173 @@ class Judgement:
 
     @property
     def undecided(self) -> list[str]:
-        """Return the baselines against which nothing is proven yet."""
-        found = self.ratios.items()
-        return [name for name, one in found if one.verdict(self.allowance) is Verdict.UNPROVEN]
+        """Names of the baselines without a verdict."""
+        return [
+            name
+            for name, interval in self.ratios.items()
+            if interval.verdict(self.allowance) is Verdict.UNPROVEN
+        ]
 
     @property
     def worst(self) -> tuple[str, RatioInterval] | None:
-        """Return the baseline beside which the plan looks slowest, None where none ran."""
+        """The baseline with the largest ratio; None where none ran."""
         return max(self.ratios.items(), key=lambda item: item[1].ratio, default=None)
 
     def text(self) -> str:
         """Say what is not proven, "" where the plan is as fast as every baseline."""
         if self.verdict is Verdict.NOT_SLOWER:
             return ""
-        wrong = [
-            (name, one)
-            for name, one in self.ratios.items()
-            if one.verdict(self.allowance) is self.verdict
+        decisive = [
+            (name, interval)
+            for name, interval in self.ratios.items()
+            if interval.verdict(self.allowance) is self.verdict
         ]
-        name, one = max(wrong, key=lambda item: item[1].ratio)
+        name, interval = max(decisive, key=lambda item: item[1].ratio)
         if self.verdict is Verdict.SLOWER:
-            return f"{(one.ratio - 1) * 100:.1f} % slower than {name} on the original file"
+            return f"{(interval.ratio - 1) * 100:.1f} % slower than {name} on the original file"
         return (
-            f"not proven to be as fast as {name} on the original file: {one.ratio:.3f} times its "
-            f"latency, with 95 % certainty between {one.low:.3f} and {one.high:.3f} times"
+            f"not proven to be as fast as {name} on the original file: {interval.ratio:.3f} times its "
+            f"latency, with 95 % certainty between {interval.low:.3f} and {interval.high:.3f} times"
         )
 
 
 def judge(
     comparison: Comparison, plan: str, baselines: Iterable[str], allowance: float
 ) -> Judgement:
-    """Judge a plan beside the baselines that have not died."""
+    """Judge a plan against the baselines that have not failed."""
     ratios = {name: comparison.ratio(plan, name) for name in comparison.ran(baselines)}
-    verdicts = {one.verdict(allowance) for one in ratios.values()}
+    verdicts = {interval.verdict(allowance) for interval in ratios.values()}
     order = (Verdict.SLOWER, Verdict.UNPROVEN, Verdict.NOT_SLOWER)
-    return Judgement(
-        next((one for one in order if one in verdicts), Verdict.NOT_SLOWER), ratios, allowance
-    )
+    worst = next((verdict for verdict in order if verdict in verdicts), Verdict.NOT_SLOWER)
+    return Judgement(worst, ratios, allowance)
 
 
-def proven(
+def judge_until_proven(
     comparison: Comparison,
     plan: str,
     baselines: Sequence[str],
+    *,
     allowance: float,
-    hopeless: float = math.inf,
+    give_up_ratio: float = math.inf,
 ) -> Judgement | None:
-    """Judge a plan that has run, and go on until a verdict is proven or the last look is over.
+    """Judge a plan, and run further rounds until a verdict is proven or the last look is over.
 
     Args:
-        comparison: in which the plan and the baselines have run.
-        plan: its name.
-        baselines: the frameworks that count.
-        allowance: share by which it may be slower.
-        hopeless: median ratio from which on more rounds are for nothing: something else ships anyway.
+        comparison: comparison in which the plan and the baselines have run.
+        plan: name of the plan.
+        baselines: names of the frameworks that count.
+        allowance: share by which the plan may be slower.
+        give_up_ratio: median ratio from which no further round is run, since the original file ships;
+            default never.
 
     Returns:
-        None where the plan has died.
+        None where the plan's process ended.
     """
-    return _continued(comparison, plan, baselines, allowance, lambda ratios: max(ratios) < hopeless)
+    return _continued(
+        comparison,
+        plan,
+        baselines,
+        allowance=allowance,
+        is_promising=lambda ratios: max(ratios) < give_up_ratio,
+    )
+
+
+def judge_original(comparison: Comparison, plan: str, baselines: Sequence[str]) -> Judgement | None:
+    """Judge the original-file plan. The burden of proof is reversed.
+
+    The same library runs the same file with the same options, so the plan counts as equal where the rounds
+    show no difference. It is refused where it is proven slower, by `NOISE`, than its own framework or
+    another: then a call through the bundle costs more than a call of the framework.
+
+    Returns:
+        None where the plan's process ended.
+    """
+    judgement = _continued(
+        comparison,
+        plan,
+        baselines,
+        allowance=NOISE,
+        is_promising=lambda ratios: max(ratios) > 1 + NOISE,
+    )
+    if judgement is not None and judgement.verdict is Verdict.UNPROVEN:
+        return Judgement(Verdict.NOT_SLOWER, judgement.ratios, judgement.allowance)
+    return judgement
 
 
 def _continued(
     comparison: Comparison,
     plan: str,
     baselines: Sequence[str],
+    *,
     allowance: float,
-    worthwhile: Callable[[Sequence[float]], bool],
+    is_promising: Callable[[Sequence[float]], bool],
 ) -> Judgement | None:
-    """Judge a plan, and run further rounds while its undecided ratios are worth them."""
-    found = judge(comparison, plan, baselines, allowance)
+    """Judge a plan, and run further rounds while its undecided ratios are promising."""
+    judgement = judge(comparison, plan, baselines, allowance)
     for look in LOOKS:
-        rest = look - comparison.times[plan]
-        if rest <= 0:
+        missing_times = look - comparison.times[plan]
+        if missing_times <= 0:
             continue
-        if found.verdict is not Verdict.UNPROVEN:
+        if judgement.verdict is not Verdict.UNPROVEN:
             break
-        if not worthwhile([found.ratios[name].ratio for name in found.undecided]):
+        if not is_promising([judgement.ratios[name].ratio for name in judgement.undecided]):
             break
-        comparison.run([plan, *found.undecided], rest)
+        comparison.run([plan, *judgement.undecided], missing_times)
         if comparison.latencies[plan].reason:
             return None
-        found = judge(comparison, plan, baselines, allowance)
-    return found
+        judgement = judge(comparison, plan, baselines, allowance)
+    return judgement
 
 
-def finalists(
+def plans_to_judge(
     plans: Sequence[PlanExecutable], latencies: Mapping[str, Latency]
 ) -> list[PlanExecutable]:
-    """Return the plans to judge, in the order in which they should ship.
+    """Return the plans to judge, the preferred one first.
 
-    The fastest comes first, then the best plan of one toolchain. A mix that is hardly faster than that one
-    gives way: what the rounds of one comparison cannot tell apart, luck has put in order.
+    The fastest plan comes first, then the best plan of one toolchain. A mix with less than `MIN_GAIN` over
+    that one gives way to it: within the noise the order is chance.
     """
     named = {plan.name: plan for plan in plans}
     by_speed = [named[name] for name in fastest_first({name: latencies[name] for name in named})]
     single = next((plan for plan in by_speed if plan.single), None)
     if single is None or single is by_speed[0]:
         return by_speed[:1]
-    if _gains(latencies[by_speed[0].name], latencies[single.name]):
+    if _is_faster(latencies[by_speed[0].name], latencies[single.name]):
         return [by_speed[0], single]
     return [single]
 
 
-def reason_of(plan: PlanExecutable, found: Judgement, before: str = "") -> str:
+def reason_of(plan: PlanExecutable, judgement: Judgement, mix_problem: str = "") -> str:
     """Put the decision into words.
 
     Args:
-        plan: what ships.
-        found: the judgement about it.
-        before: why a mix gave way to it, "" where none did.
+        plan: plan that ships.
+        judgement: judgement of this plan.
+        mix_problem: problem of the mix that gave way to it, "" where none did.
     """
-    if problem := found.text():
+    if problem := judgement.text():
         words = problem
     else:
-        how = "within the tolerance of" if plan.reduced else "equal to"
-        alone = f"no mix is faster than {plan.single} alone"
-        what = alone if plan.single else "the mix is the fastest"
-        words = f"outputs {how} the original model's; {what}"
-    return f"the mix is {before}, so {plan.single} alone ships: {words}" if before else words
+        accuracy = "within the tolerance of" if plan.reduced else "equal to"
+        speed = (
+            f"no mix is faster than {plan.single} alone"
+            if plan.single
+            else "the mix is the fastest"
+        )
+        words = f"outputs {accuracy} the original model's; {speed}"
+    if not mix_problem:
+        return words
+    return f"the mix is {mix_problem}, so {plan.single} alone ships: {words}"
 
 
-def original_reason(plan: PlanExecutable, found: Judgement) -> str:
+def original_reason(plan: PlanExecutable, judgement: Judgement) -> str:
     """Put into words that the original file ships."""
-    if found.verdict is Verdict.SLOWER:
-        return f"the original file, opened as {plan.original} opens it, is {found.text()}"
+    if judgement.verdict is Verdict.SLOWER:
+        return f"the original file, opened as {plan.original} opens it, is {judgement.text()}"
     return f"the original file ships, opened as {plan.original} opens it: nothing is proven faster"
 
 
-def judged_original(
-    comparison: Comparison, plan: str, baselines: Sequence[str]
-) -> Judgement | None:
-    """Judge the original-file plan, which is one of the baselines by construction.
-
-    Here the burden of proof is on the other side: the same library runs the same file with the same
-    options, so what the rounds cannot tell apart is taken for the same. The plan is refused where it is
-    proven to be slower, by `NOISE`, than its own framework or another: then a caller's call costs more
-    than the framework's.
-
-    Returns:
-        None where the plan has died.
-    """
-    found = _continued(comparison, plan, baselines, NOISE, lambda ratios: max(ratios) > 1 + NOISE)
-    if found is not None and found.verdict is Verdict.UNPROVEN:
-        return Judgement(Verdict.NOT_SLOWER, found.ratios, found.allowance)
-    return found
-
-
-def _gains(faster: Latency, slower: Latency) -> bool:
-    """Tell whether one is faster by `LEAST_GAIN`, or surely by less."""
-    surely = interval_of_ratio(faster.rounds, slower.rounds)[1] < 1
-    return ratio(faster, slower) <= 1 - LEAST_GAIN or surely
+def _is_faster(faster: Latency, slower: Latency) -> bool:
+    """Tell whether the gain is at least `MIN_GAIN`, or certain at 95 %."""
+    is_certain = interval_of_ratio(faster.rounds, slower.rounds)[1] < 1
+    return ratio(faster, slower) <= 1 - MIN_GAIN or is_certain

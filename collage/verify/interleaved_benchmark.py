@@ -1,11 +1,11 @@
-"""Interleaved comparison of contenders: rounds of A B C, B C A, ..., so that drift hits all alike.
+"""Interleaved benchmark: rounds of A B C, B C A, ..., so that drift of the machine affects all targets alike.
 
-Every contender lives in a process of its own, started once and kept until it leaves the arena. A
-round gives each a slice of calls; the first call of a slice, which refills the caches that the others
-took, is dropped. The statistic is the median over all slices; its interval comes from the medians of
-the rounds (order statistics). Ratios are taken round by round, which cancels what the machine does
-to both. A race drops those that are surely slower than the leader, so that many contenders cost
-little more than the few that are close.
+Every target runs in a process of its own, started once and kept until it leaves the benchmark. A round gives
+each target a slice of calls. The first call of a slice is dropped: it refills caches that other targets
+evicted. The statistic is the median over all slices, its interval comes from the medians of the rounds
+(order statistics). Ratios are taken round by round, so interference that affects both targets cancels.
+`eliminate_slow` stops targets that are certainly slower than the leading one, so many targets cost little
+more than the few close ones.
 """
 
 import math
@@ -23,17 +23,24 @@ from collage.runtime.arrays import save_arrays
 from collage.verify.benchmark_target import Contender, ContenderProcess, KernelProfile
 
 SLICE_S = 0.06
-LEAST_ROUNDS = 5
+"""Time of one slice of calls, in seconds; at least three calls."""
+MIN_ROUNDS = 5
 PROFILE_S = 1.5
+"""Time of one profile, in seconds."""
 
 OnRound = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Median seconds of a call with its 95 % interval; `rounds` are the medians of the slices.
+    """Latency of one call.
 
-    A contender that could not run has NaN seconds and the reason.
+    Attributes:
+        seconds: median in seconds; NaN where the target did not run.
+        low: lower end of the 95 % interval of the median, in seconds.
+        high: upper end of this interval, in seconds.
+        rounds: medians of the slices in the order of time, in seconds.
+        reason: reason why the target did not run, "" where it ran.
     """
 
     seconds: float
@@ -43,8 +50,8 @@ class Latency:
     reason: str = ""
 
 
-class Arena:
-    """Contenders that are alive, with one set of inputs; closes them all at the end of `with`."""
+class InterleavedBenchmark:
+    """Running benchmark targets with one set of inputs; the end of `with` ends them all."""
 
     def __init__(self, inputs: dict[str, np.ndarray], threads: int, work_dir: Path) -> None:
         """Write the inputs (in the function's order) for the children under `work_dir`."""
@@ -56,7 +63,7 @@ class Arena:
         self._processes: dict[str, ContenderProcess] = {}
         self._calls: dict[str, int] = {}
 
-    def __enter__(self) -> "Arena":
+    def __enter__(self) -> "InterleavedBenchmark":
         return self
 
     def __exit__(
@@ -70,11 +77,11 @@ class Arena:
 
     @property
     def names(self) -> list[str]:
-        """Who is in the arena, in the order of entering."""
+        """Names of the running targets, in the order of their start."""
         return list(self._processes)
 
     def enter(self, contenders: Sequence[Contender]) -> dict[str, str]:
-        """Start contenders side by side; return the reasons of those that do not run."""
+        """Start targets side by side; return the reasons of those that do not run, by name."""
         started = {
             c.name: ContenderProcess(c, self._feed, self._order, self._threads) for c in contenders
         }
@@ -85,34 +92,34 @@ class Arena:
         return failed
 
     def leave(self, name: str) -> None:
-        """End a contender."""
+        """End a target."""
         self._calls.pop(name, None)
         self._processes.pop(name).close()
 
     def outputs(self, name: str) -> list[np.ndarray]:
-        """Run a contender once and return its outputs in order. Raises MeasureError if it dies."""
+        """Run a target once and return its outputs in order. Raises MeasureError if its process ends."""
         return self._processes[name].outputs(self._outputs)
 
-    def ask(self, original: Contender, trials: Path) -> None:
-        """Have the original answer the trials, in a process that ends then.
+    def write_expected(self, original: Contender, samples: Path) -> None:
+        """Write the original's outputs of the accuracy samples, in a process that ends then.
 
         Raises:
-            MeasureError: it does not run, or dies.
+            MeasureError: the original does not run, or its process ends.
         """
         process = ContenderProcess(original, self._feed, self._order, self._threads)
         try:
             if process.reason:
                 raise MeasureError(f"{original.name} does not run: {process.reason}")
-            process.answer(trials)
+            process.write_expected(samples)
         finally:
             process.close()
 
-    def check(self, name: str, trials: Path) -> dict[str, float]:
-        """Return a contender's largest error of every output. Raises MeasureError if it dies."""
-        return self._processes[name].check(trials)
+    def check(self, name: str, samples: Path) -> dict[str, float]:
+        """Return a target's largest error of every output. Raises MeasureError if its process ends."""
+        return self._processes[name].check(samples)
 
     def profile(self, name: str) -> KernelProfile:
-        """Time an executable and its kernels. Raises MeasureError if it dies, or runs on a GPU."""
+        """Time an executable and its kernels. Raises MeasureError if it fails, or runs on a GPU."""
         process = self._processes[name]
         call_s = statistics.median(process.run(4)[1:])
         return process.profile(min(200, max(5, math.ceil(PROFILE_S / 2 / max(call_s, 1e-7)))))
@@ -120,24 +127,29 @@ class Arena:
     def compare(
         self, names: Sequence[str], seconds_each: float, on_round: OnRound | None = None
     ) -> dict[str, Latency]:
-        """Run contenders interleaved, each for `seconds_each` in all, and return their latencies.
+        """Run targets interleaved, each for `seconds_each` in all, and return their latencies.
 
-        One that dies leaves the arena; its latency says why.
+        A target that fails leaves the benchmark; its latency has the reason.
         """
-        return self._latencies(names, seconds_each, on_round, race=False)
+        return self._latencies(names, seconds_each, on_round, eliminate=False)
 
-    def race(
+    def eliminate_slow(
         self, names: Sequence[str], seconds_each: float, on_round: OnRound | None = None
     ) -> dict[str, Latency]:
-        """Like `compare`, but a contender that is surely slower than the leader stops early."""
-        return self._latencies(names, seconds_each, on_round, race=True)
+        """Like `compare`, but a target that is certainly slower than the leading one stops early."""
+        return self._latencies(names, seconds_each, on_round, eliminate=True)
 
     def _latencies(
-        self, names: Sequence[str], seconds_each: float, on_round: OnRound | None, race: bool
+        self,
+        names: Sequence[str],
+        seconds_each: float,
+        on_round: OnRound | None,
+        *,
+        eliminate: bool,
     ) -> dict[str, Latency]:
         died: dict[str, str] = {}
         rounds = self._rounds_in(seconds_each, names, died)
-        samples = self._run(names, rounds, on_round, race, died)
+        samples = self._run(names, rounds, on_round, eliminate=eliminate, died=died)
         for name in died:
             self.leave(name)
         return {
@@ -146,7 +158,7 @@ class Arena:
         }
 
     def _try(self, name: str, calls: int, died: dict[str, str]) -> list[float]:
-        """Run a contender; one that does not survive it is noted, and has no samples."""
+        """Run a target; one that fails is noted in `died` and has no samples."""
         try:
             return self._processes[name].run(calls)
         except MeasureError as error:
@@ -161,14 +173,15 @@ class Arena:
                 self._calls[name] = max(3, math.ceil(SLICE_S / max(call_s, 1e-7))) + 1
             if name not in died and (pair := self._try(name, 2, died)):
                 slices.append(self._calls[name] * statistics.median(pair))
-        return max(LEAST_ROUNDS, round(seconds_each / max([SLICE_S, *slices])))
+        return max(MIN_ROUNDS, round(seconds_each / max([SLICE_S, *slices])))
 
     def _run(
         self,
         names: Sequence[str],
         total: int,
         on_round: OnRound | None,
-        race: bool,
+        *,
+        eliminate: bool,
         died: dict[str, str],
     ) -> dict[str, list[list[float]]]:
         order = [name for name in names if name not in died]
@@ -177,12 +190,12 @@ class Arena:
             for name in order:
                 samples[name].append(self._try(name, self._calls[name], died)[1:])
             order = [name for name in order if name not in died]
-            if race and order and done + 1 >= LEAST_ROUNDS:
+            if eliminate and order and done + 1 >= MIN_ROUNDS:
                 order = _still_running(order, samples)
             order = order[1:] + order[:1]
             if on_round:
                 on_round(done + 1, total)
-            if not order or (race and len(order) == 1):
+            if not order or (eliminate and len(order) == 1):
                 break
         return samples
 
@@ -205,28 +218,28 @@ def compare_latency(
     work_dir: Path,
     on_round: OnRound | None = None,
 ) -> dict[str, Latency]:
-    """Run the contenders interleaved and return their latencies by name.
+    """Run the targets interleaved and return their latencies by name.
 
     Args:
-        contenders: two or more; names are unique.
-        inputs: input name to array, in the function's order.
-        threads: of every contender.
-        seconds_each: time that each contender gets in all.
-        work_dir: where the inputs are written for the children.
-        on_round: called with (rounds done, rounds in all).
+        contenders: two or more targets with unique names.
+        inputs: arrays by input name, in the function's order.
+        threads: threads of every target.
+        seconds_each: time of each target in all, in seconds.
+        work_dir: folder for the inputs of the child processes.
+        on_round: progress callback with (finished rounds, all rounds); default None.
 
     Raises:
-        MeasureError: none of the contenders runs.
+        MeasureError: none of the targets runs.
     """
-    with Arena(inputs, threads, work_dir) as arena:
-        reasons = arena.enter(contenders)
+    with InterleavedBenchmark(inputs, threads, work_dir) as benchmark:
+        reasons = benchmark.enter(contenders)
         failed = {name: Latency(math.nan, reason=reason) for name, reason in reasons.items()}
         names = [contender.name for contender in contenders if contender.name not in failed]
         if not names:
             text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             raise MeasureError(f"none of the executables runs: {text}")
-        found = arena.compare(names, seconds_each, on_round)
-    return {c.name: failed.get(c.name) or found[c.name] for c in contenders}
+        latencies = benchmark.compare(names, seconds_each, on_round)
+    return {c.name: failed.get(c.name) or latencies[c.name] for c in contenders}
 
 
 def profile_kernels(
@@ -235,12 +248,12 @@ def profile_kernels(
     """Time an executable and every kernel inside it.
 
     Raises:
-        MeasureError: it does not load, dies, or runs on a GPU.
+        MeasureError: the executable does not load, fails, or runs on a GPU.
     """
-    with Arena(inputs, threads, work_dir) as arena:
-        for reason in arena.enter([contender]).values():
+    with InterleavedBenchmark(inputs, threads, work_dir) as benchmark:
+        for reason in benchmark.enter([contender]).values():
             raise MeasureError(f"{contender.name} does not run: {reason}")
-        return arena.profile(contender.name)
+        return benchmark.profile(contender.name)
 
 
 def ratio(numerator: Latency, denominator: Latency) -> float:
@@ -249,18 +262,22 @@ def ratio(numerator: Latency, denominator: Latency) -> float:
     return statistics.median(above / below for above, below in pairs)
 
 
-def fastest_first(found: Mapping[str, Latency]) -> list[str]:
-    """Order who ran in one comparison or race.
+def fastest_first(latencies: Mapping[str, Latency]) -> list[str]:
+    """Order the targets of one comparison by speed.
 
-    Those that ran more rounds come before those that were sent home early. Among equals the median of the
-    share of its round counts: a busy moment, which falls on one round, does not change it.
+    Targets with more rounds precede those that were eliminated early. Among targets with as many rounds the
+    median share of the round's time decides: interference during one round does not change it.
     """
     order: list[str] = []
-    for count in sorted({len(one.rounds) for one in found.values()}, reverse=True):
-        peers = {name: one.rounds for name, one in found.items() if len(one.rounds) == count}
+    for count in sorted({len(latency.rounds) for latency in latencies.values()}, reverse=True):
+        peers = {
+            name: latency.rounds
+            for name, latency in latencies.items()
+            if len(latency.rounds) == count
+        }
         rounds = [math.fsum(times) for times in zip(*peers.values(), strict=True)]
         shares = {
-            name: statistics.median(t / whole for t, whole in zip(times, rounds, strict=True))
+            name: statistics.median(t / total for t, total in zip(times, rounds, strict=True))
             if times
             else math.inf
             for name, times in peers.items()
@@ -269,21 +286,23 @@ def fastest_first(found: Mapping[str, Latency]) -> list[str]:
     return order
 
 
-def at_one_pace(heats: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return what everybody who ran in some heats would have taken in the last of them, in seconds.
+def normalised_latencies(comparison_rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the latencies of all targets, scaled to the machine speed of the last comparison round.
 
-    A machine with other guests is faster in one heat than in another. What one took is modelled as its own
-    time multiplied by the pace of the heat, fitted by least squares of the logarithms.
+    The speed of a machine with other guests varies between rounds. A measured latency is modelled as the
+    target's own latency times the speed factor of the round, fitted by least squares of the logarithms.
 
     Args:
-        heats: seconds by name, a mapping a heat; each shares names with others.
+        comparison_rounds: latencies in seconds by name, one mapping per round; rounds share names.
     """
-    names = sorted({name for heat in heats for name in heat})
+    names = sorted({name for heat in comparison_rounds for name in heat})
     columns = {name: column for column, name in enumerate(names)}
     took = [
-        (name, place, seconds) for place, heat in enumerate(heats) for name, seconds in heat.items()
+        (name, place, seconds)
+        for place, heat in enumerate(comparison_rounds)
+        for name, seconds in heat.items()
     ]
-    design = np.zeros((len(took), len(names) + len(heats)))
+    design = np.zeros((len(took), len(names) + len(comparison_rounds)))
     for row, (name, place, _) in enumerate(took):
         design[row, [columns[name], len(names) + place]] = 1.0
     logarithms = np.log([seconds for _, _, seconds in took])
@@ -300,7 +319,7 @@ def interval_of_ratio(
 
 
 def latency_of(rounds: Sequence[float]) -> Latency:
-    """Return the latency of a target whose slices had these medians, in the order of time."""
+    """Return the latency of a target from the medians of its slices, in the order of time."""
     return Latency(statistics.median(rounds), *median_interval(rounds), tuple(rounds))
 
 

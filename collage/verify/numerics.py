@@ -1,7 +1,7 @@
-"""Are two sets of outputs the same numbers? The tolerances are those of every candidate's check.
+"""Comparison of outputs with the tolerances of the candidates' check.
 
-A saturated softmax hides errors (everything is 0 or 1), so its outputs are compared once more as
-logarithms, which are the logits up to a constant.
+A saturated softmax hides errors (everything is 0 or 1), so its outputs are also compared as logarithms: the
+logits up to a constant.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import numpy as np
 from collage.measure.numerics import difference
 
 LOGITS = {"float16": (5e-2, 1e-3), "bfloat16": (0.25, 1e-30)}
-"""Tolerance of logits, and the least probability that has one: a float16 below 6e-5 loses its bits."""
+"""Tolerance of logits, and the smallest compared probability: a float16 below 6e-5 loses its bits."""
 WIDE_LOGITS = (2e-2, 1e-30)
 
 
@@ -38,8 +38,10 @@ def compare_outputs(
     """Compare every expected output; a missing one fails.
 
     Args:
-        softmax_outputs: outputs that a softmax makes.
-        quantised: the model converts between floats and small integers.
+        expected: outputs of the original model by name.
+        actual: outputs of the target by name.
+        softmax_outputs: names of the outputs of a softmax; default none.
+        quantised: whether the model converts between floats and small integers; default False.
     """
     checks = []
     for name, reference in expected.items():
@@ -55,9 +57,9 @@ def compare_outputs(
 
 def _logarithms_differ(expected: np.ndarray, actual: np.ndarray) -> str:
     tolerance, floor = LOGITS.get(expected.dtype.name, WIDE_LOGITS)
-    seen = expected.astype(np.float64) > floor
-    if not seen.any():
+    positive = expected.astype(np.float64) > floor
+    if not positive.any():
         return ""
-    found = np.log(np.maximum(actual[seen].astype(np.float64), floor))
-    error = float(np.abs(found - np.log(expected[seen].astype(np.float64))).max())
+    logarithms = np.log(np.maximum(actual[positive].astype(np.float64), floor))
+    error = float(np.abs(logarithms - np.log(expected[positive].astype(np.float64))).max())
     return f"logits before the softmax differ by {error:.3g}" if error > tolerance else ""

@@ -1,7 +1,7 @@
-"""The original file in ONNX Runtime, fp32: the numbers that every plan is held against.
+"""The original file in ONNX Runtime, fp32: the reference outputs of every plan.
 
-ONNX Runtime has no kernels for bfloat16 on a CPU. A file in bfloat16 is run as what it says in float32,
-and its outputs are rounded once: a reference that is better than any plan can be.
+ONNX Runtime has no kernels for bfloat16 on a CPU. A file in bfloat16 runs in float32, and its outputs are
+rounded once: a more accurate reference than any plan.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
-"""Entry of session options: where weights in other files lie for a model that is given as bytes."""
+"""Entry of session options: folder of external weights for a model in bytes."""
 
 Provider = str | tuple[str, dict[str, str]]
 
@@ -24,7 +24,7 @@ class Original:
     """The original file, ready to run."""
 
     def __init__(self, model: Path | str, float_types: Set[str]) -> None:
-        """Open it; `float_types` names the types of floats in it."""
+        """Open the file; `float_types` are the names of its floating-point types."""
         self._narrow: frozenset[str] = frozenset()
         if "bfloat16" in float_types:
             self._session, self._narrow = _widened(model)
@@ -32,18 +32,18 @@ class Original:
             self._session = _session(model)
 
     def run(self, names: Sequence[str], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs called `names`, all of them where none is."""
+        """Return the outputs called `names`; all outputs without names."""
         from onnx import TensorProto
 
         from collage.frontend.float16 import retyped_array
 
         bfloat16, wide = TensorProto.BFLOAT16, TensorProto.FLOAT
-        wanted = list(names) or [output.name for output in self._session.get_outputs()]
+        output_names = list(names) or [output.name for output in self._session.get_outputs()]
         feed = {name: retyped_array(value, bfloat16, wide) for name, value in inputs.items()}
-        found = self._session.run(wanted, feed)
+        outputs = self._session.run(output_names, feed)
         return [
             retyped_array(value, wide, bfloat16) if name in self._narrow else value
-            for name, value in zip(wanted, found, strict=True)
+            for name, value in zip(output_names, outputs, strict=True)
         ]
 
 
@@ -60,10 +60,10 @@ def _session(model: Path | str) -> "onnxruntime.InferenceSession":
 def open_file(
     model: Path | str, options: "onnxruntime.SessionOptions", providers: Sequence[Provider]
 ) -> "onnxruntime.InferenceSession":
-    """Open a file in ONNX Runtime, with its versions lowered where that makes it readable.
+    """Open a file in ONNX Runtime, with lowered versions if only that makes it readable.
 
     Raises:
-        ModelError: the file needs versions of ONNX that the installed ONNX Runtime does not read.
+        ModelError: the file needs ONNX versions beyond the installed ONNX Runtime.
     """
     import onnxruntime
 
@@ -80,7 +80,7 @@ def open_file(
 
 
 def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozenset[str]]":
-    """Open a file as what it says in float32, and name its outputs in bfloat16."""
+    """Open a file with bfloat16 widened to float32; also return the names of its bfloat16 outputs."""
     import onnx
 
     from collage.frontend.float16 import retyped
@@ -89,7 +89,9 @@ def _widened(model: Path | str) -> "tuple[onnxruntime.InferenceSession, frozense
 
     bfloat16, loaded = onnx.TensorProto.BFLOAT16, read_proto(Path(model))
     narrow = frozenset(
-        one.name for one in loaded.graph.output if one.type.tensor_type.elem_type == bfloat16
+        output.name
+        for output in loaded.graph.output
+        if output.type.tensor_type.elem_type == bfloat16
     )
     wide: onnx.ModelProto = retyped(loaded, bfloat16, onnx.TensorProto.FLOAT)
     make_readable(wide)

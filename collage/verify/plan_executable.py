@@ -1,4 +1,4 @@
-"""An assembled plan, as a benchmark target of the gate."""
+"""An assembled plan for the gate."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,18 @@ from collage.runtime.manifest import Signature, Tensor
 
 @dataclass(frozen=True)
 class PlanExecutable:
-    """An assembled plan: `single` names the one backend it uses, "" for a mix."""
+    """An assembled plan.
+
+    Attributes:
+        name: unique name of the plan.
+        path: file of the executable.
+        predicted_s: predicted latency, in seconds.
+        single: name of the only backend, "" for a mix.
+        reduced: whether a region computes in less than float32.
+        device: device of the executable, default "cpu".
+        original: baseline whose framework runs the original file; "" for a plan of regions.
+        kernel: symbol of the only kernel, if it is called without the virtual machine; else "".
+    """
 
     name: str
     path: Path
@@ -17,15 +28,12 @@ class PlanExecutable:
     single: str = ""
     reduced: bool = False
     device: str = "cpu"
-    """What it was assembled for."""
     original: str = ""
-    """The baseline as which it runs the original file; "" for a plan of regions."""
     kernel: str = ""
-    """Symbol of the one kernel that is all of it, where it is called without the virtual machine."""
 
 
 def function_signature(function: Function, kernel: str = "") -> Signature:
-    """Return the names, shapes and dtypes with which an executable's function is called."""
+    """Return the names, shapes and dtypes of an executable's function."""
     graph = function.graph
     inputs, outputs = (
         tuple(_tensor(function, name) for name in names) for names in (graph.inputs, graph.outputs)
@@ -34,5 +42,5 @@ def function_signature(function: Function, kernel: str = "") -> Signature:
 
 
 def _tensor(function: Function, name: str) -> Tensor:
-    found = function.type_of(name)
-    return Tensor(name, found.shape, found.dtype)
+    tensor = function.type_of(name)
+    return Tensor(name, tensor.shape, tensor.dtype)

@@ -1,8 +1,8 @@
-"""One set of inputs, with the original model's outputs and every value between: run in a child.
+"""Reference run in a child process: one set of inputs, all intermediate values, the original's outputs.
 
-The runs are the first of a model that may be hostile. Import bounds what can be foreseen; a loop without
-end, or a shape that only data decide, shows itself here. So the child has limits (`frontend.limited`), and
-answers with files.
+This is the first run of a possibly hostile model. Import bounds the predictable resources; an endless loop or
+a data-dependent shape shows only here. So the child has limits (`frontend.limited_process`), and answers
+with files.
 """
 
 import os
@@ -32,7 +32,7 @@ _EXPECTED = "expected"
 
 @dataclass(frozen=True)
 class Samples:
-    """One set of inputs with the original model's outputs, and all values between on disk."""
+    """One set of inputs with the original model's outputs; intermediate values are in `reference_dir`."""
 
     inputs: dict[str, np.ndarray]
     expected: dict[str, np.ndarray]

@@ -189,7 +189,7 @@ def test_a_run_is_for_the_environments_of_its_device(site, registry, asked, sear
     ("asked", "reason"),
     [
         ({"environments": ["a"], "device": "cuda"},
-         r"for cuda, and the environment 'a' measures on cpu: name one of a pool with GPUs, or describe"),
+         r"for cuda, and the environment 'a' measures on cpu: name one of a pool with GPUs, or define"),
         ({"environments": ["b"], "device": "cpu"}, r"'b' measures on cuda: leave the device out"),
         ({"environments": ["b"], "options": {"backends": ["onednn"]}},
          r"none of the backends onednn runs on cuda; there are tvm-cuda"),

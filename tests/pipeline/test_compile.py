@@ -110,27 +110,31 @@ def seen_in_place(store):
     return [mark["in_place"] for mark in marks]
 
 
-def test_what_kernels_took_in_place_is_remembered(compiled, store, tmp_path):
+def test_in_context_costs_are_remembered(compiled, store, tmp_path):
     model, bundle, first = compiled
-    (seen,) = seen_in_place(store)
-    assert seen
+    (checkpoint,) = seen_in_place(store)
+    assert checkpoint
     assert first.functions[0].predicted_s != first.functions[0].alone_s
     options = collage.Options(threads=1, cache_dir=store, verify_s=0.2, measure_budget_s=40, **MIX)
     again = collage.compile(model, options, output=tmp_path / "again")
-    assert seen_in_place(store) == [seen]
+    assert seen_in_place(store) == [checkpoint]
     assert again.functions[0].predicted_s != again.functions[0].alone_s
     took = defaultdict(list)
-    for key, _, in_place_s in seen:
+    for key, _, in_place_s in checkpoint:
         took[json.dumps(key)].append(in_place_s)
-    means_s = [sum(one) / len(one) for one in took.values()]
+    means_s = [sum(times_s) / len(times_s) for times_s in took.values()]
     for folder, summary in ((bundle, first), (tmp_path / "again", again)):
         report = json.loads((folder / "report.json").read_text())
         regions = report["functions"][0]["regions"]
-        (found,) = summary.functions
-        assert sum(one["predicted_s"] for one in regions) == pytest.approx(found.predicted_s)
-        assert sum(one["alone_s"] for one in regions) == pytest.approx(found.alone_s)
-        paced_s = [found.pace * mean_s for mean_s in means_s]
-        assert any(np.isclose(one["predicted_s"], mean_s) for one in regions for mean_s in paced_s)
+        (function,) = summary.functions
+        assert sum(region["predicted_s"] for region in regions) == pytest.approx(
+            function.predicted_s
+        )
+        assert sum(region["alone_s"] for region in regions) == pytest.approx(function.alone_s)
+        paced_s = [function.pace * mean_s for mean_s in means_s]
+        assert any(
+            np.isclose(region["predicted_s"], mean_s) for region in regions for mean_s in paced_s
+        )
 
 
 def test_run_bench_and_report_read_the_bundle(compiled, capsys):
@@ -146,7 +150,7 @@ def test_the_plan_is_explained_from_the_bundle(compiled, capsys):
     assert main(["explain", str(bundle), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     regions = [region for _, region in facts["regions"]]
-    assert [region["backend"] for region in regions] == [one.backend for one in summary.plan]
+    assert [region["backend"] for region in regions] == [region.backend for region in summary.plan]
     for region in regions:
         assert region["backend"] == "host" or region["measured_s"] > 0
         assert region["bound_s"] >= 0
@@ -154,7 +158,7 @@ def test_the_plan_is_explained_from_the_bundle(compiled, capsys):
     node = json.loads(capsys.readouterr().out)
     assert node["node"]["op"] == "Conv"
     assert 0 in node["region"]["nodes"]
-    assert any(one["chosen"] for one in node["ranked"])
+    assert any(candidate["chosen"] for candidate in node["ranked"])
     assert main(["diff", str(bundle), str(bundle), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["changes"] == []
 

@@ -1,5 +1,6 @@
-"""A site: requests in a store, a search here, the finish elsewhere, and nothing measured twice."""
+"""A compile service: search and bundle on different machines through a store, nothing measured twice."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,8 +8,15 @@ import onnx
 import pytest
 
 from collage.errors import ModelError, OptionError, SearchError, StoreError
+from collage.options import MACHINE_FIELDS, Options
 from collage.pipeline.compile_service import LocalSite
-from collage.pipeline.request import RequestOptions, fetch_model, read_request, submit
+from collage.pipeline.request import (
+    CompileRequest,
+    RequestOptions,
+    fetch_model,
+    read_request,
+    submit,
+)
 from collage.report.terminal import Progress
 from collage.store import open_store
 from collage.store.alias_counters import Verification
@@ -32,23 +40,21 @@ def request_(tmp_path_factory, store):
     return submit(store, model, options=OPTIONS)
 
 
-def test_what_is_searched_here_is_finished_elsewhere_without_measuring(
-    request_, store, tmp_path_factory
-):
-    here = LocalSite(store.url, tmp_path_factory.mktemp("here"))
-    facts = here.describe(request_)
+def test_a_bundle_of_another_machine_measures_nothing_again(request_, store, tmp_path_factory):
+    first = LocalSite(store.url, tmp_path_factory.mktemp("here"))
+    facts = first.describe(request_)
     assert "onnxruntime" in facts.backends
-    assert here.functions(request_) == ("main",)
-    found = here.search(request_, "main", QUIET)
-    assert found.measured > 10
-    assert found.plans[0].predicted_s > 0
-    again = here.search(request_, "main", QUIET)
-    assert (again.measured, again.gap_s) == (0, found.gap_s)
+    assert first.functions(request_) == ("main",)
+    search = first.search(request_, "main", QUIET)
+    assert search.measured > 10
+    assert search.plans[0].predicted_s > 0
+    again = first.search(request_, "main", QUIET)
+    assert (again.measured, again.gap_s) == (0, search.gap_s)
 
     key = make_key(tmp_path_factory.mktemp("key"))
     signing = AliasSigning.by(key.signer)
-    elsewhere = LocalSite(store.url, tmp_path_factory.mktemp("elsewhere"), signing)
-    result = elsewhere.finish(request_, QUIET)
+    second = LocalSite(store.url, tmp_path_factory.mktemp("elsewhere"), signing)
+    result = second.finish(request_, QUIET)
     assert result.measured == 0
     assert result.functions[0].latency_s["collage"] > 0
     bundle = tmp_path_factory.mktemp("bundles") / "fetched"
@@ -57,7 +63,7 @@ def test_what_is_searched_here_is_finished_elsewhere_without_measuring(
     assert json.loads((bundle / "summary.json").read_text())["candidates"]["measured"] == 0
 
 
-def test_a_model_that_draws_random_numbers_has_no_plan_and_a_bundle(store, tmp_path):
+def test_a_model_with_random_numbers_ships_as_the_original(store, tmp_path):
     model = small_model(tmp_path / "small.onnx")
     proto = onnx.load(model)
     noise = onnx.helper.make_node("RandomNormalLike", ["m"], ["noise"])
@@ -86,9 +92,9 @@ def test_an_unknown_function_is_refused(request_, store, tmp_path):
 
 
 def test_a_request_is_the_same_wherever_it_is_made(request_, store, tmp_path):
-    other = small_model(tmp_path / "small.onnx")
-    assert submit(store, other, options=OPTIONS).digest == request_.digest
-    assert submit(store, other, options=OPTIONS, threads=2).digest != request_.digest
+    copy = small_model(tmp_path / "small.onnx")
+    assert submit(store, copy, options=OPTIONS).digest == request_.digest
+    assert submit(store, copy, options=OPTIONS, threads=2).digest != request_.digest
     assert read_request(store, request_.digest) == request_
     with pytest.raises(StoreError, match="submit the model again"):
         read_request(store, "0" * 64)
@@ -108,9 +114,11 @@ def test_external_data_travels(store, tmp_path):
     request = submit(store, large)
     assert list(request.external) == ["weights.bin"]
     proto, fetched = onnx.load(model), onnx.load(fetch_model(store, request, tmp_path / "fetched"))
-    for one, two in zip(proto.graph.initializer, fetched.graph.initializer, strict=True):
+    for tensor, fetched_tensor in zip(
+        proto.graph.initializer, fetched.graph.initializer, strict=True
+    ):
         np.testing.assert_array_equal(
-            onnx.numpy_helper.to_array(one), onnx.numpy_helper.to_array(two)
+            onnx.numpy_helper.to_array(tensor), onnx.numpy_helper.to_array(fetched_tensor)
         )
 
 
@@ -125,3 +133,22 @@ def test_what_is_no_model_is_not_submitted(store, tmp_path):
     (tmp_path / "no.onnx").write_bytes(b"no model")
     with pytest.raises(ModelError):
         submit(store, tmp_path / "no.onnx")
+
+
+def test_a_request_has_every_option_but_those_of_the_machine():
+    fields = {field.name for field in dataclasses.fields(Options)}
+    assert RequestOptions.model_fields.keys() == fields - MACHINE_FIELDS
+
+
+def test_options_survive_a_request(tmp_path):
+    options = Options(
+        backends=("onednn",), cuda_graphs=False, end_to_end_plans=2, tune_s=1.5, threads=1,
+        dims={"batch": 2}, shapes=({"x": (1, 3)},), cache_dir=tmp_path, store="file:///store",
+    )  # fmt: skip
+    request = CompileRequest(name="m", model="0" * 64, options=RequestOptions.of(options))
+    assert request.compile_options("file:///store", tmp_path) == options
+
+
+def test_a_request_refuses_backends_that_are_objects():
+    with pytest.raises(OptionError, match="names its backends"):
+        RequestOptions.of(Options(backends=(object(),)))

@@ -30,7 +30,7 @@ def used(plan):
 def fastest_s(report):
     """Return the latency of the fastest plan that was assembled, shipped or not."""
     (function,) = json.loads(report.read_text())["functions"]
-    return min(one["measured_s"] for one in function["plans"] if one["predicted_s"] is not None)
+    return min(plan["measured_s"] for plan in function["plans"] if plan["predicted_s"] is not None)
 
 
 def test_executables_hold_backends_that_can_share_a_process(tmp_path):
@@ -54,13 +54,13 @@ def test_functions_of_one_bundle_share_a_process():
     session = Session(backends=[FastReluApart(), Activations()], **fields)
     assert len(session.compatible_backends) == 2
     session.chosen.add("activations")
-    assert [one.name for one in session.compatible_backends] == ["activations"]
+    assert [backend.name for backend in session.compatible_backends] == ["activations"]
 
 
-def test_a_conflict_holds_both_ways_and_only_between_those_there_are():
-    one, other, third = (
+def test_a_conflict_is_mutual_and_between_present_backends():
+    first, second, third = (
         SimpleNamespace(name=name, conflicts=frozenset(conflicts))
         for name, conflicts in (("a", {"b", "absent"}), ("b", ()), ("c", ()))
     )
-    assert conflicts_of([one, other, third]) == {"a": {"b"}, "b": {"a"}}
-    assert conflicts_of([one, third]) == {}
+    assert conflicts_of([first, second, third]) == {"a": {"b"}, "b": {"a"}}
+    assert conflicts_of([first, third]) == {}

@@ -19,14 +19,19 @@ from collage.verify.plan_executable import function_signature
 BOTH = ("onnxruntime", "openvino")
 
 
-def saved(path, nodes, inputs, outputs, weights=None, ir_version=10, **how):
+def saved(path, nodes, inputs, outputs, weights=None, ir_version=10, **fields):
     """Save a model; inputs and outputs are (name, type, shape)."""
-    values = [[helper.make_tensor_value_info(*one) for one in some] for some in (inputs, outputs)]
-    made = [numpy_helper.from_array(value, name) for name, value in (weights or {}).items()]
-    graph = helper.make_graph(nodes, "g", *values, made)
+    values = [
+        [helper.make_tensor_value_info(*value) for value in tensors]
+        for tensors in (inputs, outputs)
+    ]
+    weight_tensors = [
+        numpy_helper.from_array(value, name) for name, value in (weights or {}).items()
+    ]
+    graph = helper.make_graph(nodes, "g", *values, weight_tensors)
     opset = [helper.make_opsetid("", 17)]
     model = helper.make_model(graph, opset_imports=opset, ir_version=ir_version)
-    onnx.save(model, path, **how)
+    onnx.save(model, path, **fields)
     return path
 
 
@@ -34,7 +39,7 @@ def floats(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def two_inputs(path, **how):
+def two_inputs(path, **fields):
     """A product and a sum, with dimensions that are bound later; the second input is used first."""
     nodes = [
         helper.make_node("MatMul", ["b", "w"], ["p"]),
@@ -43,7 +48,7 @@ def two_inputs(path, **how):
     ]
     inputs = [("a", TensorProto.FLOAT, [1, 24]), ("b", TensorProto.FLOAT, ["n", 16])]
     outputs = [("y", TensorProto.FLOAT, ["n", 24]), ("z", TensorProto.FLOAT, ["n", 24])]
-    return saved(path, nodes, inputs, outputs, {"w": floats(16, 24)}, **how)
+    return saved(path, nodes, inputs, outputs, {"w": floats(16, 24)}, **fields)
 
 
 def in_half(path):
@@ -89,8 +94,8 @@ def original(path, folder, names=BOTH, shapes=(), threads=1, **options):
 def draw(function):
     types = [(name, function.type_of(name)) for name in function.graph.inputs]
     return {
-        name: floats(*one.shape, seed=seed).astype(one.dtype)
-        for seed, (name, one) in enumerate(types)
+        name: floats(*tensor.shape, seed=seed).astype(tensor.dtype)
+        for seed, (name, tensor) in enumerate(types)
     }
 
 
@@ -105,21 +110,21 @@ def draw(function):
         (in_half, ()),
         (weights_among_inputs, ()),
     ],
-    ids=lambda one: getattr(one, "__name__", ""),
+    ids=lambda parameter: getattr(parameter, "__name__", ""),
 )
 def test_its_numbers_are_the_frameworks(tmp_path, make, shapes, baseline, threads):
     path = make(tmp_path / "m.onnx")
-    found = original(path, tmp_path, shapes=shapes, threads=threads)
-    plan = found.plans.assemble(baseline)
+    original_file = original(path, tmp_path, shapes=shapes, threads=threads)
+    plan = original_file.plans.assemble(baseline)
     assert plan.original == baseline
-    feeds = draw(found.function)
-    names = found.function.graph.outputs
+    feeds = draw(original_file.function)
+    names = original_file.function.graph.outputs
     expected = KINDS[baseline](str(path), dict(feeds), threads).outputs(names)
     for kernel in (
         "",
         plan.kernel,
     ):  # through the virtual machine, as C++ programs do, and directly
-        signature = function_signature(found.function, kernel)
+        signature = function_signature(original_file.function, kernel)
         outputs = ExecutableSession(plan.path, (signature,), threads).run(feeds)
         for value, right in zip(outputs.values(), expected, strict=True):
             assert value.dtype == right.dtype
@@ -127,12 +132,12 @@ def test_its_numbers_are_the_frameworks(tmp_path, make, shapes, baseline, thread
 
 
 def test_outputs_without_a_shape_are_made_by_the_framework(tmp_path):
-    found = original(with_unknown_shape(tmp_path / "m.onnx"), tmp_path)
-    assert found.plans.baselines == {"onnxruntime"}, (
+    original_file = original(with_unknown_shape(tmp_path / "m.onnx"), tmp_path)
+    assert original_file.plans.baselines == {"onnxruntime"}, (
         "OpenVINO's kernel writes into what it is given"
     )
-    plan = found.plans.assemble("onnxruntime")
-    signature = function_signature(found.function, plan.kernel)
+    plan = original_file.plans.assemble("onnxruntime")
+    signature = function_signature(original_file.function, plan.kernel)
     session = ExecutableSession(plan.path, (signature,), 1)
     for seed in range(2):
         feeds = {"x": floats(4, 6, seed=seed)}
@@ -141,23 +146,25 @@ def test_outputs_without_a_shape_are_made_by_the_framework(tmp_path):
 
 
 def test_callers_own_the_outputs_and_may_give_any_array(tmp_path):
-    found = original(in_half(tmp_path / "m.onnx"), tmp_path)
-    plan = found.plans.assemble("onnxruntime")
-    session = ExecutableSession(plan.path, (function_signature(found.function, plan.kernel),), 1)
-    x = draw(found.function)["x"]
+    original_file = original(in_half(tmp_path / "m.onnx"), tmp_path)
+    plan = original_file.plans.assemble("onnxruntime")
+    session = ExecutableSession(
+        plan.path, (function_signature(original_file.function, plan.kernel),), 1
+    )
+    x = draw(original_file.function)["x"]
     first = session.run({"x": x})["y"]
-    kept = first.copy()
+    first_copy = first.copy()
     session.run({"x": x + 1})
-    np.testing.assert_array_equal(first, kept)
+    np.testing.assert_array_equal(first, first_copy)
     first[...] = 0
     readonly = x.copy()
     readonly.flags.writeable = False
     odd = np.zeros(x.nbytes + 2, np.uint8)[2:].view(np.float16).reshape(x.shape)
     odd[...] = x
-    for given in (readonly, np.asfortranarray(x), odd, np.array(x)):
-        np.testing.assert_array_equal(session.run({"x": given})["y"], kept)
+    for array in (readonly, np.asfortranarray(x), odd, np.array(x)):
+        np.testing.assert_array_equal(session.run({"x": array})["y"], first_copy)
     (tensor,) = session.run_tensors({"x": x}).values()
-    np.testing.assert_array_equal(np.from_dlpack(tensor), kept)
+    np.testing.assert_array_equal(np.from_dlpack(tensor), first_copy)
 
 
 @pytest.mark.parametrize(
@@ -171,14 +178,14 @@ def test_callers_own_the_outputs_and_may_give_any_array(tmp_path):
     ],
 )
 def test_its_framework_must_be_among_the_backends(tmp_path, names, options, baselines):
-    found = original(in_half(tmp_path / "m.onnx"), tmp_path, names, **options)
-    assert found.plans.baselines == baselines
+    original_file = original(in_half(tmp_path / "m.onnx"), tmp_path, names, **options)
+    assert original_file.plans.baselines == baselines
 
 
 def test_the_file_is_kept_as_it_is(tmp_path):
     path = two_inputs(tmp_path / "m.onnx")
     assert original_bytes(path) == path.read_bytes()
-    other = onnx.load_from_string(original_bytes(in_other_files(tmp_path / "o.onnx")))
-    (weight,) = other.graph.initializer
+    external = onnx.load_from_string(original_bytes(in_other_files(tmp_path / "o.onnx")))
+    (weight,) = external.graph.initializer
     assert not weight.external_data
     np.testing.assert_array_equal(numpy_helper.to_array(weight), floats(16, 24))

@@ -49,33 +49,35 @@ def store(tmp_path_factory):
     return tmp_path_factory.mktemp("store")
 
 
-def compiled(model, store, tmp_path, **more):
+def compiled(model, store, tmp_path, **overrides):
     options = {"threads": 1, "verify_s": 0.5, "refine_s": 0.0, "measure_budget_s": 20}
     options |= {"fallback": False, "allow_slower": True}
     options |= {"backends": ("onnxruntime", "openvino", "onednn"), "cache_dir": store}
-    return collage.compile(model, Options(**options | more), output=tmp_path / "bundle")
+    return collage.compile(model, Options(**options | overrides), output=tmp_path / "bundle")
 
 
 @needs_bf16
 def test_it_ships_what_is_faster_and_within_the_tolerance(store, tmp_path):
     model = wide_model(tmp_path / "wide.onnx")
     summary = compiled(model, store, tmp_path, precision="auto")
-    found = summary.precision
+    precision = summary.precision
     reduced = [region for region in summary.plan if region.precision == "bf16"]
-    assert len(reduced) == found.reduced_regions >= 1
-    assert found.trials == 11
-    assert 1e-4 < found.errors["y"] <= found.tolerance == 0.01
+    assert len(reduced) == precision.reduced_regions >= 1
+    assert precision.trials == 11
+    assert 1e-4 < precision.errors["y"] <= precision.tolerance == 0.01
     assert {0, 2} <= {node for region in reduced for node in region.nodes}, "both products"
     assert all((region.error > 0) == (region in reduced) for region in summary.plan)
     assert set(summary.latency.baselines) == {"onnxruntime", "openvino", "openvino-bf16"}
-    assert found.baselines["openvino-bf16"] > 1e-4
+    assert precision.baselines["openvino-bf16"] > 1e-4
 
     bundle = tmp_path / "bundle"
     manifest = json.loads((bundle / "manifest.json").read_text())["precision"]
     assert manifest["reduced"]
     assert manifest["tolerance"] == 0.01
-    assert manifest["errors"] == found.errors
-    assert [one["precision"] for one in manifest["regions"]] == ["bf16"] * found.reduced_regions
+    assert manifest["errors"] == precision.errors
+    assert [region["precision"] for region in manifest["regions"]] == [
+        "bf16"
+    ] * precision.reduced_regions
     loaded = collage.load(bundle)
     loaded.check()
     x = np.random.default_rng(99).standard_normal((128, WIDE)).astype(np.float32)
@@ -86,7 +88,7 @@ def test_it_ships_what_is_faster_and_within_the_tolerance(store, tmp_path):
 
 
 @needs_bf16
-def test_a_golden_output_beyond_the_tolerance_fails_the_self_check(store, tmp_path):
+def test_a_golden_output_beyond_tolerance_fails_self_check(store, tmp_path):
     compiled(wide_model(tmp_path / "wide.onnx"), store, tmp_path, precision="auto")
     bundle = tmp_path / "bundle"
     with np.load(bundle / "golden.npz") as golden:
@@ -102,17 +104,17 @@ def test_a_golden_output_beyond_the_tolerance_fails_the_self_check(store, tmp_pa
 
 
 @needs_bf16
-def test_a_tolerance_that_nothing_meets_ships_float32_and_says_so(store, tmp_path):
+def test_with_too_small_a_tolerance_float32_ships(store, tmp_path):
     model = wide_model(tmp_path / "wide.onnx")
     summary = compiled(model, store, tmp_path, precision="auto", tolerance=1.5e-3)
-    found = summary.precision
-    assert found.reduced_regions == 0
+    precision = summary.precision
+    assert precision.reduced_regions == 0
     assert {region.precision for region in summary.plan} == {""}
-    assert len(found.rejected) >= 1
-    assert "tolerance 0.0015" in next(iter(found.rejected.values()))
-    assert "float32 ships: all" in found.notes[0]
-    assert found.errors["y"] < 1e-5
-    assert "openvino-bf16" in found.excused  # faster than it may be: it does not judge
+    assert len(precision.rejected) >= 1
+    assert "tolerance 0.0015" in next(iter(precision.rejected.values()))
+    assert "float32 ships: all" in precision.notes[0]
+    assert precision.errors["y"] < 1e-5
+    assert "openvino-bf16" in precision.excused  # faster than it may be: it does not judge
     assert not json.loads((tmp_path / "bundle" / "manifest.json").read_text())["precision"][
         "reduced"
     ]

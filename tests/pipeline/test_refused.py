@@ -5,7 +5,7 @@ import json
 import pytest
 
 from collage.cli import main
-from collage.verify.interleaved_benchmark import Arena, latency_of
+from collage.verify.interleaved_benchmark import InterleavedBenchmark, latency_of
 from tests.pipeline.test_compile import small_model
 
 ROUNDS = 12
@@ -26,13 +26,13 @@ def slow_plans(monkeypatch):
         frameworks = {"onnxruntime", "openvino"}
         return {name: latency_of([1.0 if name in frameworks else 1.5] * ROUNDS) for name in names}
 
-    monkeypatch.setattr(Arena, "compare", compare)
+    monkeypatch.setattr(InterleavedBenchmark, "compare", compare)
 
 
-def compiled(folder, output, *more):
+def compiled(folder, output, *arguments):
     return main(["compile", str(folder / "small.onnx"), "-o", str(output), "--threads", "1", "--quiet",
                  "--effort", "quick", "--budget", "1s", "--verify", "0.1s", "--backends", "onnxruntime",
-                 "--cache-dir", str(folder / "store"), *more])  # fmt: skip
+                 "--cache-dir", str(folder / "store"), *arguments])  # fmt: skip
 
 
 @pytest.mark.parametrize("more", [[], ["--no-fallback"]], ids=["", "no fallback"])
@@ -62,7 +62,7 @@ def test_what_was_allowed_to_be_slower_says_so_and_goes_nowhere(
 
 def test_what_passes_is_not_marked_as_slower(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        Arena,
+        InterleavedBenchmark,
         "compare",
         lambda self, names, *_: {name: latency_of([1.0] * ROUNDS) for name in names},
     )

@@ -34,9 +34,9 @@ def result(bundle="0" * 64, seconds=1e-3, more_s=None):
     times = {"main": seconds} | ({} if more_s is None else {"main_1": more_s})
     functions = tuple(
         FunctionFacts(
-            function=name, verdict="not slower", predicted_s=None, latency_s={"collage": one}
+            function=name, verdict="not slower", predicted_s=None, latency_s={"collage": function}
         )
-        for name, one in times.items()
+        for name, function in times.items()
     )
     return CompileResult(
         bundle=bundle, report="", reason="", speedup=1.1, functions=functions, plan=(), measured=0,
@@ -51,7 +51,7 @@ def manifest(seconds=1e-3, node=None, files=None, verdict="not slower", more_s=N
         "functions": [{"function": name, "inputs": [], "outputs": [OUTPUT]} for name in times],
         "cpu": {"model": "cpu", "features": []},
         "libraries": {},
-        "gate": [gate_entry(one, verdict, name) for name, one in times.items()],
+        "gate": [gate_entry(function, verdict, name) for name, function in times.items()],
         "provenance": {
             "model_path": "m", "model_sha256": "", "collage_version": "", "seed": 0,
             "environment_digest": (node or facts()).environment.digest, "toolchains": toolchains,
@@ -85,10 +85,10 @@ def test_a_record_counts_once_its_bundle_is_there(store, publish):
     dead = result("1" * 64)
     assert claim_result(store, REQUEST, facts(), dead) == dead
     assert read_result(store, REQUEST, facts()) is None, "whoever claimed it has not published it"
-    made = result(publish())
-    assert claim_result(store, REQUEST, facts(), made) == made
-    assert read_result(store, REQUEST, facts()) == made
-    assert claim_result(store, REQUEST, facts(), dead) == made, "another was first"
+    recorded = result(publish())
+    assert claim_result(store, REQUEST, facts(), recorded) == recorded
+    assert read_result(store, REQUEST, facts()) == recorded
+    assert claim_result(store, REQUEST, facts(), dead) == recorded, "another was first"
 
 
 @pytest.mark.parametrize(
@@ -105,23 +105,25 @@ def test_another_request_or_node_is_another_result(store, publish, request_, nod
 
 
 def test_a_damaged_record_is_made_again(store, publish, tmp_path):
-    made = result(publish())
-    claim_result(store, REQUEST, facts(), made)
+    recorded = result(publish())
+    claim_result(store, REQUEST, facts(), recorded)
     (record,) = (tmp_path / "store" / "results").rglob("*.json")
     record.write_bytes(record.read_bytes().replace(b"1.1", b"9.9"))
     assert read_result(store, REQUEST, facts()) is None
-    assert claim_result(store, REQUEST, facts(), made) == made
+    assert claim_result(store, REQUEST, facts(), recorded) == recorded
 
 
 def test_of_many_finishers_one_counts(store, publish):
-    made = [result(publish(seconds)) for seconds in (1e-3, 2e-3, 3e-3, 4e-3)]
+    results = [result(publish(seconds)) for seconds in (1e-3, 2e-3, 3e-3, 4e-3)]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda one: claim_result(store, REQUEST, facts(), one), made))
-    assert len({one.bundle for one in found}) == 1
+        claimed = list(
+            pool.map(lambda outcome: claim_result(store, REQUEST, facts(), outcome), results)
+        )
+    assert len({outcome.bundle for outcome in claimed}) == 1
 
 
 def test_node_digests_differ_where_a_plan_may():
-    digests = {node_digest(one) for one in (facts(), facts("d"), facts(onednn="onednn onednn=2"))}
+    digests = {node_digest(node) for node in (facts(), facts("d"), facts(onednn="onednn onednn=2"))}
     assert len(digests) == 3
 
 
@@ -168,18 +170,18 @@ def test_an_alias_moves_to_what_is_better_and_no_further(store, publish):
     first, slower, faster = (result(publish(s), s) for s in (2e-3, 3e-3, 1e-3))
     assert promote(store, "m/1/a", facts(), first).moved
     assert not promote(store, "m/1/a", facts(), first).moved
-    kept = promote(store, "m/1/a", facts(), slower)
-    assert (kept.moved, kept.bundle) == (False, first.bundle)
+    promotion = promote(store, "m/1/a", facts(), slower)
+    assert (promotion.moved, promotion.bundle) == (False, first.bundle)
     assert promote(store, "m/1/a", facts(), faster).moved
     assert read_alias(store, "m/1/a").previous == first.bundle
 
 
 def test_a_promoted_bundle_is_signed_as_its_version(store, publish, tmp_path):
     by = AliasSigning.by(make_key(tmp_path).signer)
-    made = result(publish(signing=BundleSigning(by, SignedModel("m"))))
+    compiled = result(publish(signing=BundleSigning(by, SignedModel("m"))))
     version = BundleSigning(by, SignedModel("m", "7"))
-    assert promote(store, "m/7/a", facts(), made, version).moved
-    assert not promote(store, "m/7/a", facts(), made, version).moved
+    assert promote(store, "m/7/a", facts(), compiled, version).moved
+    assert not promote(store, "m/7/a", facts(), compiled, version).moved
     checks = Verification(by.keys, tmp_path / "seen")
     fetch_bundle(store, "m/7/a", tmp_path / "out", verification=checks)
     texts = [
@@ -201,9 +203,9 @@ def test_a_signed_bundle_of_another_request_is_not_promoted(store, publish, tmp_
     by = AliasSigning.by(make_key(tmp_path).signer)
     old = BundleSigning(by, SignedModel("m", request="1" * 64))
     replayed = result(publish(signing=old))
-    wanted = BundleSigning(by, SignedModel("m", "2", request="2" * 64))
+    signing = BundleSigning(by, SignedModel("m", "2", request="2" * 64))
     with pytest.raises(BundleError, match="answers the request"):
-        promote(store, "m/2/a", facts(), replayed, wanted)
+        promote(store, "m/2/a", facts(), replayed, signing)
     assert promote(store, "m/1/a", facts(), replayed, old).moved
 
 

@@ -20,7 +20,7 @@ def layers(path, count, width=512):
     rng = np.random.default_rng(0)
     nodes, weights, value = [], [], "x"
     for number in range(count):
-        w, b, product, biased, done = (f"{one}{number}" for one in "wbpsy")
+        w, b, product, biased, done = (f"{letter}{number}" for letter in "wbpsy")
         weights += [
             numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 16, name)
             for name, shape in ((w, (width, width)), (b, (width,)))
@@ -40,7 +40,7 @@ def layers(path, count, width=512):
     return path
 
 
-def test_a_deeper_model_of_the_family_knows_what_the_shallow_one_measured(tmp_path):
+def test_a_deeper_model_reuses_costs_of_a_shallow_one(tmp_path):
     options = Options(backends=("onnxruntime",), threads=1, cache_dir=tmp_path / "store")
     with open_session(options) as session:
         model = imported(layers(tmp_path / "shallow.onnx", 2), session)

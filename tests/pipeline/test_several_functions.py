@@ -23,7 +23,7 @@ SIDES = (16, 20, 24)
 NAMES = ("main", "main_1", "main_2")
 
 
-def compiled(folder, sides, *more):
+def compiled(folder, sides, *arguments):
     """Compile a small model for these sides of its input; return the model and the summary."""
     model = small_model(folder / "small.onnx", dynamic=True)
     shapes = [word for side in sides for word in ("--shape", f"x=1,3,{side},{side}")]
@@ -31,7 +31,7 @@ def compiled(folder, sides, *more):
              "--quiet", "--effort", "quick", "--budget", "2s", "--verify", "0.1s",
              "--backends", "onnxruntime,openvino",
              "--cache-dir", str(folder / "store")]  # fmt: skip
-    assert main([*words, *more]) == 0
+    assert main([*words, *arguments]) == 0
     return model
 
 
@@ -68,12 +68,14 @@ def test_documents_tell_latency_and_verdict_of_every_function(folder, capsys):
     assert main(["report", str(bundle), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     report = json.loads((bundle / "report.json").read_text())
-    assert tuple(one["function"] for one in manifest["functions"]) == NAMES
-    assert tuple(one["name"] for one in report["functions"]) == NAMES
-    for told in (manifest["gate"], summary["functions"]):
-        assert tuple(one["function"] for one in told) == NAMES
-        assert all(one["verdict"] == "not slower" for one in told)
-        assert all(one["ratios"].keys() == {"onnxruntime", "openvino"} for one in told)
+    assert tuple(function["function"] for function in manifest["functions"]) == NAMES
+    assert tuple(function["name"] for function in report["functions"]) == NAMES
+    for functions in (manifest["gate"], summary["functions"]):
+        assert tuple(function["function"] for function in functions) == NAMES
+        assert all(function["verdict"] == "not slower" for function in functions)
+        assert all(
+            function["ratios"].keys() == {"onnxruntime", "openvino"} for function in functions
+        )
     for saved, shown in zip(manifest["gate"], summary["functions"], strict=True):
         latency = saved["latency"]
         assert latency["collage"]["seconds"] == shown["latency"]["collage_s"] > 0
@@ -94,7 +96,7 @@ def test_bench_times_every_function(folder, capsys):
     for name in NAMES:
         assert alone[name]["seconds"] > 0
         assert set(beside[name]) == {"collage", "onnxruntime", "openvino"}
-        assert all(one["seconds"] > 0 for one in beside[name].values())
+        assert all(latency["seconds"] > 0 for latency in beside[name].values())
     assert main(["bench", str(bundle), "--seconds", "0.05"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(NAMES)
 
@@ -112,14 +114,14 @@ def test_a_server_answers_every_shape(folder):
             return [await client.post("/v2/models/small/infer", json=body(side)) for side in SIDES]
 
     def body(side):
-        given = feed(side)["x"]
-        tensor = {"name": "x", "shape": list(given.shape), "datatype": "FP32",
-                  "data": given.ravel().tolist()}  # fmt: skip
+        array = feed(side)["x"]
+        tensor = {"name": "x", "shape": list(array.shape), "datatype": "FP32",
+                  "data": array.ravel().tolist()}  # fmt: skip
         return {"inputs": [tensor]}
 
     for side, answer in zip(SIDES, asyncio.run(asked()), strict=True):
         assert answer.status_code == 200, answer.text
-        shapes = {one["name"]: one["shape"] for one in answer.json()["outputs"]}
+        shapes = {output["name"]: output["shape"] for output in answer.json()["outputs"]}
         assert shapes == {"y": [1, 10], "m": [1, 16, side, side]}
 
 
@@ -138,10 +140,10 @@ def test_two_functions_of_the_original_file_share_its_weights(tmp_path):
         cache_dir=tmp_path / "store", allow_slower=True,
     )  # fmt: skip
     summary = collage.compile(model, options, output=tmp_path / "bundle")
-    assert [one.original for one in summary.functions] == ["onnxruntime"] * 2
-    assert [one.deterministic for one in summary.functions] == [False] * 2
+    assert [function.original for function in summary.functions] == ["onnxruntime"] * 2
+    assert [function.deterministic for function in summary.functions] == [False] * 2
     manifest = read_manifest(tmp_path / "bundle")
-    assert len({one.kernel for one in manifest.functions}) == 1
+    assert len({function.kernel for function in manifest.functions}) == 1
     content = (tmp_path / "bundle" / "model.so").read_bytes()
     assert content.count(onnx.numpy_helper.to_array(proto.graph.initializer[2]).tobytes()) == 1
     bundle = collage.load(tmp_path / "bundle")

@@ -71,8 +71,8 @@ def records_in(store):
 @pytest.mark.slow
 def test_a_budget_is_spent_once_and_its_records_serve_later_runs(model, tmp_path):
     store = tmp_path / "store"
-    none = compiled(model, store, tmp_path / "a", 0.0)
-    assert none.tuning == TuningFacts()
+    untuned = compiled(model, store, tmp_path / "a", 0.0)
+    assert untuned.tuning == TuningFacts()
     assert not (store / "tuning").exists()
     first = compiled(model, store, tmp_path / "b", 12.0)
     assert first.tuning.trials == len(records_in(store)) > 0
@@ -86,9 +86,7 @@ def test_a_budget_is_spent_once_and_its_records_serve_later_runs(model, tmp_path
 
 
 @pytest.mark.slow
-def test_where_nothing_was_worth_tuning_the_next_run_does_not_ask_again(
-    model, tmp_path, monkeypatch
-):
+def test_a_budget_without_tuning_tasks_is_spent_too(model, tmp_path, monkeypatch):
     # A run sees higher peaks than the one before, or lower ones: its prospects would be others.
     store = tmp_path / "store"
     with monkeypatch.context() as patched:

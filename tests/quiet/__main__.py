@@ -36,29 +36,29 @@ def main() -> int:
         for name, make in programs(Path(folder), seconds):
             place = Path(folder) / "watched" / name.replace(" ", "-")
             begin = time.monotonic()
-            found = watch(make(place), place)
-            wrong |= _tell(name, time.monotonic() - begin, found)
+            behaviour = watch(make(place), place)
+            wrong |= _tell(name, time.monotonic() - begin, behaviour)
     return int(wrong)
 
 
-def _tell(name: str, lived_s: float, found: Behaviour) -> bool:
+def _tell(name: str, lived_s: float, behaviour: Behaviour) -> bool:
     """Print a row; tell whether it is not as it should be."""
-    failed = found.trace.code not in (0, -15)
-    counts = f"{len(found.sockets):>3} sockets {len(found.files):>3} files"
+    failed = behaviour.trace.code not in (0, -15)
+    counts = f"{len(behaviour.sockets):>3} sockets {len(behaviour.files):>3} files"
     print(f"{name:<20}{lived_s:6.0f} s  {counts}  {'FAILED' if failed else ''}", flush=True)
-    for what in (*found.sockets, *sorted(found.trace.names), *found.files):
-        print(f"    {what}")
+    for event in (*behaviour.sockets, *sorted(behaviour.trace.names), *behaviour.files):
+        print(f"    {event}")
     if failed:
-        print(found.trace.output)
-    quiet = not (found.sockets or found.files)
+        print(behaviour.trace.output)
+    quiet = not (behaviour.sockets or behaviour.files)
     return failed or quiet == (name == CONTROL)
 
 
 def programs(folder: Path, seconds: float) -> Iterator[tuple[str, Callable[[Path], Watched]]]:
     """Yield the name of each entry point, and what makes its program for the folder of its watch."""
     model, bundle = tiny_model(folder / "tiny.onnx"), folder / "compiled" / "bundle"
-    for made in ("compiled", "cpp", "receiver"):
-        (folder / made).mkdir()
+    for name in ("compiled", "cpp", "receiver"):
+        (folder / name).mkdir()
     yield "compile", lambda _: entry_points.compile_(model, bundle, seconds)
     yield "load and run", lambda _: entry_points.load(bundle, seconds)
     yield "bench", lambda _: entry_points.bench(model, bundle, seconds)
@@ -72,8 +72,8 @@ def programs(folder: Path, seconds: float) -> Iterator[tuple[str, Callable[[Path
     prefect.close()
     server = Server(folder / "prefect")
     try:
-        given = folder / "flow"
-        yield "flow", lambda _: entry_points.flow(model, given, server.ui, OPTIONS, seconds)
+        flow_folder = folder / "flow"
+        yield "flow", lambda _: entry_points.flow(model, flow_folder, server.ui, OPTIONS, seconds)
     finally:
         server.close()
     yield CONTROL, entry_points.onnxruntime_alone

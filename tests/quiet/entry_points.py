@@ -1,4 +1,4 @@
-"""Collage's entry points, each as a program that does its work once and is then left alone for a while."""
+"""Collage's entry points: each program does its work once and then stays idle for a while."""
 
 import json
 import os
@@ -97,8 +97,8 @@ class Behaviour:
 def watch(watched: Watched, folder: Path) -> Behaviour:
     """Run the program with an empty home in the new folder `folder`."""
     home, temporary, calls = (folder / name for name in ("home", "tmp", "calls"))
-    for made in (home, temporary, calls):
-        made.mkdir(parents=True)
+    for directory in (home, temporary, calls):
+        directory.mkdir(parents=True)
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(temporary), "LANG": "C.UTF-8",
         "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **watched.environment,

@@ -23,8 +23,10 @@ def put_batch(model: Path, folder: Path, size: int) -> str:
         key = WorkKeys([function], session.backends, facts.environment, sweep)
         works = list(enumerated_function(function, session).work.values())[:size]
         shard = tuple(
-            ShardWork(nodes=hex(one.nodes), backend=one.backend, variant=one.variant, key=key(one))
-            for one in works
+            ShardWork(
+                nodes=hex(work.nodes), backend=work.backend, variant=work.variant, key=key(work)
+            )
+            for work in works
         )
     batch = Batch(
         request=request.digest, function="main", environment=facts.environment,

@@ -18,9 +18,9 @@ SECONDS = 0.5
 
 
 def require_quiet(watched, folder, code=0):
-    found = watch(watched, folder)
-    assert found.trace.code == code, found.trace.output
-    assert (found.sockets, found.trace.names, found.files) == ((), frozenset(), ())
+    behaviour = watch(watched, folder)
+    assert behaviour.trace.code == code, behaviour.trace.output
+    assert (behaviour.sockets, behaviour.trace.names, behaviour.files) == ((), frozenset(), ())
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +46,11 @@ def bundle(model, tmp_path_factory):
 def test_onnxruntime_without_collage_reports(strace, tmp_path):
     """The control: the watch finds the collector, and the files that are kept for it."""
     folder = tmp_path / "watch"
-    found = watch(entry_points.onnxruntime_alone(folder), folder)
-    assert found.trace.code == 0, found.trace.output
-    assert any("Microsoft/DeveloperTools" in file for file in found.files)
-    assert found.sockets, "nobody was spoken to, within 20 s"
-    assert any("microsoft" in name for name in found.trace.names)
+    behaviour = watch(entry_points.onnxruntime_alone(folder), folder)
+    assert behaviour.trace.code == 0, behaviour.trace.output
+    assert any("Microsoft/DeveloperTools" in file for file in behaviour.files)
+    assert behaviour.sockets, "nobody was spoken to, within 20 s"
+    assert any("microsoft" in name for name in behaviour.trace.names)
 
 
 def test_a_compile_is_quiet(bundle):

@@ -1,7 +1,7 @@
-"""Run a program under strace and tell whom it spoke to and which files it wrote.
+"""Run a program under strace; return its network peers and the files it wrote.
 
-strace sees every process that the program starts, whatever its environment and whether or not it goes through
-libc. Only calls that open, name or connect are traced, so that a program runs nearly as fast as alone.
+strace sees every process of the program, with or without libc and with any environment. Only calls to open,
+name or connect are traced, so a program runs nearly as fast as alone.
 """
 
 import os
@@ -125,8 +125,8 @@ def _terminate_traced(strace: subprocess.Popen[bytes]) -> None:
 def _calls(file: Path) -> Iterator[tuple[str, str]]:
     """Yield the calls that succeeded or, of those that speak, were tried: name and arguments."""
     for line in file.read_text(errors="replace").splitlines():
-        if found := _CALL.match(line):
-            call, arguments, result = found.groups()
+        if call := _CALL.match(line):
+            call, arguments, result = call.groups()
             if call.startswith(("connect", "send")) or not result.startswith("-"):
                 yield call, arguments
 

@@ -1,4 +1,4 @@
-"""Rounds that nothing ran: an arena whose targets take what a test says."""
+"""Simulated rounds: a benchmark whose targets take the seconds of a test."""
 
 import math
 
@@ -8,11 +8,11 @@ from collage.verify.final_round import Comparison
 from collage.verify.interleaved_benchmark import Latency, latency_of
 
 ROUND_S = 0.06
-"""What a round of one target takes, as in a real comparison."""
+"""Time of one target's round, in seconds, as in a real comparison."""
 
 
-class ScriptedArena:
-    """Gives each target its own seconds times `noise(name, first, count)`, of rounds from `first` on."""
+class SimulatedBenchmark:
+    """Runs each target for its own seconds times `noise(name, first, count)`, of rounds from `first` on."""
 
     def __init__(self, seconds, noise=lambda name, first, count: np.ones(count), dying=None):
         self.seconds, self.noise = seconds, noise
@@ -24,30 +24,30 @@ class ScriptedArena:
         """Run as many rounds as fit into the time, at least 5."""
         self.calls.append((tuple(names), seconds_each))
         count = max(5, round(seconds_each / ROUND_S))
-        found = {}
+        latencies = {}
         for name in names:
             if len(self.calls) >= self.dying.get(name, math.inf):
-                found[name] = Latency(math.nan, reason=f"{name} died while it ran")
+                latencies[name] = Latency(math.nan, reason=f"{name} died while it ran")
                 continue
             times = self.seconds[name] * self.noise(name, self._count, count)
-            found[name] = latency_of([float(one) for one in times])
+            latencies[name] = latency_of([float(seconds) for seconds in times])
         self._count += count
-        return found
+        return latencies
 
 
 def compared(seconds, noise=None, seconds_each=2.0, dying=None):
     """Return a comparison in which all targets have run once."""
-    arena = ScriptedArena(seconds, dying=dying, **({"noise": noise} if noise else {}))
-    comparison = Comparison(arena, seconds_each)
+    benchmark = SimulatedBenchmark(seconds, dying=dying, **({"noise": noise} if noise else {}))
+    comparison = Comparison(benchmark, seconds_each)
     comparison.run(list(seconds))
     return comparison
 
 
 class Independent:
-    """Noise of one target that is another in every round."""
+    """Independent noise of one target in every round."""
 
-    def __init__(self, seed, spread, who="plan"):
-        self._random, self._spread, self._who = np.random.default_rng(seed), spread, who
+    def __init__(self, seed, spread, target="plan"):
+        self._random, self._spread, self._who = np.random.default_rng(seed), spread, target
 
     def __call__(self, name, first, count):
         if name != self._who:
@@ -56,10 +56,10 @@ class Independent:
 
 
 class Persistent(Independent):
-    """Noise of one target that stays a while: another guest comes and goes."""
+    """Correlated noise of one target: another guest comes and goes."""
 
-    def __init__(self, seed, spread, memory, who="plan"):
-        super().__init__(seed, spread, who)
+    def __init__(self, seed, spread, memory, target="plan"):
+        super().__init__(seed, spread, target)
         self._memory, self._state = memory, None
 
     def __call__(self, name, first, count):

@@ -9,10 +9,10 @@ from collage.errors import MeasureError
 from collage.frontend import import_model
 from collage.frontend.inputs import random_inputs
 from collage.runtime.cpu import bf16_reason
-from collage.verify.accuracy_samples import answer_trials, beyond, check_trials, write_trials
+from collage.verify.accuracy_samples import beyond, largest_errors, write_expected, write_samples
 from collage.verify.baselines import original_frameworks
 from collage.verify.benchmark_target import Contender, ContenderProcess
-from collage.verify.interleaved_benchmark import Arena
+from collage.verify.interleaved_benchmark import InterleavedBenchmark
 from tests.pipeline.test_compile import small_model
 
 
@@ -27,31 +27,31 @@ def function(model, tmp_path_factory):
 
 
 @pytest.fixture
-def trials(function, tmp_path):
-    write_trials(
-        function, [random_inputs(function, seed) for seed in range(3)], tmp_path / "trials"
+def samples(function, tmp_path):
+    write_samples(
+        function, [random_inputs(function, seed) for seed in range(3)], tmp_path / "samples"
     )
-    return tmp_path / "trials"
+    return tmp_path / "samples"
 
 
-def test_contenders_compare_themselves_with_the_original(model, function, trials, tmp_path):
+def test_targets_compare_themselves_with_the_original(model, function, samples, tmp_path):
     kinds = ["onnxruntime", "openvino", *([] if bf16_reason() else ["openvino-bf16"])]
-    with Arena(random_inputs(function, 0), 1, tmp_path) as arena:
-        arena.ask(Contender("original", "original", model), trials)
-        assert sorted(file.name for file in trials.glob("expected-*")) == [
+    with InterleavedBenchmark(random_inputs(function, 0), 1, tmp_path) as benchmark:
+        benchmark.write_expected(Contender("original", "original", model), samples)
+        assert sorted(file.name for file in samples.glob("expected-*")) == [
             "expected-0.npz", "expected-1.npz", "expected-2.npz"
         ]  # fmt: skip
-        assert arena.enter([Contender(kind, kind, model) for kind in kinds]) == {}
-        errors = {kind: arena.check(kind, trials) for kind in kinds}
-        timed = arena.compare(kinds, 0.1)
-    for kind, found in errors.items():
-        assert set(found) == {"y", "m"}
+        assert benchmark.enter([Contender(kind, kind, model) for kind in kinds]) == {}
+        errors = {kind: benchmark.check(kind, samples) for kind in kinds}
+        timed = benchmark.compare(kinds, 0.1)
+    for kind, largest in errors.items():
+        assert set(largest) == {"y", "m"}
         rounded = kind == "openvino-bf16"
-        assert (1e-4 if rounded else 0.0) <= max(found.values()) < (3e-2 if rounded else 1e-5)
+        assert (1e-4 if rounded else 0.0) <= max(largest.values()) < (3e-2 if rounded else 1e-5)
         assert timed[kind].seconds > 0
 
 
-def test_the_inputs_are_the_old_ones_after_a_trial(model, function, trials, tmp_path):
+def test_inputs_are_restored_after_a_sample(model, function, samples, tmp_path):
     feed = random_inputs(function, 7)
     np.savez(tmp_path / "feed.npz", **feed)
     process = ContenderProcess(
@@ -59,45 +59,45 @@ def test_the_inputs_are_the_old_ones_after_a_trial(model, function, trials, tmp_
     )
     try:
         assert process.reason == ""
-        process.answer(trials)
-        write_trials(function, [feed], tmp_path / "one")
-        before = np.load(trials / "expected-0.npz")["arr_0"]
-        process.answer(tmp_path / "one")
-        process.answer(trials)
-        np.testing.assert_array_equal(before, np.load(trials / "expected-0.npz")["arr_0"])
+        process.write_expected(samples)
+        write_samples(function, [feed], tmp_path / "one")
+        before = np.load(samples / "expected-0.npz")["arr_0"]
+        process.write_expected(tmp_path / "one")
+        process.write_expected(samples)
+        np.testing.assert_array_equal(before, np.load(samples / "expected-0.npz")["arr_0"])
     finally:
         process.close()
 
 
-def test_trials_that_nobody_answered_are_an_error(model, function, trials, tmp_path):
-    with Arena(random_inputs(function, 0), 1, tmp_path) as arena:
-        arena.enter([Contender("ort", "onnxruntime", model)])
-        with pytest.raises(MeasureError, match="no answered trials"):
-            arena.check("ort", trials)
-        assert arena.compare(["ort"], 0.1)["ort"].seconds > 0  # it lives on
+def test_samples_without_expected_outputs_are_an_error(model, function, samples, tmp_path):
+    with InterleavedBenchmark(random_inputs(function, 0), 1, tmp_path) as benchmark:
+        benchmark.enter([Contender("ort", "onnxruntime", model)])
+        with pytest.raises(MeasureError, match="no samples with expected outputs"):
+            benchmark.check("ort", samples)
+        assert benchmark.compare(["ort"], 0.1)["ort"].seconds > 0  # it lives on
 
 
-def test_an_original_that_does_not_load_is_an_error(function, trials, tmp_path):
+def test_an_original_that_does_not_load_is_an_error(function, samples, tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     broken = Contender("original", "original", tmp_path / "broken.onnx")
     with (
-        Arena(random_inputs(function, 0), 1, tmp_path) as arena,
+        InterleavedBenchmark(random_inputs(function, 0), 1, tmp_path) as benchmark,
         pytest.raises(MeasureError, match="original does not run"),
     ):
-        arena.ask(broken, trials)
+        benchmark.write_expected(broken, samples)
 
 
-def test_the_worst_trial_counts(trials):
-    answer_trials(trials, lambda values: [values[0].mean((1, 2, 3)), values[0]])
+def test_the_worst_sample_counts(samples):
+    write_expected(samples, lambda values: [values[0].mean((1, 2, 3)), values[0]])
     calls = iter(range(3))
 
     def wrong_once(values):
         off = 0.5 if next(calls) == 1 else 0.0
         return [values[0].mean((1, 2, 3)), values[0] + np.float32(off * np.abs(values[0]).max())]
 
-    found = check_trials(trials, wrong_once)
-    assert found["y"] == 0.0
-    assert found["m"] == pytest.approx(0.5, rel=1e-3)
+    errors = largest_errors(samples, wrong_once)
+    assert errors["y"] == 0.0
+    assert errors["m"] == pytest.approx(0.5, rel=1e-3)
 
 
 def test_what_is_beyond_the_tolerance_is_said():
@@ -108,8 +108,8 @@ def test_what_is_beyond_the_tolerance_is_said():
 
 def test_frameworks_get_the_same_permission(tmp_path, monkeypatch):
     def kinds(may_reduce):
-        found = original_frameworks(tmp_path / "m.onnx", may_reduce=may_reduce)
-        return [contender.kind for contender in found]
+        frameworks = original_frameworks(tmp_path / "m.onnx", may_reduce=may_reduce)
+        return [contender.kind for contender in frameworks]
 
     (tmp_path / "cpuinfo").write_text("flags : fpu avx512_bf16\n")
     monkeypatch.setattr("collage.runtime.cpu.CPUINFO", tmp_path / "cpuinfo")

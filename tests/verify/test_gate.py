@@ -9,9 +9,10 @@ import pytest
 from onnx import helper
 
 from collage.errors import GateError, MeasureError
-from collage.verify.accuracy_checker import Budget, Examiner
-from collage.verify.final_round import Judgement, finalists, proven, reason_of
-from collage.verify.gate import Gate, OriginalPlans
+from collage.verify.accuracy_checker import AccuracyBudget, AccuracyChecker
+from collage.verify.decision import OriginalPlans
+from collage.verify.final_round import Judgement, judge_until_proven, plans_to_judge, reason_of
+from collage.verify.gate import Gate
 from collage.verify.interleaved_benchmark import Latency, latency_of
 from collage.verify.plan_executable import PlanExecutable
 from collage.verify.verdict import NOISE, RatioInterval, Verdict
@@ -33,13 +34,13 @@ def latency(seconds):
 def chosen(plans, seconds, noise=None):
     """Return what ships where nothing but these plans can, and whether it is proven."""
     comparison = compared(seconds, noise, seconds_each=0.6)
-    order = finalists(plans, comparison.latencies)
+    order = plans_to_judge(plans, comparison.latencies)
     baselines = [name for name in seconds if name not in {plan.name for plan in plans}]
     for plan in order:
-        found = proven(comparison, plan.name, baselines, NOISE)
-        if found.verdict is Verdict.NOT_SLOWER:
+        judgement = judge_until_proven(comparison, plan.name, baselines, allowance=NOISE)
+        if judgement.verdict is Verdict.NOT_SLOWER:
             break
-    return plan.name, found.verdict
+    return plan.name, judgement.verdict
 
 
 @pytest.mark.parametrize(
@@ -70,16 +71,16 @@ def test_a_mix_slower_than_a_baseline_gives_way_to_one_toolchain(seconds, ships,
 )
 def test_a_mix_that_is_hardly_faster_gives_way_to_one_toolchain(mix, ships):
     latencies = {"best-1": latency_of(mix), "ort-only": latency_of((1.0,) * 7)}
-    assert finalists([MIX, ALONE], latencies)[0].name == ships
+    assert plans_to_judge([MIX, ALONE], latencies)[0].name == ships
 
 
-class Tried:
-    """An arena whose contenders have known errors; outputs are the reference's, times a factor."""
+class BenchmarkWithErrors:
+    """A benchmark of targets with known errors; outputs are the reference's, times a factor."""
 
     def __init__(self, errors):
         self._errors = errors
 
-    def check(self, name, trials):
+    def check(self, name, samples):
         if name not in self._errors:
             raise MeasureError(f"{name} cannot be checked: the process ended with code -11")
         return self._errors[name]
@@ -88,16 +89,18 @@ class Tried:
         return [np.float32([1.0, 2.0]) * np.float32(1.005 if name == "sloppy" else 1.0)]
 
 
-def examiner(tmp_path, errors):
+def checker(tmp_path, errors):
     node = helper.make_node("Relu", ["x"], ["y"])
     function = imported(model([node], {"x": ("float32", (2,))}, ["y"]), tmp_path)
     expected = {"y": np.float32([1.0, 2.0])}
-    return Examiner(Tried(errors), function, expected, Budget(0.01, tmp_path), {})
+    return AccuracyChecker(
+        BenchmarkWithErrors(errors), function, expected, AccuracyBudget(0.01, tmp_path), {}
+    )
 
 
-def test_reduced_plans_are_held_to_the_budget_and_others_to_the_numbers(tmp_path):
+def test_only_reduced_plans_are_held_to_the_error_budget(tmp_path):
     errors = {"near": {"y": 0.009}, "far": {"y": 0.011}, "exact": {"y": 0.5}, "sloppy": {"y": 1e-3}}
-    found = examiner(tmp_path, errors)
+    found = checker(tmp_path, errors)
 
     def wrong(name, reduced):
         return found.wrong(PlanExecutable(name, Path(f"{name}.so"), 1.0, reduced=reduced))
@@ -111,25 +114,27 @@ def test_reduced_plans_are_held_to_the_budget_and_others_to_the_numbers(tmp_path
 
 
 def test_a_reduced_baseline_beyond_the_budget_does_not_count(tmp_path):
-    found = examiner(tmp_path, {"openvino-bf16": {"y": 0.02}})
-    assert found.excuse({"openvino-bf16"}) == {"openvino-bf16": "y: error 0.02, tolerance 0.01"}
-    assert examiner(tmp_path, {"openvino-bf16": {"y": 0.005}}).excuse({"openvino-bf16"}) == {}
-    assert "code -11" in examiner(tmp_path, {}).excuse({"openvino-bf16"})["openvino-bf16"]
+    budget_checker = checker(tmp_path, {"openvino-bf16": {"y": 0.02}})
+    assert budget_checker.find_exempt({"openvino-bf16"}) == {
+        "openvino-bf16": "y: error 0.02, tolerance 0.01"
+    }
+    assert checker(tmp_path, {"openvino-bf16": {"y": 0.005}}).find_exempt({"openvino-bf16"}) == {}
+    assert "code -11" in checker(tmp_path, {}).find_exempt({"openvino-bf16"})["openvino-bf16"]
 
 
-def test_what_ships_says_whether_it_is_equal_or_within_the_tolerance():
-    found = Judgement(PASSED, {}, 0.0)
-    assert "equal to" in reason_of(MIX, found)
-    assert "within the tolerance of" in reason_of(replace(MIX, reduced=True), found)
+def test_the_reason_says_equal_or_within_the_tolerance():
+    judgement = Judgement(PASSED, {}, 0.0)
+    assert "equal to" in reason_of(MIX, judgement)
+    assert "within the tolerance of" in reason_of(replace(MIX, reduced=True), judgement)
     slower = Judgement(SLOWER, {"onnxruntime": RatioInterval(1.03, 1.025, 1.04)}, NOISE)
-    words = reason_of(ALONE, found, slower.text())
+    words = reason_of(ALONE, judgement, slower.text())
     assert words.startswith("the mix is 3.0 % slower than onnxruntime on the original file, so ")
     unproven = Judgement(Verdict.UNPROVEN, {"openvino": RatioInterval(1.01, 0.9, 1.2)}, NOISE)
     assert "not proven to be as fast as openvino" in unproven.text()
 
 
-class BusyArena:
-    """An arena in which a plan looks slow in the first race that it takes part in."""
+class BusyBenchmark:
+    """A benchmark in which one plan looks slow in its first comparison round."""
 
     def __init__(self, seconds, unlucky):
         self._seconds = seconds
@@ -158,10 +163,10 @@ class BusyArena:
     def profile(self, name):
         raise MeasureError("nothing runs here")
 
-    def race(self, names, seconds_each, on_round=None):
-        found = {name: latency(self._seconds[name] * self._burden(name)) for name in names}
+    def eliminate_slow(self, names, seconds_each, on_round=None):
+        latencies = {name: latency(self._seconds[name] * self._burden(name)) for name in names}
         self._unlucky -= set(names)
-        return found
+        return latencies
 
     def compare(self, names, seconds_each, on_round=None):
         return {name: latency(self._seconds[name]) for name in names}
@@ -170,75 +175,81 @@ class BusyArena:
         return 100.0 if name in self._unlucky else 1.0
 
 
+def make_gate(tmp_path):
+    return Gate(model=tmp_path / "model.onnx", threads=1, seconds_each=0.1, work_dir=tmp_path)
+
+
 @pytest.mark.parametrize("reserve", [False, True])
-def test_who_was_sent_home_comes_back_before_something_slow_ships(tmp_path, monkeypatch, reserve):
+def test_eliminated_plans_return_before_a_slow_plan_ships(tmp_path, monkeypatch, reserve):
     seconds = {"mix-1": 2.0, "mix-2": 2.1, "alone": 2.2, "fast": 0.9}
     frameworks = {"onnxruntime": 1.0, "openvino": 3.0}
-    arena = BusyArena(seconds | frameworks, "fast")
-    monkeypatch.setattr("collage.verify.gate.Arena", arena)
+    benchmark = BusyBenchmark(seconds | frameworks, "fast")
+    monkeypatch.setattr("collage.verify.gate.InterleavedBenchmark", benchmark)
     plans = []
     for name in seconds:
         (tmp_path / name).write_bytes(b"")
         single = {"alone": "tvm", "fast": "openvino"}.get(name, "")
         plans.append(PlanExecutable(name, tmp_path / name, 1.0, single))
-    function = examiner(tmp_path, {}).function
-    gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
+    function = checker(tmp_path, {}).function
+    gate = make_gate(tmp_path)
     raced, late = (plans[:3], plans[3:]) if reserve else (plans, [])
     if reserve:
-        arena._unlucky.clear()
+        benchmark._unlucky.clear()
     decision = gate.decide(
-        function, raced, {}, {"y": np.float32([1.0, 2.0])}, reserves=lambda: late
+        function, raced, {}, {"y": np.float32([1.0, 2.0])}, fallback_plans=lambda: late
     )
     assert (decision.chosen.name, decision.passed) == ("fast", True)
     assert "fast" in decision.finalists
     assert set(decision.latencies) == set(seconds)
 
 
-def test_reserves_are_not_asked_for_where_the_gate_passes(tmp_path, monkeypatch):
+def test_fallback_plans_are_unused_where_the_gate_passes(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "collage.verify.gate.Arena",
-        BusyArena({"mix": 0.9, "onnxruntime": 1.0, "openvino": 1.0}, ""),
+        "collage.verify.gate.InterleavedBenchmark",
+        BusyBenchmark({"mix": 0.9, "onnxruntime": 1.0, "openvino": 1.0}, ""),
     )
     (tmp_path / "mix").write_bytes(b"")
-    function = examiner(tmp_path, {}).function
+    function = checker(tmp_path, {}).function
 
-    def reserves():
+    def fallback_plans():
         raise AssertionError("nothing is slower than a framework")
 
-    gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
+    gate = make_gate(tmp_path)
     mix = PlanExecutable("mix", tmp_path / "mix", 1.0)
-    found = gate.decide(function, [mix], {}, {"y": np.float32([1, 2])}, reserves=reserves)
-    assert found.passed
+    decision = gate.decide(
+        function, [mix], {}, {"y": np.float32([1, 2])}, fallback_plans=fallback_plans
+    )
+    assert decision.passed
 
 
-class DeadlyArena(BusyArena):
-    """An arena in which contenders die: some in a race, some in a comparison."""
+class FailingBenchmark(BusyBenchmark):
+    """A benchmark with failing targets: some in comparison rounds, some in the final round."""
 
-    def __init__(self, seconds, in_races=(), in_comparisons=()):
+    def __init__(self, seconds, in_rounds=(), in_final_round=()):
         super().__init__(seconds, "")
-        self._in_races, self._in_comparisons = in_races, in_comparisons
+        self._in_rounds, self._in_final_round = in_rounds, in_final_round
 
-    def race(self, names, seconds_each, on_round=None):
-        return self._without(super().race(names, seconds_each), self._in_races)
+    def eliminate_slow(self, names, seconds_each, on_round=None):
+        return self._without(super().eliminate_slow(names, seconds_each), self._in_rounds)
 
     def compare(self, names, seconds_each, on_round=None):
-        return self._without(super().compare(names, seconds_each), self._in_comparisons)
+        return self._without(super().compare(names, seconds_each), self._in_final_round)
 
-    def _without(self, found, dying):
-        for name in set(dying) & set(found):
+    def _without(self, latencies, dying):
+        for name in set(dying) & set(latencies):
             self.leave(name)
-            found[name] = Latency(math.nan, reason=f"{name} died while it ran")
-        return found
+            latencies[name] = Latency(math.nan, reason=f"{name} died while it ran")
+        return latencies
 
 
-def decided(arena, tmp_path, monkeypatch, singles):
-    monkeypatch.setattr("collage.verify.gate.Arena", arena)
+def decided(benchmark, tmp_path, monkeypatch, singles):
+    monkeypatch.setattr("collage.verify.gate.InterleavedBenchmark", benchmark)
     plans = []
     for name, single in singles.items():
         (tmp_path / name).write_bytes(b"")
         plans.append(PlanExecutable(name, tmp_path / name, 1.0, single))
-    function = examiner(tmp_path, {}).function
-    gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
+    function = checker(tmp_path, {}).function
+    gate = make_gate(tmp_path)
     return gate.decide(function, plans, {}, {"y": np.float32([1.0, 2.0])})
 
 
@@ -246,33 +257,33 @@ PLANS = {"mix-1": "", "mix-2": "", "alone": "tvm"}
 SECONDS = {"mix-1": 0.5, "mix-2": 0.8, "alone": 0.9, "onnxruntime": 1.0, "openvino": 1.0}
 
 
-@pytest.mark.parametrize("where", ["in_races", "in_comparisons"])
-def test_a_plan_that_dies_is_rejected_and_the_others_go_on(tmp_path, monkeypatch, where):
-    arena = DeadlyArena(SECONDS, **{where: ["mix-1"]})
-    decision = decided(arena, tmp_path, monkeypatch, PLANS)
+@pytest.mark.parametrize("stage", ["in_rounds", "in_final_round"])
+def test_a_failed_plan_is_rejected_and_others_continue(tmp_path, monkeypatch, stage):
+    benchmark = FailingBenchmark(SECONDS, **{stage: ["mix-1"]})
+    decision = decided(benchmark, tmp_path, monkeypatch, PLANS)
     assert (decision.chosen.name, decision.passed) == ("mix-2", True)
     assert decision.rejected == {"mix-1": "mix-1 died while it ran"}
     assert set(decision.latencies) == {"mix-2", "alone"}
 
 
 def test_a_framework_that_dies_refuses_nothing(tmp_path, monkeypatch):
-    arena = DeadlyArena(SECONDS | {"openvino": 0.1}, in_comparisons=["openvino"])
-    decision = decided(arena, tmp_path, monkeypatch, PLANS)
+    benchmark = FailingBenchmark(SECONDS | {"openvino": 0.1}, in_final_round=["openvino"])
+    decision = decided(benchmark, tmp_path, monkeypatch, PLANS)
     assert (decision.chosen.name, decision.passed) == ("mix-1", True)
     assert decision.baselines["openvino"].reason == "openvino died while it ran"
 
 
-@pytest.mark.parametrize("where", ["in_races", "in_comparisons"])
-def test_when_all_plans_die_the_gate_says_of_what(tmp_path, monkeypatch, where):
+@pytest.mark.parametrize("stage", ["in_rounds", "in_final_round"])
+def test_when_all_plans_die_the_gate_says_of_what(tmp_path, monkeypatch, stage):
     with pytest.raises(GateError, match="mix-1: mix-1 died while it ran"):
-        decided(DeadlyArena(SECONDS, **{where: PLANS}), tmp_path, monkeypatch, PLANS)
+        decided(FailingBenchmark(SECONDS, **{stage: PLANS}), tmp_path, monkeypatch, PLANS)
 
 
 RELU = {"y": np.float32([1.0, 2.0])}
 
 
-class NumbersArena(DeadlyArena):
-    """An arena in which each target has outputs of its own, one array a call."""
+class BenchmarkWithOutputs(FailingBenchmark):
+    """A benchmark in which each target has outputs of its own, one array per call."""
 
     def __init__(self, seconds, outputs):
         super().__init__(seconds)
@@ -282,22 +293,22 @@ class NumbersArena(DeadlyArena):
         return [np.float32(next(self._outputs[name]))]
 
 
-def with_original(arena, tmp_path, monkeypatch, plans, frameworks=("onnxruntime", "openvino")):
+def with_original(benchmark, tmp_path, monkeypatch, plans, frameworks=("onnxruntime", "openvino")):
     """Decide where the original file can ship as one of the frameworks."""
-    monkeypatch.setattr("collage.verify.gate.Arena", arena)
-    made = []
+    monkeypatch.setattr("collage.verify.gate.InterleavedBenchmark", benchmark)
+    executables = []
     for name in plans:
         (tmp_path / name).write_bytes(b"")
-        made.append(PlanExecutable(name, tmp_path / name, 1.0))
+        executables.append(PlanExecutable(name, tmp_path / name, 1.0))
 
     def assemble(baseline):
         name = f"original-{baseline}"
         return PlanExecutable(name, tmp_path / name, 0.0, baseline, original=baseline)
 
-    function = examiner(tmp_path, {}).function
-    gate = Gate(tmp_path / "model.onnx", 1, 0.1, tmp_path)
+    function = checker(tmp_path, {}).function
+    gate = make_gate(tmp_path)
     originals = OriginalPlans(frozenset(frameworks), assemble)
-    return gate.decide(function, made, {}, RELU, originals=originals)
+    return gate.decide(function, executables, {}, RELU, originals=originals)
 
 
 ORIGINALS = {"original-onnxruntime": 1.0, "original-openvino": 2.0}
@@ -311,8 +322,8 @@ FRAMEWORKS = {"onnxruntime": 1.0, "openvino": 2.0}
 def test_the_original_file_ships_unless_a_plan_is_proven_faster(
     tmp_path, monkeypatch, seconds, ships
 ):
-    arena = BusyArena({"mix": seconds, **FRAMEWORKS, **ORIGINALS}, "")
-    decision = with_original(arena, tmp_path, monkeypatch, ["mix"])
+    benchmark = BusyBenchmark({"mix": seconds, **FRAMEWORKS, **ORIGINALS}, "")
+    decision = with_original(benchmark, tmp_path, monkeypatch, ["mix"])
     assert (decision.chosen.name, decision.verdict) == (ships, PASSED)
     assert set(decision.ratios) == set(FRAMEWORKS)
     assert decision.finalists == ("mix",)
@@ -320,8 +331,8 @@ def test_the_original_file_ships_unless_a_plan_is_proven_faster(
 
 def test_numbers_of_the_original_file_need_no_comparison(tmp_path, monkeypatch):
     outputs = {"mix": [[5, 5]], "original-onnxruntime": [[9, 9], [9, 9]]}
-    arena = NumbersArena({"mix": 0.5, **FRAMEWORKS, **ORIGINALS}, outputs)
-    decision = with_original(arena, tmp_path, monkeypatch, ["mix"])
+    benchmark = BenchmarkWithOutputs({"mix": 0.5, **FRAMEWORKS, **ORIGINALS}, outputs)
+    decision = with_original(benchmark, tmp_path, monkeypatch, ["mix"])
     assert (decision.chosen.name, decision.verdict) == ("original-onnxruntime", PASSED)
     assert "mix" in decision.rejected
     np.testing.assert_array_equal(decision.golden.outputs["y"], [9, 9])
@@ -329,8 +340,10 @@ def test_numbers_of_the_original_file_need_no_comparison(tmp_path, monkeypatch):
 
 
 def test_random_numbers_of_the_original_file_are_noted(tmp_path, monkeypatch):
-    arena = NumbersArena({**FRAMEWORKS, **ORIGINALS}, {"original-onnxruntime": [[1, 2], [3, 4]]})
-    decision = with_original(arena, tmp_path, monkeypatch, [])
+    benchmark = BenchmarkWithOutputs(
+        {**FRAMEWORKS, **ORIGINALS}, {"original-onnxruntime": [[1, 2], [3, 4]]}
+    )
+    decision = with_original(benchmark, tmp_path, monkeypatch, [])
     assert decision.passed
     assert not decision.golden.deterministic
 
@@ -338,15 +351,15 @@ def test_random_numbers_of_the_original_file_are_noted(tmp_path, monkeypatch):
 def test_a_framework_that_is_not_allowed_does_not_ship(tmp_path, monkeypatch):
     """OpenVINO is the fastest and not among the backends; ONNX Runtime's own run is slower than it."""
     seconds = {"mix": 1.5, "onnxruntime": 2.0, "openvino": 1.0, "original-onnxruntime": 2.0}
-    arena = BusyArena(seconds, "")
-    decision = with_original(arena, tmp_path, monkeypatch, ["mix"], ["onnxruntime"])
+    benchmark = BusyBenchmark(seconds, "")
+    decision = with_original(benchmark, tmp_path, monkeypatch, ["mix"], ["onnxruntime"])
     assert (decision.chosen.name, decision.verdict) == ("mix", SLOWER)
     assert "slower than openvino" in decision.reason
 
 
 def test_an_original_that_costs_callers_more_is_not_passed(tmp_path, monkeypatch):
-    arena = BusyArena({**FRAMEWORKS, **ORIGINALS, "original-onnxruntime": 1.3}, "")
-    decision = with_original(arena, tmp_path, monkeypatch, [])
+    benchmark = BusyBenchmark({**FRAMEWORKS, **ORIGINALS, "original-onnxruntime": 1.3}, "")
+    decision = with_original(benchmark, tmp_path, monkeypatch, [])
     assert (decision.chosen.original, decision.verdict) == ("onnxruntime", SLOWER)
     assert "30.0 % slower than onnxruntime" in decision.reason
 
@@ -354,12 +367,14 @@ def test_an_original_that_costs_callers_more_is_not_passed(tmp_path, monkeypatch
 def test_where_the_original_does_not_run_a_plan_may_be_as_fast(tmp_path, monkeypatch):
     """Then the allowance is that of a plan that has to ship."""
 
-    class Refusing(BusyArena):
+    class Refusing(BusyBenchmark):
         def enter(self, targets):
-            refused = {one.name: "no" for one in targets if one.name.startswith("original-")}
-            super().enter([one for one in targets if one.name not in refused])
+            refused = {
+                target.name: "no" for target in targets if target.name.startswith("original-")
+            }
+            super().enter([target for target in targets if target.name not in refused])
             return refused
 
-    arena = Refusing({"mix": 1.01, **FRAMEWORKS}, "")
-    decision = with_original(arena, tmp_path, monkeypatch, ["mix"])
+    benchmark = Refusing({"mix": 1.01, **FRAMEWORKS}, "")
+    decision = with_original(benchmark, tmp_path, monkeypatch, ["mix"])
     assert (decision.chosen.name, decision.verdict) == ("mix", PASSED)

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 
 from collage.errors import MeasureError
 from collage.runtime.manifest import Signature, Tensor
-from collage.verify import Arena, Contender, compare_latency, profile_kernels, ratio
+from collage.verify import Contender, InterleavedBenchmark, compare_latency, profile_kernels, ratio
 from collage.verify.benchmark_worker import without_hook
-from collage.verify.interleaved_benchmark import Latency, at_one_pace, fastest_first
+from collage.verify.interleaved_benchmark import Latency, fastest_first, normalised_latencies
 from tests.runtime import executables
 
 
@@ -35,24 +35,24 @@ RELU = Signature("main", (Tensor("x", (1, 64), "float32"),), (Tensor("y", (1, 64
 def test_original_frameworks_are_compared_round_by_round(model, tmp_path):
     contenders = [Contender("ort", "onnxruntime", model), Contender("ov", "openvino", model)]
     rounds = []
-    found = compare_latency(contenders, FEED, 1, 0.5, tmp_path, lambda *at: rounds.append(at))
+    latencies = compare_latency(contenders, FEED, 1, 0.5, tmp_path, lambda *at: rounds.append(at))
     assert rounds[-1][0] == rounds[-1][1] >= 5
-    for latency in found.values():
+    for latency in latencies.values():
         assert not latency.reason
         assert 0 < latency.low <= latency.seconds <= latency.high < 1
         assert len(latency.rounds) == rounds[-1][1]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_contenders_with_one_thread_take_turns_on_one_processor(threads, model, tmp_path):
+def test_targets_with_one_thread_share_one_processor(threads, model, tmp_path):
     contenders = [Contender("ort", "onnxruntime", model), Contender("ov", "openvino", model)]
     allowed = os.sched_getaffinity(0)
-    with Arena(FEED, threads, tmp_path) as arena:
-        assert arena.enter(contenders) == {}
+    with InterleavedBenchmark(FEED, threads, tmp_path) as benchmark:
+        assert benchmark.enter(contenders) == {}
         used = [
             os.sched_getaffinity(int(thread.name))
-            for one in arena._processes.values()
-            for thread in Path(f"/proc/{one._process.pid}/task").iterdir()
+            for process in benchmark._processes.values()
+            for thread in Path(f"/proc/{process._process.pid}/task").iterdir()
         ]
     assert len(used) >= 2
     assert all(cpus == ({max(allowed)} if threads == 1 else allowed) for cpus in used)
@@ -67,39 +67,42 @@ def test_a_ratio_is_taken_round_by_round(busy):
     assert ratio(second, first) == pytest.approx(0.5)
 
 
-def test_a_busy_machine_does_not_change_who_is_fastest():
+def test_a_busy_moment_does_not_change_the_order():
     """Four of seven rounds were busy; the slower one's median is by chance the lower one."""
     fast, slow = (1.0, 1.0, 1.0, 5.0, 5.0, 5.0, 5.0), (1.1, 1.1, 1.1, 4.9, 5.5, 5.5, 5.5)
-    found = {
+    latencies = {
         "early": Latency(0.5, rounds=(0.5,)),
         "slow": Latency(4.9, rounds=slow),
         "fast": Latency(5.0, rounds=fast),
         "refused": Latency(float("nan"), reason="no such operator"),
     }
-    assert fastest_first(found) == ["fast", "slow", "early", "refused"]
+    assert fastest_first(latencies) == ["fast", "slow", "early", "refused"]
 
 
-def test_what_was_timed_at_different_paces_is_told_at_one():
+def test_latencies_are_normalised_to_the_last_round():
     own_s = {"a": 1e-3, "b": 1.1e-3, "c": 0.9e-3, "d": 2e-3}
-    paces, who = [1.0, 1.3, 0.8, 1.2], ["ab", "abd", "bc", "acb"]
-    heats = [
-        {name: pace * own_s[name] for name in ran} for pace, ran in zip(paces, who, strict=True)
+    paces, names_by_round = [1.0, 1.3, 0.8, 1.2], ["ab", "abd", "bc", "acb"]
+    comparison_rounds = [
+        {name: pace * own_s[name] for name in ran}
+        for pace, ran in zip(paces, names_by_round, strict=True)
     ]
-    assert at_one_pace(heats) == pytest.approx({name: 1.2 * s for name, s in own_s.items()})
-    assert at_one_pace(heats[:1]) == pytest.approx(heats[0])
+    assert normalised_latencies(comparison_rounds) == pytest.approx(
+        {name: 1.2 * s for name, s in own_s.items()}
+    )
+    assert normalised_latencies(comparison_rounds[:1]) == pytest.approx(comparison_rounds[0])
     # Of those that met often, one odd time does little.
-    heats[1]["d"] *= 1.5
-    heats += [heats[3]] * 4
-    assert at_one_pace(heats)["c"] == pytest.approx(1.2 * own_s["c"], rel=0.02)
+    comparison_rounds[1]["d"] *= 1.5
+    comparison_rounds += [comparison_rounds[3]] * 4
+    assert normalised_latencies(comparison_rounds)["c"] == pytest.approx(1.2 * own_s["c"], rel=0.02)
 
 
-def test_a_contender_that_does_not_load_has_a_reason(model, tmp_path):
+def test_a_target_that_does_not_load_has_a_reason(model, tmp_path):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"not a model")
     contenders = [Contender("ort", "onnxruntime", model), Contender("bad", "openvino", broken)]
-    found = compare_latency(contenders, FEED, 1, 0.3, tmp_path)
-    assert found["bad"].reason
-    assert not found["ort"].reason
+    latencies = compare_latency(contenders, FEED, 1, 0.3, tmp_path)
+    assert latencies["bad"].reason
+    assert not latencies["ort"].reason
 
 
 def test_nothing_that_runs_is_an_error(tmp_path):
@@ -109,7 +112,7 @@ def test_nothing_that_runs_is_an_error(tmp_path):
         compare_latency([Contender("bad", "onnxruntime", broken)], FEED, 1, 0.3, tmp_path)
 
 
-def test_a_race_drops_who_is_surely_slower(model, tmp_path):
+def test_certainly_slower_targets_are_eliminated(model, tmp_path):
     value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64]) for n in ("x", "y")]
     names = ["x", *(f"t{n}" for n in range(200)), "y"]
     nodes = [helper.make_node("Sin", [a], [b]) for a, b in pairwise(names)]
@@ -119,36 +122,36 @@ def test_a_race_drops_who_is_surely_slower(model, tmp_path):
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), slow
     )
     contenders = [Contender("fast", "onnxruntime", model), Contender("slow", "onnxruntime", slow)]
-    with Arena(FEED, 1, tmp_path) as arena:
-        assert arena.enter(contenders) == {}
-        found = arena.race(["fast", "slow"], 2.0)
-        assert found["fast"].seconds < found["slow"].seconds
-        assert len(found["slow"].rounds) < 20
-        arena.leave("slow")
-        assert arena.names == ["fast"]
+    with InterleavedBenchmark(FEED, 1, tmp_path) as benchmark:
+        assert benchmark.enter(contenders) == {}
+        latencies = benchmark.eliminate_slow(["fast", "slow"], 2.0)
+        assert latencies["fast"].seconds < latencies["slow"].seconds
+        assert len(latencies["slow"].rounds) < 20
+        benchmark.leave("slow")
+        assert benchmark.names == ["fast"]
 
 
-@pytest.mark.parametrize("how", ["compare", "race"])
-def test_a_contender_that_is_killed_leaves_and_the_others_go_on(model, tmp_path, how):
+@pytest.mark.parametrize("how", ["compare", "eliminate_slow"])
+def test_a_killed_target_leaves_and_others_continue(model, tmp_path, how):
     names = ["lives", "dies", "too"]
-    with Arena(FEED, 1, tmp_path) as arena:
-        arena.enter([Contender(name, "onnxruntime", model) for name in names])
+    with InterleavedBenchmark(FEED, 1, tmp_path) as benchmark:
+        benchmark.enter([Contender(name, "onnxruntime", model) for name in names])
         rounds = []
 
         def kill(done, total):
             rounds.append(done)
             if done == 2:
-                os.kill(arena._processes["dies"]._process.pid, signal.SIGKILL)
+                os.kill(benchmark._processes["dies"]._process.pid, signal.SIGKILL)
 
-        found = getattr(arena, how)(names, 0.5, kill)
-        assert arena.names == ["lives", "too"]
-        assert math.isnan(found["dies"].seconds)
-        assert "died while it ran: the process ended with code -9" in found["dies"].reason
+        latencies = getattr(benchmark, how)(names, 0.5, kill)
+        assert benchmark.names == ["lives", "too"]
+        assert math.isnan(latencies["dies"].seconds)
+        assert "died while it ran: the process ended with code -9" in latencies["dies"].reason
         assert len(rounds) > 2
-        assert found["lives"].seconds > 0
-        assert not found["lives"].reason
-        assert len(found["lives"].rounds) == len(rounds) or how == "race"
-        again = arena.compare(arena.names, 0.2)
+        assert latencies["lives"].seconds > 0
+        assert not latencies["lives"].reason
+        assert len(latencies["lives"].rounds) == len(rounds) or how == "eliminate_slow"
+        again = benchmark.compare(benchmark.names, 0.2)
         assert set(again) == {"lives", "too"}
 
 
@@ -158,7 +161,7 @@ def test_kernels_are_timed_inside_the_executable(tmp_path):
     names = ["x", *(f"v{i}" for i in range(8)), "y"]
     nodes = [helper.make_node("Sin", [a], [b]) for a, b in pairwise(names)]
     heavy = executables.model(nodes, shape, {"y": shape["x"]})
-    kernels = [("onnxruntime", executables.onnx_blob(one)) for one in (light, heavy)]
+    kernels = [("onnxruntime", executables.onnx_blob(node)) for node in (light, heavy)]
     kind = (shape["x"], "float32")
     file = executables.export(
         executables.chain(kernels, [kind], [kind], name="collage"), tmp_path / "two.so"
@@ -170,25 +173,28 @@ def test_kernels_are_timed_inside_the_executable(tmp_path):
         (Tensor("y", shape["x"], "float32"),),
     )
     contender = Contender("two", "executable", file, signature)
-    found = profile_kernels(contender, feed, 1, tmp_path)
-    kernels_s = found.kernels_s
+    profile = profile_kernels(contender, feed, 1, tmp_path)
+    kernels_s = profile.kernels_s
     assert set(kernels_s) == {"collage_kernel_0", "collage_kernel_1"}
     assert 0 < kernels_s["collage_kernel_0"] * 2 < kernels_s["collage_kernel_1"]
-    with Arena(feed, 1, tmp_path) as arena:  # a busy machine only adds: the least of several counts
-        arena.enter([contender])
+    with InterleavedBenchmark(
+        feed, 1, tmp_path
+    ) as benchmark:  # a busy machine only adds: the least of several counts
+        benchmark.enter([contender])
         pairs = [
-            (arena.profile("two"), arena.compare(["two"], 0.3)["two"].seconds) for _ in range(3)
+            (benchmark.profile("two"), benchmark.compare(["two"], 0.3)["two"].seconds)
+            for _ in range(3)
         ]
     parts = min(sum(one.kernels_s.values()) for one, _ in pairs)
     for whole in (min(one.call_s for one, _ in pairs), min(seconds for _, seconds in pairs)):
         assert 0.3 * whole < parts < 3 * whole
 
 
-def test_the_hooks_own_time_is_taken_off():
+def test_the_time_of_the_hook_is_subtracted():
     medians = {"vm.builtin.reshape": 2e-6, "vm.builtin.alloc_tensor": 3e-6,
                "collage_main_0_tvm": 9e-6, "collage_main_1_tvm": 1e-6}  # fmt: skip
-    found = without_hook(medians)
-    assert found == pytest.approx({"collage_main_0_tvm": 7e-6, "collage_main_1_tvm": 0.0})
+    kernels = without_hook(medians)
+    assert kernels == pytest.approx({"collage_main_0_tvm": 7e-6, "collage_main_1_tvm": 0.0})
 
 
 def test_an_executable_that_does_not_load_is_not_profiled(tmp_path):

@@ -37,8 +37,8 @@ def model(tmp_path):
         ("ArgMax", TensorProto.INT64, np.array([[0, 0, 0, 0]])),
     ],
 )
-def test_a_file_in_bfloat16_is_run_in_float32_whatever_it_returns(model, op, output, expected):
+def test_a_bfloat16_file_runs_in_float32(model, op, output, expected):
     x = np.array([[1, 3, 2, 0]], ml_dtypes.bfloat16)
-    (found,) = Original(model(op, output), {"bfloat16"}).run(["y"], {"x": x})
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(found, expected)
+    (output_array,) = Original(model(op, output), {"bfloat16"}).run(["y"], {"x": x})
+    assert output_array.dtype == expected.dtype
+    np.testing.assert_array_equal(output_array, expected)

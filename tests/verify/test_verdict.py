@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from collage.verify.final_round import judge, judged_original, proven
+from collage.verify.final_round import judge, judge_original, judge_until_proven
 from collage.verify.interleaved_benchmark import interval_of_ratio, ratio
 from collage.verify.verdict import (
-    LEAST_ROUNDS,
     LOOKS,
+    MIN_INTERVAL_ROUNDS,
     NOISE,
     RatioInterval,
     Verdict,
@@ -36,10 +36,10 @@ def test_an_interval_has_one_of_three_verdicts(low, high, allowance, verdict):
     assert RatioInterval((low + min(high, 2)) / 2, low, high).verdict(allowance) is verdict
 
 
-def test_few_rounds_prove_nothing_however_alike_they_are():
-    few = ratio_interval([0.5] * (LEAST_ROUNDS - 1), [1.0] * (LEAST_ROUNDS - 1))
-    assert (few.ratio, few.low, few.high) == (0.5, 0.0, math.inf)
-    enough = ratio_interval([0.5] * LEAST_ROUNDS, [1.0] * LEAST_ROUNDS)
+def test_few_rounds_prove_nothing():
+    interval = ratio_interval([0.5] * (MIN_INTERVAL_ROUNDS - 1), [1.0] * (MIN_INTERVAL_ROUNDS - 1))
+    assert (interval.ratio, interval.low, interval.high) == (0.5, 0.0, math.inf)
+    enough = ratio_interval([0.5] * MIN_INTERVAL_ROUNDS, [1.0] * MIN_INTERVAL_ROUNDS)
     assert (enough.low, enough.high) == (0.5, 0.5)
 
 
@@ -66,7 +66,9 @@ def test_injected_noise_lets_no_slower_plan_pass(allowance):
     for seed in range(60):
         comparison = compared(times, Persistent(seed, 0.5, 0.95), seconds_each=0.5)
         old += passes_the_old_rule(comparison)
-        new.append(proven(comparison, "plan", ["baseline"], allowance).verdict)
+        new.append(
+            judge_until_proven(comparison, "plan", ["baseline"], allowance=allowance).verdict
+        )
     assert old >= 10  # it took what it could not disprove for proven
     assert new.count(Verdict.NOT_SLOWER) <= 4
     assert new.count(Verdict.UNPROVEN) > 10
@@ -87,7 +89,7 @@ def test_verdicts_are_rarely_wrong_over_all_looks(noise, seconds_each):
     wrong = {Verdict.NOT_SLOWER: 0, Verdict.SLOWER: 0}
     for seed in range(150):
         comparison = compared({"plan": 1.0, "baseline": 1.0}, noise(seed), seconds_each)
-        verdict = proven(comparison, "plan", ["baseline"], 0.0).verdict
+        verdict = judge_until_proven(comparison, "plan", ["baseline"], allowance=0.0).verdict
         wrong[verdict] = wrong.get(verdict, 0) + 1
     assert wrong[Verdict.NOT_SLOWER] <= 0.06 * 150
     assert wrong[Verdict.SLOWER] <= 0.06 * 150
@@ -95,37 +97,44 @@ def test_verdicts_are_rarely_wrong_over_all_looks(noise, seconds_each):
 
 @pytest.mark.parametrize(("times", "verdict"), [(0.95, Verdict.NOT_SLOWER), (1.1, Verdict.SLOWER)])
 def test_a_clear_difference_is_proven(times, verdict):
-    found = [
-        proven(
+    verdicts = [
+        judge_until_proven(
             compared({"plan": times, "baseline": 1.0}, Persistent(seed, 0.05, 0.3)),
             "plan",
             ["baseline"],
-            NOISE,
+            allowance=NOISE,
         ).verdict
         for seed in range(20)
     ]
-    assert found == [verdict] * 20
+    assert verdicts == [verdict] * 20
 
 
 def test_what_is_decided_needs_no_further_rounds():
     times = {"plan": 0.9, "close": 0.9, "far": 2.0}
     comparison = compared(times, Independent(0, 0.1), seconds_each=2.0)
-    assert proven(comparison, "plan", ["close", "far"], 0.0).verdict is Verdict.UNPROVEN
-    first, *later = comparison.arena.calls
+    assert (
+        judge_until_proven(comparison, "plan", ["close", "far"], allowance=0.0).verdict
+        is Verdict.UNPROVEN
+    )
+    first, *later = comparison.benchmark.calls
     assert first == (("plan", "close", "far"), 2.0)
     assert {names for names, _ in later} == {("plan", "close")}
-    assert sum(seconds for _, seconds in comparison.arena.calls) == pytest.approx(LOOKS[-1] * 2.0)
+    assert sum(seconds for _, seconds in comparison.benchmark.calls) == pytest.approx(
+        LOOKS[-1] * 2.0
+    )
 
 
-def test_where_something_else_ships_what_is_no_gain_is_not_run_on():
+def test_a_plan_without_gain_is_given_up_if_the_original_ships():
     comparison = compared({"plan": 1.1, "baseline": 1.0}, Independent(0, 0.3))
-    found = proven(comparison, "plan", ["baseline"], 0.0, hopeless=1.0)
-    assert found.ratios["baseline"].ratio >= 1.0
-    assert found.verdict is not Verdict.NOT_SLOWER
-    assert len(comparison.arena.calls) == 1
+    judgement = judge_until_proven(
+        comparison, "plan", ["baseline"], allowance=0.0, give_up_ratio=1.0
+    )
+    assert judgement.ratios["baseline"].ratio >= 1.0
+    assert judgement.verdict is not Verdict.NOT_SLOWER
+    assert len(comparison.benchmark.calls) == 1
 
 
-def test_ratios_are_of_rounds_that_both_have_run():
+def test_ratios_use_the_rounds_that_both_have_run():
     """The machine is twice as slow later, when the decided baseline does not run any more."""
 
     def slower_later(name, first, count):
@@ -138,10 +147,10 @@ def test_ratios_are_of_rounds_that_both_have_run():
     assert comparison.ratio("plan", "other").ratio == pytest.approx(0.8)
 
 
-def test_a_plan_that_dies_in_further_rounds_has_no_verdict():
+def test_a_plan_that_ends_in_further_rounds_has_no_verdict():
     times = {"plan": 1.0, "baseline": 1.0}
     comparison = compared(times, Independent(0, 0.3), dying={"plan": 2})
-    assert proven(comparison, "plan", ["baseline"], 0.0) is None
+    assert judge_until_proven(comparison, "plan", ["baseline"], allowance=0.0) is None
     assert "died" in comparison.latencies["plan"].reason
 
 
@@ -153,9 +162,9 @@ def test_a_baseline_that_did_not_run_refuses_nothing():
 def test_the_original_file_is_refused_where_it_is_proven_slower():
     """It is its framework by construction, so noise alone does not refuse it."""
     calm = compared({"plan": 1.2, "baseline": 1.0}, Independent(0, 0.02))
-    assert judged_original(calm, "plan", ["baseline"]).verdict is Verdict.SLOWER
+    assert judge_original(calm, "plan", ["baseline"]).verdict is Verdict.SLOWER
     verdicts = set()
     for seed in range(20):
         noisy = compared({"plan": 1.0, "baseline": 1.0}, Persistent(seed, 0.3, 0.5), 0.3)
-        verdicts.add(judged_original(noisy, "plan", ["baseline"]).verdict)
+        verdicts.add(judge_original(noisy, "plan", ["baseline"]).verdict)
     assert verdicts == {Verdict.NOT_SLOWER}

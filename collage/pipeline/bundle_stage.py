@@ -1,0 +1,154 @@
+"""The last stage: the compiled functions as one bundle with its manifest, plan and report."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from collage.assemble import FunctionPlan, assemble
+from collage.backends.base import PluginKernel
+from collage.backends.nvidia.architecture import architecture
+from collage.bundle.publish import Facts, Published, publish
+from collage.frontend import Model
+from collage.measure.peaks import machine_peaks
+from collage.pipeline.compile_context import Session
+from collage.report.build import Run, build_report
+from collage.report.data import CandidateCounts, ReportData, Summary, TuningFacts
+from collage.report.html import render_html
+from collage.report.precision import Allowed, FunctionResult, manifest_precision
+from collage.runtime.blob import unpack
+from collage.runtime.plugin import library_names
+from collage.search.function_search import FunctionSearch
+from collage.search.plan_selection import NamedPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledFunction:
+    """One function after the gate.
+
+    Attributes:
+        search: search with the costs and plans of the report.
+        chosen: plan that ships.
+        kernels: kernels of the plan.
+        published: decision and golden data for the bundle.
+        measured_s: seconds of the kernels inside the executable, by their position in the plan.
+        speed_factor: machine speed factor of the final round, included in the costs; default 1.
+    """
+
+    search: FunctionSearch
+    chosen: NamedPlan
+    kernels: FunctionPlan
+    published: Published
+    measured_s: Mapping[int, float]
+    speed_factor: float = 1.0
+
+
+def build_bundle(
+    model: Model, compiled: Sequence[CompiledFunction], output: Path, session: Session
+) -> Summary:
+    """Write the bundle of a model into the folder `output`; return its summary."""
+    executable = _final_executable(compiled, session)
+    results = [
+        FunctionResult(
+            search=function.search,
+            chosen=function.chosen,
+            decision=function.published.decision,
+            measured_s=function.measured_s,
+            pace=function.speed_factor,
+        )
+        for function in compiled
+    ]
+    allowed = _allowed_precision(session)
+    report = build_report(_report_context(model, output, allowed, session), results)
+    options = session.options
+    plans = [function.kernels for function in compiled]
+    metadata = Facts(
+        model=model,
+        threads=session.threads,
+        environment_digest=session.environment.digest,
+        seed=options.seed,
+        libraries=_libraries(plans, options.device),
+        toolchains=_toolchains(plans, session),
+        precision=manifest_precision(allowed, results) if allowed else None,
+        device=options.device,
+        compute_capability="" if options.device == "cpu" else architecture().removeprefix("sm_"),
+        allow_slower=options.allow_slower,
+    )
+    published = [function.published for function in compiled]
+    publish(output, executable, published, metadata, _generated_files(report))
+    return report.summary
+
+
+def _report_context(model: Model, output: Path, allowed: Allowed | None, session: Session) -> Run:
+    measured = session.counts.measured > 0
+    return Run(
+        model=model,
+        backends=[backend.name for backend in session.backends],
+        environment=session.environment,
+        counts=CandidateCounts(**asdict(session.counts)),
+        seconds=session.seconds.stages,
+        output=output,
+        peaks=machine_peaks(session.environment, session.options.store_dir, again=measured),
+        tuning=TuningFacts(**asdict(session.tuning)),
+        allowed=allowed,
+        fewer_flops=frozenset(backend.name for backend in session.backends if backend.fewer_flops),
+    )
+
+
+def _generated_files(report: ReportData) -> dict[str, str]:
+    """Return the text files of the bundle by name."""
+    return {
+        "plan.json": json.dumps([region.model_dump() for region in report.summary.plan], indent=1),
+        "summary.json": report.summary.to_json(),
+        "report.json": report.to_json(),
+        "report.html": render_html(report),
+    }
+
+
+def _allowed_precision(session: Session) -> Allowed | None:
+    """Return the tolerance and the backends' obstacles; None where only float32 is allowed."""
+    if not session.options.may_reduce:
+        return None
+    reasons = {
+        backend.name: f"{' or '.join(sorted(set(backend.reduced.values())))}: {reason}"
+        for backend in session.backends
+        if (reason := backend.reduced_reason())
+    }
+    return Allowed(session.options.tolerance, reasons)
+
+
+def _final_executable(compiled: Sequence[CompiledFunction], session: Session) -> Path:
+    """Return the measured file itself; several functions are assembled into one new file."""
+    if len(compiled) == 1:
+        return compiled[0].published.decision.chosen.path
+    file = session.work_dir / "all.so"
+    options = session.options
+    plans = [function.kernels for function in compiled]
+    assemble(plans, session.threads, file, device=options.device, graphs=options.cuda_graphs)
+    return file
+
+
+def _libraries(plans: Iterable[FunctionPlan], device: str) -> frozenset[str]:
+    """Return the vendor libraries that the kernels call, by their names in the plug-in."""
+    libraries: set[str] = set() if device == "cpu" else {"cudart"}
+    for plan in plans:
+        for planned in plan.kernels:
+            if isinstance(planned.kernel, PluginKernel):
+                libraries |= _kernel_libraries(planned.kernel)
+    return frozenset(libraries)
+
+
+def _kernel_libraries(kernel: PluginKernel) -> set[str]:
+    header, _ = unpack(kernel.blob)
+    listed = header.get("libraries", ())
+    libraries = set(map(str, listed if isinstance(listed, list) else ()))
+    kind = str(header["kind"]) if kernel.kind == "on_host" else kernel.kind
+    if kind in library_names():  # the plug-in's own kernels need no library
+        libraries.add(kind)
+    return libraries
+
+
+def _toolchains(plans: Iterable[FunctionPlan], session: Session) -> dict[str, str]:
+    """Return the identities of the backends of the kernels, by name."""
+    used = {planned.backend for plan in plans for planned in plan.kernels}
+    return {backend.name: backend.identity for backend in session.backends if backend.name in used}
