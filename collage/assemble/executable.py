@@ -24,7 +24,7 @@ from tvm import relax
 
 from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
 from collage.backends.common.c_source import PROTECTED
-from collage.backends.cpu.tvm.target import host_target
+from collage.backends.common.tvm.target import host_target
 from collage.errors import BackendError
 from collage.frontend import Function
 from collage.graph.dataflow import OpenType, TensorType

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collage.graph.index_set import IndexSet
+from collage.graph.index_set import IndexSet, index_set
 from collage.runtime.cpu import bf16_reason
 
 if TYPE_CHECKING:
@@ -161,8 +161,13 @@ class Backend(abc.ABC):
         return bf16_reason() if self.reduced else ""
 
     def rule(self, function: "Function") -> "PartitionRule | None":
-        """Return the rule that lists this backend's candidates; None means the style's default."""
+        """Return the rule for this backend's candidates; None means the style's default."""
         return None
+
+    def supported_nodes(self, function: "Function") -> IndexSet:
+        """Return the nodes without a reason of `unsupported`."""
+        count = len(function.graph)
+        return index_set(i for i in range(count) if self.unsupported(function, i) is None)
 
     @property
     def group(self) -> str:
@@ -181,12 +186,12 @@ class Backend(abc.ABC):
 def conflicts_of(backends: Iterable[Backend]) -> dict[str, frozenset[str]]:
     """Return for each backend that has any the others of these that it cannot share a process with."""
     listed = list(backends)
-    found = {
-        one.name: frozenset(
-            other.name
-            for other in listed
-            if other.name in one.conflicts or one.name in other.conflicts
+    conflicts = {
+        backend.name: frozenset(
+            candidate.name
+            for candidate in listed
+            if candidate.name in backend.conflicts or backend.name in candidate.conflicts
         )
-        for one in listed
+        for backend in listed
     }
-    return {name: others for name, others in found.items() if others}
+    return {name: names for name, names in conflicts.items() if names}

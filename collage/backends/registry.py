@@ -62,14 +62,18 @@ class BrokenBackend(Backend):
 
 def all_backends() -> list[Backend]:
     """Make every known backend, available or not, built-in ones first, by name."""
-    found = {name: _load(name, functools.partial(_import, path)) for name, path in BUILT_IN.items()}
+    backends = {
+        name: _load(name, functools.partial(_import, path)) for name, path in BUILT_IN.items()
+    }
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
-        if entry.name in found:
-            taken = BrokenBackend(f"{entry.name} ({_package(entry)})", "another one has this name")
-            found[taken.name] = taken
+        if entry.name in backends:
+            duplicate = BrokenBackend(
+                f"{entry.name} ({_package(entry)})", "another one has this name"
+            )
+            backends[duplicate.name] = duplicate
         else:
-            found[entry.name] = _load(entry.name, entry.load)
-    return list(found.values())
+            backends[entry.name] = _load(entry.name, entry.load)
+    return list(backends.values())
 
 
 def available_backends(
@@ -89,16 +93,20 @@ def available_backends(
             reason.
     """
     if chosen is None:
-        return [one for one in known_backends(None, device) if one.available_for(part).available]
-    found: dict[str, Backend] = {}
+        return [
+            backend
+            for backend in known_backends(None, device)
+            if backend.available_for(part).available
+        ]
+    by_name: dict[str, Backend] = {}
     for backend in known_backends(chosen, device):
         if reason := backend.available_for(part).reason:
             raise OptionError(f"backend {backend.name} cannot be used here: {reason}")
-        if backend.name in found:
+        if backend.name in by_name:
             raise OptionError(f"two backends are called {backend.name!r}")
         class_path(backend)
-        found[backend.name] = backend
-    return list(found.values())
+        by_name[backend.name] = backend
+    return list(by_name.values())
 
 
 def known_backends(chosen: Sequence[str | Backend] | None, device: str) -> list[Backend]:
@@ -109,14 +117,14 @@ def known_backends(chosen: Sequence[str | Backend] | None, device: str) -> list[
     """
     if chosen is None:
         return [backend for backend in all_backends() if backend.device == device]
-    found = list(_find(chosen))
-    for backend in found:
+    backends = list(_find(chosen))
+    for backend in backends:
         if backend.device != device and not isinstance(backend, BrokenBackend):
             raise OptionError(
                 f"backend {backend.name} runs on {backend.device}, not on {device}: "
                 f"add --device {backend.device}"
             )
-    return found
+    return backends
 
 
 def names_on(chosen: Sequence[str] | None, device: str) -> tuple[str, ...] | None:
@@ -127,14 +135,16 @@ def names_on(chosen: Sequence[str] | None, device: str) -> tuple[str, ...] | Non
     """
     if chosen is None:
         return None
-    found = zip(chosen, _find(chosen), strict=True)
+    pairs = zip(chosen, _find(chosen), strict=True)
     names = tuple(
-        name for name, one in found if one.device == device or isinstance(one, BrokenBackend)
+        name
+        for name, backend in pairs
+        if backend.device == device or isinstance(backend, BrokenBackend)
     )
     if chosen and not names:
-        known = ", ".join(one.name for one in known_backends(None, device))
+        known_names = ", ".join(backend.name for backend in known_backends(None, device))
         raise OptionError(
-            f"none of the backends {', '.join(chosen)} runs on {device}; there are {known}"
+            f"none of the backends {', '.join(chosen)} runs on {device}; there are {known_names}"
         )
     return names
 
@@ -181,25 +191,27 @@ def as_elsewhere(backend: Backend, identity: str) -> Backend:
 
 def _find(chosen: Sequence[str | Backend]) -> Iterator[Backend]:
     """Names need all that there are; workers, which get class paths, import only what they use."""
-    known: dict[str, Backend] = {}
-    for one in chosen:
-        if isinstance(one, Backend):
-            yield one
-        elif ":" in one:
-            yield _load("", functools.partial(_import, one), one)
+    by_name: dict[str, Backend] = {}
+    for choice in chosen:
+        if isinstance(choice, Backend):
+            yield choice
+        elif ":" in choice:
+            yield _load("", functools.partial(_import, choice), choice)
         else:
-            known = known or {backend.name: backend for backend in all_backends()}
-            if one not in known:
-                raise OptionError(f"unknown backend {one!r}; there are {', '.join(sorted(known))}")
-            yield known[one]
+            by_name = by_name or {backend.name: backend for backend in all_backends()}
+            if choice not in by_name:
+                raise OptionError(
+                    f"unknown backend {choice!r}; there are {', '.join(sorted(by_name))}"
+                )
+            yield by_name[choice]
 
 
 def _import(path: str) -> type[Backend]:
     module, _, name = path.partition(":")
-    found: object = import_module(module)
+    target: object = import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found  # type: ignore[return-value]
+        target = getattr(target, part)
+    return target  # type: ignore[return-value]
 
 
 def _load(name: str, load: Callable[[], type[Backend]], shown: str = "") -> Backend:

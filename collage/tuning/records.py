@@ -9,7 +9,7 @@ records of other workloads.
     {"workload": ..., "trace": [...], "latency_s": ..., "trial_s": ..., "toolchain": ...}
 
 A trace that says more than a schedule may is refused where it is read, and again where it is applied
-(`collage.backends.cpu.tvm.trace_check`): it counts as a damaged record, which is a miss. In the shared store
+(`backends.common.tvm.trace_check`): it counts as a damaged record, which is a miss. In the shared store
 records are signed (`collage.store.record_keys`), and what is not signed is a miss too.
 
 `latency_s` is absent for a trial that failed, with the reason. A record without a trace says why no
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NewType
 
-from collage.backends.cpu.tvm.trace_check import check_trace
+from collage.backends.common.tvm.trace_check import check_trace
 from collage.cost import Environment
 from collage.cost.batches import Batches
 from collage.cost.cost import LONGEST_S, SHORTEST_S

@@ -32,6 +32,7 @@ from typing import ClassVar
 import numpy as np
 
 from collage.backends.base import Availability, Backend, PluginKernel
+from collage.backends.common.onnx_attributes import node_attributes
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.frontend.region import region_values, region_weights
@@ -125,13 +126,7 @@ class Region:
 
     def attribute(self, node: Node, name: str, default: object = None) -> object:
         """Return an ONNX attribute of `node`, `default` where it is not given."""
-        from onnx.helper import get_attribute_value
-
-        for attribute in self.function.onnx_nodes[node.index].attribute:
-            if attribute.name == name:
-                found: object = get_attribute_value(attribute)
-                return found
-        return default
+        return node_attributes(self.function, node.index).get(name, default)
 
 
 class CSourceBackend(Backend):
@@ -176,7 +171,7 @@ class CSourceBackend(Backend):
 
     @property
     def identity(self) -> str:
-        classes = [one for one in type(self).__mro__ if issubclass(one, CSourceBackend)]
+        classes = [cls for cls in type(self).__mro__ if issubclass(cls, CSourceBackend)]
         return f"{super().identity} source={_digest(*classes)}"
 
     def unsupported(self, function: Function, node: int) -> str | None:
@@ -193,11 +188,11 @@ class CSourceBackend(Backend):
 
     def rule(self, function: Function) -> PartitionRule:
         """Every match of a pattern that has one result and is not refused."""
-        found = [
+        patterns = [
             DFPattern(name, pattern, functools.partial(self._refusal, function, name))
             for name, pattern in self.patterns.items()
         ]
-        return OnlyValid(Union(tuple(found)), ONE_RESULT)
+        return OnlyValid(Union(tuple(patterns)), ONE_RESULT)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
@@ -289,9 +284,9 @@ def compiler() -> tuple[str, ...]:
     """The command of the C compiler. Raises BackendError when there is none."""
     command = tuple(shlex.split(os.environ.get("CC", ""))) or ("cc",)
     if shutil.which(command[0]) is None:
-        asked = " ($CC)" if os.environ.get("CC") else ""
+        origin = " ($CC)" if os.environ.get("CC") else ""
         raise BackendError(
-            f"there is no C compiler {command[0]!r}{asked}: install gcc or clang, or name one with $CC"
+            f"there is no C compiler {command[0]!r}{origin}: install gcc or clang, or name one with $CC"
         )
     return command
 
@@ -352,6 +347,6 @@ def _version(library: str) -> str:
 @functools.cache
 def _digest(*classes: type) -> str:
     """Of the texts of the modules that define the classes."""
-    files = {getattr(sys.modules.get(one.__module__), "__file__", None) for one in classes}
+    files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
     texts = sorted(Path(file).read_bytes() for file in files if file)
     return hashlib.sha256(b"".join(texts)).hexdigest()[:16]

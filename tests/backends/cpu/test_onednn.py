@@ -309,7 +309,7 @@ def test_without_the_library_it_says_what_to_install(monkeypatch):
 
 def test_a_plugin_built_without_onednn_is_reported(monkeypatch):
     backend._plugin_reason.cache_clear()
-    monkeypatch.setattr(backend, "KIND", "onednn_absent")
+    monkeypatch.setattr(backend, "KERNEL_KIND", "onednn_absent")
     try:
         assert "no kernel of kind 'onednn_absent' in this build" in BACKEND.availability().reason
     finally:

@@ -4,7 +4,7 @@ import numpy as np
 from tvm import te
 
 from collage.backends.base import TirKernel
-from collage.backends.cpu.tvm.lower import SYMBOL
+from collage.backends.common.tvm.lower import SYMBOL
 from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
 from collage.backends.nvidia.tvm_cuda.schedule import schedule
 from collage.frontend.region import region_values

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.gpu_models import imported, in_dtype
 from collage.assemble import FunctionPlan, PlannedKernel
-from collage.backends.cpu.tvm.tuned import write_recipe
+from collage.backends.common.tvm.tuned_schedules import write_recipe
 from collage.cost import CostTable
 from collage.frontend.region import region_values
 from collage.graph.index_set import indices

@@ -25,7 +25,7 @@ from collage.runtime.plugin import library_reason, library_version
 if TYPE_CHECKING:
     import openvino
 
-LIBRARY = "openvino"
+OPENVINO = "openvino"
 
 NEVER_CONVERTED = frozenset({
     "BitCast", "CausalConvWithState", "ConcatFromSequence", "CumProd", "DeformConv", "Det",
@@ -54,17 +54,17 @@ class OpenVinoBackend(Backend):
         self._answers: dict[str, str | None] = {}
 
     def availability(self) -> Availability:
-        if reason := library_reason(LIBRARY):
+        if reason := library_reason(OPENVINO):
             return Availability(reason)
-        return Availability("", {LIBRARY: library_version(LIBRARY)})
+        return Availability("", {OPENVINO: library_version(OPENVINO)})
 
     def unsupported(self, function: Function, node: int) -> str | None:
         """Return why not. Costs a millisecond for a node unlike all before, else nothing."""
-        found = function.graph.nodes[node]
+        graph_node = function.graph.nodes[node]
         operator = function.onnx_nodes[node].op_type
         if operator in NEVER_CONVERTED:
             return f"OpenVINO has no {operator}"
-        for value in (*found.inputs, *found.outputs):
+        for value in (*graph_node.inputs, *graph_node.outputs):
             if not value or value in function.weights:
                 continue
             dtype = function.type_of(value).dtype

@@ -37,14 +37,14 @@ def reduce_axes(
         shape: the extents of all dimensions.
         element: what is reduced, at a full index.
     """
-    length, others = shape[-1], axes[:-1]
-    rest = length % LANES
+    length, outer_axes = shape[-1], axes[:-1]
+    remainder = length % LANES
     in_rows = axes[-1] == len(shape) - 1 and length >= LANES
-    if not in_rows or (rest and others):
+    if not in_rows or (remainder and outer_axes):
         return _plain(shape, axes, element, kind, name)
     lanes = WIDE_LANES if length >= LONG and length % WIDE_LANES == 0 else LANES
     partial = _partial(shape, axes, element, kind, lanes, name)
-    if rest and kind is Kind.SUM:
+    if remainder and kind is Kind.SUM:
         partial = _with_rest(shape, axes, element, partial, name)
     return te.compute(partial.shape[:-1], lambda *i: _tree(partial, i, lanes, kind), name=name)
 
@@ -61,8 +61,8 @@ def _plain(
 
 
 def _full(shape: Sequence[int], index: Sequence[tirx.Expr], at: dict[int, tirx.Expr]) -> Index:
-    rest = iter(index)
-    return [at[axis] if axis in at else next(rest) for axis in range(len(shape))]
+    positions = iter(index)
+    return [at[axis] if axis in at else next(positions) for axis in range(len(shape))]
 
 
 def _partial(
@@ -97,9 +97,9 @@ def _with_rest(
     length, last = shape[-1], len(shape) - 1
 
     def value(*index: tirx.Expr) -> tirx.Expr:
-        found = element(_full(shape, index[:-1], {last: length - LANES + index[-1]}))
+        tail = element(_full(shape, index[:-1], {last: length - LANES + index[-1]}))
         fresh = index[-1] >= LANES - length % LANES
-        return partial(*index) + tirx.Select(fresh, found, tirx.const(0.0, "float32"))
+        return partial(*index) + tirx.Select(fresh, tail, tirx.const(0.0, "float32"))
 
     return te.compute(partial.shape, value, name=f"{name}_rest")
 

@@ -62,33 +62,33 @@ class WinogradBackend(Backend):
     ) -> PluginKernel:
         if variant not in VARIANTS:
             raise BackendError(f"winograd has no variant {variant!r}")
-        found, chosen = describe(function, nodes), VARIANTS[variant]
+        convolution, algorithm = describe(function, nodes), VARIANTS[variant]
         inputs, _ = region_values(function, nodes)
         header = {
-            **_geometry(function, found), "threads": threads, "tile": chosen.tile,
-            "transformed": int(chosen.transformed), "inputs": len(inputs),
-            "residual": inputs.index(found.residual) if found.residual else -1,
-            "first": int(found.first.kind), "last": int(found.last.kind),
+            **_geometry(function, convolution), "threads": threads, "tile": algorithm.tile,
+            "transformed": int(algorithm.transformed), "inputs": len(inputs),
+            "residual": inputs.index(convolution.residual) if convolution.residual else -1,
+            "first": int(convolution.first.kind), "last": int(convolution.last.kind),
         }  # fmt: skip
-        return PluginKernel("winograd", pack(header, _tensors(function, found, chosen)))
+        return PluginKernel("winograd", pack(header, _tensors(function, convolution, algorithm)))
 
 
-def _geometry(function: Function, found: Convolution) -> Header:
+def _geometry(function: Function, convolution: Convolution) -> Header:
     types = function.graph.types
-    batch, channels_in, height, width = types[found.node.inputs[0]].shape
-    _, channels_out, out_height, out_width = types[found.node.outputs[0]].shape
+    batch, channels_in, height, width = types[convolution.node.inputs[0]].shape
+    _, channels_out, out_height, out_width = types[convolution.node.outputs[0]].shape
     return {
         "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
         "height": height, "width": width, "out_height": out_height, "out_width": out_width,
-        "pad_top": found.pad_top, "pad_left": found.pad_left,
+        "pad_top": convolution.pad_top, "pad_left": convolution.pad_left,
     }  # fmt: skip
 
 
-def _tensors(function: Function, found: Convolution, variant: Variant) -> list[np.ndarray]:
-    weights = function.weights[found.node.inputs[1]]
-    name = found.node.inputs[2] if len(found.node.inputs) > 2 else ""
+def _tensors(function: Function, convolution: Convolution, variant: Variant) -> list[np.ndarray]:
+    weights = function.weights[convolution.node.inputs[1]]
+    name = convolution.node.inputs[2] if len(convolution.node.inputs) > 2 else ""
     bias = function.weights[name] if name else np.zeros(weights.shape[0], np.float32)
-    parameters = (found.first.a, found.first.b, found.last.a, found.last.b)
+    parameters = (convolution.first.a, convolution.first.b, convolution.last.a, convolution.last.b)
     packed = (
         transformed_weights(weights, variant.tile) if variant.transformed else by_panels(weights)
     )

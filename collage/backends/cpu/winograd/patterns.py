@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from collage.backends.cpu.winograd.convolution import describe
+from collage.backends.cpu.winograd.convolution import ACTIVATION_OPS, describe
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.rules.base_rules import DFPattern
@@ -10,7 +10,6 @@ from collage.rules.pattern import Match, Pattern, is_constant, op, wildcard
 from collage.rules.rule import PartitionRule
 from collage.rules.wrap import Union
 
-ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish")
 GATES = ("Sigmoid", "HardSigmoid")
 
 
@@ -20,7 +19,7 @@ def convolution() -> Pattern:
 
 def activated(value: Pattern) -> Pattern:
     """An activation of `value`, or `value` times its own sigmoid."""
-    return op(ACTIVATIONS, value) | op("Mul", value, op(GATES, value))
+    return op(ACTIVATION_OPS, value) | op("Mul", value, op(GATES, value))
 
 
 def added(value: Pattern) -> Pattern:

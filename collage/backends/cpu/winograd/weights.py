@@ -30,7 +30,7 @@ def filter_matrix(tile: int) -> np.ndarray:
     """
     points = POINTS[tile]
     rows = [
-        [point**power / prod(point - other for other in points if other != point)
+        [point**power / prod(point - other_point for other_point in points if other_point != point)
          for power in range(3)]
         for point in points
     ]  # fmt: skip

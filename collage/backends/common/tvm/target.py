@@ -10,7 +10,7 @@ from functools import cache
 import tvm
 import tvm_ffi
 
-from collage.backends.cpu.tvm.polynomials import use_polynomials
+from collage.backends.common.tvm.polynomials import use_polynomials
 
 
 @cache

@@ -72,8 +72,8 @@ def exp(x: tirx.Expr) -> tirx.Expr:
     def scaled(x: tirx.Expr, power: tirx.Expr) -> tirx.Expr:
         exponent = tirx.Cast(integer, power) + tirx.const(127, integer)
         scale = tirx.reinterpret(str(x.ty.dtype), exponent << tirx.const(23, integer))
-        rest = x - power * like(x, LN_2_HIGH) - power * like(x, LN_2_LOW)
-        return bound(rest, lambda rest: horner(rest, EXP_COEFFICIENTS)) * scale
+        remainder = x - power * like(x, LN_2_HIGH) - power * like(x, LN_2_LOW)
+        return bound(remainder, lambda remainder: horner(remainder, EXP_COEFFICIENTS)) * scale
 
     def of(x: tirx.Expr) -> tirx.Expr:
         power = tirx.floor(x * like(x, LOG2_E) + like(x, 0.5))
@@ -118,8 +118,8 @@ def _lowering(name: str, form: Form) -> Form:
             wide = f"float32x{lanes}" if lanes else "float32"
             return tirx.Cast(dtype, form(tirx.Cast(wide, operand)))
         if name == "sigmoid":
-            one = tirx.const(1.0, dtype)
-            return one / (one + tirx.call_pure_extern(dtype, "exp", -operand))
+            unit = tirx.const(1.0, dtype)
+            return unit / (unit + tirx.call_pure_extern(dtype, "exp", -operand))
         return tirx.call_pure_extern(dtype, name, operand)
 
     return lowered
