@@ -1,12 +1,12 @@
-"""Which backends there are: the built-in ones and those of installed packages.
+"""The registry of backends: built-in ones and those of installed packages.
 
-A package adds a backend by an entry point in the group `collage.backends` that names a `Backend`
-subclass. A package that fails to import is listed as unavailable with its error; it never stops
-anything else. A class that is not installed is named as `module:Class`, or handed over as an object.
+A package adds a backend by an entry point in the group `collage.backends`; it names a `Backend` subclass. A
+package with an import error is listed as unavailable with the error and stops nothing else. A class without
+an entry point is given as `module:Class` or as an object.
 
-Processes that measure make their own backends, from the class path: it is all that travels. So a class
-can be made without arguments, and lives in a module that can be imported. A rule need not travel: it
-lists candidates, which the process that searches does alone.
+Measuring processes create their own backends from the class path alone. So the class needs a constructor
+without arguments and an importable module. A rule may be any object: only the searching process lists
+candidates.
 """
 
 import copy
@@ -42,7 +42,7 @@ BUILT_IN = {
 
 
 class BrokenBackend(Backend):
-    """Stands for a backend whose package does not import."""
+    """Placeholder for a backend with an import error."""
 
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
@@ -61,7 +61,7 @@ class BrokenBackend(Backend):
 
 
 def all_backends() -> list[Backend]:
-    """Make every known backend, available or not, built-in ones first, by name."""
+    """Create every known backend, available or not; built-in ones first, then by name."""
     backends = {
         name: _load(name, functools.partial(_import, path)) for name, path in BUILT_IN.items()
     }
@@ -81,16 +81,15 @@ def available_backends(
     device: str = "cpu",
     part: Part = Part.ALL,
 ) -> list[Backend]:
-    """Make the backends `chosen`, in that order; by default all of `device` that are available.
+    """Create the backends `chosen`, in that order.
 
     Args:
-        chosen: names, class paths (`module:Class`), or backends, which are taken as they are.
-        device: where the kernels are to run, one of `collage.options.DEVICES`.
-        part: of the work, where another machine does the rest.
+        chosen: names, class paths (`module:Class`) or backend objects; None: all available ones of `device`.
+        device: device of the kernels, one of `collage.options.DEVICES`.
+        part: role of this machine.
 
     Raises:
-        OptionError: an unknown name, two of one name, or a backend that cannot be used here, with the
-            reason.
+        OptionError: an unknown name, two backends of one name, or an unavailable backend, with the reason.
     """
     if chosen is None:
         return [
@@ -110,7 +109,7 @@ def available_backends(
 
 
 def known_backends(chosen: Sequence[str | Backend] | None, device: str) -> list[Backend]:
-    """Make the backends `chosen`, or all of `device`, whether they can be used here or not.
+    """Create the backends `chosen`, available or not; None: all of `device`.
 
     Raises:
         OptionError: an unknown name, or a backend of another device.
@@ -128,10 +127,10 @@ def known_backends(chosen: Sequence[str | Backend] | None, device: str) -> list[
 
 
 def names_on(chosen: Sequence[str] | None, device: str) -> tuple[str, ...] | None:
-    """Return those of the backends `chosen` (names, class paths) that run on `device`; None stays None.
+    """Return the names or class paths in `chosen` of backends on `device`; None for None.
 
     Raises:
-        OptionError: an unknown name, or none of them does.
+        OptionError: an unknown name, or no backend on `device`.
     """
     if chosen is None:
         return None
@@ -150,10 +149,10 @@ def names_on(chosen: Sequence[str] | None, device: str) -> tuple[str, ...] | Non
 
 
 def class_path(backend: Backend) -> str:
-    """How another process makes this backend: `module:Class`.
+    """Return the backend's class path for other processes, `module:Class`.
 
     Raises:
-        OptionError: the class cannot be imported there.
+        OptionError: other processes cannot import the class.
     """
     kind = type(backend)
     if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
@@ -165,10 +164,10 @@ def class_path(backend: Backend) -> str:
 
 
 def with_rule(backend: Backend | str, rule: Callable[[Function], PartitionRule | None]) -> Backend:
-    """Return `backend` (or the one of that name) with a rule of the user's in place of its own.
+    """Return a copy of `backend` (object or name) with the user's rule.
 
-    The rule lists candidates of several nodes; every single node that the backend supports stays a
-    candidate. See "Give a backend another rule" in `docs/add-a-backend.md`.
+    The rule lists candidates of several nodes; every single supported node remains a candidate. See "Give a
+    backend another rule" in `docs/add-a-backend.md`.
     """
     (changed,) = map(copy.copy, _find([backend]))
     changed.rule = rule  # type: ignore[method-assign, assignment]
@@ -183,14 +182,14 @@ def with_folders(backend: Backend, recipes: Path, cache: Path) -> Backend:
 
 
 def as_elsewhere(backend: Backend, identity: str) -> Backend:
-    """Return a copy of `backend` that is the one of the machine that measures (`Backend.elsewhere`)."""
+    """Return a copy of `backend` with its identity on the measuring machine (`Backend.elsewhere`)."""
     changed = copy.copy(backend)
     changed.elsewhere = identity
     return changed
 
 
 def _find(chosen: Sequence[str | Backend]) -> Iterator[Backend]:
-    """Names need all that there are; workers, which get class paths, import only what they use."""
+    """Names need all backends; class paths (in workers) import only their own module."""
     by_name: dict[str, Backend] = {}
     for choice in chosen:
         if isinstance(choice, Backend):
@@ -215,7 +214,7 @@ def _import(path: str) -> type[Backend]:
 
 
 def _load(name: str, load: Callable[[], type[Backend]], shown: str = "") -> Backend:
-    """Make a backend that is called `name` ("": whatever it calls itself), or a broken one."""
+    """Create a backend; a `BrokenBackend` on any error. `name` "" accepts the backend's own name."""
     try:
         backend = load()()
         if not isinstance(backend, Backend):
@@ -223,7 +222,7 @@ def _load(name: str, load: Callable[[], type[Backend]], shown: str = "") -> Back
         if name and backend.name != name:
             raise ValueError(f"it is registered as {name!r} and calls itself {backend.name!r}")
         backend.availability()
-    except Exception as error:  # a stranger's code: whatever it raises is the reason
+    except Exception as error:  # code of users: any exception is the reason
         return BrokenBackend(name or shown, f"does not load: {type(error).__name__}: {error}")
     return backend
 

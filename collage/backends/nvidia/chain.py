@@ -45,7 +45,7 @@ class StepKind(Enum):
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainStep:
     """One step of an epilogue.
 
     Attributes:
@@ -71,7 +71,7 @@ class Chain:
 
     anchor: int
     op: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ChainStep, ...] = ()
 
     @property
     def nodes(self) -> IndexSet:
@@ -81,7 +81,7 @@ class Chain:
         return bits
 
     @property
-    def work(self) -> tuple[Step, ...]:
+    def work(self) -> tuple[ChainStep, ...]:
         """The steps with arithmetic: all but views."""
         return tuple(step for step in self.steps if step.kind is not StepKind.VIEW)
 
@@ -90,7 +90,7 @@ class Chain:
         """E.g. "matmul+bias+gelu_tanh"."""
         return "+".join([self.op.lower(), *(step.name or step.kind.value for step in self.work)])
 
-    def find(self, kind: StepKind) -> Step | None:
+    def find(self, kind: StepKind) -> ChainStep | None:
         """Return the first step of `kind`."""
         return next((step for step in self.steps if step.kind is kind), None)
 
@@ -134,7 +134,7 @@ class Chains:
         ops = ", ".join(self._graph.nodes[i].op for i in indices(nodes))
         raise BackendError(f"{ops}: this is no {' or '.join(anchors)} with an epilogue")
 
-    def _next(self, value: str, channel: int) -> Step | None:
+    def _next(self, value: str, channel: int) -> ChainStep | None:
         graph = self._graph
         readers = graph.readers.get(value, 0)
         if value in graph.outputs or not readers or value not in graph.types:
@@ -148,7 +148,7 @@ class Chains:
             return None
         return self._single(node, value, channel)
 
-    def _composite_activation(self, value: str, readers: IndexSet) -> Step | None:
+    def _composite_activation(self, value: str, readers: IndexSet) -> ChainStep | None:
         """Return an activation of several nodes; it includes all readers of the value."""
         outputs = frozenset(self._graph.outputs)
         for activation in self._activations:
@@ -159,26 +159,26 @@ class Chains:
             ):
                 root = self._graph.nodes[private.nodes.bit_length() - 1]
                 result, post_op = root.outputs[0], private.post_op
-                return Step(
+                return ChainStep(
                     StepKind.ACTIVATION, private.nodes, result, "", post_op.alpha, post_op.algorithm
                 )
         return None
 
-    def _single(self, node: Node, value: str, channel: int) -> Step | None:
+    def _single(self, node: Node, value: str, channel: int) -> ChainStep | None:
         nodes, result = 1 << node.index, node.outputs[0]
         if node.op in SIMPLE:
-            return Step(StepKind.ACTIVATION, nodes, result, name=SIMPLE[node.op])
+            return ChainStep(StepKind.ACTIVATION, nodes, result, name=SIMPLE[node.op])
         if node.op in ("Add", "Mul", "Div"):
             return self._binary(node, value, channel)
         if channel == -1 and is_host_node(self._graph, node) and self._keeps_rows(value, result):
-            return Step(StepKind.VIEW, nodes, result)
+            return ChainStep(StepKind.VIEW, nodes, result)
         return None
 
     def _keeps_rows(self, value: str, result: str) -> bool:
         before, after = self._graph.types[value].shape, self._graph.types[result].shape
         return bool(before) and bool(after) and before[-1] == after[-1]
 
-    def _binary(self, node: Node, value: str, channel: int) -> Step | None:
+    def _binary(self, node: Node, value: str, channel: int) -> ChainStep | None:
         left, right = node.inputs
         operand = right if left == value else left
         types, nodes, result = self._graph.types, 1 << node.index, node.outputs[0]
@@ -187,15 +187,19 @@ class Chains:
         number = self._number(operand)
         if node.op == "Div":
             if number and left == value:
-                return Step(StepKind.SCALE, nodes, result, number=1 / number)
+                return ChainStep(StepKind.SCALE, nodes, result, number=1 / number)
             return None
         if number is not None:
-            return Step(StepKind.SCALE, nodes, result, number=number) if node.op == "Mul" else None
+            return (
+                ChainStep(StepKind.SCALE, nodes, result, number=number)
+                if node.op == "Mul"
+                else None
+            )
         if operand in self._function.weights and self._is_per_channel(operand, value, channel):
             kind = StepKind.BIAS if node.op == "Add" else StepKind.FACTOR
-            return Step(kind, nodes, result, operand)
+            return ChainStep(kind, nodes, result, operand)
         if node.op == "Add" and _broadcasts_rows(types[operand].shape, types[value].shape):
-            return Step(StepKind.RESIDUAL, nodes, result, operand)
+            return ChainStep(StepKind.RESIDUAL, nodes, result, operand)
         return None
 
     def _number(self, name: str) -> float | None:

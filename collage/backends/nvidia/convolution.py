@@ -11,7 +11,7 @@ import numpy as np
 
 from collage.backends.common.onnx_attributes import node_attributes
 from collage.backends.common.window import Window, explicit_window
-from collage.backends.nvidia.chain import Chain, Step, StepKind
+from collage.backends.nvidia.chain import Chain, ChainStep, StepKind
 from collage.backends.nvidia.product import DTYPES, known_type
 from collage.errors import BackendError
 from collage.frontend.model import Function
@@ -87,7 +87,7 @@ def padding_refusal(pads: list[int] | str) -> str | None:
 
 
 def steps_refusal(
-    function: Function, chain: Chain, activation_refusal: Callable[[Step], str | None]
+    function: Function, chain: Chain, activation_refusal: Callable[[ChainStep], str | None]
 ) -> str | None:
     """Return why the epilogue is not: folded steps, a residual, an activation; None where it is.
 

@@ -1,11 +1,10 @@
-"""What the schedule asks about one stage (TIR block) of a kernel: its loops, and how it walks memory.
+"""Analysis of one stage (TIR block) of a kernel: its loops and their strides in memory.
 
-Every rule is decided by strides: how many elements a step of a loop moves in each tensor that the
-stage reads or writes. Loops that walk all tensors as one may be fused; a loop of stride 0 or 1
-everywhere may be vectorised; a read whose contiguous loop is not the innermost one is a transposition.
-Strides come from TVM's analysis of the flat offset, so that reshapes fused into a stage (divisions and
-remainders by constants) vanish where they can. A stride is None where the offset is no linear
-function of the loop.
+Scheduling rules depend on strides: the elements per step of a loop, in each tensor of the stage. Loops
+contiguous in all tensors may be fused; a loop with stride 0 or 1 everywhere may be vectorised; a read with
+its contiguous loop outside of the innermost one is a transposition. Strides come from TVM's analysis of the
+flat offset: reshapes fused into a stage (divisions and remainders by constants) are simplified away where
+possible. A stride is None if the offset is not linear in the loop.
 """
 
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value", "args"
 
 @dataclass(frozen=True)
 class Access:
-    """One read or write; `strides` are in elements, one a loop of the nest."""
+    """One read or write; `strides` are in elements, one per loop of the nest."""
 
     buffer: tirx.Buffer
     strides: tuple[int | None, ...]
@@ -36,10 +35,17 @@ class Access:
 
 @dataclass(frozen=True)
 class Nest:
-    """A stage with all loops around it.
+    """A stage with all its loops.
 
-    `shared` counts the leading loops that other stages are under too; `guarded` tells which loops decide
-    a condition of the stage (a padding, a concatenation).
+    Attributes:
+        block: the stage.
+        loops: its loops, outermost first.
+        extents: iterations of each loop.
+        reducing: whether each loop reduces.
+        accesses: its reads and its write.
+        guarded: whether each loop occurs in a condition of the stage (a padding, a concatenation).
+        shared: number of leading loops in common with other stages.
+        expressions: the stored value and its indices.
     """
 
     block: Block
@@ -53,7 +59,7 @@ class Nest:
 
     @property
     def spatial(self) -> tuple[int, ...]:
-        """The stage's own loops that do not reduce."""
+        """The stage's own loops without reductions."""
         return tuple(n for n in range(self.shared, len(self.loops)) if not self.reducing[n])
 
     @property
@@ -62,7 +68,7 @@ class Nest:
 
     @property
     def reads(self) -> tuple[Access, ...]:
-        """What is read; the accumulator of a reduction is left out."""
+        """Reads without the accumulator of a reduction."""
         written = self.written.buffer
         return tuple(a for a in self.accesses if not a.writes and not a.buffer.same_as(written))
 
@@ -84,7 +90,7 @@ class Nest:
 
 
 def stages(plan: s_tir.Schedule) -> list[Block]:
-    """Return all stages, whatever loops they are under, in order."""
+    """Return all stages in order, at any depth of loops."""
     return list(plan.get_child_blocks(plan.get_sblock("root")))
 
 
@@ -108,10 +114,10 @@ def _is_call(expression: object, names: set[str] | frozenset[str]) -> bool:
 
 
 def nest(plan: s_tir.Schedule, block: Block) -> Nest:
-    """Describe the stage as it stands in the schedule now.
+    """Analyse a stage in the current schedule.
 
     Raises:
-        ValueError: the stage is more than one store under plain loops.
+        ValueError: the stage is not one store under plain loops.
     """
     loops = tuple(plan.get_loops(block))
     stage, realization = plan.get(block), _realization(plan, block, loops)
@@ -145,8 +151,8 @@ def _realization(plan: s_tir.Schedule, block: Block, loops: tuple[Loop, ...]) ->
 def _reducing(stage: object, realization: object, variables: list[tirx.Var]) -> tuple[bool, ...]:
     bound = [
         value
-        for variable_of_block, value in zip(stage.iter_vars, realization.iter_values, strict=True)  # type: ignore[attr-defined]
-        if variable_of_block.iter_type != tirx.IterVar.DataPar
+        for block_variable, value in zip(stage.iter_vars, realization.iter_values, strict=True)  # type: ignore[attr-defined]
+        if block_variable.iter_type != tirx.IterVar.DataPar
     ]
     used = [part for value in bound for part in walk(value)]
     return tuple(any(variable.same_as(part) for part in used) for variable in variables)

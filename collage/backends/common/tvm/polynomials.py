@@ -1,12 +1,12 @@
-"""exp, erf, tanh and sigmoid of float32 as plain arithmetic, so that LLVM vectorises them.
+"""exp, erf, tanh and sigmoid of float32 as plain arithmetic; LLVM vectorises it.
 
-TVM lowers these to scalar calls of the C library. The forms here are within 1e-6 relative of the exact
-value: exp by range reduction and a polynomial of degree six; erf by N. Juffa's two polynomials
-(CUDA's, also MLAS's); tanh by Eigen's rational function. exp is 0 below -87.7 and infinite above 88.4
-(the exact limits are -103.3 and 88.7); NaN is not propagated.
+TVM lowers these operators to scalar calls of the C library. The forms here have a relative error of at most
+1e-6: exp by range reduction and a polynomial of degree six; erf by N. Juffa's two polynomials (also in CUDA
+and MLAS); tanh by Eigen's rational function. exp is 0 below -87.7 and infinite above 88.4 (the exact limits
+are -103.3 and 88.7); NaN is not propagated.
 
-They replace TVM's lowering of the operators in the last pass before LLVM, so that schedules see small
-expressions; scalars and vectors alike. float64 keeps the C library.
+They replace TVM's lowering in the last pass before LLVM: schedules still see small expressions, scalars and
+vectors alike. float64 remains with the C library.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
-"""The machine that native kernels are compiled for.
+"""The target of native kernels: this CPU.
 
-Two floating-point liberties are given to LLVM, since its loop vectoriser needs the first for sums and
-its instruction selection the second for fused multiply-add. NaN, infinity and the sign of zero keep
-their meaning: masks are infinities.
+LLVM may reassociate and contract floating-point operations: its loop vectoriser needs the first for sums, its
+instruction selection the second for fused multiply-add. NaN, infinity and the sign of zero keep their
+meaning: masks are infinities.
 """
 
 from functools import cache
@@ -15,15 +15,15 @@ from collage.backends.common.tvm.polynomials import use_polynomials
 
 @cache
 def host_cpu() -> str:
-    """Return LLVM's name of this CPU ("native" would be passed through verbatim, unresolved)."""
+    """Return LLVM's name of this CPU; TVM does not resolve "native"."""
     return str(tvm_ffi.get_global_func("target.llvm_get_system_cpu")())
 
 
 @cache
 def host_target(threads: int) -> tvm.target.Target:
-    """Return the target of native kernels, and of assembled executables, with `threads` cores.
+    """Return the target of native kernels and assembled executables, with `threads` cores.
 
-    Kernels for this target are to be lowered with the polynomials, so they are registered here.
+    It registers the polynomials: kernels for this target are lowered with them.
     """
     use_polynomials()
     return tvm.target.Target(

@@ -1,18 +1,18 @@
-"""What a recorded schedule may say, before TVM is told any of it.
+"""Validation of a recorded schedule before TVM reads it.
 
-A trace is a program: a list of instructions, each with inputs, attributes and outputs, and the decisions
-that were drawn for some of them. TVM runs whatever it finds there, and some of it is more than a
-schedule: an annotation `pragma_import_llvm` carries a module of LLVM that is linked into the kernel, and
-whose constructors run when the kernel is loaded; `pragma_import_c` does that with C. Traces come from a
-store that others write, so only what the searches of `collage.tuning.schedule_search` make passes:
+A trace is a program: a list of instructions, each with inputs, attributes and outputs, and sampled
+decisions for some of them. TVM executes every instruction, and some are more than a schedule: an annotation
+`pragma_import_llvm` links a module of LLVM into the kernel, and its constructors run at load time;
+`pragma_import_c` does the same with C. Traces come from a store with other writers, so only the forms of
+`collage.tuning.schedule_search` are accepted:
 
-* the kinds of instructions in `_KINDS`, each with attributes of the types that it has;
-* annotations with the keys in `_ANNOTATIONS`, and integers as values, each within its bound;
-* the memories and threads that have a name here;
+* the kinds of instructions in `_KINDS`, with attributes of their types;
+* annotations with the keys in `_ANNOTATIONS` and integer values, each within its bound;
+* the memories and threads listed here;
 * decisions of samples, as small integers.
 
-Whether the steps fit the function is TVM's question; whether what came out is of the function's own size is
-`collage.backends.common.tvm.tuned_schedules`'s. Linear in the size of the trace.
+TVM checks that the steps fit the function; `collage.backends.common.tvm.tuned_schedules` checks the size of
+the result. Time is linear in the size of the trace.
 """
 
 import re
@@ -22,11 +22,11 @@ from typing import NoReturn
 from collage.store.records import RecordError
 
 MOST_INSTRUCTIONS = 2000
-"""Searches make some dozens."""
+"""Searches record some dozens."""
 MOST_VALUES = 256
 """Inputs or outputs of one instruction."""
 MOST_UNROLLED = 64
-"""Steps of loops that may be unrolled; TVM's 512 takes LLVM seconds to compile."""
+"""Largest unrolled loop; with TVM's 512, LLVM compiles for seconds."""
 LONGEST_VECTOR = 64
 LARGEST_TILE = 1 << 16
 MOST_THREADS = 1024
@@ -58,7 +58,7 @@ _PRAGMA = "pragma_"
 
 
 def check_trace(trace: object) -> list[object]:
-    """Return the trace, parsed JSON. Raises RecordError where it says more than a schedule may."""
+    """Return the trace (parsed JSON). Raises RecordError for anything but a schedule."""
     if not isinstance(trace, list) or len(trace) != 2:
         _refuse("a trace is a list of instructions and one of decisions")
     instructions, decisions = trace
@@ -92,7 +92,7 @@ def _listed(kind: str, part: object) -> list[object]:
 
 
 def _plain(kind: str, inputs: list[object], attributes: list[object]) -> None:
-    """Check blocks, loops and sizes, with flags and small numbers for attributes."""
+    """Check blocks, loops and sizes; attributes are flags and small numbers."""
     for operand in inputs:
         if not (
             _is_name(operand) or operand in (None, "None") or _is_number(operand, 0, LARGEST_TILE)
@@ -109,7 +109,7 @@ def _block(kind: str, inputs: list[object], attributes: list[object]) -> None:
 
 
 def _copy(kind: str, inputs: list[object], attributes: list[object]) -> None:
-    """Check a copy to another memory: a block and its consumers, a buffer's number and the memory."""
+    """Check a copy to another memory: a block, its consumers, a buffer's number, the memory."""
     names = [
         name for operand in inputs for name in (operand if isinstance(operand, list) else [operand])
     ]
@@ -155,7 +155,7 @@ def _annotation(kind: str, inputs: list[object], attributes: list[object]) -> No
     value = inputs[1]
     if key == _STRUCTURE:
         fits = isinstance(value, str) and _TILING.fullmatch(value) is not None
-    else:  # what is drawn is bounded where it is drawn; what compilers read is a number here
+    else:  # sampled values have bounds of their own; pragmas, read by compilers, must be numbers
         drawn = _is_name(value) and not key.startswith(_PRAGMA)
         fits = drawn or _is_number(value, 0, _ANNOTATIONS[key])
     if not fits:

@@ -1,8 +1,8 @@
-"""Passes without sums: as few loops as possible, whole vectors, transpositions in square tiles.
+"""Schedules of stages without reductions: few loops, whole vectors, square tiles for transpositions.
 
-Neighbouring loops that every tensor walks as one are fused, so that rows of odd length disappear. The
-innermost loop is vectorised where a whole number of vectors fits; else LLVM's own vectoriser handles the
-rest of a row. A transposition walks square tiles, whose cache lines are used up while they are there.
+Adjacent loops contiguous in every tensor are fused, so rows of odd length disappear. The innermost loop is
+vectorised if its length is a multiple of a vector; otherwise LLVM's vectoriser handles the remainder of a
+row. A transposition runs over square tiles: each cache line is used completely while it is in the cache.
 """
 
 from dataclasses import replace
@@ -14,11 +14,11 @@ from collage.backends.common.tvm.inline import moved_loop
 from collage.backends.common.tvm.nest import Block, Nest, nest
 
 VECTORS = (16, 8)
-"""Lanes; with more than one register a vector, LLVM's comparisons become scalar code."""
+"""Lanes of a vector, one register; with more, LLVM's comparisons become scalar code."""
 LONG = 256
-"""Iterations from which LLVM's vectoriser is as good."""
+"""Iterations of a loop from which LLVM's vectoriser is equally fast."""
 LINES = 2
-"""Cache lines written side by side."""
+"""Adjacent cache lines per tile."""
 TILES = (16, 8, 7, 4)
 
 
@@ -35,10 +35,10 @@ def schedule_elementwise(plan: s_tir.Schedule, block: Block) -> None:
 
 
 def fuse_contiguous(plan: s_tir.Schedule, stage: Nest) -> Nest:
-    """Fuse the stage's neighbouring loops that all tensors walk as one; return the new nest."""
+    """Fuse adjacent loops contiguous in all tensors; return the new nest."""
     groups: list[list[int]] = []
     for loop in stage.spatial:
-        if groups and _walk_as_one(stage, _stepping(stage, groups[-1]), loop):
+        if groups and _is_contiguous(stage, _stepping(stage, groups[-1]), loop):
             groups[-1].append(loop)
         else:
             groups.append([loop])
@@ -63,11 +63,11 @@ def fuse_contiguous(plan: s_tir.Schedule, stage: Nest) -> Nest:
 
 
 def _stepping(stage: Nest, group: list[int]) -> int:
-    """Return the loop whose step is the fused loop's step: the innermost that is not of length one."""
+    """Return the loop with the fused loop's stride: the innermost of length above one."""
     return next((n for n in reversed(group) if stage.extents[n] > 1), group[-1])
 
 
-def _walk_as_one(stage: Nest, outer: int, inner: int) -> bool:
+def _is_contiguous(stage: Nest, outer: int, inner: int) -> bool:
     if stage.extents[outer] == 1 or stage.extents[inner] == 1:
         return True
     if stage.guarded[outer] or stage.guarded[inner]:
@@ -84,10 +84,10 @@ def _walk_as_one(stage: Nest, outer: int, inner: int) -> bool:
 
 
 def _vectorize_innermost(plan: s_tir.Schedule, stage: Nest) -> None:
-    """Make whole vectors of the innermost loop where its length and all strides allow it.
+    """Vectorise the innermost loop where its length and all strides allow it.
 
-    A long loop, which may be a fused one, is left to LLVM: TVM does not simplify the divisions of a fused
-    index within a vector.
+    Long loops, possibly fused ones, are left to LLVM: TVM does not simplify the divisions of a fused index
+    within a vector.
     """
     last = stage.spatial[-1]
     extent, inner = stage.extents[last], stage.loops[last]

@@ -1,10 +1,10 @@
-"""Sums and maxima: along rows in one loop, across rows in strips, windows unrolled, products in tiles.
+"""Schedules of sums and maxima: rows in one loop, columns in strips, windows unrolled, products in tiles.
 
-Where neighbours in memory belong to one sum, its loops are fused as far as the memory allows and LLVM
-keeps several vectors of partial sums (`target` lets it reorder them). Where they belong to different
-sums, a strip of sums stays in registers while the reduced dimension is walked; when operands are
-read repeatedly (a product), the strips of several rows are summed side by side. A small window is unrolled:
-that leaves the width of the result innermost, which LLVM vectorises for any stride and length.
+If adjacent elements belong to one sum, its loops are fused as far as the memory layout allows, and LLVM keeps
+several vectors of partial sums (`target` allows the reordering). If they belong to different sums, a strip of
+sums remains in registers during the loop over the reduced dimension; with repeated reads (a product), strips
+of several rows are summed together. A small window is unrolled: the width of the result is then the innermost
+loop, and LLVM vectorises it for any stride and length.
 """
 
 from math import prod
@@ -16,23 +16,23 @@ from collage.backends.common.tvm.nest import Block, Loop, Nest, nest
 
 LANES = 16
 STRIPS = (64, 48, 32, 16, 8)
-"""Sums kept in registers: up to four vectors of 512 bits."""
+"""Sums in registers: up to four vectors of 512 bits."""
 TILE_STRIPS = (32, 48, 16, 64, 8)
 """The same for products, beside `TILE_ROWS` rows."""
 TILE_ROWS = (6, 8, 4, 5, 7, 3, 2)
 WINDOW = 81
-"""Largest window that is unrolled (9x9)."""
+"""Largest unrolled window (9x9)."""
 SMALL_WINDOW = 9
 REGISTERS = 16
-"""Vectors of sums of one window that run side by side."""
+"""Concurrent vectors of sums of one window."""
 ROWS = 4
-"""Rows that run side by side where LLVM makes the vectors."""
+"""Concurrent rows with vectors by LLVM."""
 WIDEST = 64
-"""Longest row of results, in windows that are not small, that is one vector."""
+"""Longest row of results in one vector, for windows above `SMALL_WINDOW`."""
 
 
 def schedule_reduction(plan: s_tir.Schedule, block: Block) -> None:
-    """Schedule the stage's own loops; sums are cleared by `clear_sums` afterwards."""
+    """Schedule the stage's own loops; `clear_sums` initialises the sums afterwards."""
     stage = nest(plan, block)
     if not stage.reads:
         return
@@ -45,9 +45,9 @@ def schedule_reduction(plan: s_tir.Schedule, block: Block) -> None:
 
 
 def pad_product(plan: s_tir.Schedule, block: Block) -> None:
-    """Widen a product's odd rows to whole vectors, with copies of the operand and of the result.
+    """Pad a product's odd rows to whole vectors, with copies of the operand and of the result.
 
-    Rows of 49 results are five times faster as 64 that are cut off again.
+    Rows of 49 results are five times faster as padded rows of 64.
     """
     stage = nest(plan, block)
     width = _width(stage)
@@ -58,7 +58,7 @@ def pad_product(plan: s_tir.Schedule, block: Block) -> None:
 
 
 def clear_sums(plan: s_tir.Schedule, block: Block) -> None:
-    """Clear strips of sums in a loop of their own, before the reduced loops."""
+    """Initialise strips of sums in a separate loop before the reduced loops."""
     stage = nest(plan, block)
     if not stage.reduced or is_window(stage) or not _along_width(stage):
         return
@@ -70,7 +70,7 @@ def clear_sums(plan: s_tir.Schedule, block: Block) -> None:
 
 
 def is_window(stage: Nest) -> bool:
-    """Tell whether the stage reduces a small window that it moves over its operand."""
+    """Tell whether the stage reduces a small sliding window over its operand."""
     if prod(stage.extents[n] for n in stage.reduced) > WINDOW or not reuses(stage):
         return False
     last = _width(stage)
@@ -87,7 +87,7 @@ def _width(stage: Nest) -> int | None:
 
 
 def _along_width(stage: Nest) -> bool:
-    """Tell whether neighbours in memory belong to different sums."""
+    """Tell whether adjacent elements in memory belong to different sums."""
     width = _width(stage)
     if width is None or stage.written.strides[width] != 1:
         return False
@@ -97,7 +97,7 @@ def _along_width(stage: Nest) -> bool:
 
 
 def _fuse_reduced(plan: s_tir.Schedule, stage: Nest) -> None:
-    """Fuse reduced loops, from the innermost outwards, that every operand walks as one."""
+    """Fuse reduced loops contiguous in every operand, from the innermost outwards."""
     group = [stage.reduced[-1]]
     for outer in reversed(stage.reduced[:-1]):
         inner = group[0]
@@ -132,7 +132,7 @@ def _keep_strip(plan: s_tir.Schedule, stage: Nest) -> None:
 
 
 def _vectorize(plan: s_tir.Schedule, strip: Loop) -> None:
-    """Make vectors of a strip, unrolled when it is several."""
+    """Vectorise a strip; several vectors are unrolled."""
     size = int(plan.get(strip).extent)
     if size > LANES and size % LANES == 0:
         several, strip = plan.split(strip, [None, LANES])
@@ -143,7 +143,7 @@ def _vectorize(plan: s_tir.Schedule, strip: Loop) -> None:
 
 
 def _rows(stage: Nest, width: int) -> int | None:
-    """Return a loop over results that share the operand which is contiguous along `width`."""
+    """Return a loop over results with a common operand, contiguous along `width`; None without one."""
     for read in stage.reads:
         if read.strides[width] == 1:
             for loop in reversed(stage.spatial):
@@ -153,7 +153,7 @@ def _rows(stage: Nest, width: int) -> int | None:
 
 
 def _cut(plan: s_tir.Schedule, stage: Nest, loop: int, sizes: tuple[int, ...]) -> tuple[Loop, Loop]:
-    """Split off an inner loop of the first size that divides the loop; a short odd one is taken whole."""
+    """Split off an inner loop of the first size in `sizes` that divides the loop, or all of a short one."""
     extent = stage.extents[loop]
     size = next((n for n in sizes if extent % n == 0), extent if extent <= max(sizes) else 1)
     outer, inner = plan.split(stage.loops[loop], [None, size])
@@ -179,7 +179,7 @@ def _unroll_window(plan: s_tir.Schedule, stage: Nest) -> None:
 
 
 def _is_one_vector(stage: Nest, width: int) -> bool:
-    """Tell whether a row of results is best one vector of odd length, and not LLVM's to cut up."""
+    """Tell whether a row of results is fastest as one vector of odd length."""
     if any(access.strides[width] not in (0, 1) for access in stage.accesses):
         return False
     taps = prod(stage.extents[n] for n in stage.reduced)

@@ -1,4 +1,4 @@
-"""Outer loops, shared by the threads where there is enough work."""
+"""Parallel outer loops, for stages with enough work."""
 
 from math import prod
 
@@ -7,9 +7,9 @@ from tvm import s_tir
 from collage.backends.common.tvm.nest import Loop, Nest, nest, stages
 
 SHARES = 64
-"""Iterations that are enough for any number of threads."""
+"""Enough parallel iterations for any number of threads."""
 MINIMUM_SHARED = 16384
-"""Iterations of a stage below which one thread is faster than waking the others."""
+"""Least iterations of a parallel stage; below, one thread is faster than a wake-up of more."""
 
 
 def share_outer_loops(plan: s_tir.Schedule) -> None:
@@ -29,7 +29,7 @@ def share_outer_loops(plan: s_tir.Schedule) -> None:
 
 
 def _share(plan: s_tir.Schedule, group: list[Nest]) -> None:
-    """Fuse loops that all stages have in common and that reduce nothing, then share them."""
+    """Fuse the common loops of all stages without reductions and run them in parallel."""
     first = group[0]
     loops: list[Loop] = []
     iterations = 1

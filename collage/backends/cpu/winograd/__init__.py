@@ -1,11 +1,11 @@
-"""Winograd convolutions of the plug-in's own: 3x3, stride 1, fp32, with what follows them elementwise.
+"""Winograd convolutions of the plug-in: 3x3, stride 1, fp32, with an elementwise epilogue.
 
-Every library runs direct fp32 convolutions at the core's peak, so only fewer multiplications are
-faster: 2.25 times fewer in tiles of 2x2 outputs (variant f2), 4 times fewer in tiles of 4x4 (f4),
-which waste more at the border of small images and have larger transformed weights. Where few tiles
-share the weights, reading those of f4 takes longer than computing: the variant f4-small keeps the
-original ones and transforms them in every run. Each is a candidate of its own; the measurement
-decides. See native/kernels/winograd.h.
+Libraries run direct fp32 convolutions at the core's peak, so only fewer multiplications are faster: 2.25
+times fewer in tiles of 2x2 outputs (variant f2), 4 times fewer in tiles of 4x4 (f4). Larger tiles waste
+more at the border of small images and have larger transformed weights. With few tiles per weight, reading
+the weights of f4 takes longer than the arithmetic: the variant f4-small stores the original weights and
+transforms them in every run. Each variant is a candidate; the measurement decides. See
+native/kernels/winograd.h.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import numpy as np
 
 from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
 from collage.backends.common.native_kernels import by_panels, kernels_availability
-from collage.backends.cpu.winograd.convolution import Convolution, describe, refusal
+from collage.backends.cpu.winograd.convolution import WinogradConvolution, describe, refusal
 from collage.backends.cpu.winograd.patterns import winograd_rule
 from collage.backends.cpu.winograd.weights import transformed_weights
 from collage.errors import BackendError
@@ -25,12 +25,12 @@ from collage.rules.rule import PartitionRule
 from collage.runtime.blob import Header, pack
 
 REVISION = "2"
-"""Part of every cost's key: kernels that change invalidate what was measured with the old ones."""
+"""Part of every cost key: a new revision of the kernels invalidates the costs of the old ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Outputs per tile and side, and whether the weights are transformed when compiling."""
+    """Outputs per side of a tile, and whether the weights are transformed at compilation."""
 
     tile: int
     transformed: bool
@@ -73,7 +73,7 @@ class WinogradBackend(Backend):
         return PluginKernel("winograd", pack(header, _tensors(function, convolution, algorithm)))
 
 
-def _geometry(function: Function, convolution: Convolution) -> Header:
+def _geometry(function: Function, convolution: WinogradConvolution) -> Header:
     types = function.graph.types
     batch, channels_in, height, width = types[convolution.node.inputs[0]].shape
     _, channels_out, out_height, out_width = types[convolution.node.outputs[0]].shape
@@ -84,7 +84,9 @@ def _geometry(function: Function, convolution: Convolution) -> Header:
     }  # fmt: skip
 
 
-def _tensors(function: Function, convolution: Convolution, variant: Variant) -> list[np.ndarray]:
+def _tensors(
+    function: Function, convolution: WinogradConvolution, variant: Variant
+) -> list[np.ndarray]:
     weights = function.weights[convolution.node.inputs[1]]
     name = convolution.node.inputs[2] if len(convolution.node.inputs) > 2 else ""
     bias = function.weights[name] if name else np.zeros(weights.shape[0], np.float32)

@@ -1,9 +1,9 @@
-"""What a region computes, when it is one 3x3 convolution with the elementwise work after it.
+"""Recognition of a 3x3 convolution with its epilogue.
 
     last(first(conv(x) + bias) + residual)
 
-Both activations and the residual may be missing. `describe` reads this from the region's nodes or says
-precisely what does not fit. The residual is any value of the same shape; it may be x itself.
+Both activations and the residual are optional. `describe` reads this form from the region's nodes or raises
+with the reason. The residual is any value of the same shape, also x itself.
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,17 @@ GATES = {Kind.SIGMOID: Kind.SILU, Kind.HARD_SIGMOID: Kind.HARD_SWISH}
 
 
 @dataclass(frozen=True)
-class Convolution:
-    """A region that the kernel computes; `residual` is a value's name, "" for none."""
+class WinogradConvolution:
+    """A region of the kernel.
+
+    Attributes:
+        node: the convolution.
+        pad_top: rows of zeros above.
+        pad_left: columns of zeros to the left.
+        first: activation before the residual.
+        residual: name of the residual, "" for none.
+        last: activation after the residual.
+    """
 
     node: Node
     pad_top: int
@@ -39,8 +48,8 @@ class Convolution:
     last: Activation
 
 
-def describe(function: Function, nodes: IndexSet) -> Convolution:
-    """Return what the region computes. Raises BackendError with the reason when it does not fit."""
+def describe(function: Function, nodes: IndexSet) -> WinogradConvolution:
+    """Return the convolution of a region. Raises BackendError with the reason where it does not fit."""
     convolutions = [i for i in indices(nodes) if function.graph.nodes[i].op == "Conv"]
     if len(convolutions) != 1:
         raise BackendError(f"{len(convolutions)} convolutions in one region: there must be one")
@@ -58,11 +67,11 @@ def describe(function: Function, nodes: IndexSet) -> Convolution:
     if walk.remaining:
         ops = ", ".join(function.graph.nodes[i].op for i in indices(walk.remaining))
         raise BackendError(f"{ops} cannot be done together with this convolution")
-    return Convolution(node, pad_top, pad_left, first, residual, last)
+    return WinogradConvolution(node, pad_top, pad_left, first, residual, last)
 
 
 def refusal(function: Function, index: int) -> str | None:
-    """Return why the node is no convolution for Winograd's algorithm, or None when it is one."""
+    """Return why Winograd's algorithm does not compute the node, None where it does."""
     node, types = function.graph.nodes[index], function.graph.types
     if node.op != "Conv":
         return f"{node.op} is only taken right after a 3x3 convolution"
@@ -106,7 +115,7 @@ def _refused_attribute(attributes: NodeAttributes) -> str | None:
 
 
 class _Walk:
-    """Follows a value through the nodes `rest`, taking off what it recognises."""
+    """Follows a value through the nodes `remaining` and removes recognised ones."""
 
     def __init__(self, function: Function, remaining: IndexSet, value: str) -> None:
         self._function = function
@@ -114,7 +123,7 @@ class _Walk:
         self._value = value
 
     def activation(self) -> Activation:
-        """Take an activation of the value, if one follows."""
+        """Consume an activation of the value, if any."""
         readers = self._readers()
         gate = next((node for node in readers if node.op == "Mul"), None)
         inner = next((node for node in readers if node.op != "Mul"), None)
@@ -132,7 +141,7 @@ class _Walk:
         return Activation(GATES[activation.kind], activation.a, activation.b)
 
     def residual(self) -> str:
-        """Take an addition of another value of the same type; return that value, "" for none."""
+        """Consume an addition of another value of the same type; return its name, "" for none."""
         readers = self._readers()
         if len(readers) != 1 or readers[0].op != "Add":
             return ""

@@ -1,4 +1,4 @@
-"""The regions that the kernel takes: a convolution and what can be done while its result is stored."""
+"""Patterns of the kernel: a convolution and its epilogue."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def convolution() -> Pattern:
 
 
 def activated(value: Pattern) -> Pattern:
-    """An activation of `value`, or `value` times its own sigmoid."""
+    """Return an activation of `value`, or `value` times its own sigmoid."""
     return op(ACTIVATION_OPS, value) | op("Mul", value, op(GATES, value))
 
 
@@ -37,7 +37,7 @@ PATTERNS = {
 
 
 def winograd_rule(function: Function) -> PartitionRule:
-    """Return the rule that lists every match which the kernel can compute."""
+    """Return the rule for the matches of the patterns accepted by `describe`."""
     refuse = _refuse_in(function)
     return Union(tuple(DFPattern(name, pattern, refuse) for name, pattern in PATTERNS.items()))
 

@@ -16,7 +16,7 @@ docs/nvidia.md):
 import numpy as np
 
 from collage.backends.common.onnx_attributes import node_attributes
-from collage.backends.nvidia.chain import Chain, Chains, Step, StepKind
+from collage.backends.nvidia.chain import Chain, Chains, ChainStep, StepKind
 from collage.backends.nvidia.convolution import (
     ConvolutionValues,
     convolution_groups,
@@ -74,7 +74,7 @@ def read_convolution(
 
 
 def _activation_refusal(
-    function: Function, chain: Chain, step: Step, *, rounds: bool
+    function: Function, chain: Chain, step: ChainStep, *, rounds: bool
 ) -> str | None:
     if step.name not in FUSED and step.name not in PLAIN:
         return f"cuDNN has no {step.name}"
@@ -148,7 +148,7 @@ def _fused(
         region.copy(y, result)
 
 
-def _activate(region: GraphBuilder, step: Step, x: int, y: int) -> None:
+def _activate(region: GraphBuilder, step: ChainStep, x: int, y: int) -> None:
     if step.name != "hardswish":
         beta = {"beta": float(step.number)} if step.name == "swish" else {}
         region.pointwise(step.name, x=x, y=y, **beta)

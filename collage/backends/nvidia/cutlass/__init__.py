@@ -18,7 +18,7 @@ from collage.backends.nvidia.compiler import (
     nvcc_availability,
 )
 from collage.backends.nvidia.cutlass.convolution import (
-    Convolution,
+    CutlassConvolution,
     convolution_refusal,
     read_convolution,
 )
@@ -67,7 +67,7 @@ class CutlassBackend(CudaBackend):
 
     def describe(
         self, function: Function, nodes: IndexSet, variant: str
-    ) -> tuple[Gemm | Convolution, tuple[np.ndarray, ...]]:
+    ) -> tuple[Gemm | CutlassConvolution, tuple[np.ndarray, ...]]:
         """Return the template instance of a region and the constants of its kernel.
 
         Raises:

@@ -42,7 +42,7 @@ ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
-class Convolution:
+class CutlassConvolution:
     """A convolution to instantiate.
 
     Attributes:
@@ -142,19 +142,19 @@ def convolution_refusal(function: Function, chain: Chain, *, rounds: bool = Fals
 
 def read_convolution(
     function: Function, chain: Chain, operands: Operands, tile: Tile, *, rounds: bool = False
-) -> Convolution:
+) -> CutlassConvolution:
     """Return the convolution to instantiate for an accepted chain."""
     values = ConvolutionValues(function, chain)
     weights, bias = folded(function, chain)
     activation = chain.find(StepKind.ACTIVATION)
-    return Convolution(
+    return CutlassConvolution(
         Arithmetic(values.dtype, rounds), tile, tuple(values.input_extents), tuple(values.extents),
         convolution_window(function, chain.anchor), weights, bias, activation.name if activation else "",
         operands.number(values.x), operands.number(values.residual), len(operands.inputs),
     )  # fmt: skip
 
 
-def _placeholders(convolution: Convolution) -> dict[str, str]:
+def _placeholders(convolution: CutlassConvolution) -> dict[str, str]:
     images, channels, height, width = convolution.input_extents
     _, outputs, rows, columns = convolution.extents
     _, _, window_height, window_width = convolution.weights.shape
