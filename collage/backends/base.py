@@ -180,7 +180,7 @@ class Backend(abc.ABC):
 
     @property
     def identity(self) -> str:
-        """Name and versions; part of every cost key."""
+        """Name and versions, a component of every cost key."""
         if self.elsewhere:
             return self.elsewhere
         versions = sorted(self.availability().libraries.items())

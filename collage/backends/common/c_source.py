@@ -65,7 +65,7 @@ INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("math", "stddef", "stdi
 ALWAYS = ("-fPIC", "-std=gnu17", "-Werror=implicit-function-declaration")
 PROTECTED = ("-Wl,-z,relro,-z,now,-z,noexecstack",)
 """A loaded kernel has a read-only function table and no executable stack."""
-TIMEOUT_S = 60.0
+COMPILER_TIMEOUT_S = 60.0
 SHOWN_ERRORS = 3
 MAX_BUILDS = 256
 
@@ -295,7 +295,11 @@ def compiler_version(command: tuple[str, ...]) -> str:
     """Return the first line of the compiler's `--version`. Raises BackendError where it fails."""
     try:
         done = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+            [*command, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=COMPILER_TIMEOUT_S,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise BackendError(f"the C compiler {command[0]!r} does not work: {error}") from None
@@ -324,9 +328,11 @@ def build(
 def _run(command: Sequence[str], code: str = "") -> None:
     environment = child_environment() | {"LC_ALL": "C"}
     try:
-        done = run_compiler(command, timeout_s=TIMEOUT_S, environment=environment, text=code)
+        done = run_compiler(
+            command, timeout_s=COMPILER_TIMEOUT_S, environment=environment, text=code
+        )
     except subprocess.TimeoutExpired:
-        raise BackendError(f"the C compiler took more than {TIMEOUT_S:g} s") from None
+        raise BackendError(f"the C compiler took more than {COMPILER_TIMEOUT_S:g} s") from None
     if done.returncode:
         raise BackendError(f"the C compiler refuses it: {first_errors(done.stderr)}")
 

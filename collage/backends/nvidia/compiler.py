@@ -23,8 +23,8 @@ from collage.errors import BackendError
 from collage.runtime.child_environment import child_environment
 from collage.runtime.process_group import run_compiler
 
-TIMEOUT_S = 600.0
-PIP = "pip install nvidia-cuda-nvcc nvidia-cuda-cccl nvidia-cuda-runtime"
+NVCC_TIMEOUT_S = 600.0
+NVCC_PIP = "pip install nvidia-cuda-nvcc nvidia-cuda-cccl nvidia-cuda-runtime"
 CUTLASS_PIP = "pip install nvidia-cutlass"
 
 
@@ -66,7 +66,9 @@ def find_nvcc() -> Nvcc | None:
 def nvcc_availability() -> Availability:
     """Tell whether there is a CUDA compiler."""
     nvcc = find_nvcc()
-    return Availability("", {"nvcc": nvcc.version}) if nvcc else Availability(f"no nvcc: {PIP}")
+    return (
+        Availability("", {"nvcc": nvcc.version}) if nvcc else Availability(f"no nvcc: {NVCC_PIP}")
+    )
 
 
 @functools.cache
@@ -138,9 +140,9 @@ def _run_nvcc(nvcc: Nvcc, arguments: Sequence[str]) -> None:
     ]  # fmt: skip
     try:
         environment = child_environment() | nvcc_environment(nvcc)
-        done = run_compiler(command, timeout_s=TIMEOUT_S, environment=environment)
+        done = run_compiler(command, timeout_s=NVCC_TIMEOUT_S, environment=environment)
     except subprocess.TimeoutExpired:
-        raise BackendError(f"nvcc took longer than {TIMEOUT_S:g} s") from None
+        raise BackendError(f"nvcc took longer than {NVCC_TIMEOUT_S:g} s") from None
     if done.returncode:
         lines = (done.stderr + done.stdout).splitlines()
         errors = [line for line in lines if "error" in line] or lines[-1:]

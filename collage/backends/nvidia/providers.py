@@ -27,7 +27,7 @@ from collage.runtime.plugin import (
     load_plugin,
 )
 
-PIP = "pip install 'onnxruntime-gpu>=1.31,<1.32' in place of onnxruntime"
+ONNXRUNTIME_GPU_PIP = "pip install 'onnxruntime-gpu>=1.31,<1.32' in place of onnxruntime"
 CPU_ONLY = "not enabled in this build"
 """Part of the message of an ONNX Runtime built for CPUs only."""
 
@@ -105,4 +105,4 @@ def _located_libraries(kind: str) -> list[str]:
 
 
 def _advised(reason: str) -> str:
-    return f"{reason} {PIP}" if CPU_ONLY in reason else reason
+    return f"{reason} {ONNXRUNTIME_GPU_PIP}" if CPU_ONLY in reason else reason

@@ -31,7 +31,7 @@ from collage.rules.wrap import Union
 
 PRODUCTS = ("Conv", "MatMul", "Gemm")
 REVISION = "1"
-"""Part of every cost key: a new revision of the kernels invalidates the costs of the old ones."""
+"""In every cost key: a new revision of the kernels invalidates the costs of the old ones."""
 
 
 class BlockedBackend(Backend):

@@ -36,7 +36,9 @@ class ProgramBuilder:
         """Append the step of `primitive`, and a reshape where `result_shape` differs."""
         inputs = [self._read(source) for source in primitive.sources]
         post_ops = [self._post(post_op) for post_op in primitive.post_ops]
-        number = self._step(primitive.op, inputs, primitive.shape, primitive.attributes, post_ops)
+        number = self._step(
+            primitive.op, inputs, primitive.shape, primitive.attributes, post_ops=post_ops
+        )
         self._named[primitive.result, primitive.shape] = number
         self._shapes[primitive.result] = primitive.shape
         if primitive.shape != primitive.result_shape:
@@ -69,6 +71,7 @@ class ProgramBuilder:
         inputs: list[int],
         shape: Shape,
         attributes: Attributes,
+        *,
         post_ops: Sequence[Json] = (),
     ) -> int:
         number = self._number(shape)

@@ -15,7 +15,7 @@ from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
 
 SCHEDULE_REVISION = "2"
-"""Part of every cost key: a new revision of the rules invalidates the costs of the old ones."""
+"""In every cost key: a new revision of the rules invalidates the costs of the old ones."""
 
 HOPELESS_FLOP, AWKWARD_FLOP = 32_000_000, 1_000_000
 """Largest product without a tuned schedule; the same for a convolution without whole vectors in its rows."""

@@ -29,7 +29,7 @@ class ReductionKind(Enum):
 
 
 def reduce_axes(
-    shape: Sequence[int], axes: Sequence[int], element: Element, kind: ReductionKind, name: str
+    shape: Sequence[int], axes: Sequence[int], element: Element, *, kind: ReductionKind, name: str
 ) -> te.Tensor:
     """Reduce `element` over `axes`; the remaining dimensions are the result's.
 
@@ -44,16 +44,16 @@ def reduce_axes(
     remainder = length % LANES
     in_rows = axes[-1] == len(shape) - 1 and length >= LANES
     if not in_rows or (remainder and outer_axes):
-        return _plain(shape, axes, element, kind, name)
+        return _plain(shape, axes, element, kind=kind, name=name)
     lanes = WIDE_LANES if length >= LONG and length % WIDE_LANES == 0 else LANES
-    partial = _partial(shape, axes, element, kind, lanes, name)
+    partial = _partial(shape, axes, element, kind=kind, lanes=lanes, name=name)
     if remainder and kind is ReductionKind.SUM:
-        partial = _with_rest(shape, axes, element, partial, name)
+        partial = _with_remainder(shape, axes, element, partial, name=name)
     return te.compute(partial.shape[:-1], lambda *i: _tree(partial, i, lanes, kind), name=name)
 
 
 def _plain(
-    shape: Sequence[int], axes: Sequence[int], element: Element, kind: ReductionKind, name: str
+    shape: Sequence[int], axes: Sequence[int], element: Element, *, kind: ReductionKind, name: str
 ) -> te.Tensor:
     def value(*index: tirx.Expr) -> tirx.Expr:
         reduced = {axis: te.reduce_axis((0, shape[axis]), name=f"k{axis}") for axis in axes}
@@ -72,6 +72,7 @@ def _partial(
     shape: Sequence[int],
     axes: Sequence[int],
     element: Element,
+    *,
     kind: ReductionKind,
     lanes: int,
     name: str,
@@ -94,8 +95,13 @@ def _partial(
     return te.compute([*outer, lanes], value, name=f"{name}_lanes")
 
 
-def _with_rest(
-    shape: Sequence[int], axes: Sequence[int], element: Element, partial: te.Tensor, name: str
+def _with_remainder(
+    shape: Sequence[int],
+    axes: Sequence[int],
+    element: Element,
+    partial: te.Tensor,
+    *,
+    name: str,
 ) -> te.Tensor:
     length, last = shape[-1], len(shape) - 1
 

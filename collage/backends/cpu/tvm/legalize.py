@@ -102,11 +102,13 @@ def _shape(x: te.Tensor) -> list[int]:
 
 def _exponentials(x: te.Tensor, axes: list[int]) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
     """Return the maximum over `axes`, exp(x - maximum), and its sum over `axes`."""
-    top = reduce_axes(_shape(x), axes, lambda i: x(*i), ReductionKind.MAX, "softmax_max")
+    top = reduce_axes(_shape(x), axes, lambda i: x(*i), kind=ReductionKind.MAX, name="softmax_max")
     powers = te.compute(
         x.shape, lambda *i: tirx.exp(x(*i) - top(*_outside(i, axes))), name="softmax_exp"
     )
-    total = reduce_axes(_shape(x), axes, lambda i: powers(*i), ReductionKind.SUM, "softmax_sum")
+    total = reduce_axes(
+        _shape(x), axes, lambda i: powers(*i), kind=ReductionKind.SUM, name="softmax_sum"
+    )
     return top, powers, total
 
 
@@ -148,7 +150,7 @@ def _reduction(kind: ReductionKind, name: str) -> Legalizer:
             return _default(builder, call)
 
         def compute(x: te.Tensor) -> te.Tensor:
-            result = reduce_axes(_shape(x), axes, lambda i: x(*i), kind, name)
+            result = reduce_axes(_shape(x), axes, lambda i: x(*i), kind=kind, name=name)
             count = f32(prod(int(x.shape[axis]) for axis in axes))
             if name == "mean":
                 total = result
@@ -172,12 +174,18 @@ def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
     def compute(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
         inverse = f32(1.0 / prod(int(x.shape[axis]) for axis in axes))
-        total = reduce_axes(_shape(x), axes, lambda i: x(*i), ReductionKind.SUM, "norm_sum")
+        total = reduce_axes(
+            _shape(x), axes, lambda i: x(*i), kind=ReductionKind.SUM, name="norm_sum"
+        )
         centred = te.compute(
             x.shape, lambda *i: x(*i) - total(*_outside(i, axes)) * inverse, name="norm_centred"
         )
         squares = reduce_axes(
-            _shape(x), axes, lambda i: centred(*i) * centred(*i), ReductionKind.SUM, "norm_squares"
+            _shape(x),
+            axes,
+            lambda i: centred(*i) * centred(*i),
+            kind=ReductionKind.SUM,
+            name="norm_squares",
         )
         scale = te.compute(
             squares.shape,

@@ -25,7 +25,7 @@ from collage.rules.rule import PartitionRule
 from collage.runtime.blob import Header, pack
 
 REVISION = "2"
-"""Part of every cost key: a new revision of the kernels invalidates the costs of the old ones."""
+"""In every cost key: a new revision of the kernels invalidates the costs of the old ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from collage.rules.pattern import Match, Pattern, matches, op, wildcard
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, Refusal
 
 MOST_VALUES, STEP = 256, 8
-LABEL = "attention"
+ATTENTION_LABEL = "attention"
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class AttentionRule(PartitionRule):
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return [
-            Candidate(SubGraph(graph, attention.nodes, (), LABEL), spec, "AttentionRule")
+            Candidate(SubGraph(graph, attention.nodes, (), ATTENTION_LABEL), spec, "AttentionRule")
             for attention in attentions(self.function)
         ]
 
@@ -117,7 +117,7 @@ class AttentionRule(PartitionRule):
             try:
                 read_attention(self.function, match)
             except BackendError as error:
-                refusals.append(Refusal(match.nodes, LABEL, str(error)))
+                refusals.append(Refusal(match.nodes, ATTENTION_LABEL, str(error)))
         return refusals
 
 

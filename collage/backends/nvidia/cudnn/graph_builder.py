@@ -56,8 +56,8 @@ class GraphBuilder:
         if name in self._function.weights:
             return self.constant(self._function.weights[name].reshape(shape))
         if name in self._inputs:
-            return self._value("input", dtype, shape, strides, self._inputs.index(name))
-        return self._value("output", dtype, shape, strides, self._outputs.index(name))
+            return self._value("input", dtype, shape, strides, place=self._inputs.index(name))
+        return self._value("output", dtype, shape, strides, place=self._outputs.index(name))
 
     def constant(self, array: np.ndarray, order: Sequence[int] = ()) -> int:
         """Add a constant; `order` is its order in memory."""
@@ -121,7 +121,7 @@ class GraphBuilder:
         return self._constants
 
     def _value(
-        self, role: str, dtype: str, shape: Shape, strides: Sequence[int] = (), place: int = 0
+        self, role: str, dtype: str, shape: Shape, strides: Sequence[int] = (), *, place: int = 0
     ) -> int:
         self._values.append({
             "role": role, "dtype": dtype, "shape": list(shape),

@@ -26,7 +26,7 @@ from collage.rules.pattern import Match, Pattern, Wildcard, is_constant, matches
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, Refusal
 
 EPSILON = 1e-5
-LABEL = "rms_norm"
+RMS_NORM_LABEL = "rms_norm"
 ROWS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 CHANNELS = ("InstanceNormalization",)
 
@@ -67,8 +67,8 @@ def describe_norm(function: Function, node: Node, rank: int) -> GraphBuilder:
             region.constant(function.weights[name].astype(np.float32).reshape(1, -1, 1, 1))
             for name in node.inputs[1:]
         )
-        _norm(region, "instance", (node.inputs[0], node.outputs[0]), extents, rank, epsilon,
-              scale=scale, bias=bias)  # fmt: skip
+        _norm(region, "instance", (node.inputs[0], node.outputs[0]), extents,
+              rank=rank, epsilon=epsilon, scale=scale, bias=bias)  # fmt: skip
         return region
     shape, axis = _rows(function, node)
     length = prod(shape[axis:])
@@ -82,7 +82,15 @@ def describe_norm(function: Function, node: Node, rank: int) -> GraphBuilder:
         )
     mode = "layer" if node.op == "LayerNormalization" else "rms"
     extents = (prod(shape[:axis]), length, 1, 1)
-    _norm(region, mode, (node.inputs[0], node.outputs[0]), extents, rank, epsilon, **parameters)
+    _norm(
+        region,
+        mode,
+        (node.inputs[0], node.outputs[0]),
+        extents,
+        rank=rank,
+        epsilon=epsilon,
+        **parameters,
+    )
     return region
 
 
@@ -131,7 +139,7 @@ def describe_rms_norm(function: Function, nodes: IndexSet, rank: int) -> GraphBu
     extents, parameters = (prod(shape[:-1]), shape[-1], 1, 1), (1, shape[-1], 1, 1)
     unit_scale = np.ones(parameters, np.float32)
     scale = region.named(norm.scale, parameters) if norm.scale else region.constant(unit_scale)
-    _norm(region, "rms", (norm.x, norm.y), extents, rank, norm.epsilon, scale=scale)
+    _norm(region, "rms", (norm.x, norm.y), extents, rank=rank, epsilon=norm.epsilon, scale=scale)
     return region
 
 
@@ -143,7 +151,7 @@ class RmsNormRule(PartitionRule):
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return [
-            Candidate(SubGraph(graph, norm.nodes, (), LABEL), spec, "RmsNormRule")
+            Candidate(SubGraph(graph, norm.nodes, (), RMS_NORM_LABEL), spec, "RmsNormRule")
             for _, norm in rms_norms(self.function)
             if isinstance(norm, RmsNorm)
         ]
@@ -151,15 +159,15 @@ class RmsNormRule(PartitionRule):
     def refusals(self, graph: DataflowGraph) -> list[Refusal]:
         norms = rms_norms(self.function)
         return [
-            Refusal(match.nodes, LABEL, reason)
+            Refusal(match.nodes, RMS_NORM_LABEL, reason)
             for match, reason in norms
             if isinstance(reason, str)
         ]
 
 
 def _norm(
-    region: GraphBuilder, mode: str, names: tuple[str, str], extents: tuple[int, ...], rank: int,
-    epsilon: float, **parameters: int,
+    region: GraphBuilder, mode: str, names: tuple[str, str], extents: tuple[int, ...],
+    *, rank: int, epsilon: float, **parameters: int,
 ) -> None:  # fmt: skip
     region.begin(rank)
     x, y = (region.named(name, extents) for name in names)

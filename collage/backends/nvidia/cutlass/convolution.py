@@ -107,7 +107,7 @@ class CutlassConvolution:
         Raises:
             BackendError: the CUTLASS headers are missing.
         """
-        return cutlass_source(TEMPLATE, _placeholders(self))
+        return cutlass_source(CONVOLUTION_TEMPLATE, _placeholders(self))
 
     def _bytes(self, *extents: int) -> int:
         return prod(extents) * BITS[self.arithmetic.dtype] // 8
@@ -196,7 +196,7 @@ def _filled(extent: int, step: int) -> int:
     return -(-extent // step) * step
 
 
-TEMPLATE = """
+CONVOLUTION_TEMPLATE = """
 #include "cutlass/conv/device/implicit_gemm_convolution.h"
 
 namespace {

@@ -61,7 +61,7 @@ class Gemm:
         Raises:
             BackendError: the CUTLASS headers are missing.
         """
-        return cutlass_source(TEMPLATE, _placeholders(self, self.product))
+        return cutlass_source(GEMM_TEMPLATE, _placeholders(self, self.product))
 
 
 def gemm_refusal(function: Function, chain: Chain, *, rounds: bool = False) -> str | None:
@@ -131,7 +131,7 @@ def _misaligned(product: Product, arithmetic: Arithmetic) -> str | None:
     return f"rows of {odd[0]}: {product.dtype} needs multiples of {step}" if odd else None
 
 
-TEMPLATE = """
+GEMM_TEMPLATE = """
 namespace {
 
 using Epilogue = cutlass::epilogue::thread::LinearCombinationGeneric<
