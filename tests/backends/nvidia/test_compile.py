@@ -66,7 +66,7 @@ def test_tvm_kernels_compile(tmp_path, cache, dtype, ops, variant):
 def other_gpu(request, monkeypatch):
     """A machine with a GPU of another architecture, for code generation."""
     for module in ("cutlass.source", "tvm_cuda.schedule"):
-        monkeypatch.setattr(f"collage.backends.{module}.architecture", lambda: request.param)
+        monkeypatch.setattr(f"collage.backends.nvidia.{module}.architecture", lambda: request.param)
     return request.param
 
 

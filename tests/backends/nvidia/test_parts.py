@@ -19,7 +19,7 @@ def machine(monkeypatch):
         driver = "" if "driver" in has else "no driver"
         nvcc = Availability("", {"nvcc": "13"}) if "nvcc" in has else Availability("no nvcc")
         for module in ("tvm_cuda", "cutlass"):
-            monkeypatch.setattr(f"collage.backends.{module}.nvcc_availability", lambda: nvcc)
+            monkeypatch.setattr(f"collage.backends.nvidia.{module}.nvcc_availability", lambda: nvcc)
         monkeypatch.setattr(
             "collage.backends.nvidia.cutlass.cutlass_availability", lambda: Availability("")
         )
