@@ -19,8 +19,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.winograd import BenchmarkTarget, benchmark_targets, measure
+from collage.backends.common.tvm.tuned_schedules import write_recipe
 from collage.backends.cpu.tvm import TvmBackend
-from collage.backends.cpu.tvm.tuned import write_recipe
 from collage.backends.registry import available_backends, with_recipes
 from collage.frontend import Function, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference

@@ -5,10 +5,11 @@ Modules log through `logging.getLogger(__name__)`; the entry point of a process 
 it, from any module. Contexts follow `contextvars`: asyncio tasks inherit them, a new thread starts
 without.
 
-Two mechanisms keep secrets out. Settings hold them as SecretStr, printed as asterisks. The formatter, the
-last step of a line, removes the known secrets of the process (environment variables with such names, and values
-of `hide_secret`) and text in the form of a secret: passwords in URLs, Authorization headers, AWS key ids,
-signatures of presigned URLs. Messages, context and tracebacks are covered alike.
+Two mechanisms keep secrets out. Settings hold them as SecretStr, printed as asterisks. The
+formatter, the last step of a line, removes the known secrets of the process (environment variables
+with such names, and values of `hide_secret`) and text in the form of a secret: passwords in URLs,
+Authorization headers, AWS key ids, signatures of presigned URLs. Messages, context and tracebacks
+are covered alike.
 """
 
 import json as json_module

@@ -40,13 +40,13 @@ def draw() -> np.ndarray:
 
 def read(reader: RapidOCR, picture: np.ndarray) -> tuple[list[str], float]:
     """Return the text lines and the median seconds of one detection."""
-    found, _ = reader(picture)
+    lines, _ = reader(picture)
     detections = []
     for _ in range(7):
         start = time.perf_counter()
         reader.text_det(picture)
         detections.append(time.perf_counter() - start)
-    return [line[1] for line in found or []], statistics.median(detections)
+    return [line[1] for line in lines or []], statistics.median(detections)
 
 
 def main() -> int:

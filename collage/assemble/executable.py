@@ -25,7 +25,7 @@ from collage.assemble.function_plan import FunctionPlan, PlannedKernel
 from collage.assemble.values import Places
 from collage.backends.base import CudaKernel, PluginKernel, TirKernel
 from collage.backends.common.c_source import PROTECTED
-from collage.backends.cpu.tvm.target import host_target
+from collage.backends.common.tvm.target import host_target
 from collage.errors import BackendError
 from collage.runtime.plugin import load_plugin
 

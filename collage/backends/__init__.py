@@ -1,1 +1,1 @@
-"""One folder a toolchain; `registry` says which there are and which can be used here."""
+"""One folder per toolchain; `registry` lists them and their availability."""

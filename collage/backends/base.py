@@ -1,7 +1,7 @@
-"""What a backend is: a name, a reason per operator it does not take, a rule, and a compiler of regions.
+"""The interface of a backend: a name, refusals of operators, a rule for candidates, a compiler of regions.
 
-A backend never raises for a region that it cannot compile in the search: `compile` raises
-`BackendError` with the reason and the measurer turns that into an invalid cost.
+A refused region does not stop the search: `compile` raises `BackendError` with the reason, and the measurer
+turns it into an invalid cost.
 """
 
 import abc
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collage.graph.index_set import IndexSet
+from collage.graph.index_set import IndexSet, index_set
 from collage.rules.backend_style import BackendStyle as BackendStyle  # for authors of backends
 from collage.runtime.cpu import bf16_reason
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Part(Enum):
-    """What a machine does with a backend: all, or what another machine does not."""
+    """Role of a machine for a backend: build and run kernels, or only one of both."""
 
     ALL = "all"
     BUILD = "build"
@@ -35,7 +35,7 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """`reason` is "" when the backend can be used here; `libraries` maps library to version."""
+    """Availability on this machine: `reason` is "" if available; `libraries` maps library to version."""
 
     reason: str
     libraries: Mapping[str, str] = field(default_factory=dict)
@@ -47,25 +47,30 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class PluginKernel:
-    """A kernel that the C++ plug-in runs: `collage.create_module(kind, symbol, blob)`.
+    """A kernel of the C++ plug-in: `collage.create_module(kind, symbol, blob)`.
 
-    Called with the region's inputs then its outputs (contiguous CPU tensors), in the order of
-    `region_values`. A kernel that `allocates` is called with the inputs alone and returns its outputs:
-    one tensor, or an array of several. That is for outputs whose shape depends on data.
+    Its arguments are the region's inputs, then its outputs (contiguous tensors), in the order of
+    `region_values`. A kernel with `allocates` gets the inputs alone and returns its outputs, one tensor or an
+    array of several: for outputs with a data-dependent shape.
+
+    Attributes:
+        kind: kind of the kernel in the plug-in.
+        blob: header and tensors.
+        allocates: whether the kernel allocates its outputs.
+        captures: whether a CUDA graph may capture the kernel: it never waits for the host.
     """
 
     kind: str
     blob: bytes
     allocates: bool = False
     captures: bool = True
-    """On a GPU: it may be captured in a CUDA graph, i.e. it never waits for the host."""
 
 
 @dataclass(frozen=True)
 class TirKernel:
-    """A kernel that is one TIR function: `module` holds it under `symbol`.
+    """A kernel of one TIR function, `symbol` of `module`.
 
-    Called with inputs, then `constants`, then outputs.
+    Its arguments are inputs, then `constants`, then outputs.
     """
 
     module: "tvm.IRModule"
@@ -76,10 +81,10 @@ class TirKernel:
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """A kernel that nvcc compiled: the shared library `file` exports the function `symbol`.
+    """A kernel compiled by nvcc: function `symbol` of the shared library `file`.
 
-    Called with device tensors: inputs, then `constants`, then `scratch` bytes to write in where it wants any,
-    then outputs, on TVM's current stream.
+    Its arguments are device tensors: inputs, then `constants`, then scratch memory of `scratch` bytes unless
+    that is 0, then outputs. It runs on TVM's current stream.
     """
 
     file: Path
@@ -98,73 +103,77 @@ class Backend(abc.ABC):
     name: str
     style: BackendStyle = BackendStyle.LIBRARY
     device: str = "cpu"
-    """Where its kernels run: one of `collage.options.DEVICES`."""
+    """Device of its kernels, one of `collage.options.DEVICES`."""
     conflicts: frozenset[str] = frozenset()
-    """Names of backends whose libraries cannot be in one process with its own: no plan has both, and no
-    process measures both. It is enough that one of the two says so."""
+    """Names of backends with incompatible libraries: no plan and no process has both. One of the two
+    declarations suffices."""
     fewer_flops: bool = False
-    """Its algorithms need fewer FLOP than direct ones: its speed says nothing of the machine's peak."""
+    """Whether its algorithms need fewer FLOP than direct ones; its speed is then no estimate of the machine's
+    peak."""
     variants: tuple[str, ...] = ("",)
-    """Implementations offered for one region; each is measured as a candidate of its own."""
+    """Names of its implementations of a region; each is a candidate of its own."""
     reduced: Mapping[str, str] = MappingProxyType({})
-    """Further variants that compute products in less than float32, each with what it computes in
-    ("bf16", "tf32"). They are candidates only where the user allows it, on regions that hold a product, and
-    are judged by the error budget."""
+    """Variants with products in reduced precision ("bf16", "tf32"), by name. They are candidates only with
+    the user's permission, on regions with a product, within the error budget."""
     elsewhere: str = ""
-    """Its identity on the machine that measures, where that is not this one."""
+    """Its identity on the measuring machine; "" if that is this machine."""
     captures: bool = True
-    """On a GPU: its kernels may be captured in CUDA graphs (`PluginKernel.captures`). A plan with one that
-    may not launches every kernel from the host."""
+    """Whether CUDA graphs may capture its kernels (`PluginKernel.captures`). In a plan with another kernel,
+    the host launches every kernel."""
     recipes: Path | None = None
-    """Where whoever compiles keeps what a variant needs beyond its name (a tuned schedule)."""
-
+    """Folder of the tuned schedules, by name; None without tuned variants."""
     cache: Path | None = None
-    """Where what takes long to compile is kept for other runs; None is the user's local store."""
+    """Folder for results of slow compilations; None: the user's local store."""
 
     @abc.abstractmethod
     def availability(self) -> Availability:
-        """Tell whether the toolchain can be used on this machine, with versions, else why not."""
+        """Return the versions of the toolchain on this machine, or the reason without it."""
 
     def available_for(self, part: Part) -> Availability:
-        """Tell whether the toolchain can be used here for a part of the work."""
+        """Return the availability for a role of this machine."""
         if part is Part.BUILD:
             return self.building()
         return self.running() if part is Part.RUN else self.availability()
 
     def building(self) -> Availability:
-        """Tell whether kernels can be built here for another machine that has all the rest."""
+        """Return the availability for builds; another machine runs the kernels."""
         return self.availability()
 
     def running(self) -> Availability:
-        """Tell whether kernels that were built elsewhere can run here."""
+        """Return the availability for runs of kernels from another machine."""
         return self.availability()
 
     @abc.abstractmethod
     def unsupported(self, function: "Function", node: int) -> str | None:
-        """Return why `node` cannot run here, or None when it can."""
+        """Return why the backend does not compute `node`, None where it does."""
 
     @abc.abstractmethod
     def compile(
         self, function: "Function", nodes: IndexSet, threads: int, variant: str = ""
     ) -> Kernel:
-        """Compile the region. Raises BackendError with the toolchain's own words on refusal."""
+        """Compile the region. Raises BackendError with the toolchain's message on refusal."""
 
     def reduced_reason(self) -> str:
-        """Return why the reduced variants are not offered on this machine, "" when they are."""
+        """Return why this machine has no reduced-precision variants, "" where it has."""
         return bf16_reason() if self.reduced else ""
 
     def rule(self, function: "Function") -> "PartitionRule | None":
-        """Return the rule that lists this backend's candidates; None means the style's default."""
+        """Return the rule for this backend's candidates; None means the style's default."""
         return None
+
+    def supported_nodes(self, function: "Function") -> IndexSet:
+        """Return the nodes without a reason of `unsupported`."""
+        count = len(function.graph)
+        return index_set(i for i in range(count) if self.unsupported(function, i) is None)
 
     @property
     def group(self) -> str:
-        """Name the toolchains that are measured together, in one Job of a cluster: those of one style."""
+        """Name of the group of backends in one measurement Job of a cluster; default: the style."""
         return self.style.value
 
     @property
     def identity(self) -> str:
-        """Name and versions; part of every cost key."""
+        """Name and versions, a component of every cost key."""
         if self.elsewhere:
             return self.elsewhere
         versions = sorted(self.availability().libraries.items())
@@ -172,14 +181,14 @@ class Backend(abc.ABC):
 
 
 def conflicts_of(backends: Iterable[Backend]) -> dict[str, frozenset[str]]:
-    """Return for each backend that has any the others of these that it cannot share a process with."""
+    """Return the conflicting names by backend; backends without conflicts are left out."""
     listed = list(backends)
-    found = {
-        one.name: frozenset(
-            other.name
-            for other in listed
-            if other.name in one.conflicts or one.name in other.conflicts
+    conflicts = {
+        backend.name: frozenset(
+            candidate.name
+            for candidate in listed
+            if candidate.name in backend.conflicts or backend.name in candidate.conflicts
         )
-        for one in listed
+        for backend in listed
     }
-    return {name: others for name, others in found.items() if others}
+    return {name: names for name, names in conflicts.items() if names}

@@ -1,12 +1,12 @@
-"""Which backends there are: the built-in ones and those of installed packages.
+"""The registry of backends: built-in ones and those of installed packages.
 
-A package adds a backend by an entry point in the group `collage.backends` that names a `Backend`
-subclass. A package that fails to import is listed as unavailable with its error; it never stops
-anything else. A class that is not installed is named as `module:Class`, or handed over as an object.
+A package adds a backend by an entry point in the group `collage.backends`; it names a `Backend` subclass. A
+package with an import error is listed as unavailable with the error and stops nothing else. A class without
+an entry point is given as `module:Class` or as an object.
 
-Processes that measure make their own backends, from the class path: it is all that travels. So a class
-can be made without arguments, and lives in a module that can be imported. A rule need not travel: it
-lists candidates, which the process that searches does alone.
+Measuring processes create their own backends from the class path alone. So the class needs a constructor
+without arguments and an importable module. A rule may be any object: only the searching process lists
+candidates.
 """
 
 import copy
@@ -42,7 +42,7 @@ BUILT_IN = {
 
 
 class BrokenBackend(Backend):
-    """Stands for a backend whose package does not import."""
+    """Placeholder for a backend with an import error."""
 
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
@@ -61,15 +61,19 @@ class BrokenBackend(Backend):
 
 
 def all_backends() -> list[Backend]:
-    """Make every known backend, available or not, built-in ones first, by name."""
-    found = {name: _load(name, functools.partial(_import, path)) for name, path in BUILT_IN.items()}
+    """Create every known backend, available or not; built-in ones first, then by name."""
+    backends = {
+        name: _load(name, functools.partial(_import, path)) for name, path in BUILT_IN.items()
+    }
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
-        if entry.name in found:
-            taken = BrokenBackend(f"{entry.name} ({_package(entry)})", "another one has this name")
-            found[taken.name] = taken
+        if entry.name in backends:
+            duplicate = BrokenBackend(
+                f"{entry.name} ({_package(entry)})", "another one has this name"
+            )
+            backends[duplicate.name] = duplicate
         else:
-            found[entry.name] = _load(entry.name, entry.load)
-    return list(found.values())
+            backends[entry.name] = _load(entry.name, entry.load)
+    return list(backends.values())
 
 
 def available_backends(
@@ -77,73 +81,78 @@ def available_backends(
     device: str = "cpu",
     part: Part = Part.ALL,
 ) -> list[Backend]:
-    """Make the backends `chosen`, in that order; by default all of `device` that are available.
+    """Create the backends `chosen`, in that order.
 
     Args:
-        chosen: names, class paths (`module:Class`), or backends, which are taken as they are.
-        device: where the kernels are to run, one of `collage.options.DEVICES`.
-        part: of the work, where another machine does the rest.
+        chosen: names, class paths (`module:Class`) or backend objects; None: all available ones of `device`.
+        device: device of the kernels, one of `collage.options.DEVICES`.
+        part: role of this machine.
 
     Raises:
-        OptionError: an unknown name, two of one name, or a backend that cannot be used here, with the
-            reason.
+        OptionError: an unknown name, two backends of one name, or an unavailable backend, with the reason.
     """
     if chosen is None:
-        return [one for one in known_backends(None, device) if one.available_for(part).available]
-    found: dict[str, Backend] = {}
+        return [
+            backend
+            for backend in known_backends(None, device)
+            if backend.available_for(part).available
+        ]
+    by_name: dict[str, Backend] = {}
     for backend in known_backends(chosen, device):
         if reason := backend.available_for(part).reason:
             raise OptionError(f"backend {backend.name} cannot be used here: {reason}")
-        if backend.name in found:
+        if backend.name in by_name:
             raise OptionError(f"two backends are called {backend.name!r}")
         class_path(backend)
-        found[backend.name] = backend
-    return list(found.values())
+        by_name[backend.name] = backend
+    return list(by_name.values())
 
 
 def known_backends(chosen: Sequence[str | Backend] | None, device: str) -> list[Backend]:
-    """Make the backends `chosen`, or all of `device`, whether they can be used here or not.
+    """Create the backends `chosen`, available or not; None: all of `device`.
 
     Raises:
         OptionError: an unknown name, or a backend of another device.
     """
     if chosen is None:
         return [backend for backend in all_backends() if backend.device == device]
-    found = list(_find(chosen))
-    for backend in found:
+    backends = list(_find(chosen))
+    for backend in backends:
         if backend.device != device and not isinstance(backend, BrokenBackend):
             raise OptionError(
                 f"backend {backend.name} runs on {backend.device}, not on {device}: "
                 f"add --device {backend.device}"
             )
-    return found
+    return backends
 
 
 def names_on(chosen: Sequence[str] | None, device: str) -> tuple[str, ...] | None:
-    """Return those of the backends `chosen` (names, class paths) that run on `device`; None stays None.
+    """Return the names or class paths in `chosen` of backends on `device`; None for None.
 
     Raises:
-        OptionError: an unknown name, or none of them does.
+        OptionError: an unknown name, or no backend on `device`.
     """
     if chosen is None:
         return None
-    found = zip(chosen, _find(chosen), strict=True)
+    pairs = zip(chosen, _find(chosen), strict=True)
     names = tuple(
-        name for name, one in found if one.device == device or isinstance(one, BrokenBackend)
+        name
+        for name, backend in pairs
+        if backend.device == device or isinstance(backend, BrokenBackend)
     )
     if chosen and not names:
-        known = ", ".join(one.name for one in known_backends(None, device))
+        known_names = ", ".join(backend.name for backend in known_backends(None, device))
         raise OptionError(
-            f"none of the backends {', '.join(chosen)} runs on {device}; there are {known}"
+            f"none of the backends {', '.join(chosen)} runs on {device}; there are {known_names}"
         )
     return names
 
 
 def class_path(backend: Backend) -> str:
-    """How another process makes this backend: `module:Class`.
+    """Return the backend's class path for other processes, `module:Class`.
 
     Raises:
-        OptionError: the class cannot be imported there.
+        OptionError: other processes cannot import the class.
     """
     kind = type(backend)
     if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
@@ -155,10 +164,10 @@ def class_path(backend: Backend) -> str:
 
 
 def with_rule(backend: Backend | str, rule: Callable[[Function], PartitionRule | None]) -> Backend:
-    """Return `backend` (or the one of that name) with a rule of the user's in place of its own.
+    """Return a copy of `backend` (object or name) with the user's rule.
 
-    The rule lists candidates of several nodes; every single node that the backend supports stays a
-    candidate. See "Give a backend another rule" in `docs/add-a-backend.md`.
+    The rule lists candidates of several nodes; every single supported node remains a candidate. See "Give a
+    backend another rule" in `docs/add-a-backend.md`.
     """
     (changed,) = map(copy.copy, _find([backend]))
     changed.rule = rule  # type: ignore[method-assign, assignment]
@@ -173,37 +182,39 @@ def with_folders(backend: Backend, recipes: Path, cache: Path) -> Backend:
 
 
 def as_elsewhere(backend: Backend, identity: str) -> Backend:
-    """Return a copy of `backend` that is the one of the machine that measures (`Backend.elsewhere`)."""
+    """Return a copy of `backend` with its identity on the measuring machine (`Backend.elsewhere`)."""
     changed = copy.copy(backend)
     changed.elsewhere = identity
     return changed
 
 
 def _find(chosen: Sequence[str | Backend]) -> Iterator[Backend]:
-    """Names need all that there are; workers, which get class paths, import only what they use."""
-    known: dict[str, Backend] = {}
-    for one in chosen:
-        if isinstance(one, Backend):
-            yield one
-        elif ":" in one:
-            yield _load("", functools.partial(_import, one), one)
+    """Names need all backends; class paths (in workers) import only their own module."""
+    by_name: dict[str, Backend] = {}
+    for choice in chosen:
+        if isinstance(choice, Backend):
+            yield choice
+        elif ":" in choice:
+            yield _load("", functools.partial(_import, choice), choice)
         else:
-            known = known or {backend.name: backend for backend in all_backends()}
-            if one not in known:
-                raise OptionError(f"unknown backend {one!r}; there are {', '.join(sorted(known))}")
-            yield known[one]
+            by_name = by_name or {backend.name: backend for backend in all_backends()}
+            if choice not in by_name:
+                raise OptionError(
+                    f"unknown backend {choice!r}; there are {', '.join(sorted(by_name))}"
+                )
+            yield by_name[choice]
 
 
 def _import(path: str) -> type[Backend]:
     module, _, name = path.partition(":")
-    found: object = import_module(module)
+    target: object = import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found  # type: ignore[return-value]
+        target = getattr(target, part)
+    return target  # type: ignore[return-value]
 
 
 def _load(name: str, load: Callable[[], type[Backend]], shown: str = "") -> Backend:
-    """Make a backend that is called `name` ("": whatever it calls itself), or a broken one."""
+    """Create a backend; a `BrokenBackend` on any error. `name` "" accepts the backend's own name."""
     try:
         backend = load()()
         if not isinstance(backend, Backend):
@@ -211,7 +222,7 @@ def _load(name: str, load: Callable[[], type[Backend]], shown: str = "") -> Back
         if name and backend.name != name:
             raise ValueError(f"it is registered as {name!r} and calls itself {backend.name!r}")
         backend.availability()
-    except Exception as error:  # a stranger's code: whatever it raises is the reason
+    except Exception as error:  # code of users: any exception is the reason
         return BrokenBackend(name or shown, f"does not load: {type(error).__name__}: {error}")
     return backend
 

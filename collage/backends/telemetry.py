@@ -1,4 +1,4 @@
-"""Libraries that report home when they are imported, imported so that they do not."""
+"""Imports of libraries with telemetry, without the telemetry."""
 
 import sys
 from types import ModuleType
@@ -7,10 +7,10 @@ TELEMETRY = "openvino_telemetry"
 
 
 def import_openvino() -> ModuleType:
-    """Import OpenVINO, which sends an event over the internet unless its telemetry package is missing."""
+    """Import OpenVINO without its telemetry package; with it, the import sends an event to the internet."""
     hidden = TELEMETRY not in sys.modules
     if hidden:
-        sys.modules[TELEMETRY] = None  # type: ignore[assignment]  # imports of it fail
+        sys.modules[TELEMETRY] = None  # type: ignore[assignment]  # its import fails
     try:
         import openvino
     finally:

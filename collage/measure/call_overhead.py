@@ -41,7 +41,7 @@ def vm_call_s() -> float:
     import tvm
     from tvm import relax
 
-    from collage.backends.cpu.tvm.target import host_target
+    from collage.backends.common.tvm.target import host_target
 
     def seconds(length: int) -> float:
         module = _chain("testing.nop", relax.TensorType((1, SIZE), "float32"), length)

@@ -59,7 +59,7 @@ def compiled_module(kernel: TirKernel, threads: int) -> "tvm.runtime.Executable"
     """Compile a TIR kernel for its device."""
     import tvm
 
-    from collage.backends.cpu.tvm.target import host_target
+    from collage.backends.common.tvm.target import host_target
 
     if kernel.device == "cuda":
         from collage.backends.nvidia.tvm_cuda.schedule import cuda_module

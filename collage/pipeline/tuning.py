@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from collage.backends.base import Backend
-from collage.backends.cpu.tvm.tuned import write_recipe
+from collage.backends.common.tvm.tuned_schedules import write_recipe
 from collage.cost import Cost
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import Work

@@ -8,7 +8,7 @@ So equal kernels of different models share records, and another version has othe
     {"workload": ..., "trace": [...], "latency_s": ..., "trial_s": ..., "toolchain": ...}
 
 A trace with more than a schedule is refused by the reader, and again before its use
-(`collage.backends.cpu.tvm.trace_check`): the record counts as damaged and is a miss. Records in the shared
+(`collage.backends.common.tvm.trace_check`): the record counts as damaged and is a miss. Records in the shared
 store are signed (`collage.store.record_keys`); an unsigned record is a miss too.
 
 A failed trial has a reason and no `latency_s`. A record without a trace ends its workload, with the reason:
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NewType
 
-from collage.backends.cpu.tvm.trace_check import check_trace
+from collage.backends.common.tvm.trace_check import check_trace
 from collage.cost import Environment
 from collage.cost.batches import Batches
 from collage.cost.cost import LONGEST_S, SHORTEST_S

@@ -13,9 +13,9 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule import schedule_rule as rules
 
-from collage.backends.cpu.tvm.lower import SYMBOL
-from collage.backends.cpu.tvm.trace_check import LONGEST_VECTOR, MOST_UNROLLED
-from collage.backends.cpu.tvm.tuned import replay, unscheduled
+from collage.backends.common.tvm.lower import SYMBOL
+from collage.backends.common.tvm.trace_check import LONGEST_VECTOR, MOST_UNROLLED
+from collage.backends.common.tvm.tuned_schedules import replay, unscheduled
 from collage.backends.nvidia.tvm_cuda.schedule import target_of
 from collage.tuning.cost_model import KernelRidge
 

@@ -21,7 +21,7 @@ def target_on(device: str, threads: int) -> "tvm.target.Target":
         from collage.backends.nvidia.tvm_cuda.schedule import cuda_target
 
         return cuda_target()
-    from collage.backends.cpu.tvm.target import host_target
+    from collage.backends.common.tvm.target import host_target
 
     return host_target(threads)
 

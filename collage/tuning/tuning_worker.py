@@ -111,13 +111,15 @@ class TuningRunner:
     def __init__(
         self, builder: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
     ) -> None:
-        from collage.backends.cpu.tvm.lower import lower
+        from collage.backends.common.tvm.lower import lower
+        from collage.backends.cpu.tvm.legalize import legalizers
         from collage.frontend.region import region_constants, region_relax
         from collage.tuning.schedule_search import TraceSearch
         from collage.tuning.targets import target_on
 
         function, nodes = builder.function(task.work.function), task.work.nodes
-        lowered = lower(region_relax(function, nodes), for_cpu=builder.device == "cpu")
+        forms = legalizers() if builder.device == "cpu" else None
+        lowered = lower(region_relax(function, nodes), forms)
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         self._constants = (*weights, *lowered.constants)
         self._builder, self._timer, self._work = builder, timer, task.work
@@ -166,7 +168,7 @@ class TuningRunner:
             self._seconds.append(seconds)
 
     def _latency_s(self, candidate: "ms.MeasureCandidate") -> tuple[float, str]:
-        from collage.backends.cpu.tvm.lower import SYMBOL
+        from collage.backends.common.tvm.lower import SYMBOL
 
         try:
             module = candidate.sch.mod

@@ -77,17 +77,17 @@ std::size_t Buffers::Place() {
     if (buffer.in_arena() && buffer.last >= 0) waiting.push_back(&buffer);
   }
   std::stable_sort(waiting.begin(), waiting.end(),
-                   [](const Buffer* one, const Buffer* other) { return one->size > other->size; });
+                   [](const Buffer* left, const Buffer* right) { return left->size > right->size; });
   std::size_t total = 0;
   for (Buffer* buffer : waiting) {
-    for (const Buffer* other : placed) {
-      bool together = other->first <= buffer->last && buffer->first <= other->last;
-      bool before = buffer->place + buffer->size <= other->place;
-      if (together && !before) buffer->place = std::max(buffer->place, other->place + other->size);
+    for (const Buffer* right : placed) {
+      bool together = right->first <= buffer->last && buffer->first <= right->last;
+      bool before = buffer->place + buffer->size <= right->place;
+      if (together && !before) buffer->place = std::max(buffer->place, right->place + right->size);
       if (buffer->place > kMostBytes) RefuseSize();
     }
     auto after = std::find_if(placed.begin(), placed.end(),
-                              [&](const Buffer* other) { return other->place > buffer->place; });
+                              [&](const Buffer* right) { return right->place > buffer->place; });
     placed.insert(after, buffer);
     total = std::max(total, buffer->place + buffer->size);
   }

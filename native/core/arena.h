@@ -1,5 +1,5 @@
-// Where the bytes of a program lie: arguments of the kernel, packed weights, or one arena in which
-// values that do not live at the same time share a place.
+// Memory of a program's values: arguments of the kernel, packed weights, or one arena. Values with disjoint
+// lifetimes share memory of the arena.
 #ifndef COLLAGE_ARENA_H_
 #define COLLAGE_ARENA_H_
 
@@ -14,19 +14,18 @@ struct FreeMemory {
 };
 using Bytes = std::unique_ptr<char, FreeMemory>;
 
-// Page-aligned memory of at least one byte; what fills large pages is asked to lie in some: weights
-// and activations are then read through fewer translations. Throws a ffi RuntimeError when there is
-// none.
+// Page-aligned memory of at least one byte. Large blocks request huge pages: fewer address translations for weights
+// and activations. Throws a ffi RuntimeError if memory runs out.
 Bytes Allocate(std::size_t size);
 
-// Pieces side by side that are freed together: many small ones share large pages.
+// Adjacent blocks with one lifetime: many small blocks share huge pages.
 class Pool {
  public:
   Pool() = default;
-  // More than `expected` bytes in all may be taken.
+  // The total may exceed `expected` bytes.
   explicit Pool(std::size_t expected) : expected_(expected) {}
 
-  // Memory at a cache line's start.
+  // Memory aligned to a cache line.
   char* Take(std::size_t size);
 
  private:
@@ -54,11 +53,11 @@ class Buffers {
 
   const Buffer& operator[](int number) const { return buffers_[static_cast<std::size_t>(number)]; }
 
-  // Tells that call `call` uses the buffer; calls come in ascending order.
+  // Extends the lifetime of the buffer to call `call`; calls are in ascending order.
   void Use(int number, int call) { buffers_[static_cast<std::size_t>(number)].last = call; }
 
-  // Places everything that lies in the arena and returns the arena's size. Greedy, largest first:
-  // each buffer at the lowest place where no buffer that lives at the same time lies.
+  // Places all buffers of the arena and returns its size. Greedy, largest first: each buffer at the lowest offset
+  // without an overlap in both memory and lifetime.
   std::size_t Place();
 
  private:

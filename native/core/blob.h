@@ -1,11 +1,11 @@
-// The blob of a kernel: what a backend compiled, as one string of bytes (collage/runtime/blob.py).
+// The blob of a compiled kernel, one string of bytes (collage/runtime/blob.py).
 //
 //   "COLLAGE1" | u64 LE header length | JSON header | zeros up to 64 | tensors, each 64-aligned
 //
 // header["tensors"] lists dtype, shape, offset (from the start of the tensors, 64-aligned) and nbytes,
-// which is what dtype and shape need. Tensors are copied into memory of the blob's own (arena.h), each
-// at a cache line's start, so that kernels may use them in place. Whatever is not so is a ffi ValueError:
-// kernels check what the format leaves to them (sizes.h).
+// the size of dtype and shape. Tensors are copied into memory of the blob (arena.h), aligned to cache lines, so
+// kernels may use them in place. Any violation is a ffi ValueError; kernels check their own header entries
+// (sizes.h).
 #ifndef COLLAGE_BLOB_H_
 #define COLLAGE_BLOB_H_
 
@@ -28,18 +28,18 @@ namespace collage {
 
 namespace json = tvm::ffi::json;
 
-// Entry `key` of the header or of an object inside it; a ffi ValueError where there is none.
+// Entry `key` of the header or of an object inside it; a ffi ValueError if it is missing.
 tvm::ffi::Any Entry(const json::Object& object, const char* key);
 
-// `value` as a T; a ffi ValueError that names `what` where it is of another type.
+// `value` as a T; a ffi ValueError with `what` if it has another type.
 template <typename T>
 T As(const tvm::ffi::Any& value, const char* what) {
-  std::optional<T> found = value.try_cast<T>();
-  if (!found) {
+  std::optional<T> converted = value.try_cast<T>();
+  if (!converted) {
     TVM_FFI_THROW(ValueError) << "'" << what << "' in the blob's header has the wrong type, "
                               << value.GetTypeKey();
   }
-  return *std::move(found);
+  return *std::move(converted);
 }
 
 // Entry `key` as a T.
@@ -48,13 +48,13 @@ T Get(const json::Object& object, const char* key) {
   return As<T>(Entry(object, key), key);
 }
 
-// The integers that entry `key` lists.
+// The integers of entry `key`.
 std::vector<std::int64_t> Integers(const json::Object& object, const char* key);
 
-// The type called `name`; a ffi ValueError unless a tensor of numbers may have it.
+// The numeric dtype called `name`; a ffi ValueError for other names.
 DLDataType ParseType(const std::string& name);
 
-// A tensor inside a blob. Valid as long as the blob lives.
+// A tensor inside a blob; valid for the lifetime of the blob.
 struct TensorView {
   const void* data;
   std::size_t nbytes;  // what dtype and shape need
@@ -66,7 +66,7 @@ struct TensorView {
 
 class Blob {
  public:
-  // Checks and copies `bytes`. Throws a ffi ValueError when they are no blob.
+  // Checks and copies `bytes`. Throws a ffi ValueError for an invalid blob.
   static std::shared_ptr<const Blob> Parse(std::string_view bytes);
 
   const json::Object& header() const { return header_; }
@@ -77,7 +77,7 @@ class Blob {
   std::int64_t GetInt(const char* key, std::int64_t otherwise) const;
   std::vector<std::string> GetStrings(const char* key) const;
 
-  // Whole numbers of 0 or more, none where the key is missing.
+  // Non-negative integers; empty if the key is missing.
   std::vector<int> GetSizes(const char* key) const;
 
   // Keys and values in turn.

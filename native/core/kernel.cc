@@ -43,12 +43,12 @@ void RefuseArgument(const char* kind, std::size_t position, const Argument& expe
 }
 
 KernelFactory FindKernelFactory(const std::string& kind) {
-  auto found = Registry().find(kind);
-  if (found != Registry().end()) return found->second;
-  std::string known;
-  for (const auto& entry : Registry()) known += (known.empty() ? "" : ", ") + entry.first;
+  auto entry_of_kind = Registry().find(kind);
+  if (entry_of_kind != Registry().end()) return entry_of_kind->second;
+  std::string kinds;
+  for (const auto& entry : Registry()) kinds += (kinds.empty() ? "" : ", ") + entry.first;
   TVM_FFI_THROW(ValueError) << "no kernel of kind '" << kind
-                            << "' in this build; it has: " << known;
+                            << "' in this build; it has: " << kinds;
   TVM_FFI_UNREACHABLE();
 }
 

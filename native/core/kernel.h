@@ -1,12 +1,12 @@
-// What a backend implements: a Kernel, and a factory registered under the kind of its blobs.
+// The interface of a kernel: a Kernel, and a factory registered for the kind of its blobs.
 //
 //   class MyKernel : public collage::Kernel { ... };
 //   static const collage::RegisterKernel kRegistered("mine", [](const collage::KernelSpec& spec) {
 //     return std::unique_ptr<collage::Kernel>(new MyKernel(spec));
 //   });
 //
-// A factory runs when the executable is initialised (its thread count is known by then). Factories
-// and Run report errors with TVM_FFI_THROW; nothing is thrown through a vendor's C functions.
+// A factory runs at initialisation of the executable, with a known thread count. Factories and Run report errors with
+// TVM_FFI_THROW; no exception passes through a vendor's C functions.
 #ifndef COLLAGE_KERNEL_H_
 #define COLLAGE_KERNEL_H_
 
@@ -25,13 +25,13 @@
 
 namespace collage {
 
-// Keep `blob` when the kernel uses its tensors in place; else it is freed after construction.
+// A kernel with tensors used in place keeps `blob`; otherwise it is freed after construction.
 struct KernelSpec {
   std::shared_ptr<const Blob> blob;
   int threads;  // 1 or more
 };
 
-// The kernel of a blob by its bytes, with the threads that its header says, else `threads`.
+// The kernel of a blob, with the thread count of its header (default: `threads`).
 KernelSpec ReadSpec(std::string_view bytes, int threads);
 
 class Kernel {
@@ -42,11 +42,11 @@ class Kernel {
   // checks their number, dtypes and sizes. Calls never overlap on one kernel.
   virtual void Run(DLTensor* const* args, int count) = 0;
 
-  // True where arguments are tensors of a GPU.
+  // Whether the arguments are tensors of a GPU.
   virtual bool OnDevice() const { return false; }
 
-  // True where an output's shape depends on data. The kernel is then called with inputs only, through
-  // RunAllocating, and makes all its outputs.
+  // Whether an output's shape depends on data. The kernel is then called with inputs only, through RunAllocating,
+  // and allocates all its outputs.
   virtual bool Allocates() const { return false; }
 
   virtual std::vector<tvm::ffi::Tensor> RunAllocating(DLTensor* const* inputs, int count) {
@@ -64,14 +64,14 @@ struct RegisterKernel {
   RegisterKernel(const char* kind, KernelFactory factory);
 };
 
-// The factory of `kind`; throws a ffi ValueError that lists the known kinds.
+// The factory of `kind`; throws a ffi ValueError with the known kinds.
 KernelFactory FindKernelFactory(const std::string& kind);
 
-inline bool IsSame(DLDataType one, DLDataType other) {
-  return one.code == other.code && one.bits == other.bits && one.lanes == other.lanes;
+inline bool IsSame(DLDataType left, DLDataType right) {
+  return left.code == right.code && left.bits == right.bits && left.lanes == right.lanes;
 }
 
-// The number of elements of a tensor; -1 where no int64 holds it.
+// The number of elements of a tensor; -1 on overflow of int64.
 inline std::int64_t CountOf(const DLTensor& tensor) {
   std::int64_t count = 1;
   for (int i = 0; i < tensor.ndim; ++i) {
@@ -80,7 +80,7 @@ inline std::int64_t CountOf(const DLTensor& tensor) {
   return count;
 }
 
-// What a kernel can read or write as one of its arguments.
+// The expected dtype and shape of an argument.
 struct Argument {
   std::int64_t elements;
   DLDataType dtype;
@@ -90,16 +90,16 @@ struct Argument {
   }
 };
 
-// What {"dtype", "shape"} in a blob's header says of an argument.
+// The expectation of {"dtype", "shape"} in a blob's header.
 Argument ReadArgument(const json::Object& entry);
 
 constexpr DLDataType kFloat32 = {kDLFloat, 32, 1};
 
-// Throws a ffi ValueError that says what argument `position` of a kernel of `kind` must be.
+// Throws a ffi ValueError about argument `position` of a kernel of `kind`.
 [[noreturn]] void RefuseArgument(const char* kind, std::size_t position, const Argument& expected,
                                  const DLTensor& tensor);
 
-// Throws a ffi ValueError unless there are as many arguments as `expected`, and each fits.
+// Throws a ffi ValueError unless the arguments match `expected` in number, dtypes and shapes.
 inline void CheckArguments(const char* kind, const std::vector<Argument>& expected,
                            DLTensor* const* args, int count) {
   if (static_cast<std::size_t>(count) != expected.size()) {

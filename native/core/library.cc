@@ -46,9 +46,9 @@ std::string Package(const std::string& name) {
       {"nvonnxparser", "tensorrt-cu13-libs>=10"},
       {"nvrtc", "nvidia-cuda-nvrtc>=13"},
   };
-  auto found = kPackages.find(name);
-  return found == kPackages.end() ? std::string()
-                                  : "run `pip install '" + found->second + "'`, or ";
+  auto package = kPackages.find(name);
+  return package == kPackages.end() ? std::string()
+                                  : "run `pip install '" + package->second + "'`, or ";
 }
 
 }  // namespace

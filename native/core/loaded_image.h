@@ -1,4 +1,4 @@
-// A shared library loaded from memory: a kernel that a backend compiled to machine code.
+// A shared library loaded from memory: the machine code of a backend's kernel.
 #ifndef COLLAGE_LOADED_IMAGE_H_
 #define COLLAGE_LOADED_IMAGE_H_
 
@@ -6,8 +6,8 @@
 
 namespace collage {
 
-// The file stays open as long as the library, because dlopen tells libraries apart by path, and the path
-// is the number of the file.
+// The file remains open for the lifetime of the library: dlopen identifies libraries by path, and the path is the
+// file's descriptor number.
 class LoadedImage {
  public:
   // Throws a ffi RuntimeError when the image cannot be loaded; `kernel` is its kind.

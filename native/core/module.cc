@@ -1,10 +1,9 @@
 // The module that holds one kernel inside a TVM executable, and the plug-in's global functions.
 //
-// A module is (kind, symbol, blob). It is saved into the executable as these three and comes back
-// without Python. The kernel is built when its function is first looked up, which the Relax VM does
-// when it is initialised: by then threads and library paths are set. Every lookup builds a kernel
-// of its own, so virtual machines can run in several threads; one that says "alone" (it is a whole
-// model) is built once, for the virtual machine and for whoever calls it directly.
+// A module is (kind, symbol, blob). The executable stores these three; loading needs no Python. The kernel is built at
+// the first lookup of its function, by the initialisation of the Relax VM: thread count and library paths are set by
+// then. Every lookup builds a separate kernel, so virtual machines can run in several threads. A kernel with "alone" in
+// its header (it is a whole model) is built once, for the virtual machine and for direct callers.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/module.h>
@@ -31,7 +30,7 @@ namespace ffi = tvm::ffi;
 
 constexpr int kMaxArguments = 256;
 
-// One tensor comes back as it is, several as an array: what the Relax VM takes for a tuple.
+// Returns one tensor as it is, several as an array: the Relax VM's form of a tuple.
 void ReturnTensors(const std::vector<ffi::Tensor>& tensors, ffi::Any* result) {
   if (tensors.size() == 1) {
     *result = tensors[0];
@@ -103,10 +102,10 @@ class KernelModule : public ffi::ModuleObj {
   }
 
   static ffi::Module LoadFromBytes(const ffi::Bytes& bytes) {
-    std::string_view rest(bytes.data(), bytes.size());
-    std::string kind = TakeString(&rest);
-    std::string symbol = TakeString(&rest);
-    return Create(kind, symbol, ffi::Bytes(rest.data(), rest.size()));
+    std::string_view remaining(bytes.data(), bytes.size());
+    std::string kind = TakeString(&remaining);
+    std::string symbol = TakeString(&remaining);
+    return Create(kind, symbol, ffi::Bytes(remaining.data(), remaining.size()));
   }
 
   static ffi::Module Create(const std::string& kind, const std::string& symbol, ffi::Bytes blob) {
@@ -123,14 +122,14 @@ class KernelModule : public ffi::ModuleObj {
     return kernel;
   }
 
-  static std::string TakeString(std::string_view* rest) {
+  static std::string TakeString(std::string_view* remaining) {
     std::uint64_t size = 0;
-    if (rest->size() < sizeof(size)) TVM_FFI_THROW(ValueError) << "a saved kernel is truncated";
-    std::memcpy(&size, rest->data(), sizeof(size));
-    rest->remove_prefix(sizeof(size));
-    if (rest->size() < size) TVM_FFI_THROW(ValueError) << "a saved kernel is truncated";
-    std::string text(rest->substr(0, size));
-    rest->remove_prefix(size);
+    if (remaining->size() < sizeof(size)) TVM_FFI_THROW(ValueError) << "a saved kernel is truncated";
+    std::memcpy(&size, remaining->data(), sizeof(size));
+    remaining->remove_prefix(sizeof(size));
+    if (remaining->size() < size) TVM_FFI_THROW(ValueError) << "a saved kernel is truncated";
+    std::string text(remaining->substr(0, size));
+    remaining->remove_prefix(size);
     return text;
   }
 

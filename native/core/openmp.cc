@@ -27,18 +27,18 @@ struct OpenMp {
 
 OpenMp& Library() {
   static OpenMp* library = [] {
-    auto* made = new OpenMp;
+    auto* openmp = new OpenMp;
     if (void* handle = dlopen("libgomp.so.1", RTLD_NOW | RTLD_LOCAL)) {
-      made->parallel = reinterpret_cast<decltype(made->parallel)>(dlsym(handle, "GOMP_parallel"));
-      made->number = reinterpret_cast<decltype(made->number)>(dlsym(handle, "omp_get_thread_num"));
+      openmp->parallel = reinterpret_cast<decltype(openmp->parallel)>(dlsym(handle, "GOMP_parallel"));
+      openmp->number = reinterpret_cast<decltype(openmp->number)>(dlsym(handle, "omp_get_thread_num"));
     }
-    return made;
+    return openmp;
   }();
   return *library;
 }
 
-// How many of `more` threads can be made now. They end at once, and what the system gave them is there for
-// those that are made next.
+// The number of threads, at most `more`, that the system can create now. They end at once and release their
+// resources for the next ones.
 int CountCreatable(int more) {
   std::mutex gate;
   std::vector<std::thread> threads;
@@ -51,21 +51,21 @@ int CountCreatable(int more) {
     }
   }
   closed.unlock();
-  for (std::thread& one : threads) one.join();
+  for (std::thread& thread : threads) thread.join();
   return static_cast<int>(threads.size());
 }
 
 }  // namespace
 
-// OpenMP lets threads of a large team go when it needs a small one, so those that it has do not count.
+// OpenMP may release threads of a large team for a small one, so its existing threads do not count.
 int UsableThreads(int threads) {
-  thread_local int tried = 1, most = 0;  // most: 0 while there was no refusal
-  if (threads > tried && most == 0) {
-    int made = CountCreatable(threads - 1);
-    if (made < threads - 1) most = made + 1;
+  thread_local int tried = 1, limit = 0;  // limit: 0 before the first refusal
+  if (threads > tried && limit == 0) {
+    int created = CountCreatable(threads - 1);
+    if (created < threads - 1) limit = created + 1;
     tried = threads;
   }
-  return most == 0 ? threads : std::min(threads, most);
+  return limit == 0 ? threads : std::min(threads, limit);
 }
 
 bool RunOnOpenMp(int threads, const Body& body) {

@@ -1,4 +1,4 @@
-// The threads of GNU OpenMP, which oneDNN's loops run on too.
+// The threads of GNU OpenMP, in common with oneDNN.
 #ifndef COLLAGE_OPENMP_H_
 #define COLLAGE_OPENMP_H_
 
@@ -6,13 +6,13 @@
 
 namespace collage {
 
-// How many of `threads` threads this one may have OpenMP use, itself included: OpenMP ends the process when it
-// cannot make one, so it is asked for no more than could be made.
+// The number of OpenMP threads that this thread can start, itself included, at most `threads`: OpenMP ends the process
+// on failure to create a thread.
 int UsableThreads(int threads);
 
-// Runs body(worker) on at most `threads` threads of which the caller is worker 0, and returns when all
-// have ended. False, and nothing ran, where the library is not installed or this process was forked
-// from one that had used it: its threads are not here, and waiting for them would never end.
+// Runs body(worker) on at most `threads` threads, the caller as worker 0, and returns after all of them. Returns false
+// without a run if the library is not installed or this process is the fork of a process with OpenMP threads: a forked
+// process has none of them, and a wait for them would never end.
 bool RunOnOpenMp(int threads, const std::function<void(int worker)>& body);
 
 }  // namespace collage

@@ -1,12 +1,11 @@
-// What a call of a function gives to a caller outside of the virtual machine.
+// Results of a function for a caller outside of the virtual machine.
 //
 //   collage.copy_results(function, places)
 //
-// `places` has an entry an output: a tensor, into which the output is copied, or null. The call returns
-// null where all are copied; else an array of the others, each in memory that nothing else writes or
-// reads. A function may return an input, a constant of the model, or twice the same memory: those are
-// copied. A constant shows itself in the second call, whose result lies where that of the first still
-// lies; until then everything is copied. One call at a time: the caller sees to it.
+// `places` has one entry per output: a tensor for a copy of the output, or null. The call returns null if all outputs are
+// copied; else an array of the remaining ones, each in memory without other users. A function may return an input, a
+// constant of the model, or the same memory twice: these are copied. A constant is detected in the second call (its
+// result has the address of the first call's result); until then every output is copied. Callers must not overlap calls.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
@@ -62,10 +61,10 @@ void CheckOnHost(const DLTensor& tensor) {
 
 ffi::Tensor Copied(const ffi::Tensor& tensor) {
   const DLTensor& from = *tensor.GetDLTensorPtr();
-  ffi::Tensor made =
+  ffi::Tensor copy =
       ffi::Tensor::FromNDAlloc(AlignedMemory(), tensor.shape(), from.dtype, from.device);
-  std::memcpy(made.data_ptr(), Data(from), ffi::GetDataSize(from));
-  return made;
+  std::memcpy(copy.data_ptr(), Data(from), ffi::GetDataSize(from));
+  return copy;
 }
 
 class Results {
@@ -98,7 +97,7 @@ class Results {
 
  private:
   struct Output {
-    explicit Output(ffi::Optional<ffi::Tensor> given) : place(std::move(given)) {}
+    explicit Output(ffi::Optional<ffi::Tensor> destination) : place(std::move(destination)) {}
 
     ffi::Optional<ffi::Tensor> place;
     ffi::Optional<ffi::Tensor> first;  // the first call's, until the second call

@@ -1,5 +1,5 @@
-// Kernels that a backend compiled to machine code. Blob: tensor 0 is an ELF shared library (bytes),
-// the others are its constants; header entries:
+// Kernels compiled to machine code by a backend. Blob: tensor 0 is an ELF shared library (bytes), the other tensors are
+// its constants; header entries:
 //   libraries  [name, ...]: opened before it, so that it finds their symbols (see library.h)
 //
 // The library exports
@@ -8,7 +8,7 @@
 // and returns 0 when it succeeded. Header entries:
 //   inputs     how many there are
 //   arguments  [{"dtype", "shape"}, ...]: inputs, then outputs; the code reads and writes as many numbers
-// The code is trusted as the executable is in which the blob lies; what it is given is checked.
+// The code is trusted like the surrounding executable; its arguments are checked.
 #include <memory>
 #include <string>
 #include <vector>

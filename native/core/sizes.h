@@ -1,8 +1,8 @@
-// Numbers that a blob names, before they are used: ranges, and arithmetic that does not overflow.
+// Checks of a blob's numbers before use: ranges, and arithmetic without overflow.
 //
-// A blob travels inside an executable, so whoever may write one may run code anyway; but a damaged or
-// wrongly made one is an error that names its field, and never a crash. Kernels check all numbers when
-// they are made: their inner loops check nothing.
+// A blob is part of an executable, so an attacker with write access to it could run code anyway. A damaged or wrong
+// blob is an error with the name of its field, never a crash. Kernels check all numbers at construction; their inner
+// loops check nothing.
 #ifndef COLLAGE_SIZES_H_
 #define COLLAGE_SIZES_H_
 
@@ -19,12 +19,12 @@ namespace collage {
 // Libraries and kernels count extents in `int`.
 constexpr std::int64_t kMostExtent = std::numeric_limits<int>::max();
 
-// Nothing larger is a size on any machine, and sums of some are still far from an overflow.
+// Larger than any size on a real machine; sums of a few are far from an overflow.
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 47;
 
 constexpr std::int64_t kMostThreads = 4096;
 
-// Throws a ffi ValueError that says what is too large.
+// Throws a ffi ValueError about a number that is too large.
 [[noreturn]] inline void RefuseSize() {
   TVM_FFI_THROW(ValueError) << "a kernel blob names sizes whose product or sum is no 64-bit number";
   TVM_FFI_UNREACHABLE();

@@ -22,8 +22,8 @@ namespace {
 
 using Task = std::function<void(std::int64_t, int)>;
 
-// The next loop of a region is near and waking a thread takes longer than this; the next kernel may be
-// another library's and wants the core.
+// A wake-up takes longer than the time to the next loop of a region; a longer wait would block the core for the next
+// kernel, possibly of another library.
 constexpr std::chrono::microseconds kAwake{20};
 
 void Pause() {
@@ -46,21 +46,21 @@ void AwaitAwake(Ready ready) {
   } while (std::chrono::steady_clock::now() < end);
 }
 
-// Holds the pool for one caller. A mutex would not do: a task that begins a loop of its own asks for it in the
-// thread that has it.
+// Reserves the pool for one caller. A mutex would deadlock: a task with a nested loop requests it in the thread that
+// owns it.
 class Turn {
  public:
-  explicit Turn(std::atomic<bool>* taken) : taken_(taken), mine_(!taken->exchange(true)) {}
+  explicit Turn(std::atomic<bool>* busy) : busy_(busy), mine_(!busy->exchange(true)) {}
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
   ~Turn() {
-    if (mine_) *taken_ = false;
+    if (mine_) *busy_ = false;
   }
 
   bool is_mine() const { return mine_; }
 
  private:
-  std::atomic<bool>* taken_;
+  std::atomic<bool>* busy_;
   bool mine_;
 };
 
@@ -68,7 +68,7 @@ class ThreadPool {
  public:
   void Run(int threads, std::int64_t count, const Task& task) {
     if (threads < 2 || count < 2) return RunAlone(count, task);
-    Turn turn(&taken_);
+    Turn turn(&busy_);
     if (!turn.is_mine()) return RunAlone(count, task);
     threads = static_cast<int>(std::min<std::int64_t>(threads, count));
     next_ = 0;
@@ -126,8 +126,8 @@ class ThreadPool {
     }
   }
 
-  // Nothing is thrown through OpenMP or out of a thread: the first exception of a loop ends it, and the caller
-  // throws it again when no worker is left in it.
+  // No exception passes through OpenMP or leaves a thread: the first exception ends the loop, and the caller rethrows
+  // it after all workers have stopped.
   void Work(int worker) {
     try {
       for (std::int64_t index; (index = next_.fetch_add(1)) < count_;) (*task_)(index, worker);
@@ -137,7 +137,7 @@ class ThreadPool {
     }
   }
 
-  std::atomic<bool> taken_{false};  // by the caller of Run
+  std::atomic<bool> busy_{false};  // by the caller of Run
   const Task* task_ = nullptr;
   std::int64_t count_ = 0;
   std::atomic<std::int64_t> next_{0};
@@ -153,8 +153,8 @@ class ThreadPool {
   std::atomic<int> working_{0};
 };
 
-// Never destroyed: its threads sleep until the process ends. A forked process has none of them, so it
-// begins with a new pool.
+// Never destroyed: its threads sleep until the end of the process. A forked process has none of them, so it starts a new
+// pool.
 ThreadPool* NewPool();
 
 ThreadPool*& Pool() {

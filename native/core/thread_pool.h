@@ -1,6 +1,6 @@
-// One pool for all that runs in turn: the plug-in's own kernels and the loops of TVM's. They are OpenMP's
-// threads, which oneDNN has too, so that a region finds awake those that the one before it has used.
-// Without OpenMP they are threads of the plug-in, which sleep after some microseconds.
+// One pool for the plug-in's own kernels and TVM's loops; they run in turn. The threads are OpenMP's, in common with
+// oneDNN, so a region finds the threads of the previous region awake. Without OpenMP they are threads of the plug-in;
+// these sleep after some microseconds.
 #ifndef COLLAGE_THREAD_POOL_H_
 #define COLLAGE_THREAD_POOL_H_
 
@@ -9,20 +9,19 @@
 
 namespace collage {
 
-// Runs task(index, worker) for every index below `count`, on `threads` threads of which the caller is
-// worker 0, and returns when all are done. Indices are handed out in order, to whoever is free. While
-// another call is under way, in another thread or around this one, the caller does all the work itself;
-// where no more threads can be made, there are fewer. The first exception of a task ends the loop: the
-// caller throws it when no thread is at work any more.
+// Runs task(index, worker) for every index below `count` on `threads` threads, the caller as worker 0, and returns after
+// all tasks. Free threads take indices in order. During another call, in another thread or around this one, the caller
+// runs all tasks itself; with fewer available threads, fewer are used. The first exception of a task ends the loop, and
+// the caller throws it after all threads have stopped.
 void ParallelFor(int threads, std::int64_t count,
                  const std::function<void(std::int64_t index, int worker)>& task);
 
-// Threads of kernels whose blob does not say how many, and of the libraries' pools: 1, or what
-// COLLAGE_THREADS says, until it is set.
+// Thread count of kernels without one in their blob, and of the libraries' pools: COLLAGE_THREADS (default: 1) until it
+// is set.
 int DefaultThreads();
 void SetDefaultThreads(int threads);
 
-// Runs a loop that does nothing, after which the threads are as awake as another kernel would leave them.
+// Runs an empty loop: afterwards the threads are in the state after any other kernel.
 void WakeThreads();
 
 }  // namespace collage

@@ -1,5 +1,4 @@
-// What the code around a vendor's C library shares: functions found by name, objects that are destroyed with
-// what owns them, the library's numbers for float types.
+// Common parts of wrappers around a vendor's C library: functions by name, owned objects, numbers of float types.
 #ifndef COLLAGE_VENDOR_H_
 #define COLLAGE_VENDOR_H_
 

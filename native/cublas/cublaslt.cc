@@ -12,7 +12,7 @@
 //   rank                         which of the heuristic's proposals to take, 0 is its best
 //   workspace                    bytes that an algorithm may use
 //
-// What needs the device is made by the first call: plans, the copy of the constants, the workspace. Later
+// The first call creates everything on the device: plans, the copy of the constants, the workspace. Later
 // calls allocate nothing, so they can be captured in a CUDA graph.
 #include <cstdlib>
 #include <memory>
@@ -184,12 +184,12 @@ class CublasLt : public Kernel {
     lt::Layout layout = nullptr;
     auto create = library.Find<lt::LayoutCreate>("cublasLtMatrixLayoutCreate");
     library.Check(create(&layout, type_, rows, columns, rows), "a layout");
-    Object made = Own(layout, "cublasLtMatrixLayoutDestroy");
+    Object object = Own(layout, "cublasLtMatrixLayoutDestroy");
     if (auto batch = static_cast<std::int32_t>(Int("batch")); batch > 1) {
-      Set(made, "cublasLtMatrixLayoutSetAttribute", lt::kBatchCount, batch);
-      Set(made, "cublasLtMatrixLayoutSetAttribute", lt::kBatchOffset, stride);
+      Set(object, "cublasLtMatrixLayoutSetAttribute", lt::kBatchCount, batch);
+      Set(object, "cublasLtMatrixLayoutSetAttribute", lt::kBatchOffset, stride);
     }
-    return made;
+    return object;
   }
 
   void Prepare() {
@@ -236,18 +236,18 @@ class CublasLt : public Kernel {
       Set(owner, setter, which, kLeastAlignment);
     }
     const int rank = static_cast<int>(Int("rank"));
-    std::vector<lt::Heuristic> found(rank + 1);
+    std::vector<lt::Heuristic> proposals(rank + 1);
     int count = 0;
     library.Check(library.Find<lt::GetHeuristic>("cublasLtMatmulAlgoGetHeuristic")(
                       library.handle(), descriptor_.get(), right_.get(), left_.get(),
-                      summand_.get(), output_.get(), preference, rank + 1, found.data(), &count),
+                      summand_.get(), output_.get(), preference, rank + 1, proposals.data(), &count),
                   "the heuristic");
     if (count <= rank) {
       descriptor_.reset();
       TVM_FFI_THROW(RuntimeError) << "cuBLASLt's heuristic proposes " << count
                                   << " algorithms, so there is none of rank " << rank;
     }
-    chosen_ = found[rank];
+    chosen_ = proposals[rank];
     if (chosen_.workspace_size > 0) workspace_ = cuda::Allocate(chosen_.workspace_size);
   }
 

@@ -54,14 +54,9 @@ class CudaLibrary : public Kernel {
     std::vector<DLTensor> constants(constants_.size());
     std::vector<ffi::AnyView> all(args, args + inputs_);
     for (std::size_t i = 0; i < constants.size(); ++i) {
-      TensorView& one = constants_[i];
-      constants[i] = {uploaded_[i].get(),
-                      args[inputs_]->device,
-                      static_cast<int>(one.shape.size()),
-                      one.dtype,
-                      one.shape.data(),
-                      nullptr,
-                      0};
+      TensorView& constant = constants_[i];
+      constants[i] = {uploaded_[i].get(), args[inputs_]->device,
+                      static_cast<int>(constant.shape.size()), constant.dtype, constant.shape.data(), nullptr, 0};
       all.emplace_back(&constants[i]);
     }
     DLTensor scratch = {

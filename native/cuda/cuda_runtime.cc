@@ -93,9 +93,9 @@ OwnStream MakeStream() {
 
 void Order(Stream first, Stream then) {
   thread_local Event event = [] {
-    Event made = nullptr;
-    Check(Runtime::Get().create_event(&made, kNoTiming), "an event");
-    return made;
+    Event created = nullptr;
+    Check(Runtime::Get().create_event(&created, kNoTiming), "an event");
+    return created;
   }();
   Check(Runtime::Get().record(event, first), "an event");
   Check(Runtime::Get().wait_event(then, event, 0), "an event");

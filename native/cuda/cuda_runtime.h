@@ -1,4 +1,4 @@
-// The CUDA runtime, opened at run time: what kernels on a GPU need of it.
+// The CUDA runtime, opened at run time: functions for kernels on a GPU.
 #ifndef COLLAGE_CUDA_RUNTIME_H_
 #define COLLAGE_CUDA_RUNTIME_H_
 
@@ -14,10 +14,10 @@
 namespace collage {
 namespace cuda {
 
-// Throws a ffi RuntimeError that names `what` when `status` is no success.
+// Throws a ffi RuntimeError with `what` unless `status` is success.
 void Check(int status, const char* what);
 
-// The stream on which the caller wants kernels of that device to run.
+// The caller's stream for kernels of the device.
 Stream CurrentStream(const DLDevice& device);
 
 // Throws a ffi ValueError unless the tensor is on a GPU.
@@ -26,7 +26,7 @@ void CheckOnDevice(const DLTensor* tensor, const char* kernel);
 // Queued on `stream`; `kind` is kHostToDevice or kDeviceToHost.
 void Copy(void* to, const void* from, std::size_t size, int kind, Stream stream);
 
-// Waits for all that is queued.
+// Waits for all queued work.
 void Wait(Stream stream);
 
 struct FreeStream {
@@ -34,10 +34,10 @@ struct FreeStream {
 };
 using OwnStream = std::unique_ptr<void, FreeStream>;
 
-// A stream that CUDA orders with the null stream, as if they were one.
+// A stream ordered with the null stream by CUDA, like one stream.
 OwnStream MakeStream();
 
-// What is queued on `then` from now on waits for what is queued on `first`.
+// Later work on `then` waits for the queued work on `first`.
 void Order(Stream first, Stream then);
 
 std::size_t SizeOf(const DLTensor* tensor);
@@ -47,7 +47,7 @@ struct Free {
 };
 using Memory = std::unique_ptr<void, Free>;
 
-// Device memory. Throws a ffi RuntimeError when there is none.
+// Device memory. Throws a ffi RuntimeError if it runs out.
 Memory Allocate(std::size_t size);
 
 struct FreeHost {
@@ -55,7 +55,7 @@ struct FreeHost {
 };
 using HostMemory = std::unique_ptr<void, FreeHost>;
 
-// Memory of the host that the device copies from and to without a detour.
+// Pinned host memory.
 HostMemory AllocateHost(std::size_t size);
 
 // Copies of constants on the device.

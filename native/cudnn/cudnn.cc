@@ -7,7 +7,7 @@
 // pooling:      window, mode ("max", "average", "average_inside"), strides, pads (the same on both sides)
 // batch_norm:   epsilon
 //
-// What needs the device is made by the first call: descriptors and the copy of the constants. Later calls allocate
+// The first call creates everything on the device: descriptors and the copy of the constants. Later calls allocate
 // nothing, so they can be captured in a CUDA graph.
 #include <memory>
 #include <string>

@@ -20,9 +20,9 @@ constexpr std::int64_t kAbsent = -1;
 constexpr std::int64_t kMostRank = 1000;
 
 template <typename T>
-T Named(const std::map<std::string, T>& known, const std::string& name, const char* what) {
-  auto found = known.find(name);
-  if (found == known.end()) TVM_FFI_THROW(ValueError) << "cudnn kernel: no " << what << " " << name;
+T Named(const std::map<std::string, T>& table, const std::string& name, const char* what) {
+  auto found = table.find(name);
+  if (found == table.end()) TVM_FFI_THROW(ValueError) << "cudnn kernel: no " << what << " " << name;
   return found->second;
 }
 
@@ -32,8 +32,8 @@ std::string Text(const json::Object& object, const char* key) {
 
 bool Has(const json::Object& object, const char* key) { return object.count(ffi::String(key)) > 0; }
 
-std::int64_t Int(const json::Object& object, const char* key, std::int64_t otherwise) {
-  return Has(object, key) ? Get<std::int64_t>(object, key) : otherwise;
+std::int64_t Int(const json::Object& object, const char* key, std::int64_t fallback) {
+  return Has(object, key) ? Get<std::int64_t>(object, key) : fallback;
 }
 
 std::size_t Checked(std::int64_t number, const std::vector<Value>& all) {
@@ -47,38 +47,34 @@ Value ReadValue(const json::Object& entry) {
   static const std::map<std::string, Role> kRoles = {
       {"input", Role::kInput},   {"constant", Role::kConstant}, {"output", Role::kOutput},
       {"buffer", Role::kBuffer}, {"virtual", Role::kVirtual},   {"number", Role::kNumber}};
-  Value made{Named(kRoles, Text(entry, "role"), "role"),
-             Text(entry, "dtype"),
-             Integers(entry, "shape"),
+  Value value{Named(kRoles, Text(entry, "role"), "role"), Text(entry, "dtype"), Integers(entry, "shape"),
              Integers(entry, "strides"),
-             static_cast<std::size_t>(InRange(Int(entry, "place", 0), 0, kMostExtent,
-                                              "cudnn kernel: a value's 'place'")),
-             0,
-             0,
-             {}};
-  if (Has(entry, "number")) made.number = static_cast<float>(Get<double>(entry, "number"));
-  if (made.shape.empty() || made.shape.size() != made.strides.size()) {
-    TVM_FFI_THROW(ValueError) << "cudnn kernel: a value with " << made.shape.size()
-                              << " extents and " << made.strides.size() << " strides";
+             static_cast<std::size_t>(
+                 InRange(Int(entry, "place", 0), 0, kMostExtent, "cudnn kernel: a value's 'place'")),
+             0, 0, {}};
+  if (Has(entry, "number")) value.number = static_cast<float>(Get<double>(entry, "number"));
+  if (value.shape.empty() || value.shape.size() != value.strides.size()) {
+    TVM_FFI_THROW(ValueError) << "cudnn kernel: a value with " << value.shape.size()
+                              << " extents and " << value.strides.size() << " strides";
   }
   std::int64_t last = 0;
-  for (std::size_t i = 0; i < made.shape.size(); ++i) {
-    InRange(made.shape[i], 1, kMostExtent, "cudnn kernel: an extent of a value");
-    InRange(made.strides[i], 0, kMostBytes, "cudnn kernel: a stride of a value");
-    last = Plus(last, Times(made.shape[i] - 1, made.strides[i]));
+  for (std::size_t i = 0; i < value.shape.size(); ++i) {
+    InRange(value.shape[i], 1, kMostExtent, "cudnn kernel: an extent of a value");
+    InRange(value.strides[i], 0, kMostBytes, "cudnn kernel: a stride of a value");
+    last = Plus(last, Times(value.shape[i] - 1, value.strides[i]));
   }
-  made.type = ParseType(made.dtype);
-  made.nbytes =
-      BytesOf(Times(Plus(last, 1), (made.type.bits + 7) / 8), "cudnn kernel: the size of a value");
-  return made;
+  value.type = ParseType(value.dtype);
+  value.nbytes = BytesOf(Times(Plus(last, 1), (value.type.bits + 7) / 8),
+                        "cudnn kernel: the size of a value");
+  return value;
 }
 
 void CheckCopy(const Value& from, const Value& to) {
-  for (const Value* one : {&from, &to}) {
-    if (one->role == Role::kVirtual || one->role == Role::kNumber) {
+  for (const Value* value : {&from, &to}) {
+    if (value->role == Role::kVirtual || value->role == Role::kNumber) {
       TVM_FFI_THROW(ValueError) << "cudnn kernel: a copy of what is not in memory";
     }
-    for (const std::vector<std::int64_t>* side : {&one->shape, &one->strides}) {
+    for (const std::vector<std::int64_t>* side : {&value->shape, &value->strides}) {
       for (std::int64_t number : *side) {
         InRange(number, 0, kMostExtent, "cudnn kernel: an extent or stride of a copy");
       }
@@ -89,7 +85,7 @@ void CheckCopy(const Value& from, const Value& to) {
   }
 }
 
-// Describes the operations of one graph.
+// Translates the operations of one graph to descriptors.
 class Translator {
  public:
   Translator(const std::vector<Value>& all, OperationGraph* graph) : all_(all), graph_(graph) {}
@@ -106,60 +102,59 @@ class Translator {
   }
 
   std::vector<dnn::Descriptor> Operations() const {
-    std::vector<dnn::Descriptor> found;
-    found.reserve(operations_.size());
-    for (const Described* one : operations_) found.push_back(one->get());
-    return found;
+    std::vector<dnn::Descriptor> operations;
+    for (const GraphDescriptor* operation : operations_) operations.push_back(operation->get());
+    return operations;
   }
 
   std::vector<std::size_t> InMemory() const {
-    std::vector<std::size_t> found;
+    std::vector<std::size_t> numbers;
     for (const auto& [number, tensor] : tensors_) {
-      if (all_[number].role != Role::kVirtual) found.push_back(number);
+      if (all_[number].role != Role::kVirtual) numbers.push_back(number);
     }
-    return found;
+    return numbers;
   }
 
  private:
-  Described& Make(dnn::Kind kind) { return graph_->parts.emplace_back(kind); }
+  GraphDescriptor& Make(dnn::Kind kind) { return graph_->parts.emplace_back(kind); }
 
-  Described& Operation(dnn::Kind kind) {
+  GraphDescriptor& Operation(dnn::Kind kind) {
     operations_.push_back(&Make(kind));
     return *operations_.back();
   }
 
-  // The tensor of a value, described when it is first met.
-  const Described& Tensor(std::int64_t number) {
+  // The tensor of a value; its descriptor is created at the first use.
+  const GraphDescriptor& Tensor(std::int64_t number) {
     const std::size_t place = Checked(number, all_);
-    const Described*& known = tensors_[place];
-    if (known != nullptr) return *known;
+    const GraphDescriptor*& tensor = tensors_[place];
+    if (tensor != nullptr) return *tensor;
     const Value& value = all_[place];
-    Described& made = Make(dnn::kTensor);
-    known = &made;
-    made.Set(dnn::kTensorType, dnn::kDataTypeType, vendor::TypeOf(value.dtype, kFloatTypes, kKind));
-    made.Set(dnn::kTensorDims, dnn::kInt64Type, value.shape);
-    made.Set(dnn::kTensorStrides, dnn::kInt64Type, value.strides);
-    made.Set(dnn::kTensorId, dnn::kInt64Type, number + 1);
-    made.Set(dnn::kTensorAlignment, dnn::kInt64Type, kAlignment);
-    made.Set(dnn::kTensorVirtual, dnn::kBoolType, value.role == Role::kVirtual);
-    if (value.role == Role::kNumber) made.Set(dnn::kTensorByValue, dnn::kBoolType, true);
-    made.Finalize();
-    return made;
+    GraphDescriptor& descriptor = Make(dnn::kTensor);
+    tensor = &descriptor;
+    descriptor.Set(dnn::kTensorType, dnn::kDataTypeType, vendor::TypeOf(value.dtype, kFloatTypes, kKind));
+    descriptor.Set(dnn::kTensorDims, dnn::kInt64Type, value.shape);
+    descriptor.Set(dnn::kTensorStrides, dnn::kInt64Type, value.strides);
+    descriptor.Set(dnn::kTensorId, dnn::kInt64Type, number + 1);
+    descriptor.Set(dnn::kTensorAlignment, dnn::kInt64Type, kAlignment);
+    descriptor.Set(dnn::kTensorVirtual, dnn::kBoolType, value.role == Role::kVirtual);
+    if (value.role == Role::kNumber) descriptor.Set(dnn::kTensorByValue, dnn::kBoolType, true);
+    descriptor.Finalize();
+    return descriptor;
   }
 
   void Convolution(const json::Object& entry) {
-    Described& how = Make(dnn::kConvolutionHow);
+    GraphDescriptor& descriptor = Make(dnn::kConvolutionDescriptor);
     std::vector<std::int64_t> strides = Integers(entry, "strides");
-    how.Set(dnn::kConvolutionPrecision, dnn::kDataTypeType, dnn::kFloat);
-    how.Set(dnn::kConvolutionMode, dnn::kConvolutionModeType, dnn::kCrossCorrelation);
-    how.Set(dnn::kSpatialDims, dnn::kInt64Type, static_cast<std::int64_t>(strides.size()));
-    how.Set(dnn::kPrePads, dnn::kInt64Type, Integers(entry, "pads_before"));
-    how.Set(dnn::kPostPads, dnn::kInt64Type, Integers(entry, "pads_after"));
-    how.Set(dnn::kStrides, dnn::kInt64Type, strides);
-    how.Set(dnn::kDilations, dnn::kInt64Type, Integers(entry, "dilations"));
-    how.Finalize();
-    Described& operation = Operation(dnn::kConvolution);
-    operation.Set(dnn::kConvolutionDescriptor, how);
+    descriptor.Set(dnn::kConvolutionPrecision, dnn::kDataTypeType, dnn::kFloat);
+    descriptor.Set(dnn::kConvolutionMode, dnn::kConvolutionModeType, dnn::kCrossCorrelation);
+    descriptor.Set(dnn::kSpatialDims, dnn::kInt64Type, static_cast<std::int64_t>(strides.size()));
+    descriptor.Set(dnn::kPrePads, dnn::kInt64Type, Integers(entry, "pads_before"));
+    descriptor.Set(dnn::kPostPads, dnn::kInt64Type, Integers(entry, "pads_after"));
+    descriptor.Set(dnn::kStrides, dnn::kInt64Type, strides);
+    descriptor.Set(dnn::kDilations, dnn::kInt64Type, Integers(entry, "dilations"));
+    descriptor.Finalize();
+    GraphDescriptor& operation = Operation(dnn::kConvolution);
+    operation.Set(dnn::kOperationConvolutionDescriptor, descriptor);
     operation.Set(dnn::kConvolutionAlpha, dnn::kFloatType, 1.0f);
     operation.Set(dnn::kConvolutionBeta, dnn::kFloatType, 0.0f);
     Finish(entry,
@@ -167,10 +162,10 @@ class Translator {
   }
 
   void Matmul(const json::Object& entry) {
-    Described& how = Make(dnn::kMatmulHow);
-    how.Set(dnn::kMatmulPrecision, dnn::kDataTypeType, dnn::kFloat);
-    how.Finalize();
-    Operation(dnn::kMatmul).Set(dnn::kMatmulDescriptor, how);
+    GraphDescriptor& descriptor = Make(dnn::kMatmulDescriptor);
+    descriptor.Set(dnn::kMatmulPrecision, dnn::kDataTypeType, dnn::kFloat);
+    descriptor.Finalize();
+    Operation(dnn::kMatmul).Set(dnn::kOperationMatmulDescriptor, descriptor);
     Finish(entry, {{dnn::kMatmulA, "a"}, {dnn::kMatmulB, "b"}, {dnn::kMatmulC, "y"}});
   }
 
@@ -190,40 +185,40 @@ class Translator {
         {"gelu_tanh", dnn::kGeluTanhForward},
         {"softplus", dnn::kSoftplusForward},
         {"swish", dnn::kSwishForward}};
-    Described& how = Make(dnn::kPointwiseHow);
+    GraphDescriptor& descriptor = Make(dnn::kPointwiseDescriptor);
     const dnn::Pointwise mode = Named(kModes, Text(entry, "mode"), "pointwise mode");
-    how.Set(dnn::kPointwiseMode, dnn::kPointwiseModeType, mode);
-    how.Set(dnn::kPointwisePrecision, dnn::kDataTypeType, dnn::kFloat);
-    Parameter(how, entry, "upper", dnn::kReluUpper);
-    Parameter(how, entry, "alpha", dnn::kEluAlpha);
-    Parameter(how, entry, "beta",
-              mode == dnn::kSwishForward ? dnn::kSwishBeta : dnn::kSoftplusBeta);
-    how.Finalize();
-    Operation(dnn::kPointwise).Set(dnn::kPointwiseDescriptor, how);
+    descriptor.Set(dnn::kPointwiseMode, dnn::kPointwiseModeType, mode);
+    descriptor.Set(dnn::kPointwisePrecision, dnn::kDataTypeType, dnn::kFloat);
+    Parameter(descriptor, entry, "upper", dnn::kReluUpper);
+    Parameter(descriptor, entry, "alpha", dnn::kEluAlpha);
+    Parameter(descriptor, entry, "beta", mode == dnn::kSwishForward ? dnn::kSwishBeta : dnn::kSoftplusBeta);
+    descriptor.Finalize();
+    Operation(dnn::kPointwise).Set(dnn::kOperationPointwiseDescriptor, descriptor);
     Finish(entry, {{dnn::kPointwiseX, "x"}, {dnn::kPointwiseB, "b"}, {dnn::kPointwiseY, "y"}});
   }
 
-  static void Parameter(Described& how, const json::Object& entry, const char* key,
+  static void Parameter(GraphDescriptor& descriptor, const json::Object& entry, const char* key,
                         dnn::Attribute attribute) {
-    if (Has(entry, key)) how.Set(attribute, dnn::kDoubleType, Get<double>(entry, key));
+    if (Has(entry, key)) descriptor.Set(attribute, dnn::kDoubleType, Get<double>(entry, key));
   }
 
   void Reduction(const json::Object& entry) {
     static const std::map<std::string, dnn::Reduction> kModes = {{"sum", dnn::kReduceAdd},
                                                                  {"max", dnn::kReduceMax}};
-    Described& how = Make(dnn::kReductionHow);
-    how.Set(dnn::kReductionMode, dnn::kReductionModeType,
+    GraphDescriptor& descriptor = Make(dnn::kReductionDescriptor);
+    descriptor.Set(dnn::kReductionMode, dnn::kReductionModeType,
             Named(kModes, Text(entry, "mode"), "reduction"));
-    how.Set(dnn::kReductionPrecision, dnn::kDataTypeType, dnn::kFloat);
-    how.Finalize();
-    Operation(dnn::kReduction).Set(dnn::kReductionDescriptor, how);
+    descriptor.Set(dnn::kReductionPrecision, dnn::kDataTypeType, dnn::kFloat);
+    descriptor.Finalize();
+    Operation(dnn::kReduction).Set(dnn::kOperationReductionDescriptor, descriptor);
     Finish(entry, {{dnn::kReductionX, "x"}, {dnn::kReductionY, "y"}});
   }
 
   void Norm(const json::Object& entry) {
-    static const std::map<std::string, dnn::Norm> kModes = {
-        {"layer", dnn::kLayerNorm}, {"instance", dnn::kInstanceNorm}, {"rms", dnn::kRmsNorm}};
-    Described& operation = Operation(dnn::kNorm);
+    static const std::map<std::string, dnn::Norm> kModes = {{"layer", dnn::kLayerNorm},
+                                                            {"instance", dnn::kInstanceNorm},
+                                                            {"rms", dnn::kRmsNorm}};
+    GraphDescriptor& operation = Operation(dnn::kNorm);
     operation.Set(dnn::kNormMode, dnn::kNormModeType, Named(kModes, Text(entry, "mode"), "norm"));
     operation.Set(dnn::kNormPhase, dnn::kNormPhaseType, dnn::kInference);
     Finish(entry, {{dnn::kNormX, "x"},
@@ -233,10 +228,10 @@ class Translator {
                    {dnn::kNormY, "y"}});
   }
 
-  // Sets those values that the last operation has.
+  // Sets the operands of the last operation.
   void Finish(const json::Object& entry,
               const std::vector<std::pair<dnn::Attribute, const char*>>& operands) {
-    Described& operation = *operations_.back();
+    GraphDescriptor& operation = *operations_.back();
     for (const auto& [attribute, key] : operands) {
       std::int64_t number = Int(entry, key, kAbsent);
       if (number != kAbsent) operation.Set(attribute, Tensor(number));
@@ -246,93 +241,95 @@ class Translator {
 
   const std::vector<Value>& all_;
   OperationGraph* graph_;
-  std::map<std::size_t, const Described*> tensors_;  // by value
-  std::vector<Described*> operations_;               // in order
+  std::map<std::size_t, const GraphDescriptor*> tensors_;  // by value
+  std::vector<GraphDescriptor*> operations_;               // in order
 };
 
 }  // namespace
 
-Described::Described(dnn::Kind kind) {
+GraphDescriptor::GraphDescriptor(dnn::Kind kind) {
   const Library& library = Library::Get();
-  void* made = nullptr;
+  void* created = nullptr;
   auto destroy = library.Find<dnn::Destroy>("cudnnBackendDestroyDescriptor");
-  library.Call<dnn::BackendCreate>("cudnnBackendCreateDescriptor", static_cast<int>(kind), &made);
-  object_ = vendor::Object(made, {destroy});
+  library.Call<dnn::BackendCreate>("cudnnBackendCreateDescriptor", static_cast<int>(kind), &created);
+  object_ = vendor::Object(created, {destroy});
 }
 
-void Described::Finalize() {
+void GraphDescriptor::Finalize() {
   Library::Get().Call<dnn::BackendFinalize>("cudnnBackendFinalize", get());
 }
 
-void Described::SetRaw(dnn::Attribute attribute, dnn::Type type, std::int64_t count,
+void GraphDescriptor::SetRaw(dnn::Attribute attribute, dnn::Type type, std::int64_t count,
                        const void* elements) {
   Library::Get().Call<dnn::BackendSet>("cudnnBackendSetAttribute", get(),
                                        static_cast<int>(attribute), static_cast<int>(type), count,
                                        elements);
 }
 
-void Described::ReadRaw(dnn::Attribute attribute, dnn::Type type, std::int64_t most,
+void GraphDescriptor::ReadRaw(dnn::Attribute attribute, dnn::Type type, std::int64_t limit,
                         std::int64_t* count, void* elements) const {
   Library::Get().Call<dnn::BackendGet>("cudnnBackendGetAttribute", get(),
-                                       static_cast<int>(attribute), static_cast<int>(type), most,
+                                       static_cast<int>(attribute), static_cast<int>(type), limit,
                                        count, elements);
 }
 
-void Described::Fill(dnn::Attribute attribute, std::vector<dnn::Descriptor>* made) const {
+void GraphDescriptor::Fill(dnn::Attribute attribute, std::vector<dnn::Descriptor>* descriptors) const {
   std::int64_t count = 0;
-  ReadRaw(attribute, dnn::kDescriptorType, static_cast<std::int64_t>(made->size()), &count,
-          made->data());
-  if (static_cast<std::size_t>(count) < made->size()) made->resize(static_cast<std::size_t>(count));
+  ReadRaw(attribute, dnn::kDescriptorType, static_cast<std::int64_t>(descriptors->size()), &count,
+          descriptors->data());
+  if (static_cast<std::size_t>(count) < descriptors->size()) {
+    descriptors->resize(static_cast<std::size_t>(count));
+  }
 }
 
-std::int64_t Described::Count(dnn::Attribute attribute, dnn::Type type) const {
+std::int64_t GraphDescriptor::Count(dnn::Attribute attribute, dnn::Type type) const {
   std::int64_t count = 0;
   ReadRaw(attribute, type, 0, &count, nullptr);
   return count;
 }
 
 std::vector<Value> ReadValues(const Blob& blob) {
-  std::vector<Value> found;
-  for (const ffi::Any& one : Get<json::Array>(blob.header(), "values")) {
-    found.push_back(ReadValue(As<json::Object>(one, "values")));
-    const Value& value = found.back();
+  std::vector<Value> values;
+  for (const ffi::Any& entry : Get<json::Array>(blob.header(), "values")) {
+    values.push_back(ReadValue(As<json::Object>(entry, "values")));
+    const Value& value = values.back();
     if (value.role != Role::kConstant) continue;
     if (value.place >= blob.tensors().size() || blob.tensors()[value.place].nbytes < value.nbytes) {
       TVM_FFI_THROW(ValueError) << "cudnn kernel: no tensor " << value.place << " of "
                                 << value.nbytes << " bytes in the blob";
     }
   }
-  return found;
+  return values;
 }
 
 OperationGraph::OperationGraph(const json::Object& entry, const std::vector<Value>& all,
                                dnn::Handle handle)
-    : whole(dnn::kOperationGraph),
+    : descriptor(dnn::kOperationGraph),
       rank(InRange(Int(entry, "rank", 0), 0, kMostRank, "cudnn kernel: a graph's 'rank'")) {
   Translator translator(all, this);
-  for (const ffi::Any& one : Get<json::Array>(entry, "operations")) {
-    translator.Add(As<json::Object>(one, "operations"));
+  for (const ffi::Any& operation : Get<json::Array>(entry, "operations")) {
+    translator.Add(As<json::Object>(operation, "operations"));
   }
   values = translator.InMemory();
-  if (handle != nullptr) whole.Set(dnn::kGraphHandle, dnn::kHandleType, handle);
-  whole.Set(dnn::kGraphOperations, dnn::kDescriptorType, translator.Operations());
-  whole.Finalize();
+  if (handle != nullptr) descriptor.Set(dnn::kGraphHandle, dnn::kHandleType, handle);
+  descriptor.Set(dnn::kGraphOperations, dnn::kDescriptorType, translator.Operations());
+  descriptor.Finalize();
 }
 
 std::vector<Step> ReadSteps(const Blob& blob, const std::vector<Value>& values,
                             dnn::Handle handle) {
-  std::vector<Step> found;
-  for (const ffi::Any& one : Get<json::Array>(blob.header(), "graphs")) {
-    json::Object entry = As<json::Object>(one, "graphs");
+  std::vector<Step> steps;
+  for (const ffi::Any& graph : Get<json::Array>(blob.header(), "graphs")) {
+    json::Object entry = As<json::Object>(graph, "graphs");
     if (Has(entry, "operations")) {
-      found.push_back({std::make_unique<OperationGraph>(entry, values, handle), 0, 0});
+      steps.push_back({std::make_unique<OperationGraph>(entry, values, handle), 0, 0});
     } else {
-      found.push_back({nullptr, Checked(Int(entry, "from", kAbsent), values),
+      steps.push_back({nullptr, Checked(Int(entry, "from", kAbsent), values),
                        Checked(Int(entry, "to", kAbsent), values)});
-      CheckCopy(values[found.back().from], values[found.back().to]);
+      CheckCopy(values[steps.back().from], values[steps.back().to]);
     }
   }
-  return found;
+  return steps;
 }
 
 }  // namespace cudnn

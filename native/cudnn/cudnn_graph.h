@@ -1,17 +1,17 @@
-// The region of a blob as operation graphs of cuDNN: what the blob says, translated to descriptors one by one.
+// Operation graphs of cuDNN from a blob, translated to descriptors one by one.
 //
-// A blob's header describes a region:
-//   values   a list of {role, dtype, shape, strides, place, number}; a value is known by its number in the list
-//     role   "input" or "output": argument number `place` of the kernel, "constant": tensor number `place` of the
-//            blob, "buffer": memory of the kernel's own, "virtual": never in memory, "number": a scalar, `number`
-//   graphs   a list of {rank, operations}, run one after the other, or {from, to}: a copy to other strides, which no
-//            operation graph can say; an operation is {op, ...}:
+// The blob's header describes a region:
+//   values   a list of {role, dtype, shape, strides, place, number}; other fields refer to values by position
+//     role   "input" or "output": argument `place` of the kernel, "constant": tensor `place` of the blob,
+//            "buffer": scratch memory of the kernel, "virtual": never in memory, "number": the scalar `number`
+//   graphs   a list of {rank, operations}, run in order, or {from, to}: a copy to other strides, outside of the
+//            operation graphs; an operation is {op, ...}:
 //     convolution  x, w, y, pads_before, pads_after, strides, dilations
 //     matmul       a, b, y
 //     pointwise    mode, x, y, and b for two operands; upper, beta, alpha: numbers of the mode
 //     reduction    mode ("max", "sum"), x, y
 //     norm         mode ("layer", "rms", "instance"), x, scale, bias, epsilon, y
-//   where a value that an operation does not have is left out or -1. Sums are in float32.
+//   Absent operands are left out or -1. Sums are in float32.
 #ifndef COLLAGE_CUDNN_GRAPH_H_
 #define COLLAGE_CUDNN_GRAPH_H_
 
@@ -29,9 +29,9 @@ namespace collage {
 namespace cudnn {
 
 // A descriptor of the graph interface. Attributes may be set until it is finalised, and read afterwards.
-class Described {
+class GraphDescriptor {
  public:
-  explicit Described(dnn::Kind kind);
+  explicit GraphDescriptor(dnn::Kind kind);
 
   template <typename T>
   void Set(dnn::Attribute attribute, dnn::Type type, const std::vector<T>& elements) {
@@ -43,33 +43,33 @@ class Described {
     SetRaw(attribute, type, 1, &element);
   }
 
-  void Set(dnn::Attribute attribute, const Described& other) {
+  void Set(dnn::Attribute attribute, const GraphDescriptor& other) {
     Set(attribute, dnn::kDescriptorType, other.get());
   }
 
   void Finalize();
 
-  // The elements of an attribute, `most` of them at most.
+  // The elements of an attribute, at most `limit`.
   template <typename T>
-  std::vector<T> Read(dnn::Attribute attribute, dnn::Type type, std::int64_t most) const {
-    std::vector<T> found(static_cast<std::size_t>(most));
+  std::vector<T> Read(dnn::Attribute attribute, dnn::Type type, std::int64_t limit) const {
+    std::vector<T> elements(static_cast<std::size_t>(limit));
     std::int64_t count = 0;
-    ReadRaw(attribute, type, most, &count, found.data());
-    found.resize(static_cast<std::size_t>(count < most ? count : most));
-    return found;
+    ReadRaw(attribute, type, limit, &count, elements.data());
+    elements.resize(static_cast<std::size_t>(count < limit ? count : limit));
+    return elements;
   }
 
-  // Fills the descriptors in `made` with an attribute's, and shortens it to as many as there are.
-  void Fill(dnn::Attribute attribute, std::vector<dnn::Descriptor>* made) const;
+  // Fills `descriptors` from an attribute and shortens it to the attribute's length.
+  void Fill(dnn::Attribute attribute, std::vector<dnn::Descriptor>* descriptors) const;
 
-  // How many elements an attribute has.
+  // The number of elements of an attribute.
   std::int64_t Count(dnn::Attribute attribute, dnn::Type type) const;
 
   dnn::Descriptor get() const { return object_.get(); }
 
  private:
   void SetRaw(dnn::Attribute attribute, dnn::Type type, std::int64_t count, const void* elements);
-  void ReadRaw(dnn::Attribute attribute, dnn::Type type, std::int64_t most, std::int64_t* count,
+  void ReadRaw(dnn::Attribute attribute, dnn::Type type, std::int64_t limit, std::int64_t* count,
                void* elements) const;
 
   vendor::Object object_;
@@ -77,7 +77,7 @@ class Described {
 
 enum class Role { kInput, kConstant, kOutput, kBuffer, kVirtual, kNumber };
 
-// Its number in the list, plus one, is the tensor's id for cuDNN.
+// A value; its position in the list plus one is cuDNN's tensor id.
 struct Value {
   Role role;
   std::string dtype;
@@ -88,17 +88,17 @@ struct Value {
   DLDataType type;
 };
 
-// Throws a ffi ValueError where an entry cannot be what it says.
+// Throws a ffi ValueError for an invalid entry.
 std::vector<Value> ReadValues(const Blob& blob);
 
-// One operation graph with all the descriptors that it is made of.
+// One operation graph with all its descriptors.
 struct OperationGraph {
-  Described whole;
-  std::deque<Described> parts;      // references stay valid
-  std::vector<std::size_t> values;  // those in memory, or numbers, in ascending order
-  std::int64_t rank;                // which of the heuristic's proposals to take, 0 is its best
+  GraphDescriptor descriptor;
+  std::deque<GraphDescriptor> parts;  // references stay valid
+  std::vector<std::size_t> values;  // positions of values in memory or numbers, ascending
+  std::int64_t rank;                // rank of the heuristic's proposal; 0 is the best
 
-  // Without a `handle`, for a device that is not here.
+  // Without a `handle`, for a device that is only described.
   OperationGraph(const json::Object& entry, const std::vector<Value>& all, dnn::Handle handle);
 };
 
@@ -108,8 +108,9 @@ struct Step {
   std::size_t from, to;
 };
 
-// All of the blob's, in order.
-std::vector<Step> ReadSteps(const Blob& blob, const std::vector<Value>& values, dnn::Handle handle);
+// All steps of the blob, in order.
+std::vector<Step> ReadSteps(const Blob& blob, const std::vector<Value>& values,
+                            dnn::Handle handle);
 
 }  // namespace cudnn
 }  // namespace collage

@@ -1,7 +1,7 @@
 // The part of cuDNN's graph interface (its "backend" C functions) that cudnn_graph.cc uses, declared here so that
 // the plug-in builds without its headers. tests/backends/nvidia/cudnn_check.cc compiles it against the real ones.
 //
-// Everything is a descriptor: made by kind, given attributes (each an array of one type), finalised, read.
+// Every object is a descriptor: created by type, given attributes (each an array of one type), finalised, read.
 #ifndef COLLAGE_CUDNN_GRAPH_API_H_
 #define COLLAGE_CUDNN_GRAPH_API_H_
 
@@ -15,8 +15,8 @@ namespace dnn {
 
 // cudnnBackendDescriptorType_t
 enum Kind {
-  kPointwiseHow = 0,
-  kConvolutionHow = 1,
+  kPointwiseDescriptor = 0,
+  kConvolutionDescriptor = 1,
   kEngine = 2,
   kEngineConfig = 3,
   kHeuristics = 4,
@@ -26,9 +26,9 @@ enum Kind {
   kOperationGraph = 15,
   kVariantPack = 16,
   kTensor = 17,
-  kMatmulHow = 18,
+  kMatmulDescriptor = 18,
   kMatmul = 19,
-  kReductionHow = 21,
+  kReductionDescriptor = 21,
   kReduction = 22,
   kNorm = 29,
   kDevice = 38,
@@ -80,11 +80,11 @@ enum Attribute {
   kPlanDevice = 407,
   kConvolutionAlpha = 700,
   kConvolutionBeta = 701,
-  kConvolutionDescriptor = 702,
+  kOperationConvolutionDescriptor = 702,
   kConvolutionW = 703,
   kConvolutionX = 704,
   kConvolutionY = 705,
-  kPointwiseDescriptor = 750,
+  kOperationPointwiseDescriptor = 750,
   kPointwiseX = 751,
   kPointwiseB = 752,
   kPointwiseY = 753,
@@ -106,12 +106,12 @@ enum Attribute {
   kMatmulA = 1520,
   kMatmulB = 1521,
   kMatmulC = 1522,
-  kMatmulDescriptor = 1523,
+  kOperationMatmulDescriptor = 1523,
   kReductionMode = 1600,
   kReductionPrecision = 1601,
   kReductionX = 1610,
   kReductionY = 1611,
-  kReductionDescriptor = 1612,
+  kOperationReductionDescriptor = 1612,
   kNormMode = 2000,
   kNormPhase = 2001,
   kNormX = 2002,

@@ -4,12 +4,12 @@
 //   tf32              1: float32 is rounded to TF32 where tensor cores multiply it
 //   workspace         bytes that a plan may use
 //
-// What needs the device is made by the first call: plans, the copy of the constants, buffers and the workspace. Later
+// The first call creates everything on the device: plans, the copy of the constants, buffers and the workspace. Later
 // calls allocate nothing there, so they can be captured in a CUDA graph.
 //
-//   collage.cudnn_proposals(blob, device, most)   what cuDNN would do with a blob's graphs on a GPU that need not be
-//       here: for each graph a list of "engine workspace notes...", best first. `device` is the JSON of cuDNN's
-//       device properties.
+//   collage.cudnn_proposals(blob, device, most)   cuDNN's proposals for a blob's graphs on a described GPU, without the GPU:
+//       for each graph a list of "engine workspace notes...", best first. `device` is the JSON of cuDNN's device
+//       properties.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
@@ -40,13 +40,13 @@ Limits LimitsOf(const Blob& blob) {
   return {rounding, blob.GetInt("workspace", kWorkspace)};
 }
 
-// A step with what runs it: a plan, and the arguments of its last call, which seldom change; or, for a copy, the
+// An executable step: a plan with the arguments of its last call, since these seldom change; or, for a copy, the
 // descriptors of both sides.
 struct Stage {
   Step step;
   std::unique_ptr<Plan> plan;
   std::vector<void*> pointers;
-  std::unique_ptr<Described> pack;
+  std::unique_ptr<GraphDescriptor> pack;
   vendor::Object from, to;
 };
 
@@ -90,7 +90,7 @@ class CudnnGraph : public Kernel {
       if (stage.plan != nullptr) {
         Bind(args, &stage);
         library.Call<dnn::BackendExecute>("cudnnBackendExecute", library.handle(),
-                                          stage.plan->whole.get(), stage.pack->get());
+                                          stage.plan->descriptor.get(), stage.pack->get());
       } else {
         library.Call<dnn::Transform>("cudnnTransformTensor", library.handle(), &kOne,
                                      stage.from.get(), Pointer(stage.step.from, args), &kZero,
@@ -175,7 +175,7 @@ class CudnnGraph : public Kernel {
       ids.push_back(static_cast<std::int64_t>(number) + 1);
     }
     if (stage->pack != nullptr && stage->pointers == pointers) return;
-    auto pack = std::make_unique<Described>(dnn::kVariantPack);
+    auto pack = std::make_unique<GraphDescriptor>(dnn::kVariantPack);
     pack->Set(dnn::kPackIds, dnn::kInt64Type, ids);
     pack->Set(dnn::kPackPointers, dnn::kPointerType, pointers);
     pack->Set(dnn::kPackWorkspace, dnn::kPointerType, workspace_.get());
@@ -196,11 +196,11 @@ ffi::Array<ffi::Array<ffi::String>> ProposalsFor(const ffi::Bytes& bytes,
                                                  const ffi::String& properties, std::int64_t most) {
   InRange(most, 1, kMostExtent, "the number of proposals");
   std::shared_ptr<const Blob> blob = Blob::Parse({bytes.data(), bytes.size()});
-  Described device(dnn::kDevice);
+  GraphDescriptor device(dnn::kDevice);
   device.Set(dnn::kDeviceJson, dnn::kCharType,
              std::vector<char>(properties.data(), properties.data() + properties.size()));
   device.Finalize();
-  ffi::Array<ffi::Array<ffi::String>> found;
+  ffi::Array<ffi::Array<ffi::String>> proposals;
   for (const Step& step : ReadSteps(*blob, ReadValues(*blob), nullptr)) {
     if (step.graph == nullptr) continue;
     ffi::Array<ffi::String> lines;
@@ -210,9 +210,9 @@ ffi::Array<ffi::Array<ffi::String>> ProposalsFor(const ffi::Bytes& bytes,
       for (int note : plan.notes) line += " " + std::to_string(note);
       lines.push_back(line);
     }
-    found.push_back(lines);
+    proposals.push_back(lines);
   }
-  return found;
+  return proposals;
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {

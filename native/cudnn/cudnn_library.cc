@@ -7,8 +7,8 @@ namespace cudnn {
 
 namespace {
 
-// cuDNN opens NVRTC by name, for engines that it compiles, and NVRTC its builtins: from wheels, where no loader looks,
-// only when they are open. Without them it has fewer engines, and says so.
+// cuDNN opens NVRTC by name for engines compiled at run time, and NVRTC opens its builtins. The loader does not search
+// wheels, so both are opened before. Without them cuDNN proposes fewer engines.
 void OpenCompiler() {
   for (const char* name : {"nvrtc_builtins", "nvrtc"}) {
     if (HasLibrary(name)) OpenLibrary(name, true);
@@ -27,14 +27,14 @@ const Library& Library::Get() {
 
 dnn::Handle Library::handle() const {
   static const dnn::Handle handle = [this] {
-    dnn::Handle made = nullptr;
-    Call<dnn::Create>("cudnnCreate", &made);
-    return made;
+    dnn::Handle created = nullptr;
+    Call<dnn::Create>("cudnnCreate", &created);
+    return created;
   }();
   return handle;
 }
 
-// The library keeps words of its own about what it refused; the first line is enough.
+// The library stores a message about a refusal; the first line suffices.
 void Library::Fail(const char* symbol, int status) const {
   std::array<char, 512> text{};
   Find<dnn::LastError>("cudnnGetLastErrorString")(text.data(), text.size());
@@ -48,19 +48,19 @@ void Library::Fail(const char* symbol, int status) const {
 
 vendor::Object Describe(const std::string& kind) {
   const Library& library = Library::Get();
-  void* made = nullptr;
+  void* descriptor = nullptr;
   auto destroy = library.Find<dnn::Destroy>(("cudnnDestroy" + kind + "Descriptor").c_str());
-  library.Call<dnn::Create>(("cudnnCreate" + kind + "Descriptor").c_str(), &made);
-  return vendor::Object(made, {destroy});
+  library.Call<dnn::Create>(("cudnnCreate" + kind + "Descriptor").c_str(), &descriptor);
+  return vendor::Object(descriptor, {destroy});
 }
 
 vendor::Object DescribeTensor(int type, const std::vector<int>& extents,
                               const std::vector<int>& strides) {
-  vendor::Object made = Describe("Tensor");
-  Library::Get().Call<dnn::SetTensor>("cudnnSetTensorNdDescriptor", made.get(), type,
+  vendor::Object descriptor = Describe("Tensor");
+  Library::Get().Call<dnn::SetTensor>("cudnnSetTensorNdDescriptor", descriptor.get(), type,
                                       static_cast<int>(extents.size()), extents.data(),
                                       strides.data());
-  return made;
+  return descriptor;
 }
 
 }  // namespace cudnn

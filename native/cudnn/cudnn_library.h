@@ -19,17 +19,17 @@ class Library : public vendor::Api {
  public:
   static const Library& Get();
 
-  // Calls the function `symbol` of the interface's type T; throws a ffi RuntimeError with cuDNN's words.
+  // Calls the function `symbol` of the interface's type T; throws a ffi RuntimeError with cuDNN's message.
   template <typename T, typename... Args>
   void Call(const char* symbol, Args... args) const {
     int status = Find<T>(symbol)(args...);
     if (status != dnn::kSuccess) Fail(symbol, status);
   }
 
-  // Made by the first call: it needs a GPU.
+  // Created by the first call: it needs a GPU.
   dnn::Handle handle() const;
 
-  // Held from setting the handle's stream to the last call that uses it: kernels of several threads share it.
+  // Locked from setting the handle's stream to the last call with it: kernels of several threads share it.
   std::unique_lock<std::mutex> HoldHandle() const { return std::unique_lock<std::mutex>(held_); }
 
  private:

@@ -9,10 +9,10 @@ namespace collage {
 namespace cudnn {
 namespace {
 
-// What became of the proposals that are not usable.
+// Counts of refused proposals.
 struct Refusals {
   std::size_t proposals = 0, inexact = 0, exact = 0, large = 0;
-  std::string words;  // of the last that cuDNN itself refused
+  std::string message;  // cuDNN's message on the last one it refused itself
 
   std::string Text() const {
     std::ostringstream text;
@@ -20,19 +20,19 @@ struct Refusals {
     if (inexact > 0) text << "; " << inexact << " round more than allowed (TF32, sums in 16 bits)";
     if (exact > 0) text << "; " << exact << " do not use TF32";
     if (large > 0) text << "; " << large << " need more workspace than allowed";
-    if (!words.empty()) text << "; " << words;
+    if (!message.empty()) text << "; " << message;
     return text.str();
   }
 };
 
-std::vector<Described> Proposals(const OperationGraph& graph, const Target& target,
+std::vector<GraphDescriptor> Proposals(const OperationGraph& graph, const Target& target,
                                  dnn::Heuristic mode) {
-  Described heuristics(dnn::kHeuristics);
-  heuristics.Set(dnn::kHeuristicsGraph, graph.whole);
+  GraphDescriptor heuristics(dnn::kHeuristics);
+  heuristics.Set(dnn::kHeuristicsGraph, graph.descriptor);
   heuristics.Set(dnn::kHeuristicsMode, dnn::kHeuristicModeType, mode);
   if (target.device != nullptr) heuristics.Set(dnn::kHeuristicsDevice, *target.device);
   heuristics.Finalize();
-  std::vector<Described> configs;
+  std::vector<GraphDescriptor> configs;
   std::vector<dnn::Descriptor> raw;
   std::int64_t count = heuristics.Count(dnn::kHeuristicsResults, dnn::kDescriptorType);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -44,35 +44,36 @@ std::vector<Described> Proposals(const OperationGraph& graph, const Target& targ
   return configs;
 }
 
-// Counts the engine that rounds more, or less, than wanted.
-bool RoundsAsWanted(const std::vector<int>& notes, Rounding wanted, Refusals* refusals) {
+// Whether the engine rounds as required; counts it otherwise.
+bool HasRounding(const std::vector<int>& notes, Rounding required, Refusals* refusals) {
   auto has = [&](int note) { return std::find(notes.begin(), notes.end(), note) != notes.end(); };
   const bool tensor_cores = has(dnn::kNoteTensorCore);
   const bool inexact = has(dnn::kNoteReducedPrecision) || has(dnn::kNoteDownConvert) ||
-                       (wanted == Rounding::kNone && tensor_cores);
-  const bool exact = !inexact && wanted == Rounding::kTf32 && !tensor_cores;
+                       (required == Rounding::kNone && tensor_cores);
+  const bool exact = !inexact && required == Rounding::kTf32 && !tensor_cores;
   refusals->inexact += inexact;
   refusals->exact += exact;
   return !inexact && !exact;
 }
 
-Plan MakePlan(Described config, const Target& target) {
-  Described engine(dnn::kEngine), whole(dnn::kPlan);
+Plan MakePlan(GraphDescriptor config, const Target& target) {
+  GraphDescriptor engine(dnn::kEngine), plan(dnn::kPlan);
   std::vector<dnn::Descriptor> raw = {engine.get()};
   config.Fill(dnn::kConfigEngine, &raw);
   std::int64_t number = engine.Read<std::int64_t>(dnn::kEngineIndex, dnn::kInt64Type, 1).at(0);
   std::vector<int> notes = engine.Read<int>(dnn::kEngineNotes, dnn::kNoteType, dnn::kNotes);
-  if (target.handle != nullptr) whole.Set(dnn::kPlanHandle, dnn::kHandleType, target.handle);
-  if (target.device != nullptr) whole.Set(dnn::kPlanDevice, *target.device);
-  whole.Set(dnn::kPlanConfig, config);
-  return {std::move(whole), std::move(config), number, 0, std::move(notes)};
+  if (target.handle != nullptr) plan.Set(dnn::kPlanHandle, dnn::kHandleType, target.handle);
+  if (target.device != nullptr) plan.Set(dnn::kPlanDevice, *target.device);
+  plan.Set(dnn::kPlanConfig, config);
+  return {std::move(plan), std::move(config), number, 0, std::move(notes)};
 }
 
-// Moves the plan to `usable` when it is.
-void Try(Plan plan, const Limits& limits, std::vector<Plan>* usable, Refusals* refusals) {
-  if (!RoundsAsWanted(plan.notes, limits.rounding, refusals)) return;
-  plan.whole.Finalize();
-  plan.workspace = plan.whole.Read<std::int64_t>(dnn::kPlanWorkspace, dnn::kInt64Type, 1).at(0);
+// Moves the plan to `usable` if it keeps to the limits.
+void AddIfUsable(Plan plan, const Limits& limits, std::vector<Plan>* usable, Refusals* refusals) {
+  if (!HasRounding(plan.notes, limits.rounding, refusals)) return;
+  plan.descriptor.Finalize();
+  plan.workspace =
+      plan.descriptor.Read<std::int64_t>(dnn::kPlanWorkspace, dnn::kInt64Type, 1).at(0);
   if (plan.workspace > limits.workspace) {
     ++refusals->large;
     return;
@@ -83,24 +84,24 @@ void Try(Plan plan, const Limits& limits, std::vector<Plan>* usable, Refusals* r
 }  // namespace
 
 std::vector<Plan> UsablePlans(const OperationGraph& graph, const Target& target,
-                              const Limits& limits, std::size_t most) {
+                              const Limits& limits, std::size_t limit) {
   std::vector<Plan> usable;
   Refusals refusals;
-  // Modes repeat each other's proposals, so the first one that has a usable plan decides.
+  // Modes repeat each other's proposals, so the first mode with a usable plan decides.
   for (dnn::Heuristic mode : {dnn::kModeA, dnn::kModeB, dnn::kModeFallback}) {
-    std::vector<Described> proposals;
+    std::vector<GraphDescriptor> proposals;
     try {
       proposals = Proposals(graph, target, mode);
     } catch (const tvm::ffi::Error& error) {
-      refusals.words = error.message();
+      refusals.message = error.message();
     }
-    for (Described& config : proposals) {
-      if (usable.size() == most) break;
+    for (GraphDescriptor& config : proposals) {
+      if (usable.size() == limit) break;
       ++refusals.proposals;
       try {
-        Try(MakePlan(std::move(config), target), limits, &usable, &refusals);
+        AddIfUsable(MakePlan(std::move(config), target), limits, &usable, &refusals);
       } catch (const tvm::ffi::Error& error) {
-        refusals.words = error.message();
+        refusals.message = error.message();
       }
     }
     if (!usable.empty()) return usable;

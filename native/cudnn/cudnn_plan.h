@@ -1,5 +1,5 @@
-// From an operation graph to what executes it: cuDNN's heuristics propose engines, the first of them that keep to
-// the limits and become a plan are usable, and the one of the wanted rank is taken.
+// Execution plans of an operation graph: cuDNN's heuristics propose engines; proposals within the limits become
+// plans, and the blob's rank selects one of them.
 #ifndef COLLAGE_CUDNN_PLAN_H_
 #define COLLAGE_CUDNN_PLAN_H_
 
@@ -13,13 +13,13 @@
 namespace collage {
 namespace cudnn {
 
-// Where a plan will run: on the GPU of `handle`, or (nullptr) on one that is not here and only described.
+// Device of a plan: the GPU of `handle`, or (nullptr) a GPU given by its description only.
 struct Target {
   dnn::Handle handle;
-  const Described* device;
+  const GraphDescriptor* device;
 };
 
-// What engines may make of float32. Tensor cores round it to TF32, which has 10 bits.
+// Rounding of float32 by engines. Tensor cores round it to TF32, with 10 bits of fraction.
 enum class Rounding {
   kNone,  // no engine on tensor cores
   kTf32,  // only engines on tensor cores: the others belong to kNone
@@ -28,21 +28,20 @@ enum class Rounding {
 
 struct Limits {
   Rounding rounding;
-  std::int64_t workspace;  // bytes that a plan may use
+  std::int64_t workspace;  // largest workspace of a plan, in bytes
 };
 
 struct Plan {
-  Described whole, config;
+  GraphDescriptor descriptor, config;
   std::int64_t engine, workspace;
   std::vector<int> notes;  // cudnnBackendNumericalNote_t
 };
 
-// The usable plans, best first, `most` of them at most. Throws a ffi RuntimeError with what became of the proposals
-// when there are none.
+// The usable plans, best first, at most `limit`. Throws a ffi RuntimeError with the reasons if there are none.
 std::vector<Plan> UsablePlans(const OperationGraph& graph, const Target& target,
-                              const Limits& limits, std::size_t most);
+                              const Limits& limits, std::size_t limit);
 
-// A kernel that runs the graphs of a blob (cudnn_graph_kernel.cc).
+// A kernel for the graphs of a blob (cudnn_graph_kernel.cc).
 std::unique_ptr<Kernel> MakeGraphKernel(const KernelSpec& spec);
 
 }  // namespace cudnn

@@ -1,4 +1,4 @@
-// Activations that the plug-in's own kernels apply while a result is stored.
+// Activations of the plug-in's own kernels, applied before a result is stored.
 #ifndef COLLAGE_ACTIVATION_H_
 #define COLLAGE_ACTIVATION_H_
 

@@ -24,7 +24,7 @@ namespace blocked {
 namespace {
 
 const Instructions& ChooseInstructions(const std::string& name) {
-  return ChooseFor("blocked", Versions<Instructions>{Avx512(), Avx2(), Plain()}, name);
+  return ChooseFor("blocked", IsaTable<Instructions>{Avx512(), Avx2(), Plain()}, name);
 }
 
 thread_local Scratch padded_scratch, weight_scratch;
@@ -160,11 +160,11 @@ class BlockedKernel : public Kernel {
         });
         break;
       case Op::kElementwise: {
-        Posts posts = step.convolutions[0].PostsOf(output.pixels());
+        PostOps post_ops = step.convolutions[0].PostOpsOf(output.pixels());
         std::int64_t groups = layout_.Groups(output), floats = output.pixels() * layout_.lanes;
         ParallelFor(threads_, output.batch * groups, [&](std::int64_t item, int) {
-          instructions_.elementwise(posts, input.data + item * floats, item / groups, item % groups,
-                                    output.data + item * floats);
+          instructions_.elementwise(post_ops, input.data + item * floats, item / groups,
+                                    item % groups, output.data + item * floats);
         });
         break;
       }

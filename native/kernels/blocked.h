@@ -1,19 +1,18 @@
-// Regions of convolutions in blocked layout: what the kernel (blocked_program.h, blocked_plan.h and
-// blocked.cc) and its instruction sets share.
+// Regions of convolutions in blocked layout: common definitions of the kernel (blocked_program.h, blocked_plan.h and
+// blocked.cc) and its instruction sets.
 //
-// A value inside a region lies in memory as [batch][channels / lanes][height * width][lanes], whatever
-// its shape: arguments of the kernel are packed and unpacked at the region's borders. There is one
-// micro-kernel for all dense convolutions: accumulators are pixels x vectors of output channels, and
-// a list of chunks says where the inputs that are summed lie, relative to the first one of a pixel.
+// The layout of a value inside a region is [batch][channels / lanes][height * width][lanes]; arguments of the kernel
+// are packed and unpacked at the region's borders. One micro-kernel serves all dense convolutions: accumulators are
+// pixels x vectors of output channels, and a list of chunks has the offsets of the summed inputs, relative to the
+// first input of a pixel.
 //
 //   w  weights [channels_out / kPanel][height * width * channels_in][kPanel], zeros at the end
 //      depthwise [channels / kPanel][height * width][kPanel]
 //
-// The tile of a micro-kernel passes all elementwise work that follows (posts) while it is in the first
-// level cache. A depthwise convolution runs over one vector of channels at a time, in a copy that has
-// zeros around it. When the convolution before it is 1x1, that copy is made by it, a few rows at a
-// time, and the expanded value never exists as a whole (Sandler et al., 2018, call such a pair and
-// the projection after it an inverted residual). Sums over the pixels come for free there.
+// Post-ops are applied to the tile of a micro-kernel in the first-level cache. A depthwise convolution runs over one
+// vector of channels at a time, in a zero-padded copy. A 1x1 convolution before it writes that copy directly, a few rows
+// at a time, and the expanded value is never stored completely (Sandler et al., 2018, call this pair with its projection
+// an inverted residual). Sums over the pixels are computed in the same pass.
 //
 // The same source (blocked_kernels.h) is compiled once per instruction set.
 #ifndef COLLAGE_BLOCKED_H_
@@ -32,12 +31,12 @@ struct Range {
   std::int64_t first, last;
 };
 
-// Inputs that follow each other: `lanes` of them from `offset`, in floats.
+// Consecutive inputs: `lanes` of them from `offset`, in floats.
 struct Chunk {
   std::int64_t offset, lanes;
 };
 
-enum class PostKind : std::int64_t {
+enum class PostOpKind : std::int64_t {
   kFunction,
   kAddValue,  // a value of the same shape
   kMultiplyValue,
@@ -45,15 +44,15 @@ enum class PostKind : std::int64_t {
   kMultiplyChannel,
 };
 
-struct Post {
-  PostKind kind;
+struct PostOp {
+  PostOpKind kind;
   Function function;
   const float* operand;
   std::int64_t image_floats;  // of the operand, from one image to the next; 0 for constants
 };
 
-struct Posts {
-  const Post* first;
+struct PostOps {
+  const PostOp* first;
   int count;
   std::int64_t pixels;  // of the value they work on
 };
@@ -67,7 +66,7 @@ struct Product {
   std::int64_t channels_out;
   std::int64_t out_height, out_width;
   std::int64_t row_floats, column_floats;  // in the source, from one output pixel to the next
-  Posts posts;
+  PostOps post_ops;
 };
 
 // A depthwise convolution over padded rows; its source has `height` x `width` pixels without padding.
@@ -77,7 +76,7 @@ struct Depthwise {
   std::int64_t channels, out_height, out_width;
   const float* weights;
   const float* bias;
-  Posts posts;
+  PostOps post_ops;
 
   // Source rows, above zero or not, that are needed for output rows before `row`.
   std::int64_t RowsFor(std::int64_t row) const {
@@ -85,7 +84,7 @@ struct Depthwise {
   }
 };
 
-// What one instruction set does. Outputs are the first float of an image.
+// The functions of one instruction set. Outputs are the first float of an image.
 struct Instructions {
   const char* name;
   int lanes;
@@ -108,7 +107,7 @@ struct Instructions {
                  float* sums);
 
   // One group of lanes, of which `source` and `output` are the first float.
-  void (*elementwise)(const Posts& posts, const float* source, std::int64_t image,
+  void (*elementwise)(const PostOps& post_ops, const float* source, std::int64_t image,
                       std::int64_t group, float* output);
   void (*mean)(const float* source, std::int64_t pixels, float* output);
 

@@ -5,7 +5,7 @@
 // Floats of an expanded value that are computed before they are read.
 constexpr std::int64_t kBandFloats = 24 << 10;
 
-// Pixels that follow each other, of one group of channels.
+// Consecutive pixels of one group of channels.
 struct Place {
   std::int64_t image, group, pixel;
 };
@@ -17,46 +17,46 @@ struct Emit {
 };
 
 template <class Store>
-void ApplyPost(const Post& post, const Posts& posts, const Place& place, const V* x, int count,
+void ApplyPost(const PostOp& post_op, const PostOps& post_ops, const Place& place, const V* x, int count,
                Store store) {
-  const float* image = post.operand + place.image * post.image_floats;
+  const float* image = post_op.operand + place.image * post_op.image_floats;
   const float* channel = image + place.group * kLanes;
-  const float* same = image + (place.group * posts.pixels + place.pixel) * kLanes;
-  switch (post.kind) {
-    case PostKind::kFunction:
-      return Apply(post.function, x, count, store);
-    case PostKind::kAddValue:
+  const float* same = image + (place.group * post_ops.pixels + place.pixel) * kLanes;
+  switch (post_op.kind) {
+    case PostOpKind::kFunction:
+      return Apply(post_op.function, x, count, store);
+    case PostOpKind::kAddValue:
       for (int i = 0; i < count; ++i) store(i, x[i] + Simd::Load(same + i * kLanes));
       return;
-    case PostKind::kMultiplyValue:
+    case PostOpKind::kMultiplyValue:
       for (int i = 0; i < count; ++i) store(i, x[i] * Simd::Load(same + i * kLanes));
       return;
-    case PostKind::kAddChannel:
+    case PostOpKind::kAddChannel:
       for (int i = 0; i < count; ++i) store(i, x[i] + Simd::Load(channel));
       return;
-    case PostKind::kMultiplyChannel:
+    case PostOpKind::kMultiplyChannel:
       for (int i = 0; i < count; ++i) store(i, x[i] * Simd::Load(channel));
       return;
   }
 }
 
-// Applies the posts to `count` pixels and stores them one after the other.
-COLLAGE_INLINE void Finish(const Posts& posts, const Place& place, V* x, int count, float* target) {
+// Applies the post-ops to `count` pixels and stores them consecutively.
+COLLAGE_INLINE void Finish(const PostOps& post_ops, const Place& place, V* x, int count,
+                           float* target) {
   Emit emit{target};
-  if (posts.count == 0) {
+  if (post_ops.count == 0) {
     for (int i = 0; i < count; ++i) emit(i, x[i]);
     return;
   }
-  const Post* last = posts.first + posts.count - 1;
-  for (const Post* post = posts.first; post < last; ++post) {
-    ApplyPost(*post, posts, place, x, count, Keep{x});
+  const PostOp* last = post_ops.first + post_ops.count - 1;
+  for (const PostOp* post_op = post_ops.first; post_op < last; ++post_op) {
+    ApplyPost(*post_op, post_ops, place, x, count, Keep{x});
   }
-  ApplyPost(*last, posts, place, x, count, emit);
+  ApplyPost(*last, post_ops, place, x, count, emit);
 }
 
-// H pixels and C vectors of channels: out[j * H + i] = bias + sum over the chunks. From pixel to pixel
-// it is S floats, or `step` where S is 0. Meanwhile as many weights from `next`, which the strip or the
-// step after this one needs, are brought nearer.
+// H pixels and C vectors of channels: out[j * H + i] = bias + sum over the chunks. The distance between pixels is S
+// floats, or `step` if S is 0. As many weights from `next`, those of the next strip or step, are prefetched.
 template <int H, int C, int S>
 void Multiply(const float* a, std::int64_t step, const Product& product, const float* b,
               const float* bias, const float* next, V* out) {
@@ -148,8 +148,8 @@ void ProductStrip(const Product& product, const float* source, const float* scal
                                                       product.bias + channel, next, tile);
       Place place{image, channel / kLanes, y * product.out_width + x};
       for (int j = 0; j < C; ++j, ++place.group) {
-        Finish(product.posts, place, tile + j * count, static_cast<int>(count),
-               output + (place.group * product.posts.pixels + place.pixel) * kLanes);
+        Finish(product.post_ops, place, tile + j * count, static_cast<int>(count),
+               output + (place.group * product.post_ops.pixels + place.pixel) * kLanes);
       }
     });
   }
@@ -158,9 +158,9 @@ void ProductStrip(const Product& product, const float* source, const float* scal
 void ProductOf(const Product& product, const float* source, const float* scale, std::int64_t image,
                std::int64_t strip, Range rows, Range columns, float* workspace, float* output) {
   std::int64_t channel = strip * Simd::kColumns * kLanes;
-  bool whole = product.channels_out - channel > (Simd::kColumns - 1) * kLanes;
-  auto run = whole ? ProductStrip<Simd::kColumns> : ProductStrip<1>;
-  for (int j = 0; j < (whole ? 1 : Simd::kColumns); ++j, channel += kLanes) {
+  bool is_full = product.channels_out - channel > (Simd::kColumns - 1) * kLanes;
+  auto run = is_full ? ProductStrip<Simd::kColumns> : ProductStrip<1>;
+  for (int j = 0; j < (is_full ? 1 : Simd::kColumns); ++j, channel += kLanes) {
     if (channel >= product.channels_out) break;
     run(product, source, scale, image, channel, rows, columns, workspace, output);
   }
@@ -213,8 +213,8 @@ void DepthwiseOf(const Depthwise& d, const float* padded, std::int64_t image, st
       const float* corner = padded + (y * d.stride_y * d.padded_width + x * d.stride_x) * kLanes;
       ChooseDepthwise(count, d.stride_x)(d, corner, weights, d.bias + channel, tile);
       Place place{image, group, y * d.out_width + x};
-      float* target = output + (group * d.posts.pixels + place.pixel) * kLanes;
-      Finish(d.posts, place, tile, static_cast<int>(count), target);
+      float* target = output + (group * d.post_ops.pixels + place.pixel) * kLanes;
+      Finish(d.post_ops, place, tile, static_cast<int>(count), target);
       if (sums == nullptr) return;
       for (int i = 0; i < count; ++i) total = total + Simd::Load(target + i * kLanes);
     });
@@ -240,7 +240,7 @@ void ExpandPixels(const Product& product, const Depthwise& d, const float* sourc
       float* row = padded + ((y + d.pad_top) * d.padded_width + d.pad_left + x) * kLanes;
       Place place{image, channel / kLanes, pixel + done};
       for (int j = 0; j < C; ++j, ++place.group) {
-        Finish(product.posts, place, tile + j * count + done, static_cast<int>(some),
+        Finish(product.post_ops, place, tile + j * count + done, static_cast<int>(some),
                row + j * group_floats);
       }
     }
@@ -272,20 +272,20 @@ void ExpandStrip(const Product& product, const Depthwise& d, const float* source
 void ExpandOf(const Product& product, const Depthwise& d, const float* source, std::int64_t image,
               std::int64_t strip, Range rows, float* padded, float* output, float* sums) {
   std::int64_t channel = strip * Simd::kColumns * kLanes;
-  bool whole = product.channels_out - channel > (Simd::kColumns - 1) * kLanes;
-  auto run = whole ? ExpandStrip<Simd::kColumns> : ExpandStrip<1>;
-  for (int j = 0; j < (whole ? 1 : Simd::kColumns); ++j, channel += kLanes) {
+  bool is_full = product.channels_out - channel > (Simd::kColumns - 1) * kLanes;
+  auto run = is_full ? ExpandStrip<Simd::kColumns> : ExpandStrip<1>;
+  for (int j = 0; j < (is_full ? 1 : Simd::kColumns); ++j, channel += kLanes) {
     if (channel >= product.channels_out) break;
     run(product, d, source, image, channel, rows, padded, output, sums);
   }
 }
 
-void ElementwiseOf(const Posts& posts, const float* source, std::int64_t image, std::int64_t group,
-                   float* output) {
-  Balanced({0, posts.pixels}, Simd::kRows, [&](std::int64_t pixel, std::int64_t count) {
+void ElementwiseOf(const PostOps& post_ops, const float* source, std::int64_t image,
+                   std::int64_t group, float* output) {
+  Balanced({0, post_ops.pixels}, Simd::kRows, [&](std::int64_t pixel, std::int64_t count) {
     V x[Simd::kRows];
     for (int i = 0; i < count; ++i) x[i] = Simd::Load(source + (pixel + i) * kLanes);
-    Finish(posts, {image, group, pixel}, x, static_cast<int>(count), output + pixel * kLanes);
+    Finish(post_ops, {image, group, pixel}, x, static_cast<int>(count), output + pixel * kLanes);
   });
 }
 

@@ -10,7 +10,7 @@ namespace collage {
 namespace blocked {
 namespace {
 
-// An argument with few channels, which blocks would mostly fill with zeros, is read as it is.
+// An argument with few channels is read in planar layout: its blocks would be mostly zeros.
 bool ReadsPlanar(const Layout& layout, const Program& program, const Step& step) {
   const Value& input = program.value(step.input);
   const std::vector<std::int64_t>& inputs = program.inputs;
@@ -21,34 +21,32 @@ bool ReadsPlanar(const Layout& layout, const Program& program, const Step& step)
 
 bool Reads(const Step& step, int value) {
   if (step.input == value || step.scale == value) return true;
-  for (const Convolution& one : step.convolutions) {
-    for (const PostEntry& entry : one.entries) {
+  for (const Convolution& convolution : step.convolutions) {
+    for (const PostOpEntry& entry : convolution.entries) {
       if (entry.value == value) return true;
     }
   }
   return false;
 }
 
-void CheckTensors(const Convolution& one, std::int64_t depth, std::int64_t channels) {
+void CheckTensors(const Convolution& convolution, std::int64_t depth, std::int64_t channels) {
   std::int64_t padded = DivideUp(channels, kPanel) * kPanel;
-  if (one.weight_floats != Times(depth, padded) || one.bias_floats != padded) {
+  if (convolution.weight_floats != Times(depth, padded) || convolution.bias_floats != padded) {
     Refuse("the blob's tensors do not fit its header");
   }
 }
 
-// Pixels from the first to the last that a window reads for `out` outputs.
-std::int64_t Reach(std::int64_t out, std::int64_t stride, std::int64_t size,
-                   std::int64_t dilation) {
+// Pixels from the first to the last read for `out` outputs of a window.
+std::int64_t Reach(std::int64_t out, std::int64_t stride, std::int64_t size, std::int64_t dilation) {
   return Plus(Times(out - 1, stride), Times(size - 1, dilation), 1);
 }
 
-void AddChunks(const Step& step, const Value& input, std::int64_t unit,
-               std::vector<Chunk>* chunks) {
-  const Convolution& one = step.convolutions[0];
+void AddChunks(const Step& step, const Value& input, std::int64_t unit, std::vector<Chunk>* chunks) {
+  const Convolution& convolution = step.convolutions[0];
   std::int64_t plane = step.padded_height * step.padded_width * unit;
-  for (std::int64_t y = 0; y < one.height; ++y) {
-    for (std::int64_t x = 0; x < one.width; ++x) {
-      std::int64_t tap = (y * one.dilation_y * step.padded_width + x * one.dilation_x) * unit;
+  for (std::int64_t y = 0; y < convolution.height; ++y) {
+    for (std::int64_t x = 0; x < convolution.width; ++x) {
+      std::int64_t tap = (y * convolution.dilation_y * step.padded_width + x * convolution.dilation_x) * unit;
       for (std::int64_t channel = 0; channel < input.channels; channel += unit) {
         chunks->push_back({tap + channel / unit * plane, std::min(unit, input.channels - channel)});
       }
@@ -57,15 +55,15 @@ void AddChunks(const Step& step, const Value& input, std::int64_t unit,
 }
 
 void PrepareProduct(const Layout& layout, Step* step, const Value& input, const Value& output) {
-  const Convolution& one = step->convolutions[0];
-  bool pointwise = one.height == 1 && one.width == 1;
-  bool flat =
-      pointwise && one.stride_y == 1 && one.stride_x == 1 && output.pixels() == input.pixels();
-  CheckTensors(one, Times(one.height, one.width, input.channels), output.channels);
-  step->padded_height = std::max(Plus(one.pad_top, input.height),
-                                 Reach(output.height, one.stride_y, one.height, one.dilation_y));
-  step->padded_width = std::max(Plus(one.pad_left, input.width),
-                                Reach(output.width, one.stride_x, one.width, one.dilation_x));
+  const Convolution& convolution = step->convolutions[0];
+  bool pointwise = convolution.height == 1 && convolution.width == 1;
+  bool flat = pointwise && convolution.stride_y == 1 && convolution.stride_x == 1 &&
+              output.pixels() == input.pixels();
+  CheckTensors(convolution, Times(convolution.height, convolution.width, input.channels), output.channels);
+  step->padded_height = std::max(Plus(convolution.pad_top, input.height),
+                                 Reach(output.height, convolution.stride_y, convolution.height, convolution.dilation_y));
+  step->padded_width = std::max(Plus(convolution.pad_left, input.width),
+                                Reach(output.width, convolution.stride_x, convolution.width, convolution.dilation_x));
   step->padded = step->padded_height != input.height || step->padded_width != input.width;
   std::int64_t unit = step->planar ? 1 : layout.lanes;
   std::int64_t channels = DivideUp(input.channels, unit) * unit;
@@ -73,14 +71,14 @@ void PrepareProduct(const Layout& layout, Step* step, const Value& input, const 
           "blocked kernel: the size of a padded value");
   AddChunks(*step, input, unit, &step->chunks);
   Product& product = step->product;
-  product.depth = one.height * one.width * input.channels;
-  product.weights = one.weights, product.bias = one.bias;
+  product.depth = convolution.height * convolution.width * input.channels;
+  product.weights = convolution.weights, product.bias = convolution.bias;
   product.channels_out = output.channels;
   product.out_height = flat ? 1 : output.height;
   product.out_width = flat ? output.pixels() : output.width;
-  product.row_floats = Times(step->padded_width, one.stride_y, unit);
-  product.column_floats = Times(one.stride_x, unit);
-  product.posts = one.PostsOf(output.pixels());
+  product.row_floats = Times(step->padded_width, convolution.stride_y, unit);
+  product.column_floats = Times(convolution.stride_x, unit);
+  product.post_ops = convolution.PostOpsOf(output.pixels());
   product.chunks = step->chunks.data();
   product.chunk_count = static_cast<std::int64_t>(step->chunks.size());
   if (step->scale >= 0 && !flat) Refuse("a scale needs a 1x1 convolution with stride 1");
@@ -89,13 +87,13 @@ void PrepareProduct(const Layout& layout, Step* step, const Value& input, const 
 }
 
 void PrepareDepthwise(Step* step, const Value& input, const Value& output) {
-  const Convolution& one = step->convolutions.back();
-  CheckTensors(one, Times(one.height, one.width), output.channels);
+  const Convolution& convolution = step->convolutions.back();
+  CheckTensors(convolution, Times(convolution.height, convolution.width), output.channels);
   Depthwise& d = step->depthwise;
-  d.kernel_height = one.height, d.kernel_width = one.width;
-  d.stride_y = one.stride_y, d.stride_x = one.stride_x;
-  d.dilation_y = one.dilation_y, d.dilation_x = one.dilation_x;
-  d.pad_top = one.pad_top, d.pad_left = one.pad_left;
+  d.kernel_height = convolution.height, d.kernel_width = convolution.width;
+  d.stride_y = convolution.stride_y, d.stride_x = convolution.stride_x;
+  d.dilation_y = convolution.dilation_y, d.dilation_x = convolution.dilation_x;
+  d.pad_top = convolution.pad_top, d.pad_left = convolution.pad_left;
   d.height = input.height, d.width = input.width;
   d.channels = output.channels, d.out_height = output.height, d.out_width = output.width;
   d.padded_height = std::max(Plus(d.pad_top, d.height),
@@ -105,19 +103,19 @@ void PrepareDepthwise(Step* step, const Value& input, const Value& output) {
   BytesOf(Times(d.padded_height, d.padded_width, kPanel, sizeof(float)),
           "blocked kernel: the size of a padded value");
   Times(d.padded_width, d.stride_y, kPanel);  // what a band of rows takes
-  d.weights = one.weights, d.bias = one.bias;
-  d.posts = one.PostsOf(output.pixels());
+  d.weights = convolution.weights, d.bias = convolution.bias;
+  d.post_ops = convolution.PostOpsOf(output.pixels());
 }
 
 void PrepareStep(const Layout& layout, int threads, Program* program, Step* step) {
   const Value &input = program->value(step->input), &output = program->value(step->output);
-  for (Convolution& one : step->convolutions) {
-    for (const PostEntry& entry : one.entries) {
-      one.posts.push_back(entry.post);
+  for (Convolution& convolution : step->convolutions) {
+    for (const PostOpEntry& entry : convolution.entries) {
+      convolution.post_ops.push_back(entry.post_op);
       if (entry.value < 0) continue;
       const Value& operand = program->value(entry.value);
-      one.posts.back().operand = operand.data;
-      one.posts.back().image_floats = layout.ImageFloats(operand);
+      convolution.post_ops.back().operand = operand.data;
+      convolution.post_ops.back().image_floats = layout.ImageFloats(operand);
     }
   }
   if (step->op == Op::kProduct) PrepareProduct(layout, step, input, output);
@@ -169,8 +167,8 @@ Bytes PlaceValues(const Layout& layout, Program* program) {
     ++call;
     if (!step.planar) use(step.input, call);
     use(step.scale, call);
-    for (const Convolution& one : step.convolutions) {
-      for (const PostEntry& entry : one.entries) use(entry.value, call);
+    for (const Convolution& convolution : step.convolutions) {
+      for (const PostOpEntry& entry : convolution.entries) use(entry.value, call);
     }
     make(step.output, call);
     if (step.mean >= 0) make(step.mean, call);

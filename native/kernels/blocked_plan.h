@@ -1,5 +1,5 @@
-// What is decided before the first run of a blocked kernel: where its values lie, what each step does in
-// the layout of the instruction set, and how its work is divided among threads.
+// Preparation of a blocked kernel before its first run: memory of its values, the steps in the layout of the instruction
+// set, and the division of work among threads.
 #ifndef COLLAGE_BLOCKED_PLAN_H_
 #define COLLAGE_BLOCKED_PLAN_H_
 
@@ -12,7 +12,7 @@
 namespace collage {
 namespace blocked {
 
-// How much room values take.
+// Sizes of values in blocked layout.
 struct Layout {
   std::int64_t lanes, columns;  // of the instruction set
 
@@ -20,7 +20,7 @@ struct Layout {
   std::int64_t ImageFloats(const Value& value) const {
     return Groups(value) * value.pixels() * lanes;
   }
-  // Groups that a strip may write or add to beyond the last one are there too.
+  // Includes padding groups: a strip may write beyond the last group.
   std::int64_t PaddedChannels(const Value& value) const {
     return DivideUp(value.channels, kPanel) * kPanel;
   }
@@ -32,7 +32,7 @@ struct Layout {
 // Returns the arena of the values.
 Bytes PlaceValues(const Layout& layout, Program* program);
 
-// After that. The program must not be copied afterwards: steps point into it.
+// Call it after PlaceValues. The program must not be copied afterwards: steps point into it.
 void PrepareSteps(const Layout& layout, int threads, Program* program);
 
 }  // namespace blocked

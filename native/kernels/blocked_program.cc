@@ -1,14 +1,13 @@
 // Reads the program of a blocked kernel from its blob. Header entries:
 //   values   [batch, channels, height, width] of each value
-//   inputs, outputs  numbers of the values that are arguments, row-major there
-//   rows     those of them whose channels are innermost in the argument: [batch, pixels, channels]
-//   steps    lists of integers, in an order in which they can run: operator, input, output, value that
-//            takes the output's mean per channel (-1: none), value of one pixel that scales the input
-//            (-1: none), then one convolution, or two (kExpand: a flat product, then a depthwise one).
-//            A convolution: tensors of weights and bias, height and width of the kernel, strides,
-//            dilations, pads at the top and left, then the count of its posts and each one's kind,
-//            operand (an activation, a value, or -1 - t for tensor t), and place of the activation's
-//            two parameters in tensor 0. kMean and kElementwise have posts only.
+//   inputs, outputs  numbers of the argument values; arguments are row-major
+//   rows     numbers of arguments with innermost channels: [batch, pixels, channels]
+//   steps    lists of integers, in execution order: operator, input, output, value for the output's mean per channel
+//            (-1: none), value of one pixel with the scale of the input (-1: none), then one convolution, or two
+//            (kExpand: a flat product, then a depthwise one). A convolution: tensors of weights and bias, height and
+//            width of the kernel, strides, dilations, pads at the top and left, the number of post-ops, and for each
+//            its kind, operand (an activation, a value, or -1 - t for tensor t), and position of the activation's
+//            two parameters in tensor 0. kMean and kElementwise have post-ops only.
 #include "kernels/blocked_program.h"
 
 #include <tvm/ffi/extra/json.h>
@@ -25,7 +24,7 @@ namespace collage {
 namespace blocked {
 namespace {
 
-constexpr std::int64_t kOps = 5, kPosts = 5;
+constexpr std::int64_t kOps = 5, kPostOpKinds = 5;
 
 // Reads the integers of one step.
 class Reader {
@@ -39,9 +38,9 @@ class Reader {
     step.input = NextValue(), step.output = NextValue();
     step.mean = NextValue(true), step.scale = NextValue(true);
     step.convolutions.resize(step.op == Op::kExpand ? 2 : 1);
-    for (Convolution& one : step.convolutions) {
-      if (step.op <= Op::kExpand) ReadWindow(&one);
-      ReadPosts(&one);
+    for (Convolution& convolution : step.convolutions) {
+      if (step.op <= Op::kExpand) ReadWindow(&convolution);
+      ReadPostOps(&convolution);
     }
     if (at_ != integers_.size()) Refuse("a step has more numbers than it needs");
     return step;
@@ -53,8 +52,8 @@ class Reader {
     return integers_[at_++];
   }
 
-  std::int64_t Next(std::int64_t least, std::int64_t most, const char* what) {
-    return InRange(Next(), least, most, what);
+  std::int64_t Next(std::int64_t minimum, std::int64_t maximum, const char* what) {
+    return InRange(Next(), minimum, maximum, what);
   }
 
   int NextValue(bool optional = false) {
@@ -63,7 +62,7 @@ class Reader {
     return static_cast<int>(value);
   }
 
-  // The floats of a tensor of the blob, and how many there are.
+  // The floats of a tensor of the blob, and their number.
   const float* Floats(std::int64_t number, std::int64_t* count) {
     if (number < 0 || number >= static_cast<std::int64_t>(blob_.tensors().size()))
       Refuse("a step names no tensor");
@@ -73,34 +72,34 @@ class Reader {
     return static_cast<const float*>(tensor.data);
   }
 
-  void ReadWindow(Convolution* one) {
-    one->weights = Floats(Next(), &one->weight_floats);
-    one->bias = Floats(Next(), &one->bias_floats);
-    for (std::int64_t* number : {&one->height, &one->width, &one->stride_y, &one->stride_x,
-                                 &one->dilation_y, &one->dilation_x}) {
+  void ReadWindow(Convolution* convolution) {
+    convolution->weights = Floats(Next(), &convolution->weight_floats);
+    convolution->bias = Floats(Next(), &convolution->bias_floats);
+    for (std::int64_t* number : {&convolution->height, &convolution->width, &convolution->stride_y, &convolution->stride_x,
+                                 &convolution->dilation_y, &convolution->dilation_x}) {
       *number = Next(1, kMostExtent, "blocked kernel: an extent, stride or dilation of a window");
     }
-    for (std::int64_t* number : {&one->pad_top, &one->pad_left}) {
+    for (std::int64_t* number : {&convolution->pad_top, &convolution->pad_left}) {
       *number = Next(0, kMostExtent, "blocked kernel: a pad");
     }
   }
 
-  void ReadPosts(Convolution* one) {
-    auto most = static_cast<std::int64_t>(integers_.size());
-    one->entries.resize(Index(Next(0, most, "blocked kernel: a step's count of posts")));
-    for (PostEntry& entry : one->entries) {
-      entry.post.kind =
-          static_cast<PostKind>(Next(0, kPosts - 1, "blocked kernel: the kind of a post"));
+  void ReadPostOps(Convolution* convolution) {
+    auto limit = static_cast<std::int64_t>(integers_.size());
+    convolution->entries.resize(Index(Next(0, limit, "blocked kernel: a step's count of posts")));
+    for (PostOpEntry& entry : convolution->entries) {
+      entry.post_op.kind =
+          static_cast<PostOpKind>(Next(0, kPostOpKinds - 1, "blocked kernel: the kind of a post"));
       std::int64_t operand = Next(), parameters = Next();
-      if (entry.post.kind == PostKind::kFunction) {
+      if (entry.post_op.kind == PostOpKind::kFunction) {
         InRange(operand, 0, kActivations - 1, "blocked kernel: an activation");
         std::int64_t count = 0;
         const float* table = Floats(0, &count);
         if (parameters < 0 || parameters > count - 2) Refuse("an activation has no parameters");
-        const float* found = table + parameters;
-        entry.post.function = {static_cast<Activation>(operand), found[0], found[1]};
+        const float* pair = table + parameters;
+        entry.post_op.function = {static_cast<Activation>(operand), pair[0], pair[1]};
       } else if (operand < 0) {
-        entry.post.operand = Floats(-1 - operand, &entry.constant_floats);
+        entry.post_op.operand = Floats(-1 - operand, &entry.constant_floats);
       } else {
         if (operand >= values_) Refuse("a post names no value");
         entry.value = static_cast<int>(operand);
@@ -115,17 +114,17 @@ class Reader {
 };
 
 void CheckNumbers(const std::vector<std::int64_t>& numbers, const Program& program,
-                  const char* otherwise) {
-  for (std::int64_t one : numbers) {
-    if (one < 0 || one >= static_cast<std::int64_t>(program.values.size())) Refuse(otherwise);
+                  const char* refusal) {
+  for (std::int64_t number : numbers) {
+    if (number < 0 || number >= static_cast<std::int64_t>(program.values.size())) Refuse(refusal);
   }
 }
 
 Value ReadValue(const tvm::ffi::Any& entry) {
   Value value;
   std::vector<std::int64_t> shape;
-  for (const tvm::ffi::Any& one : As<json::Array>(entry, "values")) {
-    shape.push_back(InRange(As<std::int64_t>(one, "values"), 1, kMostExtent,
+  for (const tvm::ffi::Any& extent : As<json::Array>(entry, "values")) {
+    shape.push_back(InRange(As<std::int64_t>(extent, "values"), 1, kMostExtent,
                             "blocked kernel: an extent of a value"));
   }
   if (shape.size() != 4) Refuse("a value has not four dimensions");
@@ -141,18 +140,18 @@ bool IsPerChannel(const Value& value, const Value& of) {
   return value.batch == of.batch && value.channels == of.channels && value.pixels() == 1;
 }
 
-// The operands of what happens to `made`, a value or (inside kExpand) what would be one.
-void CheckPosts(const Program& program, const Convolution& one, const Value& made) {
-  for (const PostEntry& entry : one.entries) {
-    PostKind kind = entry.post.kind;
-    if (kind == PostKind::kFunction) continue;
-    bool whole = kind == PostKind::kAddValue || kind == PostKind::kMultiplyValue;
+// Checks the operands of post-ops on `result`, a value or (inside kExpand) an intermediate result.
+void CheckPostOps(const Program& program, const Convolution& convolution, const Value& result) {
+  for (const PostOpEntry& entry : convolution.entries) {
+    PostOpKind kind = entry.post_op.kind;
+    if (kind == PostOpKind::kFunction) continue;
+    bool is_full = kind == PostOpKind::kAddValue || kind == PostOpKind::kMultiplyValue;
     if (entry.value < 0) {
-      bool enough = entry.constant_floats == DivideUp(made.channels, kPanel) * kPanel;
-      if (whole || !enough) Refuse("a post's constant is no number per channel");
+      bool has_all_channels = entry.constant_floats == DivideUp(result.channels, kPanel) * kPanel;
+      if (is_full || !has_all_channels) Refuse("a post's constant is no number per channel");
     } else {
       const Value& operand = program.value(entry.value);
-      if (whole ? !operand.HasShapeOf(made) : !IsPerChannel(operand, made))
+      if (is_full ? !operand.HasShapeOf(result) : !IsPerChannel(operand, result))
         Refuse("a post's operand has not the shape that it needs");
     }
   }
@@ -173,23 +172,23 @@ void CheckShapes(const Program& program, const Step& step) {
   if (step.scale >= 0 &&
       !(step.op == Op::kProduct && IsPerChannel(program.value(step.scale), input)))
     Refuse("a scale has not the shape that it needs");
-  Value made = output;
+  Value result = output;
   if (step.op == Op::kExpand) {
-    made.height = input.height, made.width = input.width;
-    CheckPosts(program, step.convolutions[0], made);
+    result.height = input.height, result.width = input.width;
+    CheckPostOps(program, step.convolutions[0], result);
   }
-  CheckPosts(program, step.convolutions.back(), output);
+  CheckPostOps(program, step.convolutions.back(), output);
 }
 
-// Values are made once, so that their place is not that of another one while they are read.
+// Values have one producer: otherwise the arena could reuse the memory of a value before its last reader.
 void CheckOrder(const Program& program) {
-  std::vector<bool> made(program.values.size());
-  for (std::int64_t input : program.inputs) made[Index(input)] = true;
+  std::vector<bool> result(program.values.size());
+  for (std::int64_t input : program.inputs) result[Index(input)] = true;
   for (const Step& step : program.steps) {
     for (int value : {step.output, step.mean}) {
       if (value < 0) continue;
-      if (made[Index(value)]) Refuse("a value is made twice");
-      made[Index(value)] = true;
+      if (result[Index(value)]) Refuse("a value is made twice");
+      result[Index(value)] = true;
     }
   }
 }
@@ -204,13 +203,13 @@ void Refuse(const std::string& what) {
 Program ReadProgram(const Blob& blob) {
   Program program;
   const json::Object& header = blob.header();
-  for (const tvm::ffi::Any& one : Get<json::Array>(header, "values")) {
-    program.values.push_back(ReadValue(one));
+  for (const tvm::ffi::Any& value : Get<json::Array>(header, "values")) {
+    program.values.push_back(ReadValue(value));
   }
   auto count = static_cast<std::int64_t>(program.values.size());
-  for (const tvm::ffi::Any& one : Get<json::Array>(header, "steps")) {
+  for (const tvm::ffi::Any& step : Get<json::Array>(header, "steps")) {
     std::vector<std::int64_t> integers;
-    for (const tvm::ffi::Any& number : As<json::Array>(one, "steps")) {
+    for (const tvm::ffi::Any& number : As<json::Array>(step, "steps")) {
       integers.push_back(As<std::int64_t>(number, "steps"));
     }
     program.steps.push_back(Reader(blob, std::move(integers), count).ReadStep());
@@ -222,7 +221,7 @@ Program ReadProgram(const Blob& blob) {
   std::vector<std::int64_t> rows = Integers(header, "rows");
   CheckNumbers(rows, program, "rows of no value");
   program.rows.resize(program.values.size());
-  for (std::int64_t one : rows) program.rows[Index(one)] = true;
+  for (std::int64_t value : rows) program.rows[Index(value)] = true;
   for (const Step& step : program.steps) CheckShapes(program, step);
   CheckOrder(program);
   return program;

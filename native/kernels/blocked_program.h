@@ -1,6 +1,5 @@
-// The program of a blocked kernel: values, and the steps that make one from others. It is read from a
-// blob (blocked_program.cc), completed by what is decided before the first run (blocked_plan.h), and
-// run (blocked.cc).
+// The program of a blocked kernel: values and steps. It is read from a blob (blocked_program.cc), prepared before the
+// first run (blocked_plan.h), and run (blocked.cc).
 #ifndef COLLAGE_BLOCKED_PROGRAM_H_
 #define COLLAGE_BLOCKED_PROGRAM_H_
 
@@ -17,9 +16,9 @@ namespace blocked {
 
 enum class Op : std::int64_t { kProduct, kDepthwise, kExpand, kMean, kElementwise };
 
-// A post whose operand is a value learns where that is when the arena is there.
-struct PostEntry {
-  Post post{};
+// A post-op; the address of a value operand is set after allocation of the arena.
+struct PostOpEntry {
+  PostOp post_op{};
   int value = -1;
   std::int64_t constant_floats = 0;  // of an operand that is a tensor of the blob
 };
@@ -42,12 +41,12 @@ struct Convolution {
   std::int64_t weight_floats = 0, bias_floats = 0;
   std::int64_t height = 1, width = 1, stride_y = 1, stride_x = 1, dilation_y = 1, dilation_x = 1,
                pad_top = 0, pad_left = 0;
-  std::vector<PostEntry> entries;
-  std::vector<Post> posts;
+  std::vector<PostOpEntry> entries;
+  std::vector<PostOp> post_ops;
 
   // For a value of that many pixels.
-  Posts PostsOf(std::int64_t pixels) const {
-    return {posts.data(), static_cast<int>(posts.size()), pixels};
+  PostOps PostOpsOf(std::int64_t pixels) const {
+    return {post_ops.data(), static_cast<int>(post_ops.size()), pixels};
   }
 };
 
@@ -82,8 +81,8 @@ struct Program {
 
 [[noreturn]] void Refuse(const std::string& what);
 
-// Tensors of the program are those of the blob. Every number is one that the kernels can work with:
-// extents are 1 or more, values are made once and before they are read, shapes fit each other.
+// Tensors of the program are those of the blob. All numbers are valid for the kernels: extents are 1 or more, values
+// have one producer, before all readers, and shapes fit each other.
 Program ReadProgram(const Blob& blob);
 
 }  // namespace blocked

@@ -1,4 +1,4 @@
-// What the plug-in's own kernels have in common: the choice of an instruction set, and scratch memory.
+// Common parts of the plug-in's own kernels: the choice of an instruction set, and scratch memory.
 #ifndef COLLAGE_NATIVE_KERNEL_H_
 #define COLLAGE_NATIVE_KERNEL_H_
 
@@ -17,29 +17,29 @@ inline std::int64_t DivideUp(std::int64_t a, std::int64_t b) { return (a + b - 1
 
 // One table of functions per instruction set; null where the compiler has none.
 template <class Instructions>
-struct Versions {
+struct IsaTable {
   const Instructions* avx512;
   const Instructions* avx2;
   const Instructions* plain;
 };
 
-// The best version that this machine runs, or the one called `name`.
+// The best instruction set of this machine, or the one called `name`.
 template <class Instructions>
-const Instructions& ChooseFor(const char* kernel, Versions<Instructions> versions,
+const Instructions& ChooseFor(const char* kernel, IsaTable<Instructions> table,
                               const std::string& name) {
 #if defined(__x86_64__)
-  if (!__builtin_cpu_supports("avx512f")) versions.avx512 = nullptr;
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) versions.avx2 = nullptr;
+  if (!__builtin_cpu_supports("avx512f")) table.avx512 = nullptr;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) table.avx2 = nullptr;
 #endif
-  for (const Instructions* one : {versions.avx512, versions.avx2, versions.plain}) {
-    if (one != nullptr && (name.empty() || name == one->name)) return *one;
+  for (const Instructions* instructions : {table.avx512, table.avx2, table.plain}) {
+    if (instructions != nullptr && (name.empty() || name == instructions->name)) return *instructions;
   }
   TVM_FFI_THROW(ValueError) << kernel << " kernel: this machine has no " << name;
   TVM_FFI_UNREACHABLE();
 }
 
-// Memory that all kernels share which run in one thread: it stays in the caches from one kernel to
-// the next. Its content is undefined.
+// Scratch memory of all kernels in one thread: it remains in the caches from one kernel to the next. Its
+// content is undefined.
 class Scratch {
  public:
   float* AtLeast(std::int64_t floats) {

@@ -9,8 +9,8 @@
 //     PowerOfTwo(x), 2^x for |x| <= 126; Quotient(a, b), a / b for b >= 1
 //   };
 //
-// No template of the standard library is used here: one that is compiled for AVX-512 could be chosen
-// by the linker for the whole plug-in. "activation.h" is included before.
+// No template of the standard library is used here: the linker could select an instance compiled for AVX-512 for the
+// whole plug-in. "activation.h" is included before.
 using V = Simd::V;
 constexpr int kLanes = Simd::kLanes;
 

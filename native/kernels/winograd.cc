@@ -33,7 +33,7 @@ constexpr std::int64_t kLeastTiles = 28;  // in a block: fewer reuse the weights
 constexpr std::int64_t kDepth = 32;       // input channels whose weights are transformed at once
 
 const Instructions& ChooseInstructions(int size, const std::string& name) {
-  return ChooseFor("winograd", Versions<Instructions>{Avx512(size), Avx2(size), Plain(size)}, name);
+  return ChooseFor("winograd", IsaTable<Instructions>{Avx512(size), Avx2(size), Plain(size)}, name);
 }
 
 // Floats from one point to the next: an odd number of cache lines, so that the points of one tile

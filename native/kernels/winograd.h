@@ -1,4 +1,4 @@
-// Winograd convolutions: what the kernel (winograd.cc) and its instruction sets share.
+// Winograd convolutions: common definitions of the kernel (winograd.cc) and its instruction sets.
 //
 // A 3x3 convolution with stride 1 is computed in tiles of m x m outputs from n x n inputs, n = m + 2
 // (Lavin and Gray, 2015): Y = A'[(G g G') * (B' d B)]A. The product in the middle is elementwise, so
@@ -9,9 +9,9 @@
 //   v  transformed input   [n*n][channels_in / lanes][tiles][lanes]
 //   u  transformed weights [channels_out / kPanel][n*n][channels_in][kPanel]
 //   m  products of a panel [n*n][kPanel / lanes][tiles][lanes]
-// u is made by the compiler. It is n*n / 9 times as large as the weights, and where few tiles share it,
-// reading it takes longer than the products: then it is made at run time instead, for a panel and some
-// input channels at a time, from weights [channels_out / kPanel][channels_in][3][3][kPanel].
+// u is computed at compilation. It is n*n / 9 times as large as the weights; with few tiles, reading it takes longer than
+// the products. Then it is computed at run time, for a panel and some input channels at a time, from weights
+// [channels_out / kPanel][channels_in][3][3][kPanel].
 //
 // Lanes are channels, except where rows of the NCHW input are loaded and rows of output are stored.
 //
@@ -49,8 +49,8 @@ struct Range {
   std::int64_t first, last;
 };
 
-// m = v * u, or m += v * u, for every point and the first `channels` of a panel. Meanwhile
-// `next_floats` from `next` are brought nearer. Strides lead from point to point, in floats.
+// m = v * u, or m += v * u, for every point and the first `channels` of a panel. `next_floats` from `next` are
+// prefetched. Strides are between points, in floats.
 struct Product {
   std::int64_t tiles, depth, channels;
   std::int64_t v_stride, u_stride, m_stride;
@@ -59,7 +59,7 @@ struct Product {
   std::int64_t next_floats;
 };
 
-// What one instruction set does. Strides are in floats.
+// The functions of one instruction set. Strides are in floats.
 struct Instructions {
   const char* name;
   int lanes;

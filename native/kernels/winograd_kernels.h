@@ -70,7 +70,7 @@ struct F4 {
   }
 };
 
-// Tiles beside each other in one row of one image, from tile `tile` of the block.
+// Adjacent tiles in one row of one image, from tile `tile` of the block.
 struct Strip {
   std::int64_t image, row, column, count, tile;
 };
@@ -160,8 +160,8 @@ void TransformWeights(const float* weights, std::int64_t depth, float* u, std::i
   }
 }
 
-// Distances to the weights of the next point, which often come from memory. Each pass over the tiles
-// asks for a part of them, so that the transfer never stops; 0 asks for what is there already.
+// Prefetch distances to the weights of the next point, often in memory only. Each pass over the tiles prefetches a part
+// of them, so the transfer is continuous; 0 prefetches cached weights.
 struct Ahead {
   std::int64_t lines[2];
 };

@@ -4,15 +4,15 @@ namespace collage::onednn {
 namespace {
 
 std::vector<int> ValuesRead(const Step& step) {
-  std::vector<int> found = step.inputs;
-  for (const PostOp& post : step.post) {
-    if (post.value >= 0) found.push_back(post.value);
+  std::vector<int> values = step.inputs;
+  for (const PostOp& post_op : step.post_ops) {
+    if (post_op.value >= 0) values.push_back(post_op.value);
   }
-  return found;
+  return values;
 }
 
-// The layout of a view's source that gives the view the layout `after`; null when there is none.
-Desc Undone(const Program& program, const Step& step, const Desc& after) {
+// The layout of a view's source for which the view has the layout `after`; null if there is none.
+Desc SourceLayout(const Program& program, const Step& step, const Desc& after) {
   const OneDnn& api = OneDnn::Get();
   if (step.op == "reshape") return api.Reshaped(after, program.values[step.inputs[0]]);
   Dims permutation = step.dims("permutation");
@@ -23,7 +23,7 @@ Desc Undone(const Program& program, const Step& step, const Desc& after) {
   return api.Permuted(after, inverse);
 }
 
-void FindWishes(const Program& program, Analysis* found) {
+void FindPreferredLayouts(const Program& program, Analysis* analysis) {
   const OneDnn& api = OneDnn::Get();
   std::vector<int> readers(program.values.size(), 0);
   for (const Step& step : program.steps) {
@@ -31,28 +31,28 @@ void FindWishes(const Program& program, Analysis* found) {
   }
   for (std::size_t i = 0; i < program.outputs.size(); ++i) {
     int value = program.outputs[i];
-    found->targets[value] = static_cast<int>(program.inputs.size() + i);
-    found->wishes[value] = api.RowMajor(program.values[value]);
+    analysis->targets[value] = static_cast<int>(program.inputs.size() + i);
+    analysis->preferred_layouts[value] = api.RowMajor(program.values[value]);
   }
   for (auto step = program.steps.rbegin(); step != program.steps.rend(); ++step) {
     if (!step->is_view() || step->op == "slice") continue;
     int source = step->inputs[0];
-    if (readers[source] != 1 || found->targets[source] >= 0) continue;
-    Desc after = found->wishes[step->output];
+    if (readers[source] != 1 || analysis->targets[source] >= 0) continue;
+    Desc after = analysis->preferred_layouts[step->output];
     if (after == nullptr) after = api.RowMajor(program.values[step->output]);
-    found->wishes[source] = Undone(program, *step, after);
-    if (found->wishes[source] != nullptr) found->targets[source] = found->targets[step->output];
+    analysis->preferred_layouts[source] = SourceLayout(program, *step, after);
+    if (analysis->preferred_layouts[source] != nullptr) analysis->targets[source] = analysis->targets[step->output];
   }
 }
 
-void FindLastReads(const Program& program, Analysis* found) {
-  for (std::size_t i = 0; i < program.values.size(); ++i) found->roots[i] = static_cast<int>(i);
+void FindLastReads(const Program& program, Analysis* analysis) {
+  for (std::size_t i = 0; i < program.values.size(); ++i) analysis->roots[i] = static_cast<int>(i);
   for (const Step& step : program.steps) {
-    if (step.is_view()) found->roots[step.output] = found->roots[step.inputs[0]];
-    for (int value : ValuesRead(step)) found->last_reads[found->roots[value]] = step.position;
+    if (step.is_view()) analysis->roots[step.output] = analysis->roots[step.inputs[0]];
+    for (int value : ValuesRead(step)) analysis->last_reads[analysis->roots[value]] = step.position;
   }
   for (int value : program.outputs) {
-    found->last_reads[found->roots[value]] = static_cast<int>(program.steps.size());
+    analysis->last_reads[analysis->roots[value]] = static_cast<int>(program.steps.size());
   }
 }
 
@@ -60,11 +60,11 @@ void FindLastReads(const Program& program, Analysis* found) {
 
 Analysis Analyse(const Program& program) {
   std::size_t count = program.values.size();
-  Analysis found{std::vector<Desc>(count), std::vector<int>(count, -1), std::vector<int>(count, 0),
+  Analysis analysis{std::vector<Desc>(count), std::vector<int>(count, -1), std::vector<int>(count, 0),
                  std::vector<int>(count, -1)};
-  FindWishes(program, &found);
-  FindLastReads(program, &found);
-  return found;
+  FindPreferredLayouts(program, &analysis);
+  FindLastReads(program, &analysis);
+  return analysis;
 }
 
 }  // namespace collage::onednn

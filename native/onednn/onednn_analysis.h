@@ -1,4 +1,4 @@
-// What is known about a program's values before any layout is chosen.
+// Analysis of a program's values, before the choice of layouts.
 #ifndef COLLAGE_ONEDNN_ANALYSIS_H_
 #define COLLAGE_ONEDNN_ANALYSIS_H_
 
@@ -9,15 +9,14 @@
 namespace collage::onednn {
 
 struct Analysis {
-  // Per value: the layout that its only reader likes best, or null. Outputs are plain. What one
-  // view alone reads should lie so that the view is plain, or lies as its own reader wishes.
-  std::vector<Desc> wishes;
-  // Per value: the argument of the kernel that it may be written to straight away when it lies as
-  // wished, or -1.
+  // Per value: the preferred layout of its only reader, or null. Outputs are plain. A value with a view as its only
+  // reader gets the layout for which the view is plain, or in its own reader's preferred layout.
+  std::vector<Desc> preferred_layouts;
+  // Per value: the argument of the kernel that may hold it if it has the preferred layout, or -1.
   std::vector<int> targets;
-  // Per value: the value whose bytes it shows; a view has the root of what it views.
+  // Per value: the value with its bytes; the root of a view is the root of its source.
   std::vector<int> roots;
-  // Per root: the last step that reads it; outputs are read after the last step.
+  // Per root: its last reader; outputs are read after the last step.
   std::vector<int> last_reads;
 };
 

@@ -72,18 +72,18 @@ Desc OneDnn::Blocked(const Dims& dims, Type type) const {
 }
 
 Desc OneDnn::Reshaped(const Desc& desc, const Dims& dims) const {
-  dnnl_memory_desc_t made = nullptr;
+  dnnl_memory_desc_t layout = nullptr;
   dnnl_status_t status =
-      dnnl_memory_desc_reshape(&made, desc.get(), static_cast<int>(dims.size()), dims.data());
-  return status == dnnl_success ? Own(made) : nullptr;
+      dnnl_memory_desc_reshape(&layout, desc.get(), static_cast<int>(dims.size()), dims.data());
+  return status == dnnl_success ? Own(layout) : nullptr;
 }
 
 Desc OneDnn::Permuted(const Desc& desc, const std::vector<int>& permutation) const {
   std::vector<int> target(permutation.size());
   for (std::size_t i = 0; i < permutation.size(); ++i) target[permutation[i]] = static_cast<int>(i);
-  dnnl_memory_desc_t made = nullptr;
-  Check(dnnl_memory_desc_permute_axes(&made, desc.get(), target.data()), "a permuted layout");
-  return Own(made);
+  dnnl_memory_desc_t layout = nullptr;
+  Check(dnnl_memory_desc_permute_axes(&layout, desc.get(), target.data()), "a permuted layout");
+  return Own(layout);
 }
 
 Type OneDnn::TypeOf(const Desc& desc) const {
@@ -112,11 +112,11 @@ Dims OneDnn::StridesOf(const Desc& desc) const {
   return Dims(*strides, *strides + DimsOf(desc).size());
 }
 
-bool OneDnn::Same(const Desc& one, const Desc& other) const {
-  if (dnnl_memory_desc_equal(one.get(), other.get())) return true;
-  if (TypeOf(one) != TypeOf(other)) return false;
-  Dims dims = DimsOf(one), left = StridesOf(one), right = StridesOf(other);
-  if (dims != DimsOf(other) || left.empty() || right.empty()) return false;
+bool OneDnn::Same(const Desc& left_layout, const Desc& right_layout) const {
+  if (dnnl_memory_desc_equal(left_layout.get(), right_layout.get())) return true;
+  if (TypeOf(left_layout) != TypeOf(right_layout)) return false;
+  Dims dims = DimsOf(left_layout), left = StridesOf(left_layout), right = StridesOf(right_layout);
+  if (dims != DimsOf(right_layout) || left.empty() || right.empty()) return false;
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] != 1 && left[i] != right[i]) return false;
   }
@@ -124,12 +124,12 @@ bool OneDnn::Same(const Desc& one, const Desc& other) const {
 }
 
 Desc OneDnn::ArgumentOf(const PrimitiveDesc& primitive, int argument) const {
-  const_dnnl_memory_desc_t found = nullptr;
+  const_dnnl_memory_desc_t layout = nullptr;
   dnnl_memory_desc_t copy = nullptr;
   dnnl_status_t status =
-      dnnl_primitive_desc_query(primitive.get(), dnnl_query_exec_arg_md, argument, &found);
-  if (status != dnnl_success || found == nullptr) return nullptr;
-  Check(dnnl_memory_desc_clone(&copy, found), "a copy of a layout");
+      dnnl_primitive_desc_query(primitive.get(), dnnl_query_exec_arg_md, argument, &layout);
+  if (status != dnnl_success || layout == nullptr) return nullptr;
+  Check(dnnl_memory_desc_clone(&copy, layout), "a copy of a layout");
   return Own(copy);
 }
 

@@ -28,19 +28,19 @@ struct Planned {
 class Builder {
  public:
   Builder(const Program& program, const Blob& blob, Layout layout, Type products)
-      : api_(OneDnn::Get()), program_(program), blob_(blob), facts_(Analyse(program)) {
+      : api_(OneDnn::Get()), program_(program), blob_(blob), analysis_(Analyse(program)) {
     std::size_t count = program.values.size();
     tensors_.resize(count);
     copies_.resize(count);
-    around_.layouts.resize(count);
-    around_.wishes = facts_.wishes;
-    around_.fixed.assign(count, true);
-    around_.layout = layout;
-    around_.products = products;
+    context_.layouts.resize(count);
+    context_.preferred_layouts = analysis_.preferred_layouts;
+    context_.fixed.assign(count, true);
+    context_.layout = layout;
+    context_.products = products;
     std::size_t weights = 0;
     for (const TensorView& tensor : blob.tensors()) weights += tensor.nbytes;
     schedule_.weights = Pool(weights);
-    for (std::size_t i = 0; products != dnnl_f32 && i < count; ++i) WishIn(products, i);
+    for (std::size_t i = 0; products != dnnl_f32 && i < count; ++i) PreferType(products, i);
   }
 
   Schedule Build() {
@@ -57,13 +57,13 @@ class Builder {
   }
 
  private:
-  // Arguments of the kernel hold float32; values that stay inside what products multiply.
-  void WishIn(Type type, std::size_t value) {
-    Desc wish = around_.wishes[value];
-    if (wish == nullptr || facts_.targets[value] >= 0) return;
-    Dims strides = api_.StridesOf(wish);
-    around_.wishes[value] =
-        strides.empty() ? nullptr : api_.Strided(api_.DimsOf(wish), strides, type);
+  // Sets the dtype of a preferred layout: float32 for arguments of the kernel, the products' factors inside.
+  void PreferType(Type type, std::size_t value) {
+    Desc preferred = context_.preferred_layouts[value];
+    if (preferred == nullptr || analysis_.targets[value] >= 0) return;
+    Dims strides = api_.StridesOf(preferred);
+    context_.preferred_layouts[value] =
+        strides.empty() ? nullptr : api_.Strided(api_.DimsOf(preferred), strides, type);
   }
 
   Desc Plain(int value) const {
@@ -86,7 +86,7 @@ class Builder {
       }
       char* data = static_cast<char*>(const_cast<void*>(view.data));
       Define(value, {desc, buffers_.AddOwn(data), 0});
-      around_.fixed[value] = false;
+      context_.fixed[value] = false;
     }
   }
 
@@ -94,7 +94,7 @@ class Builder {
     int source = step.inputs[0];
     const Dims& dims = program_.values[step.output];
     Tensor tensor = tensors_[source];
-    around_.fixed[step.output] = around_.fixed[source];
+    context_.fixed[step.output] = context_.fixed[source];
     if (step.op == "permute") {
       Dims permutation = step.dims("permutation");
       tensor.desc =
@@ -131,60 +131,60 @@ class Builder {
 
   void Define(int value, const Tensor& tensor) {
     tensors_[value] = tensor;
-    around_.layouts[value] = tensor.desc;
+    context_.layouts[value] = tensor.desc;
   }
 
   void Emit(const Step& step) {
     for (int value : step.inputs) CheckDefined(step, value);
-    for (const PostOp& post : step.post) {
-      if (post.value >= 0) CheckDefined(step, post.value);
+    for (const PostOp& post_op : step.post_ops) {
+      if (post_op.value >= 0) CheckDefined(step, post_op.value);
     }
-    std::size_t posts = step.post.size();
-    Recipe recipe = BestRecipe(step, &posts);
-    if (posts == step.post.size()) {
-      Plan(step, recipe, posts, step.output);
+    std::size_t post_op_count = step.post_ops.size();
+    PrimitiveChoice choice = BestPrimitive(step, &post_op_count);
+    if (post_op_count == step.post_ops.size()) {
+      Plan(step, choice, post_op_count, step.output);
       return;
     }
-    EmitRest(step, recipe, posts);
+    EmitRemainder(step, choice, post_op_count);
   }
 
-  // Post-operations that no fast implementation takes run on the result as steps of their own.
-  void EmitRest(const Step& step, const Recipe& recipe, std::size_t posts) {
-    Plan(step, recipe, posts, step.output);
-    Step rest = step;
-    const PostOp& first = step.post[posts];
-    rest.name += first.value < 0 ? ", then eltwise" : ", then binary";
-    rest.op = first.value < 0 ? "eltwise" : "binary";
-    rest.inputs = {step.output};
-    if (first.value >= 0) rest.inputs.push_back(first.value);
-    rest.main = first;
-    rest.post.assign(step.post.begin() + static_cast<std::ptrdiff_t>(posts) + 1, step.post.end());
-    Emit(rest);
+  // Post-ops without a fast implementation run on the result as separate steps.
+  void EmitRemainder(const Step& step, const PrimitiveChoice& choice, std::size_t post_op_count) {
+    Plan(step, choice, post_op_count, step.output);
+    Step remainder = step;
+    const PostOp& first = step.post_ops[post_op_count];
+    remainder.name += first.value < 0 ? ", then eltwise" : ", then binary";
+    remainder.op = first.value < 0 ? "eltwise" : "binary";
+    remainder.inputs = {step.output};
+    if (first.value >= 0) remainder.inputs.push_back(first.value);
+    remainder.main = first;
+    remainder.post_ops.assign(step.post_ops.begin() + static_cast<std::ptrdiff_t>(post_op_count) + 1, step.post_ops.end());
+    Emit(remainder);
   }
 
-  // oneDNN 3.2's simple resampling takes an element's place in memory for its place in row-major
-  // order when it looks up a post-operation's operand, and works on one element at a time.
+  // oneDNN 3.2's simple resampling looks up a post-op's operand by the element's position in memory instead of its
+  // position in row-major order, and works on one element at a time.
   static bool IsSimple(const std::string& implementation) {
     return implementation.rfind("simple", 0) == 0;
   }
 
-  // The first way that is fast with all post-operations, else with as many as possible; a way with
-  // the reference implementation when there is no other.
-  Recipe BestRecipe(const Step& step, std::size_t* posts) {
-    Recipe reference;
-    for (std::size_t count = step.post.size() + 1; count-- > 0;) {
+  // The first fast implementation with all post-ops, else with as many as possible, else the reference
+  // implementation.
+  PrimitiveChoice BestPrimitive(const Step& step, std::size_t* post_op_count) {
+    PrimitiveChoice reference;
+    for (std::size_t count = step.post_ops.size() + 1; count-- > 0;) {
       for (int attempt = 0; attempt < Attempts(step); ++attempt) {
-        Recipe recipe = MakeRecipe(program_, step, around_, attempt, count);
-        if (recipe.primitive == nullptr) continue;
-        std::string implementation = api_.ImplementationOf(recipe.primitive);
+        PrimitiveChoice choice = ChoosePrimitive(program_, step, context_, attempt, count);
+        if (choice.primitive == nullptr) continue;
+        std::string implementation = api_.ImplementationOf(choice.primitive);
         if (count > 0 && IsSimple(implementation)) continue;
         if (implementation.rfind("ref", 0) != 0) {
-          *posts = count;
-          return recipe;
+          *post_op_count = count;
+          return choice;
         }
         if (reference.primitive == nullptr) {
-          reference = recipe;
-          *posts = count;
+          reference = choice;
+          *post_op_count = count;
         }
       }
     }
@@ -199,18 +199,18 @@ class Builder {
     }
   }
 
-  void Plan(const Step& step, const Recipe& recipe, std::size_t posts, int output) {
+  void Plan(const Step& step, const PrimitiveChoice& choice, std::size_t post_op_count, int output) {
     Planned planned{
-        step.name + " " + api_.ImplementationOf(recipe.primitive), recipe.primitive, {}};
-    for (auto [code, value] : recipe.reads) {
-      Desc wanted = api_.ArgumentOf(recipe.primitive, code);
-      planned.arguments.push_back({code, Read(value, wanted, step.name)});
+        step.name + " " + api_.ImplementationOf(choice.primitive), choice.primitive, {}};
+    for (auto [code, value] : choice.reads) {
+      Desc layout = api_.ArgumentOf(choice.primitive, code);
+      planned.arguments.push_back({code, Read(value, layout, step.name)});
     }
-    Desc made = api_.ArgumentOf(recipe.primitive, DNNL_ARG_DST);
-    bool complete = posts == step.post.size();
-    Tensor result{made, NewBuffer(output, made, complete), 0};
+    Desc result_layout = api_.ArgumentOf(choice.primitive, DNNL_ARG_DST);
+    bool complete = post_op_count == step.post_ops.size();
+    Tensor result{result_layout, NewBuffer(output, result_layout, complete), 0};
     const Tensor& source = planned.arguments[0].tensor;
-    if (buffers_[result.buffer].in_arena() && MayOverwrite(step, source, made)) result = source;
+    if (buffers_[result.buffer].in_arena() && MayOverwrite(step, source, result_layout)) result = source;
     planned.arguments.push_back({DNNL_ARG_DST, result});
     AddScratchpad(&planned);
     Define(output, result);
@@ -218,7 +218,7 @@ class Builder {
     Push(std::move(planned));
   }
 
-  // Whether the result may take the place of the first operand, which nobody reads any more.
+  // Whether the result may overwrite the first operand: it must have no later reader.
   bool MayOverwrite(const Step& step, const Tensor& source, const Desc& result) const {
     static const std::set<std::string> kInPlace = {"eltwise", "binary", "softmax",
                                                    "layer_normalization"};
@@ -226,12 +226,12 @@ class Builder {
     if (kInPlace.count(step.op) == 0 || !buffers_[source.buffer].in_arena()) return false;
     if (!api_.Same(source.desc, result)) return false;
     for (std::size_t i = 1; i < step.inputs.size(); ++i) {
-      if (facts_.roots[step.inputs[i]] == facts_.roots[value]) return false;
+      if (analysis_.roots[step.inputs[i]] == analysis_.roots[value]) return false;
     }
-    for (const PostOp& post : step.post) {
-      if (post.value >= 0 && facts_.roots[post.value] == facts_.roots[value]) return false;
+    for (const PostOp& post_op : step.post_ops) {
+      if (post_op.value >= 0 && analysis_.roots[post_op.value] == analysis_.roots[value]) return false;
     }
-    return value == step.output || facts_.last_reads[facts_.roots[value]] <= step.position;
+    return value == step.output || analysis_.last_reads[analysis_.roots[value]] <= step.position;
   }
 
   void AddScratchpad(Planned* planned) {
@@ -240,22 +240,22 @@ class Builder {
     planned->arguments.push_back({DNNL_ARG_SCRATCHPAD, {desc, ArenaBuffer(desc), 0}});
   }
 
-  // `value` in the layout `wanted`: as it lies, a reordered copy made before, or a new one.
-  Tensor Read(int value, const Desc& wanted, const std::string& name) {
-    const Tensor& found = tensors_[value];
-    if (found.desc == nullptr)
+  // `value` in `layout`: its own memory, an earlier reordered copy, or a new one.
+  Tensor Read(int value, const Desc& layout, const std::string& name) {
+    const Tensor& current = tensors_[value];
+    if (current.desc == nullptr)
       TVM_FFI_THROW(ValueError) << "onednn: " << name << " reads too early";
-    bool in_place = around_.fixed[value] && api_.Same(found.desc, wanted);
-    if (in_place) return {wanted, found.buffer, found.offset};
+    bool in_place = context_.fixed[value] && api_.Same(current.desc, layout);
+    if (in_place) return {layout, current.buffer, current.offset};
     for (const Tensor& copy : copies_[value]) {
-      if (api_.Same(copy.desc, wanted)) return {wanted, copy.buffer, copy.offset};
+      if (api_.Same(copy.desc, layout)) return {layout, copy.buffer, copy.offset};
     }
-    Tensor copy{wanted, -1, 0};
-    if (around_.fixed[value]) {
-      copy.buffer = ArenaBuffer(wanted);
-      Push(Reorder(name + ", reorder", found, copy));
+    Tensor copy{layout, -1, 0};
+    if (context_.fixed[value]) {
+      copy.buffer = ArenaBuffer(layout);
+      Push(Reorder(name + ", reorder", current, copy));
     } else {
-      copy.buffer = Pack(name, found, wanted);
+      copy.buffer = Pack(name, current, layout);
     }
     copies_[value].push_back(copy);
     return copy;
@@ -267,19 +267,19 @@ class Builder {
     Attributes guard(attributes, api_.dnnl_primitive_attr_destroy);
     api_.Check(api_.dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user),
                name);
-    dnnl_primitive_desc_t made = nullptr;
-    api_.Check(api_.dnnl_reorder_primitive_desc_create(&made, from.desc.get(), api_.engine(),
+    dnnl_primitive_desc_t descriptor = nullptr;
+    api_.Check(api_.dnnl_reorder_primitive_desc_create(&descriptor, from.desc.get(), api_.engine(),
                                                        to.desc.get(), api_.engine(), attributes),
                name);
-    Planned planned{name, api_.Own(made), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}};
+    Planned planned{name, api_.Own(descriptor), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}};
     AddScratchpad(&planned);
     return planned;
   }
 
-  // Reorders a weight now, into memory of its own.
-  int Pack(const std::string& name, const Tensor& from, const Desc& wanted) {
-    int number = buffers_.AddOwn(schedule_.weights.Take(api_.SizeOf(wanted)));
-    Planned planned = Reorder(name + ", packing", from, {wanted, number, 0});
+  // Reorders a weight at build time, into separate memory.
+  int Pack(const std::string& name, const Tensor& from, const Desc& layout) {
+    int number = buffers_.AddOwn(schedule_.weights.Take(api_.SizeOf(layout)));
+    Planned planned = Reorder(name + ", packing", from, {layout, number, 0});
     Bytes scratch;
     std::vector<Memory> memories;
     std::vector<dnnl_exec_arg_t> arguments;
@@ -307,19 +307,19 @@ class Builder {
     for (std::size_t i = 0; i < program_.outputs.size(); ++i) {
       int value = program_.outputs[i], argument = static_cast<int>(program_.inputs.size() + i);
       Desc plain = api_.RowMajor(program_.values[value]);
-      const Tensor& found = tensors_[value];
-      if (found.desc == nullptr)
+      const Tensor& current = tensors_[value];
+      if (current.desc == nullptr)
         TVM_FFI_THROW(ValueError) << "onednn: output " << i << " is not made";
-      if (buffers_[found.buffer].argument == argument && api_.Same(found.desc, plain)) continue;
+      if (buffers_[current.buffer].argument == argument && api_.Same(current.desc, plain)) continue;
       Tensor output{plain, buffers_.AddArgument(argument), 0};
-      Push(Reorder("output " + std::to_string(i), found, output));
+      Push(Reorder("output " + std::to_string(i), current, output));
     }
   }
 
-  // Straight in the kernel's output where the layout is right.
+  // The kernel's output if the layout fits, else memory in the arena.
   int NewBuffer(int value, const Desc& desc, bool complete) {
-    bool direct = complete && facts_.targets[value] >= 0 && api_.Same(desc, around_.wishes[value]);
-    return direct ? buffers_.AddArgument(facts_.targets[value]) : ArenaBuffer(desc);
+    bool direct = complete && analysis_.targets[value] >= 0 && api_.Same(desc, context_.preferred_layouts[value]);
+    return direct ? buffers_.AddArgument(analysis_.targets[value]) : ArenaBuffer(desc);
   }
 
   int ArenaBuffer(const Desc& desc) {
@@ -363,8 +363,8 @@ class Builder {
   const OneDnn& api_;
   const Program& program_;
   const Blob& blob_;
-  const Analysis facts_;
-  Surroundings around_;
+  const Analysis analysis_;
+  LayoutContext context_;
   std::vector<Tensor> tensors_;              // per value
   std::vector<std::vector<Tensor>> copies_;  // per value: in other layouts
   Buffers buffers_;

@@ -17,7 +17,7 @@ constexpr std::size_t kLeastImage = 3,
                       kMostImage = 5;  // dimensions: batch, channels, one to three others
 
 struct Operands {
-  std::size_t least, most;
+  std::size_t minimum, most;
 };
 
 [[noreturn]] void Refuse(const Step& step, const std::string& what) {
@@ -36,22 +36,22 @@ void CheckOperands(const Step& step) {
       {"reshape", {1, 1}},     {"permute", {1, 1}},
       {"slice", {1, 1}},
   };
-  auto found = kOperands.find(step.op);
-  if (found == kOperands.end()) Refuse(step, "there is no such operator");
-  const Operands& operands = found->second;
-  if (step.inputs.size() < operands.least || step.inputs.size() > operands.most)
+  auto entry = kOperands.find(step.op);
+  if (entry == kOperands.end()) Refuse(step, "there is no such operator");
+  const Operands& operands = entry->second;
+  if (step.inputs.size() < operands.minimum || step.inputs.size() > operands.most)
     Refuse(step, "it has " + std::to_string(step.inputs.size()) + " inputs");
-  if (step.is_view() && !step.post.empty()) Refuse(step, "a view has no post-operations");
+  if (step.is_view() && !step.post_ops.empty()) Refuse(step, "a view has no post-operations");
 }
 
 // One number per dimension of `count`, each in the range.
-Dims Sides(const Step& step, const char* key, std::size_t count, dnnl_dim_t least) {
+Dims Sides(const Step& step, const char* key, std::size_t count, dnnl_dim_t minimum) {
   Dims sides = step.dims(key);
   if (sides.size() != count)
     Refuse(step, "'" + std::string(key) + "' has " + std::to_string(sides.size()) +
                      " numbers, not " + std::to_string(count));
-  for (dnnl_dim_t one : sides) {
-    InRange(one, least, kMostExtent, "onednn: " + step.name + ": '" + key + "'");
+  for (dnnl_dim_t side : sides) {
+    InRange(side, minimum, kMostExtent, "onednn: " + step.name + ": '" + key + "'");
   }
   return sides;
 }
@@ -99,10 +99,10 @@ void CheckSlice(const Program& program, const Step& step) {
 }
 
 // Whether each extent of `dims` is that of `whole`, or 1.
-bool Broadcasts(const Dims& dims, const Dims& whole) {
-  if (dims.size() != whole.size()) return false;
+bool Broadcasts(const Dims& dims, const Dims& result_dims) {
+  if (dims.size() != result_dims.size()) return false;
   for (std::size_t i = 0; i < dims.size(); ++i) {
-    if (dims[i] != whole[i] && dims[i] != 1) return false;
+    if (dims[i] != result_dims[i] && dims[i] != 1) return false;
   }
   return true;
 }
@@ -132,8 +132,8 @@ void CheckShapes(const Program& program, const Step& step) {
       if (!Broadcasts(program.values[value], output)) Refuse(step, "an operand does not broadcast");
     }
   }
-  for (const PostOp& post : step.post) {
-    if (post.value >= 0 && !Broadcasts(program.values[post.value], output))
+  for (const PostOp& post_op : step.post_ops) {
+    if (post_op.value >= 0 && !Broadcasts(program.values[post_op.value], output))
       Refuse(step, "a post-operation's operand does not broadcast to the result");
   }
 }
@@ -150,15 +150,15 @@ void CheckValue(const Dims& dims) {
 
 void CheckProgram(const Program& program) {
   for (const Dims& dims : program.values) CheckValue(dims);
-  std::vector<bool> made(program.values.size());
+  std::vector<bool> defined(program.values.size());
   for (const std::vector<int>* side : {&program.inputs, &program.weights}) {
-    for (int value : *side) made[static_cast<std::size_t>(value)] = true;
+    for (int value : *side) defined[static_cast<std::size_t>(value)] = true;
   }
   for (const Step& step : program.steps) {
     CheckOperands(step);
     CheckShapes(program, step);
-    if (made[static_cast<std::size_t>(step.output)]) Refuse(step, "its output is made already");
-    made[static_cast<std::size_t>(step.output)] = true;
+    if (defined[static_cast<std::size_t>(step.output)]) Refuse(step, "its output is made already");
+    defined[static_cast<std::size_t>(step.output)] = true;
   }
 }
 

@@ -83,23 +83,23 @@ float Bound(float bound) {
 }
 
 PostOp ParseEltwise(dnnl_alg_kind_t algorithm, const json::Object& entry) {
-  PostOp post;
-  post.algorithm = algorithm;
-  post.alpha = Number(entry, "alpha");
-  post.beta = Number(entry, "beta");
+  PostOp post_op;
+  post_op.algorithm = algorithm;
+  post_op.alpha = Number(entry, "alpha");
+  post_op.beta = Number(entry, "beta");
   if (algorithm == dnnl_eltwise_clip) {
-    post.alpha = Bound(post.alpha);
-    post.beta = Bound(post.beta);
+    post_op.alpha = Bound(post_op.alpha);
+    post_op.beta = Bound(post_op.beta);
   }
-  return post;
+  return post_op;
 }
 
-PostOp ParsePost(const json::Object& entry, std::size_t count) {
-  PostOp post;
+PostOp ParsePostOp(const json::Object& entry, std::size_t count) {
+  PostOp post_op;
   if (entry.count(ffi::String("binary"))) {
-    post.algorithm = Algorithm(Get<ffi::String>(entry, "binary"));
-    post.value = Checked(Get<std::int64_t>(entry, "value"), count);
-    return post;
+    post_op.algorithm = Algorithm(Get<ffi::String>(entry, "binary"));
+    post_op.value = Checked(Get<std::int64_t>(entry, "value"), count);
+    return post_op;
   }
   return ParseEltwise(Algorithm(Get<ffi::String>(entry, "eltwise")), entry);
 }
@@ -111,8 +111,8 @@ Step ParseStep(const json::Object& entry, std::size_t number, std::size_t count)
   step.name = "step " + std::to_string(number) + " (" + step.op + ")";
   step.inputs = Numbers(entry, "in", count);
   step.output = Checked(Get<std::int64_t>(entry, "out"), count);
-  for (const ffi::Any& post : Get<json::Array>(entry, "post")) {
-    step.post.push_back(ParsePost(As<json::Object>(post, "post"), count));
+  for (const ffi::Any& post_op : Get<json::Array>(entry, "post")) {
+    step.post_ops.push_back(ParsePostOp(As<json::Object>(post_op, "post"), count));
   }
   step.attributes = entry;
   if (step.op == "eltwise") step.main = ParseEltwise(step.algorithm(), entry);

@@ -1,13 +1,13 @@
 // The program in the header of a "onednn" blob (written by collage/backends/cpu/onednn/program.py):
 //
-//   values   [[dim, ...], ...]  float32 tensors, numbered
-//   inputs, outputs             their numbers, in the order of the kernel's arguments
-//   weights                     numbers of the values that the blob's tensors hold, in order
+//   values   [[dim, ...], ...]  float32 tensors, numbered by position
+//   inputs, outputs             numbers of values, in the order of the kernel's arguments
+//   weights                     numbers of the values of the blob's tensors, in order
 //   steps    [{"op", "in": [value, ...], "out": value, "post": [...], attributes...}, ...]
 //
-// A step is one oneDNN primitive ("convolution", "matmul", ...), or a view that moves nothing
-// ("reshape", "permute", "slice"). "post" lists what happens to the result before it is written:
-// {"eltwise": algorithm, "alpha", "beta"} or {"binary": algorithm, "value": operand}.
+// A step is one oneDNN primitive ("convolution", "matmul", ...), or a view without data movement ("reshape",
+// "permute", "slice"). "post" lists its post-ops: {"eltwise": algorithm, "alpha", "beta"} or
+// {"binary": algorithm, "value": operand}.
 #ifndef COLLAGE_ONEDNN_PROGRAM_H_
 #define COLLAGE_ONEDNN_PROGRAM_H_
 
@@ -34,7 +34,7 @@ struct Step {
   std::vector<int> inputs;
   int output = -1;
   PostOp main{};  // of "eltwise" and "binary"
-  std::vector<PostOp> post;
+  std::vector<PostOp> post_ops;
   json::Object attributes;
 
   bool is_view() const { return op == "reshape" || op == "permute" || op == "slice"; }
@@ -49,21 +49,21 @@ struct Program {
   std::vector<int> inputs, outputs, weights;
   std::vector<Step> steps;
 
-  // Throws a ffi ValueError that says what is wrong with the header.
+  // Throws a ffi ValueError for an invalid header.
   static Program Parse(const Blob& blob);
 };
 
-// Throws a ffi ValueError where numbers or shapes are not such as oneDNN may be given, or a value is made
-// twice (onednn_checks.cc).
+// Throws a ffi ValueError for numbers or shapes outside of oneDNN's domain, and for values with two producers
+// (onednn_checks.cc).
 void CheckProgram(const Program& program);
 
-// A primitive and which value it reads as which argument.
-struct Recipe {
+// The chosen primitive of a step, with its arguments.
+struct PrimitiveChoice {
   PrimitiveDesc primitive;
   std::vector<std::pair<int, int>> reads;  // (DNNL_ARG_*, value)
 };
 
-// How convolutions lay out activations.
+// Layout of activations in convolutions.
 enum class Layout { kAny, kBlocked, kChannelsLast, kPlain };
 
 // Throws a ffi ValueError for another name than "f32" and "bf16".
@@ -72,22 +72,22 @@ Type ParseType(const std::string& name);
 // Throws a ffi ValueError for another name than "any", "blocked" and "plain".
 Layout ParseLayout(const std::string& name);
 
-// What a step may know about the values around it.
-struct Surroundings {
-  std::vector<Desc> layouts;  // per value: how it lies in memory; null while not made
-  std::vector<bool> fixed;    // per value: not a weight, so a reorder is paid at every call
-  std::vector<Desc> wishes;   // per value: the layout that its only reader likes best, or null
+// Layouts of a step's operands and results.
+struct LayoutContext {
+  std::vector<Desc> layouts;  // per value: its layout in memory; null before its step
+  std::vector<bool> fixed;    // per value: not a weight, so every call pays for a reorder
+  std::vector<Desc> preferred_layouts;   // per value: the preferred layout of its only reader, or null
   Layout layout = Layout::kAny;
-  Type products = dnnl_f32;  // what convolutions and matrix products multiply, and hand on
+  Type products = dnnl_f32;  // dtype of the factors and results of products
 };
 
-// Number of ways to lay out the operands of `step`, best first, the last always plain.
+// Number of layouts for the operands of `step`: best first, the last one plain.
 int Attempts(const Step& step);
 
-// The primitive of `step` in one of these ways, with the first `posts` of its post-operations.
-// `primitive` is null when oneDNN has none.
-Recipe MakeRecipe(const Program& program, const Step& step, const Surroundings& around, int attempt,
-                  std::size_t posts);
+// The primitive of `step` in layout number `attempt`, with its first `post_op_count` post-ops. `primitive` is
+// null if oneDNN has none.
+PrimitiveChoice ChoosePrimitive(const Program& program, const Step& step, const LayoutContext& context, int attempt,
+                  std::size_t post_op_count);
 
 }  // namespace collage::onednn
 

@@ -1,8 +1,8 @@
-// A kernel of the CPU between kernels of a GPU: it takes and gives device tensors and copies them. Blob:
+// A CPU kernel between kernels of a GPU: its arguments are device tensors, copied to the host and back. Blob:
 // tensor 0 is the blob of the kernel (bytes); header entries:
 //   kind     its kind
 //   inputs   how many there are
-// It waits for the device, so it cannot be captured in a CUDA graph. Its buffers on the host are kept.
+// It waits for the device, so a CUDA graph cannot capture it. Its host buffers are reused.
 #include <memory>
 #include <string>
 #include <string_view>

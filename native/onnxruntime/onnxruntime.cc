@@ -1,4 +1,4 @@
-// Regions that ONNX Runtime runs on the CPU. Blob: tensor 0 is an ONNX model (bytes); header entries
+// Regions in ONNX Runtime on the CPU. Blob: tensor 0 is an ONNX model (bytes); header entries
 // are those of SessionOptions and OnnxSession, and
 //   allocates  1: called with inputs only; returns its outputs, whose shapes may depend on data
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace collage {
 namespace {
 
-// The memory of a tensor that ONNX Runtime made; it goes back to its arena with the tensor.
+// The memory of a tensor allocated by ONNX Runtime; it returns to the arena with the tensor.
 class ReturnedMemory {
  public:
   ReturnedMemory(const OnnxRuntime& runtime, ort::Value* value)

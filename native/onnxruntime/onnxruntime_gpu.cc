@@ -1,14 +1,13 @@
-// Regions that ONNX Runtime's CUDA or TensorRT execution provider runs, on device tensors without copies.
+// Regions in ONNX Runtime's CUDA or TensorRT execution provider, on device tensors without copies.
 // Kinds "onnxruntime-cuda" and "tensorrt". Blob: tensor 0 is an ONNX model (bytes), for TensorRT one whose
 // node may hold an engine (an EP context); header entries are those of SessionOptions and OnnxSession, and
 //   provider_options  [key, value, key, value, ...] of the provider
 //   libraries         [name, ...]: opened first, so that the provider finds them (see library.h)
 //   full_precision    1: TensorRT, which builds the engine when the session is made, has no option against TF32
 //
-// The session is made by the first call, for its device and stream. A node that the provider does not take
-// is an error and never a hidden copy to the CPU. A run queues its work and does not wait, but it
-// cannot be captured in a CUDA graph: ONNX Runtime frees buffers of the host when a run has ended, and a
-// replay would read them.
+// The first call creates the session, for its device and stream. A node without support in the provider is an error,
+// never a hidden copy to the CPU. A run queues its work without waiting, but a CUDA graph cannot capture it: ONNX
+// Runtime frees host buffers after a run, and a replay would read them.
 //
 // Global functions:
 //   collage.check_provider(kind, libraries)  throws a ffi RuntimeError that says why there is no such
@@ -47,23 +46,22 @@ struct ProviderOptions {
 
 using Append = void (*)(const OnnxRuntime&, const SessionOptions&, const ProviderOptions&);
 
-// What the two providers have in common: the entries of the table differ, their meaning does not.
-template <class Options, class Create, class Update, class UpdateWithValue, class Release,
-          class Add>
+// The interface of both providers; their entries in the table differ.
+template <class Options, class Create, class Update, class UpdateWithValue, class Release, class Add>
 void AppendProvider(const OnnxRuntime& runtime, const SessionOptions& session,
                     const ProviderOptions& options) {
   runtime.NeedVersion(ort::kProviderApiVersion);
-  auto made = runtime.Make<Create, Release, Options>();
+  auto provider_options = runtime.Make<Create, Release, Options>();
   std::vector<const char*> keys, values;
   for (const auto& [key, value] : options.text) {
     keys.push_back(key.c_str());
     values.push_back(value.c_str());
   }
-  runtime.Call<Update>(made.get(), keys.data(), values.data(), keys.size());
+  runtime.Call<Update>(provider_options.get(), keys.data(), values.data(), keys.size());
   if (options.stream != nullptr) {
-    runtime.Call<UpdateWithValue>(made.get(), "user_compute_stream", options.stream);
+    runtime.Call<UpdateWithValue>(provider_options.get(), "user_compute_stream", options.stream);
   }
-  runtime.Call<Add>(session.get(), made.get());
+  runtime.Call<Add>(session.get(), provider_options.get());
 }
 
 struct Provider {
@@ -97,12 +95,12 @@ class SessionStream {
 
   cuda::Stream get() const { return own_ == nullptr ? caller_ : own_.get(); }
 
-  // What the session does next waits for what `caller` has queued.
+  // Later work of the session waits for the queued work of `caller`.
   void Enter(cuda::Stream caller) const {
     if (caller != caller_) cuda::Order(caller, get());
   }
 
-  // What `caller` does next waits for the session.
+  // Later work of `caller` waits for the session.
   void Leave(cuda::Stream caller) const {
     if (caller != caller_) cuda::Order(get(), caller);
   }
@@ -112,7 +110,7 @@ class SessionStream {
   cuda::OwnStream own_;
 };
 
-// A session on the GPU with all that it needs to live.
+// A session on the GPU with the objects it depends on.
 class GpuSession {
  public:
   GpuSession(const Provider& provider, const KernelSpec& spec, int device, cuda::Stream caller)
@@ -150,14 +148,14 @@ class GpuSession {
   OnnxSession session_;
 };
 
-// Keeps NVIDIA's libraries from TF32 while it lives. Other kernels may be in this process that want it: so not for
-// longer than an engine is built.
+// Disables TF32 in NVIDIA's libraries for its lifetime. Other kernels of this process may need TF32, so the lifetime is
+// the build of one engine.
 class FullPrecision {
  public:
-  explicit FullPrecision(bool wanted) : alone_(Mutex()) {
-    const char* found = std::getenv(kName);
-    before_ = found == nullptr ? "" : found;
-    if (wanted && before_ != "0") {
+  explicit FullPrecision(bool enabled) : alone_(Mutex()) {
+    const char* value = std::getenv(kName);
+    before_ = value == nullptr ? "" : value;
+    if (enabled && before_ != "0") {
       setenv(kName, "0", 1);
       changed_ = true;
     }
@@ -198,7 +196,7 @@ class OnnxRuntimeGpu : public Kernel {
     const DLTensor* output = args[count - 1];
     cuda::Stream caller = cuda::CurrentStream(output->device);
     if (session_ == nullptr) {
-      FullPrecision kept(spec_.blob->GetInt("full_precision", 0) != 0);
+      FullPrecision guard(spec_.blob->GetInt("full_precision", 0) != 0);
       session_ = std::make_unique<GpuSession>(provider_, spec_, output->device.device_id, caller);
       spec_.blob.reset();  // the session has its own copy
     }

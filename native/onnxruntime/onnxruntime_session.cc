@@ -53,8 +53,8 @@ int OptimizationLevel(const std::string& name) {
   TVM_FFI_UNREACHABLE();
 }
 
-// ONNX Runtime sends events to its makers unless this is set before its library starts; collage/telemetry.py
-// does the same in Python. The environment of a process with other threads is written only where it must be.
+// ONNX Runtime sends telemetry unless this is set before its library starts; collage/backends/telemetry.py does the
+// same in Python. The environment is written only if necessary, since the process may have other threads.
 void TurnTelemetryOff() {
   constexpr char kVariable[] = "ORT_DISABLE_TELEMETRY";
   const char* value = std::getenv(kVariable);

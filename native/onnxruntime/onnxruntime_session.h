@@ -1,10 +1,9 @@
-// ONNX Runtime as kernels use it: the library with its environment, sessions, tensors of the caller.
+// ONNX Runtime for kernels: the library with its environment, sessions, and tensors of the caller.
 //
 // All sessions share one environment. Its thread pool has the process's thread count and does not
-// spin: pools of several sessions that spin fight for the cores (up to 8 times slower). A session
-// with another thread count gets a pool of its own. Its arena is shared too: what one region used as
-// scratch, the next uses again. Tensors are wrapped, never copied; a wrapper is kept as long as the
-// executable passes the same memory, which it does on nearly every call.
+// spin: spinning pools of several sessions compete for the cores (up to 8 times slower). A session with another thread
+// count gets a separate pool. The memory arena is common too: the next region reuses the scratch memory. Tensors are
+// wrapped, never copied; a wrapper is reused while the executable passes the same memory, as in nearly every call.
 #ifndef COLLAGE_ONNXRUNTIME_SESSION_H_
 #define COLLAGE_ONNXRUNTIME_SESSION_H_
 
@@ -23,7 +22,7 @@ namespace collage {
 
 class OnnxRuntime {
  public:
-  // Opened by the first call, whose thread count is that of the environment.
+  // Opened by the first call; the environment gets its thread count.
   static const OnnxRuntime& Get(int threads);
 
   template <typename Entry>
@@ -36,15 +35,15 @@ class OnnxRuntime {
     if (ort::Status* status = Function<Entry>()(args...)) Throw(status);
   }
 
-  // What `Create` makes, released by `Release`.
+  // The result of `Create`, released by `Release`.
   template <typename Create, typename Release, typename T, typename... Args>
   std::unique_ptr<T, typename Release::Type> Make(Args... args) const {
-    T* made = nullptr;
-    Call<Create>(args..., &made);
-    return {made, Function<Release>()};
+    T* object = nullptr;
+    Call<Create>(args..., &object);
+    return {object, Function<Release>()};
   }
 
-  // Throws a ffi RuntimeError with the status's words, and releases it.
+  // Throws a ffi RuntimeError with the status's message, and releases it.
   [[noreturn]] void Throw(ort::Status* status) const;
 
   // Throws a ffi RuntimeError unless the library has that version of the table.
@@ -69,7 +68,7 @@ class OnnxRuntime {
 // The DLPack type of an ONNXTensorElementDataType.
 DLDataType TensorType(int element);
 
-// An OrtValue around memory of the caller, made anew only when the memory, dtype or shape changes.
+// An OrtValue around memory of the caller, recreated only for another address, dtype or shape.
 class WrappedTensor {
  public:
   // `memory`: where the tensors are.
@@ -94,12 +93,11 @@ class WrappedTensor {
   std::vector<std::int64_t> shape_;
 };
 
-// What a session is made with. Header entries of the blob:
+// Options of a session. Header entries of the blob:
 //   graph_optimization_level  "all" (default), "extended", "basic" or "disable"
 //   config                    [key, value, key, value, ...]: session configuration entries
-//   alone                     1: no other session computes beside it, as where a process runs the
-//                             model with ONNX Runtime only: a pool and an arena of its own, and its
-//                             threads spin while they wait
+//   alone                     1: no other session runs in parallel, e.g. in a process with ONNX Runtime as its
+//                             only toolchain: a separate pool and arena, and waiting threads spin
 class SessionOptions {
  public:
   SessionOptions(const OnnxRuntime& runtime, const Blob& blob, int threads);
@@ -114,7 +112,7 @@ class SessionOptions {
   std::unique_ptr<ort::SessionOptions, ort::ReleaseSessionOptions::Type> options_;
 };
 
-// The model that is tensor 0 of a blob. Header entries, both or none:
+// The model in tensor 0 of a blob. Header entries, both or none:
 //   input_names, output_names  in the order of the kernel's arguments; otherwise that of the model
 class OnnxSession {
  public:
@@ -128,7 +126,7 @@ class OnnxSession {
   // Wraps the first `count` inputs and outputs, which must be `expected` ones.
   void Bind(DLTensor* const* args, int count, std::size_t expected);
 
-  // Runs on `values`, where a null output is made.
+  // Runs on `values`; null outputs are allocated.
   void Run(const ort::RunOptions* how = nullptr);
 
   // Inputs, then outputs.

@@ -1,8 +1,8 @@
-// Regions that OpenVINO runs on the CPU. Blob: tensor 0 is an ONNX model (bytes); header entries:
-//   inference_precision  "f32" (default), "bf16" or "f16": what matrix products compute in
+// Regions in OpenVINO on the CPU. Blob: tensor 0 is an ONNX model (bytes); header entries:
+//   inference_precision  "f32" (default), "bf16" or "f16": precision of matrix products
 //   config               [key, value, key, value, ...]: more properties of the compiled model
-//   alone                1: OpenVINO chooses where its threads run, as where nothing else computes
-//   shapes               [rank, extents..., rank, extents..., ...]: what the model's inputs become first
+//   alone                1: OpenVINO pins its threads, for a process without other computation
+//   shapes               [rank, extents..., rank, extents..., ...]: shapes for the model's inputs
 //   inputs               [index, ...]: the model's input for each input of the kernel; default: in order
 //
 // OpenVINO reads the ONNX bytes itself. One core serves the process; each kernel has one stream, as
@@ -157,9 +157,9 @@ class PartialShapes {
 
   void Add(std::vector<std::int64_t>* extents) {
     ov_shape_t shape{static_cast<std::int64_t>(extents->size()), extents->data()};
-    ov_partial_shape_t made{};
-    runtime_.Check(runtime_.ov_shape_to_partial_shape(shape, &made));
-    shapes_.push_back(made);
+    ov_partial_shape_t partial_shape{};
+    runtime_.Check(runtime_.ov_shape_to_partial_shape(shape, &partial_shape));
+    shapes_.push_back(partial_shape);
   }
 
   const ov_partial_shape_t* data() const { return shapes_.data(); }

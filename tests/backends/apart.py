@@ -1,4 +1,4 @@
-"""Backends of which some cannot share a process: each takes an activation or two, one of them slowly."""
+"""Backends in conflict, for one or two activations each; one of them is slow."""
 
 from collage.backends.common.c_source import CSourceBackend
 from collage.rules import op
@@ -21,13 +21,13 @@ class FastRelu(CSourceBackend):
 
 
 class FastReluApart(FastRelu):
-    """Says that it cannot share a process with the one below."""
+    """In conflict with the backend below."""
 
     conflicts = frozenset({"activations"})
 
 
 class Activations(CSourceBackend):
-    """Sigmoid, and Relu that takes a long time: with `FastRelu` it makes the best plan."""
+    """Sigmoid and a slow Relu; together with `FastRelu` the best plan."""
 
     name = "activations"
     patterns = {"relu": op("Relu"), "sigmoid": op("Sigmoid")}

@@ -24,13 +24,13 @@ class _Calibration(CalibrationDataReader):
 
 def quantised_model(folder: Path) -> Path:
     """Write the model and return its path."""
-    made = folder / "quantised.onnx"
+    file = folder / "quantised.onnx"
     quantize_static(
         str(small_model(folder / "small.onnx")),
-        str(made),
+        str(file),
         _Calibration(),
         quant_format=QuantFormat.QDQ,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
     )
-    return made
+    return file

@@ -1,4 +1,4 @@
-"""Small models whose regions the tests compile and compare with ONNX Runtime on the whole model."""
+"""Small models; tests compile their regions and compare them with ONNX Runtime on the whole model."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def convolutions(path: Path) -> Function:
 
 
 def determinant(path: Path) -> Function:
-    """relu, then an operator that OpenVINO lacks."""
+    """relu, then an operator without support in OpenVINO."""
     nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Det", ["r"], ["y"])]
     return _function(path, nodes, {"x": (2, 3, 3)}, {"y": (2,)})
 
@@ -62,7 +62,7 @@ def check_region(backend: Backend, function: Function, nodes: int, variant: str 
     feeds = {name: rng.standard_normal(types[name].shape).astype("float32") for name in inputs}
     session = onnxruntime.InferenceSession(region_onnx(function, nodes).SerializeToString())
     expected = session.run(list(outputs), feeds)
-    found = [np.zeros(types[name].shape, types[name].dtype) for name in outputs]
-    call_kernel(kernel.kind, kernel.blob, list(feeds.values()), found)
-    for value, reference in zip(found, expected, strict=True):
+    arrays = [np.zeros(types[name].shape, types[name].dtype) for name in outputs]
+    call_kernel(kernel.kind, kernel.blob, list(feeds.values()), arrays)
+    for value, reference in zip(arrays, expected, strict=True):
         np.testing.assert_allclose(value, reference, rtol=1e-4, atol=1e-5)

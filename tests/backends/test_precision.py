@@ -1,4 +1,4 @@
-"""Kernels in less than float32: which are offered, how far off they are, and int8 where the model is."""
+"""Reduced-precision kernels: candidates, errors, and int8 in quantised models."""
 
 import numpy as np
 import onnx
@@ -34,9 +34,9 @@ REDUCING = [OpenVinoBackend, OneDnnBackend]
 @pytest.mark.parametrize("nodes", [0b1, 0b11, 0b100, 0b1100, 0b11111])
 def test_a_reduced_kernel_is_near_and_not_the_same(make, nodes, tmp_path):
     function = regions.convolutions(tmp_path)
-    found, expected = outputs_of(make(), function, nodes, "bf16")
+    computed, expected = outputs_of(make(), function, nodes, "bf16")
     exact, _ = outputs_of(make(), function, nodes, "")
-    errors = [output_error(a, b) for a, b in zip(expected, found, strict=True)]
+    errors = [output_error(a, b) for a, b in zip(expected, computed, strict=True)]
     assert 1e-5 < max(errors) < 2e-2
     assert max(output_error(a, b) for a, b in zip(expected, exact, strict=True)) < 1e-5
 
@@ -47,9 +47,9 @@ def outputs_of(backend, function, nodes, variant):
     rng = np.random.default_rng(3)
     feeds = {n: rng.standard_normal(function.graph.types[n].shape).astype("f4") for n in inputs}
     session = onnxruntime.InferenceSession(region_onnx(function, nodes).SerializeToString())
-    found = [np.full(function.graph.types[n].shape, np.nan, np.float32) for n in outputs]
-    call_kernel(kernel.kind, kernel.blob, list(feeds.values()), found)
-    return found, session.run(list(outputs), feeds)
+    arrays = [np.full(function.graph.types[n].shape, np.nan, np.float32) for n in outputs]
+    call_kernel(kernel.kind, kernel.blob, list(feeds.values()), arrays)
+    return arrays, session.run(list(outputs), feeds)
 
 
 @needs_bf16
@@ -58,12 +58,16 @@ def test_reduced_candidates_hold_a_product_and_need_permission(make, tmp_path):
     function, backend = regions.convolutions(tmp_path), make()
     products = index_set(n.index for n in function.graph.nodes if n.op == "Conv")
     exact = find_candidates(function, [backend])
-    assert not any(one.variant in backend.reduced for one in exact)
+    assert not any(candidate.variant in backend.reduced for candidate in exact)
     allowed = find_candidates(function, [backend], may_reduce=True)
-    reduced = [one for one in allowed if one.variant in backend.reduced]
-    assert {1 << index for index in indices(products)} <= {one.inside for one in reduced}
-    assert all(one.inside & products for one in reduced)
-    assert [one.key for one in allowed if one not in reduced] == [one.key for one in exact]
+    reduced = [candidate for candidate in allowed if candidate.variant in backend.reduced]
+    assert {1 << index for index in indices(products)} <= {
+        candidate.inside for candidate in reduced
+    }
+    assert all(candidate.inside & products for candidate in reduced)
+    assert [candidate.key for candidate in allowed if candidate not in reduced] == [
+        candidate.key for candidate in exact
+    ]
 
 
 @pytest.mark.parametrize("make", REDUCING)
@@ -92,17 +96,17 @@ def quantised(tmp_path_factory):
 
 
 def products_of(function):
-    return [one for one in islands(function.graph) if computes_int8(function, one)]
+    return [island for island in islands(function.graph) if computes_int8(function, island)]
 
 
 def test_every_product_of_a_quantised_model_is_in_an_island(quantised):
     products = index_set(n.index for n in quantised.graph.nodes if n.op in ("Conv", "MatMul"))
-    found = products_of(quantised)
+    product_islands = products_of(quantised)
     assert products.bit_count() == 3
-    assert sum(one & products for one in found) == products
+    assert sum(island & products for island in product_islands) == products
     for backend in (OnnxRuntimeBackend(), OpenVinoBackend()):
-        offered = {one.inside for one in find_candidates(quantised, [backend])}
-        assert set(found) <= offered
+        offered = {candidate.inside for candidate in find_candidates(quantised, [backend])}
+        assert set(product_islands) <= offered
 
 
 def test_onnxruntime_runs_islands_in_int8(quantised, tmp_path):

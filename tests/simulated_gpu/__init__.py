@@ -1,11 +1,10 @@
 """A simulated GPU: test doubles of the CUDA driver, its runtime, NVML, cuBLASLt, cuDNN, CUTLASS and nvcc,
-built with g++, and ONNX Runtime's providers for it, which compute with the real library on the CPU.
+built with g++, and ONNX Runtime's providers for it, computed by the real library on the CPU.
 
-Programs find them as a user would have them found (CUDA_HOME, the loader's path, COLLAGE_LIB_*), so what
-runs on it is the whole of Collage in a process of its own, unchanged. Device memory cannot be touched by
-the host, allocations hold not-a-number, a kernel that is handed a pointer of the host loses the context,
-kernels that TVM generates are compiled from their CUDA C++ and run thread by thread, and all is logged. It
-says nothing about speed.
+Programs find them through CUDA_HOME, the loader's path and COLLAGE_LIB_*, like a user's libraries, so all
+of Collage runs on it unchanged, in a separate process. The host cannot access device memory, allocations
+are filled with not-a-number, a kernel with a host pointer loses the context, TVM's kernels are compiled
+from their CUDA C++ and run thread by thread, and every call is logged. It gives no information about speed.
 """
 
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from collage.runtime.plugin import library_path
 
 HERE = Path(__file__).parent
+NATIVE = HERE.parents[1] / "native"
 LIBRARIES = {
     "libcudart.so.13": ("cudart.cc",),
     "libcuda.so.1": ("cuda.cc",),
@@ -59,10 +59,10 @@ def build(folder: Path) -> Path:
         header = cutlass_home(folder) / "include" / "cutlass" / name
         header.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(HERE / "cutlass.h", header)
-    versions = "".join(f"#define CUTLASS_{one} 0\n" for one in ("MAJOR", "MINOR", "PATCH"))
+    versions = "".join(f"#define CUTLASS_{part} 0\n" for part in ("MAJOR", "MINOR", "PATCH"))
     (cutlass_home(folder) / "include" / "cutlass" / "version.h").write_text(versions)
     for library, sources in LIBRARIES.items():
-        _compile([HERE / one for one in sources], folder / "lib" / library)
+        _compile([HERE / source for source in sources], folder / "lib" / library)
     subprocess.run([folder / "bin" / "nvcc", "--prepare"], check=True)
     for provider in PROVIDERS:
         provider_file(folder, provider).touch()
@@ -70,17 +70,17 @@ def build(folder: Path) -> Path:
 
 
 def cutlass_home(toolkit: Path) -> Path:
-    """Return the CUTLASS_HOME of a process that is to have CUTLASS: without it there is none."""
+    """Return the CUTLASS_HOME of a process with CUTLASS; others have none."""
     return toolkit / "cutlass"
 
 
 def provider_file(toolkit: Path, provider: str) -> Path:
-    """Return the file without which ONNX Runtime has no such provider."""
+    """Return the provider's file; without it ONNX Runtime has no such provider."""
     return toolkit / "lib" / f"libonnxruntime_providers_{provider}.so"
 
 
 def environment(toolkit: Path, log: Path) -> dict[str, str]:
-    """Return the variables with which a new process finds the simulated GPU; it logs to `log`."""
+    """Return the environment of a process with the simulated GPU; its log is `log`."""
     lib = toolkit / "lib"
     return {
         **os.environ,
@@ -101,8 +101,8 @@ def _compile(sources: Sequence[Path], library: Path) -> None:
     base = library.name.startswith("libcudart")
     linked = [] if base else ["-L", str(library.parent), "-l:libcudart.so.13"]
     command = [
-        "g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{HERE}",
-        f"-I{HERE.parents[1] / 'native'}", *map(str, sources), *linked,
+        "g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{HERE}", f"-I{NATIVE}",
+        *map(str, sources), *linked,
         f"-Wl,-soname,{library.name}", f"-Wl,--version-script,{versions}", "-Wl,-rpath,$ORIGIN",
         "-o", str(library),
     ]  # fmt: skip

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "../../native/cublas/cublaslt_api.h"
+#include "cublas/cublaslt_api.h"
 #include "gpu.h"
 #include "numbers.h"
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "../../native/cudnn/cudnn_api.h"
+#include "cudnn/cudnn_api.h"
 #include "gpu.h"
 #include "numbers.h"
 

@@ -77,7 +77,7 @@ Dense Rounded(Dense value) {
 }
 
 Dense Convolve(const Descriptor& operation, const Dense& x, const Dense& w) {
-  const Descriptor& how = *operation.Get(dnn::kConvolutionDescriptor);
+  const Descriptor& how = *operation.Get(dnn::kOperationConvolutionDescriptor);
   const Longs pads = how.All<std::int64_t>(dnn::kPrePads);
   const Longs steps = how.All<std::int64_t>(dnn::kStrides);
   const Longs spread = how.All<std::int64_t>(dnn::kDilations);
@@ -147,7 +147,7 @@ bool IsBinary(int mode) {
 }
 
 Dense Elementwise(const Descriptor& operation, const Dense& x, const Dense* b) {
-  const Descriptor& how = *operation.Get(dnn::kPointwiseDescriptor);
+  const Descriptor& how = *operation.Get(dnn::kOperationPointwiseDescriptor);
   const int mode = how.One<int>(dnn::kPointwiseMode);
   return Make(operation.Get(dnn::kPointwiseY)->dims(), [&](const Longs& at) {
     const float left = At(x, at);
@@ -162,7 +162,7 @@ Dense Elementwise(const Descriptor& operation, const Dense& x, const Dense* b) {
 
 Dense Reduce(const Descriptor& operation, const Dense& x) {
   const bool most =
-      operation.Get(dnn::kReductionDescriptor)->One<int>(dnn::kReductionMode) == dnn::kReduceMax;
+      operation.Get(dnn::kOperationReductionDescriptor)->One<int>(dnn::kReductionMode) == dnn::kReduceMax;
   Dense made = Make(operation.Get(dnn::kReductionY)->dims(),
                     [&](const Longs&) { return most ? -INFINITY : 0.0f; });
   ForEach(x.dims, [&](const Longs& at) {
@@ -212,7 +212,7 @@ int CheckConvolution(const Descriptor& operation) {
   const Longs x = operation.Get(dnn::kConvolutionX)->dims();
   const Longs w = operation.Get(dnn::kConvolutionW)->dims();
   const Longs y = operation.Get(dnn::kConvolutionY)->dims();
-  const Descriptor& how = *operation.Get(dnn::kConvolutionDescriptor);
+  const Descriptor& how = *operation.Get(dnn::kOperationConvolutionDescriptor);
   const auto spatial = static_cast<std::size_t>(how.One<std::int64_t>(dnn::kSpatialDims));
   Longs found[4];
   int next = 0;
@@ -272,7 +272,7 @@ int CheckOperation(const Descriptor& operation) {
     default: {
       const Descriptor* b = operation.Get(dnn::kPointwiseB);
       const Longs y = operation.Get(dnn::kPointwiseY)->dims();
-      int mode = operation.Get(dnn::kPointwiseDescriptor)->One<int>(dnn::kPointwiseMode);
+      int mode = operation.Get(dnn::kOperationPointwiseDescriptor)->One<int>(dnn::kPointwiseMode);
       if (IsBinary(mode) != (b != nullptr)) return kBadParam;
       bool fits = Repeats(operation.Get(dnn::kPointwiseX)->dims(), y);
       return fits && (b == nullptr || Repeats(b->dims(), y)) ? 0 : kShapeMismatch;

@@ -27,7 +27,7 @@ const Descriptor* TensorOf(const Descriptor* operation, int port) { return opera
 
 int ModeOf(const Descriptor* operation) {
   if (operation->kind != dnn::kPointwise) return -1;
-  return operation->Get(dnn::kPointwiseDescriptor)->One<int>(dnn::kPointwiseMode);
+  return operation->Get(dnn::kOperationPointwiseDescriptor)->One<int>(dnn::kPointwiseMode);
 }
 
 // The operation after the first `place` ones that only adds a tensor of the given kind.

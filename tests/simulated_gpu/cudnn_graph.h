@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "../../native/cudnn/cudnn_graph_api.h"
+#include "cudnn/cudnn_graph_api.h"
 #include "numbers.h"
 
 namespace simulated {

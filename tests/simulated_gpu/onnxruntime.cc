@@ -24,7 +24,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../../native/onnxruntime/onnxruntime_api.h"
+#include "onnxruntime/onnxruntime_api.h"
 #include "gpu.h"
 
 namespace ort = collage::ort;

@@ -6,8 +6,8 @@ from math import prod
 import pytest
 import tvm
 
-from collage.backends.cpu.tvm.lower import SYMBOL, lower
-from collage.backends.cpu.tvm.tuned import PREFIX, apply_trace, write_recipe
+from collage.backends.common.tvm.lower import SYMBOL, lower
+from collage.backends.common.tvm.tuned_schedules import PREFIX, apply_trace, write_recipe
 from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
 from collage.backends.nvidia.tvm_cuda.schedule import cuda_target
 from collage.errors import BackendError
@@ -48,7 +48,7 @@ def region_of(function, *ops):
 def drawn(request, tmp_path_factory):
     """A region, its function, and a few schedules of it."""
     function, nodes = request.param(tmp_path_factory.mktemp("model"))
-    lowered = lower(region_relax(function, nodes), for_cpu=False).function
+    lowered = lower(region_relax(function, nodes)).function
     search = TraceSearch(lowered, cuda_target(), threads=1, seed=1, measured=())
     candidates = search.draw()
     assert len(candidates) >= 4

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from collage.backends.cpu.tvm import tuned
-from collage.backends.cpu.tvm.lower import lower
-from collage.backends.cpu.tvm.trace_check import MOST_INSTRUCTIONS, check_trace
-from collage.backends.cpu.tvm.tuned import apply_trace, unscheduled
+from collage.backends.common.tvm import tuned_schedules as tuned
+from collage.backends.common.tvm.lower import lower
+from collage.backends.common.tvm.trace_check import MOST_INSTRUCTIONS, check_trace
+from collage.backends.common.tvm.tuned_schedules import apply_trace, unscheduled
+from collage.backends.cpu.tvm.legalize import legalizers
 from collage.cost.lines import encode_entry
 from collage.errors import BackendError
 from collage.frontend.region import region_relax
@@ -36,7 +37,7 @@ def drawn(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drawn")
     work = place(folder, folder, convolutions(folder)).work("Conv", "Relu")
     function = convolutions(folder)
-    lowered = lower(region_relax(function, work.nodes), for_cpu=True).function
+    lowered = lower(region_relax(function, work.nodes), legalizers()).function
     traces = []
     for threads in (1, 4):
         search = TraceSearch(

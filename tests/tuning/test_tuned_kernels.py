@@ -7,8 +7,8 @@ import onnxruntime
 import pytest
 
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.backends.common.tvm.tuned_schedules import recipe_name, write_recipe
 from collage.backends.cpu.tvm import TvmBackend
-from collage.backends.cpu.tvm.tuned import recipe_name, write_recipe
 from collage.cost import CostTable
 from collage.errors import BackendError
 from collage.frontend.inputs import random_inputs

@@ -1,1 +1,1 @@
-"""Parts that backends of several devices share."""
+"""Common parts of several backends; no backend package imports another one."""

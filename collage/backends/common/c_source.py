@@ -1,18 +1,16 @@
-"""Backends of the user's own whose kernels are written in C.
+"""Base class for user backends with kernels in C.
 
-A subclass says three things: its name, the patterns that it takes, and the statements that compute one
-matched region. Shapes and attributes are known when the statements are written, so they go in as
-literals; every input, weight and output of the region is a pointer with a name. This module puts a
-function around the statements, has the machine's C compiler (`$CC`, else `cc`) make machine code of it,
-and packs that with the weights as a kernel which the plug-in loads from memory. Nothing is compiled on
-the machine that serves.
+A subclass defines its name, its patterns, and the C statements for one matched region. Shapes and
+attributes are literals in the statements; every input, weight and output of the region is a named pointer.
+This module adds the function around the statements, compiles it with the machine's C compiler (`$CC`, else
+`cc`), and packs machine code and weights into a kernel; the plug-in loads it from memory. Serving machines
+compile nothing.
 
-Vendor libraries are declared and not linked: the plug-in opens them before the kernel, wherever the
-serving machine has them, and the bundle names their version.
+Vendor libraries are declared, not linked: the plug-in opens the serving machine's file before the kernel, and
+the bundle records the version.
 
-What costs depend on is in the backend's identity: the versions of compiler and libraries, and the text
-of the module that defines the class. Edit it, and its kernels are measured anew. `docs/add-a-backend.md`
-is the tutorial.
+The backend's identity contains the versions of compiler and libraries and the text of the class's module:
+after an edit, its kernels are measured again. `docs/add-a-backend.md` is the tutorial.
 """
 
 import functools
@@ -32,6 +30,7 @@ from typing import ClassVar
 import numpy as np
 
 from collage.backends.base import Availability, Backend, PluginKernel
+from collage.backends.common.onnx_attributes import node_attributes
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.frontend.region import region_values, region_weights
@@ -60,20 +59,20 @@ C_TYPES = {
     "float16": "uint16_t", "bfloat16": "uint16_t",
     **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
-"""What a pointer to each dtype points to; half precision comes as its bits."""
+"""C type of each dtype's elements; half precision as its bits."""
 
 INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("math", "stddef", "stdint", "string"))
 ALWAYS = ("-fPIC", "-std=gnu17", "-Werror=implicit-function-declaration")
 PROTECTED = ("-Wl,-z,relro,-z,now,-z,noexecstack",)
-"""Nobody writes the tables of functions of a kernel that is loaded, or runs its stack."""
-TIMEOUT_S = 60.0
+"""A loaded kernel has a read-only function table and no executable stack."""
+COMPILER_TIMEOUT_S = 60.0
 SHOWN_ERRORS = 3
 MAX_BUILDS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor that the kernel reads or writes; in an f-string it is the name of its pointer."""
+    """A tensor of the kernel; in an f-string, the name of its pointer."""
 
     name: str
     pointer: str
@@ -91,14 +90,15 @@ class Value:
 
 @dataclass(frozen=True)
 class Region:
-    """What a pattern matched.
+    """The region of one match.
 
     Attributes:
+        function: function of the region.
         pattern: key of the pattern in `CSourceBackend.patterns`.
-        match: the nodes, by the names that the pattern gives them.
-        inputs: what the kernel reads, weights left out, in order of first use: in0, in1, ...
-        weights: constants of the model that come with the kernel: weight0, ...
-        outputs: what the kernel writes: out0, ...
+        match: nodes by their names in the pattern.
+        inputs: input tensors without weights, in order of first use: in0, in1, ...
+        weights: constants of the model, stored with the kernel: weight0, ...
+        outputs: output tensors: out0, ...
     """
 
     function: Function
@@ -116,49 +116,43 @@ class Region:
         raise KeyError(f"{name!r} is no input, weight or output of the region")
 
     def __contains__(self, node: str) -> bool:
-        """Tell whether the match has a node that the pattern calls `node`."""
+        """Tell whether the match has a node with the pattern's name `node`."""
         return node in self.match.named
 
     def node(self, name: str) -> Node:
-        """Return the node that the pattern calls `name`."""
+        """Return the node with the pattern's name `name`."""
         return self.match.node(name)
 
     def attribute(self, node: Node, name: str, default: object = None) -> object:
-        """Return an ONNX attribute of `node`, `default` where it is not given."""
-        from onnx.helper import get_attribute_value
-
-        for attribute in self.function.onnx_nodes[node.index].attribute:
-            if attribute.name == name:
-                found: object = get_attribute_value(attribute)
-                return found
-        return default
+        """Return an ONNX attribute of `node`, `default` if absent."""
+        return node_attributes(self.function, node.index).get(name, default)
 
 
 class CSourceBackend(Backend):
     """Subclass it with a `name`, `patterns` and `source`; the rest has defaults."""
 
     patterns: ClassVar[Mapping[str, Pattern]]
-    """What the backend takes, by name; of two that fit the same nodes the first one counts."""
+    """Supported regions by name; of two matches with the same nodes, the first pattern wins."""
     preamble: ClassVar[str] = ""
-    """C before the function: declarations, further includes, helper functions."""
+    """C code before the function: declarations, includes, helper functions."""
     libraries: ClassVar[Mapping[str, Library]] = {}
-    """Vendor libraries whose symbols the source calls: a name of your choice to where they are."""
+    """Vendor libraries of the source, by a name of your choice."""
     flags: ClassVar[tuple[str, ...]] = ("-O3", "-march=native")
     link_flags: ClassVar[tuple[str, ...]] = ("-lm",)
-    """Libraries of the system only: a bundle does not name them."""
+    """Linker flags for system libraries only: a bundle does not record them."""
     dtypes: ClassVar[frozenset[str]] = frozenset({"float32"})
-    """Of every tensor in a region, weights left out."""
+    """Supported dtypes of all tensors in a region except weights."""
 
     def source(self, region: Region, threads: int) -> str:
-        """Return the statements that compute the region's outputs (C, shapes as literals).
+        """Return C statements for the region's outputs, with shapes as literals.
 
-        They use the pointers that `region` names. To give up at run time, `return` another number
-        than 0. May raise BackendError with a reason.
+        Operands are the pointers of `region`. At run time, a `return` of another number than 0 is an error.
+        May raise BackendError with a reason.
         """
         raise NotImplementedError(f"{type(self).__name__} lacks a method `source`")
 
     def refuses(self, region: Region) -> str | None:
-        """Return why a region that a pattern matched is not taken, or None when it is."""
+        """Return why a matched region is refused, None where it is supported."""
         return None
 
     def __init__(self) -> None:
@@ -176,7 +170,7 @@ class CSourceBackend(Backend):
 
     @property
     def identity(self) -> str:
-        classes = [one for one in type(self).__mro__ if issubclass(one, CSourceBackend)]
+        classes = [cls for cls in type(self).__mro__ if issubclass(cls, CSourceBackend)]
         return f"{super().identity} source={_digest(*classes)}"
 
     def unsupported(self, function: Function, node: int) -> str | None:
@@ -192,12 +186,12 @@ class CSourceBackend(Backend):
         return reasons[0] if reasons else f"no pattern of {self.name} takes {operator} alone"
 
     def rule(self, function: Function) -> PartitionRule:
-        """Every match of a pattern that has one result and is not refused."""
-        found = [
+        """Return the rule for accepted matches with one result."""
+        patterns = [
             DFPattern(name, pattern, functools.partial(self._refusal, function, name))
             for name, pattern in self.patterns.items()
         ]
-        return OnlyValid(Union(tuple(found)), ONE_RESULT)
+        return OnlyValid(Union(tuple(patterns)), ONE_RESULT)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
@@ -286,22 +280,26 @@ def make_region(function: Function, pattern: str, match: Match) -> Region:
 
 
 def compiler() -> tuple[str, ...]:
-    """The command of the C compiler. Raises BackendError when there is none."""
+    """Return the command of the C compiler. Raises BackendError without one."""
     command = tuple(shlex.split(os.environ.get("CC", ""))) or ("cc",)
     if shutil.which(command[0]) is None:
-        asked = " ($CC)" if os.environ.get("CC") else ""
+        origin = " ($CC)" if os.environ.get("CC") else ""
         raise BackendError(
-            f"there is no C compiler {command[0]!r}{asked}: install gcc or clang, or name one with $CC"
+            f"there is no C compiler {command[0]!r}{origin}: install gcc or clang, or name one with $CC"
         )
     return command
 
 
 @functools.cache
 def compiler_version(command: tuple[str, ...]) -> str:
-    """First line of what the compiler says about itself. Raises BackendError when it fails."""
+    """Return the first line of the compiler's `--version`. Raises BackendError where it fails."""
     try:
         done = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+            [*command, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=COMPILER_TIMEOUT_S,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise BackendError(f"the C compiler {command[0]!r} does not work: {error}") from None
@@ -312,13 +310,13 @@ def compiler_version(command: tuple[str, ...]) -> str:
 def build(
     command: tuple[str, ...], flags: tuple[str, ...], code: str, link_flags: tuple[str, ...] = ()
 ) -> bytes:
-    """Return the shared library that the compiler `command` makes of `code`; equal ones are made once.
+    """Compile `code` and return the shared library; equal calls compile once.
 
-    Compiling and linking are two steps, because GCC links code into a library that is made in one step
-    with -ffast-math which rounds denormals to zero in the whole process that loads it.
+    Compilation and linking are separate: in one step with -ffast-math, GCC links start-up code into the
+    library; it rounds denormals to zero in the whole loading process.
 
     Raises:
-        BackendError: with the compiler's first errors.
+        BackendError: the compiler fails; with its first errors.
     """
     with tempfile.TemporaryDirectory(prefix="collage-cc-") as folder:
         compiled, linked = f"{folder}/kernel.o", f"{folder}/kernel.so"
@@ -330,15 +328,17 @@ def build(
 def _run(command: Sequence[str], code: str = "") -> None:
     environment = child_environment() | {"LC_ALL": "C"}
     try:
-        done = run_compiler(command, timeout_s=TIMEOUT_S, environment=environment, text=code)
+        done = run_compiler(
+            command, timeout_s=COMPILER_TIMEOUT_S, environment=environment, text=code
+        )
     except subprocess.TimeoutExpired:
-        raise BackendError(f"the C compiler took more than {TIMEOUT_S:g} s") from None
+        raise BackendError(f"the C compiler took more than {COMPILER_TIMEOUT_S:g} s") from None
     if done.returncode:
         raise BackendError(f"the C compiler refuses it: {first_errors(done.stderr)}")
 
 
 def first_errors(output: str) -> str:
-    """The lines of a compiler's output that say what is wrong, on one line."""
+    """Return the errors in a compiler's output, on one line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("collect2:")]
     errors = [line for line in lines if "error:" in line] or lines
@@ -351,7 +351,7 @@ def _version(library: str) -> str:
 
 @functools.cache
 def _digest(*classes: type) -> str:
-    """Of the texts of the modules that define the classes."""
-    files = {getattr(sys.modules.get(one.__module__), "__file__", None) for one in classes}
+    """Return the digest of the texts of the classes' modules."""
+    files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
     texts = sorted(Path(file).read_bytes() for file in files if file)
     return hashlib.sha256(b"".join(texts)).hexdigest()[:16]

@@ -1,8 +1,9 @@
-"""Shared parts of the plug-in's own kernels (`native/kernels/{native_kernel,activation}.h`).
+"""Common parts of the plug-in's own kernels (`native/kernels/{native_kernel,activation}.h`).
 
-Activations with their parameters, weights in panels of output channels, and whether the kernels are here.
+Activations with their parameters, weights in panels of output channels, and availability.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
@@ -10,11 +11,12 @@ from math import prod
 import numpy as np
 
 from collage.backends.base import Availability
+from collage.backends.common.primitives.primitive import PostOp
 from collage.errors import BackendError
 from collage.runtime.plugin import load_plugin
 
 PANEL = 32
-"""Output channels whose weights lie together (kPanel)."""
+"""Output channels of one contiguous panel of weights (kPanel)."""
 
 
 class Kind(IntEnum):
@@ -39,6 +41,26 @@ class Activation:
     b: float = 0.0
 
 
+NATIVE_ACTIVATIONS: dict[str, Callable[[float, float], Activation]] = {
+    "relu": lambda a, b: Activation(Kind.LEAKY_RELU, a) if a else Activation(Kind.CLAMP, 0, np.inf),
+    "clip": lambda a, b: Activation(Kind.CLAMP, a, b),
+    "logistic": lambda a, b: Activation(Kind.SIGMOID),
+    "hardsigmoid": lambda a, b: Activation(Kind.HARD_SIGMOID, a, b),
+    "hardswish": lambda a, b: Activation(Kind.HARD_SWISH, a, b),
+    "linear": lambda a, b: Activation(Kind.LINEAR, a, b),
+}
+"""By oneDNN's algorithm, from its two parameters. SiLU is `swish` with alpha 1 only, so it is not listed."""
+
+
+def native_activation(post_op: PostOp) -> Activation:
+    """Return the kernels' form of a post-op. Raises BackendError where they have none."""
+    if post_op.algorithm == "swish" and post_op.alpha == 1.0:
+        return Activation(Kind.SILU)
+    if post_op.algorithm not in NATIVE_ACTIVATIONS:
+        raise BackendError(f"{post_op.algorithm} cannot be done while a result is stored")
+    return NATIVE_ACTIVATIONS[post_op.algorithm](post_op.alpha, post_op.beta)
+
+
 def by_panels(weights: np.ndarray) -> np.ndarray:
     """Order `weights` [out, in, height, width] as [panels, in, height * width, PANEL]."""
     channels_out, channels_in = weights.shape[:2]
@@ -50,7 +72,7 @@ def by_panels(weights: np.ndarray) -> np.ndarray:
 
 
 def kernels_availability(name: str, revision: str) -> Availability:
-    """Tell whether this build has the kernels called `name`, and the processor what they need."""
+    """Tell whether this build has the kernels called `name` and the processor their instructions."""
     import tvm_ffi
 
     try:
@@ -60,6 +82,6 @@ def kernels_availability(name: str, revision: str) -> Availability:
     instructions = tvm_ffi.get_global_func(f"collage.{name}_instructions", allow_missing=True)
     if instructions is None:
         return Availability(f"this build of the plug-in has no {name} kernels")
-    if (found := str(instructions())) == "plain":
+    if (instruction_set := str(instructions())) == "plain":
         return Availability("the processor has no AVX2 with FMA")
-    return Availability("", {name: revision, "instructions": found})
+    return Availability("", {name: revision, "instructions": instruction_set})

@@ -1,10 +1,10 @@
-"""The architecture that machine code is generated for: that of the machine's GPU, as far as nvcc knows it.
+"""Target architecture of machine code: the machine's GPU, within nvcc's range.
 
-Code for one minor number runs on the larger ones of its major, so a GPU that is younger than the compiler
-gets the largest that the compiler knows below it. A machine without a GPU generates it for the one that it
-is told (`generate_for`: it builds for others), or, to check that code compiles, for `DEFAULT`. Nothing
-here uses instructions of one architecture alone (sm_90a): the products of CUTLASS are those of compute
-capability 8.0, which all later ones run.
+Code for one minor number runs on larger ones of the same major, so a GPU newer than the compiler gets the
+largest architecture of the compiler below its own. A machine without a GPU generates code for the capability
+of `generate_for` (builds for other machines), or for `DEFAULT` (checks of compilation). No code uses
+instructions of one architecture alone (sm_90a): CUTLASS's products are those of compute capability 8.0, and
+all later GPUs run them.
 """
 
 import functools
@@ -19,23 +19,23 @@ from collage.runtime.plugin import FULL_PRECISION
 
 DEFAULT = "90"
 TOLD = "COLLAGE_GPU_CAPABILITY"
-"""Variable that names the capability to processes which build for another machine's GPU."""
+"""Environment variable with the capability of another machine's GPU, for processes that build for it."""
 OLDEST = 80
-"""Before it there is neither bfloat16, nor TF32, nor a copy that does not go through registers."""
+"""Older GPUs have no bfloat16, no TF32 and no asynchronous copies."""
 
 
 @functools.cache
 def architecture() -> str:
-    """Return nvcc's name of what to generate code for, e.g. "sm_90".
+    """Return nvcc's name of the target architecture, e.g. "sm_90".
 
     Raises:
-        BackendError: the GPU is too old, or nvcc knows none of its kind.
+        BackendError: the GPU is too old, or nvcc has no architecture for it.
     """
     return f"sm_{chosen(_capability(), _known())}"
 
 
 def tf32_reason() -> str:
-    """Return why products are not to be rounded to TF32 here, "" when they may be."""
+    """Return why products are not rounded to TF32 on this machine, "" where they may be."""
     (name,) = FULL_PRECISION
     if os.environ.get(name) == FULL_PRECISION[name]:
         return f"{name}={FULL_PRECISION[name]} keeps all of NVIDIA's libraries from it"
@@ -52,7 +52,7 @@ def _capability() -> int:
 
 
 def generate_for(capability: str) -> None:
-    """Have this process and those that it starts generate code for that GPU, where they have none."""
+    """Set the target of this process and its children; without effect on a machine with a GPU."""
     os.environ[TOLD] = capability
     architecture.cache_clear()
 
@@ -66,15 +66,15 @@ def architecture_availability() -> Availability:
     return Availability("")
 
 
-def chosen(capability: int, known: tuple[int, ...]) -> int:
-    """Return the capability to compile for on a GPU of `capability`.
+def chosen(capability: int, compiler_knows: tuple[int, ...]) -> int:
+    """Return the target capability for a GPU of `capability`.
 
     Args:
-        capability: e.g. 86.
-        known: to the compiler; none where it did not say.
+        capability: the GPU's compute capability, e.g. 86.
+        compiler_knows: capabilities of the compiler; empty if unknown.
 
     Raises:
-        BackendError: there is none.
+        BackendError: the GPU is too old, or newer than the compiler.
 
     >>> chosen(121, (80, 90, 100, 120))
     120
@@ -83,8 +83,12 @@ def chosen(capability: int, known: tuple[int, ...]) -> int:
         raise BackendError(
             f"this GPU has compute capability {capability / 10:.1f}; the least is {OLDEST / 10:.1f}"
         )
-    fitting = [one for one in known if one // 10 == capability // 10 and one <= capability]
-    if known and not fitting:
+    fitting = [
+        supported
+        for supported in compiler_knows
+        if supported // 10 == capability // 10 and supported <= capability
+    ]
+    if compiler_knows and not fitting:
         raise BackendError(
             f"this nvcc generates no code for compute capability {capability / 10:.1f}: install a newer one"
         )

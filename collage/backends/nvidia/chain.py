@@ -1,9 +1,9 @@
-"""Chains: a matrix product or convolution, and what follows it while its result is stored.
+"""Chains: a matrix product or convolution with its epilogue.
 
-Libraries for GPUs fuse an epilogue into the product: a scale, a bias, a residual, an activation. `Chains`
-walks from a product (the anchor) along values that nobody else reads and yields each prefix of the walk.
-Which prefixes a library computes is the library's own `accept`; that function, the candidates and the
-compiler all see the same `Chain`, so they cannot disagree. Views between the steps are free.
+GPU libraries fuse an epilogue into a product: a scale, a bias, a residual, an activation. `Chains` follows
+values with a single reader from a product (the anchor) and yields every prefix. The library's own `accept`
+selects the prefixes; `accept`, the candidates and the compiler use the same `Chain`, so they never disagree.
+Views between the steps are free.
 
 Time is linear in the length of the chains.
 """
@@ -14,7 +14,10 @@ from enum import Enum
 from math import prod
 from typing import Protocol
 
-from collage.backends.cpu.onednn.activations import activations_within, all_activations
+from collage.backends.common.primitives.composite_activations import (
+    activations_within,
+    all_activations,
+)
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph, Node
@@ -27,11 +30,11 @@ PRODUCTS = ("MatMul", "Gemm")
 SIMPLE = {
     "Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Elu": "elu", "Softplus": "softplus",
 }  # fmt: skip
-"""Activations of one node."""
+"""Activations of one node, by operator."""
 
 
 class StepKind(Enum):
-    """What a step does to the value; the words are those of labels and reasons."""
+    """Kind of a step; the values are the words of labels and reasons."""
 
     SCALE = "scale"
     FACTOR = "channel factor"
@@ -42,8 +45,17 @@ class StepKind(Enum):
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step: `operand` is its second value, `number` a constant factor, `name` an activation's."""
+class ChainStep:
+    """One step of an epilogue.
+
+    Attributes:
+        kind: kind of the step.
+        nodes: nodes of the step.
+        value: name of its result.
+        operand: name of its second operand, "" for none.
+        number: constant factor of a scale; parameter of an activation.
+        name: name of an activation, "" for other steps.
+    """
 
     kind: StepKind
     nodes: IndexSet
@@ -55,11 +67,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Chain:
-    """The node `anchor` and the steps after it, in order."""
+    """The node `anchor` of operator `op` and its epilogue, in order."""
 
     anchor: int
     op: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ChainStep, ...] = ()
 
     @property
     def nodes(self) -> IndexSet:
@@ -69,8 +81,8 @@ class Chain:
         return bits
 
     @property
-    def work(self) -> tuple[Step, ...]:
-        """The steps that compute."""
+    def work(self) -> tuple[ChainStep, ...]:
+        """The steps with arithmetic: all but views."""
         return tuple(step for step in self.steps if step.kind is not StepKind.VIEW)
 
     @property
@@ -78,17 +90,17 @@ class Chain:
         """E.g. "matmul+bias+gelu_tanh"."""
         return "+".join([self.op.lower(), *(step.name or step.kind.value for step in self.work)])
 
-    def find(self, kind: StepKind) -> Step | None:
+    def find(self, kind: StepKind) -> ChainStep | None:
         """Return the first step of `kind`."""
         return next((step for step in self.steps if step.kind is kind), None)
 
 
 Accept = Callable[[Chain], str | None]
-"""Why a library does not compute the chain, or None when it does."""
+"""Returns why a library does not compute the chain, None where it does."""
 
 
 class ChainRefusal(Protocol):
-    """The same of any function, where `rounds` says that float32 may be rounded to TF32."""
+    """Returns why a library does not compute a chain; `rounds` allows TF32 for float32."""
 
     def __call__(self, function: Function, chain: Chain, *, rounds: bool = False) -> str | None: ...
 
@@ -102,7 +114,7 @@ class Chains:
         self._activations = all_activations(function)
 
     def of(self, anchor: int) -> Iterator[Chain]:
-        """Yield every chain from `anchor` that ends with a step that computes, shortest first."""
+        """Yield every chain from `anchor` that does not end with a view, shortest first."""
         node = self._graph.nodes[anchor]
         chain, value = Chain(anchor, node.op), node.outputs[0]
         channel = -1 if node.op in PRODUCTS else 1
@@ -113,21 +125,21 @@ class Chains:
                 yield chain
 
     def read(self, nodes: IndexSet, anchors: tuple[str, ...]) -> Chain:
-        """Return the chain that consists of exactly `nodes`. Raises BackendError when there is none."""
-        found = [i for i in indices(nodes) if self._graph.nodes[i].op in anchors]
-        for anchor in found:
+        """Return the chain of exactly `nodes`. Raises BackendError without one."""
+        starts = [i for i in indices(nodes) if self._graph.nodes[i].op in anchors]
+        for anchor in starts:
             for chain in self.of(anchor):
                 if chain.nodes == nodes:
                     return chain
         ops = ", ".join(self._graph.nodes[i].op for i in indices(nodes))
         raise BackendError(f"{ops}: this is no {' or '.join(anchors)} with an epilogue")
 
-    def _next(self, value: str, channel: int) -> Step | None:
+    def _next(self, value: str, channel: int) -> ChainStep | None:
         graph = self._graph
         readers = graph.readers.get(value, 0)
         if value in graph.outputs or not readers or value not in graph.types:
             return None
-        if activation := self._spelled(value, readers):
+        if activation := self._composite_activation(value, readers):
             return activation
         if readers.bit_count() != 1:
             return None
@@ -136,52 +148,58 @@ class Chains:
             return None
         return self._single(node, value, channel)
 
-    def _spelled(self, value: str, readers: IndexSet) -> Step | None:
-        """An activation of several nodes: all readers of the value belong to it."""
+    def _composite_activation(self, value: str, readers: IndexSet) -> ChainStep | None:
+        """Return an activation of several nodes; it includes all readers of the value."""
         outputs = frozenset(self._graph.outputs)
-        for known in self._activations:
-            if known.value != value or not is_subset(readers, known.nodes):
+        for activation in self._activations:
+            if activation.value != value or not is_subset(readers, activation.nodes):
                 continue
-            for found in activations_within(self._function, [known], known.nodes, outputs):
-                root = self._graph.nodes[found.nodes.bit_length() - 1]
-                result, post = root.outputs[0], found.post
-                return Step(
-                    StepKind.ACTIVATION, found.nodes, result, "", post.alpha, post.algorithm
+            for private in activations_within(
+                self._function, [activation], activation.nodes, outputs
+            ):
+                root = self._graph.nodes[private.nodes.bit_length() - 1]
+                result, post_op = root.outputs[0], private.post_op
+                return ChainStep(
+                    StepKind.ACTIVATION, private.nodes, result, "", post_op.alpha, post_op.algorithm
                 )
         return None
 
-    def _single(self, node: Node, value: str, channel: int) -> Step | None:
+    def _single(self, node: Node, value: str, channel: int) -> ChainStep | None:
         nodes, result = 1 << node.index, node.outputs[0]
         if node.op in SIMPLE:
-            return Step(StepKind.ACTIVATION, nodes, result, name=SIMPLE[node.op])
+            return ChainStep(StepKind.ACTIVATION, nodes, result, name=SIMPLE[node.op])
         if node.op in ("Add", "Mul", "Div"):
             return self._binary(node, value, channel)
         if channel == -1 and is_host_node(self._graph, node) and self._keeps_rows(value, result):
-            return Step(StepKind.VIEW, nodes, result)
+            return ChainStep(StepKind.VIEW, nodes, result)
         return None
 
     def _keeps_rows(self, value: str, result: str) -> bool:
         before, after = self._graph.types[value].shape, self._graph.types[result].shape
         return bool(before) and bool(after) and before[-1] == after[-1]
 
-    def _binary(self, node: Node, value: str, channel: int) -> Step | None:
+    def _binary(self, node: Node, value: str, channel: int) -> ChainStep | None:
         left, right = node.inputs
-        other = right if left == value else left
+        operand = right if left == value else left
         types, nodes, result = self._graph.types, 1 << node.index, node.outputs[0]
-        if other == value or other not in types or types[result] != types[value]:
+        if operand == value or operand not in types or types[result] != types[value]:
             return None
-        number = self._number(other)
+        number = self._number(operand)
         if node.op == "Div":
             if number and left == value:
-                return Step(StepKind.SCALE, nodes, result, number=1 / number)
+                return ChainStep(StepKind.SCALE, nodes, result, number=1 / number)
             return None
         if number is not None:
-            return Step(StepKind.SCALE, nodes, result, number=number) if node.op == "Mul" else None
-        if other in self._function.weights and self._is_per_channel(other, value, channel):
+            return (
+                ChainStep(StepKind.SCALE, nodes, result, number=number)
+                if node.op == "Mul"
+                else None
+            )
+        if operand in self._function.weights and self._is_per_channel(operand, value, channel):
             kind = StepKind.BIAS if node.op == "Add" else StepKind.FACTOR
-            return Step(kind, nodes, result, other)
-        if node.op == "Add" and _broadcasts_rows(types[other].shape, types[value].shape):
-            return Step(StepKind.RESIDUAL, nodes, result, other)
+            return ChainStep(kind, nodes, result, operand)
+        if node.op == "Add" and _broadcasts_rows(types[operand].shape, types[value].shape):
+            return ChainStep(StepKind.RESIDUAL, nodes, result, operand)
         return None
 
     def _number(self, name: str) -> float | None:
@@ -189,25 +207,31 @@ class Chains:
         return float(array.reshape(())) if array is not None and array.size == 1 else None
 
     def _is_per_channel(self, name: str, value: str, channel: int) -> bool:
-        shape, whole = self._graph.types[name].shape, self._graph.types[value].shape
-        padded = (1,) * (len(whole) - len(shape)) + shape
-        return padded[channel] == whole[channel] == prod(shape)
+        shape, value_shape = self._graph.types[name].shape, self._graph.types[value].shape
+        padded = (1,) * (len(value_shape) - len(shape)) + shape
+        return padded[channel] == value_shape[channel] == prod(shape)
 
 
-def _broadcasts_rows(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Tell whether the operand is of the same shape, or one matrix for the whole batch."""
-    if shape == whole:
+def _broadcasts_rows(shape: tuple[int, ...], value_shape: tuple[int, ...]) -> bool:
+    """Tell whether the operand has the same shape or is one matrix for the whole batch."""
+    if shape == value_shape:
         return True
     leading, matrix = shape[:-2], shape[-2:]
-    return len(whole) > 2 and matrix == whole[-2:] and prod(leading) == 1
+    return len(value_shape) > 2 and matrix == value_shape[-2:] and prod(leading) == 1
 
 
 @dataclass(frozen=True)
 class ChainRule(PartitionRule):
-    """Every chain from the nodes `anchors` that `accept` has no reason against.
+    """Every accepted chain from the nodes `anchors`.
 
-    A library that may round computes more: of the variants `reduced` are the chains that `rounded` has no
-    reason against.
+    With TF32 allowed, a library computes more chains.
+
+    Attributes:
+        chains: chains of the function.
+        anchors: products and convolutions.
+        accept: refusal in full precision.
+        reduced: names of the reduced-precision variants.
+        rounded: refusal for those variants; default: `accept`.
     """
 
     chains: Chains
@@ -220,7 +244,7 @@ class ChainRule(PartitionRule):
     def of(
         cls, function: Function, anchors: IndexSet, refusal: ChainRefusal, reduced: Iterable[str]
     ) -> "ChainRule":
-        """Make the rule of a library that says with `refusal` what it does not compute."""
+        """Return the rule of a library with the given refusal."""
         return cls(
             Chains(function),
             anchors,
@@ -238,8 +262,8 @@ class ChainRule(PartitionRule):
         ]
 
     def refusals(self, graph: DataflowGraph) -> list[Refusal]:
-        found = [(chain, self.accept(chain)) for chain in self._all()]
-        return [Refusal(chain.nodes, chain.label, reason) for chain, reason in found if reason]
+        refused = [(chain, self.accept(chain)) for chain in self._all()]
+        return [Refusal(chain.nodes, chain.label, reason) for chain, reason in refused if reason]
 
     def _all(self) -> Iterator[Chain]:
         for anchor in indices(self.anchors):

@@ -1,7 +1,7 @@
-"""The epilogue that GEMM libraries compute: activation(alpha * A B + bias + residual).
+"""The epilogue of GEMM libraries: activation(alpha * A B + bias + residual).
 
-Additions commute, so a bias may come before or after a residual; a scale has to come first and an
-activation last. Gemm's own summand is a bias when it is a vector and a residual otherwise.
+Additions commute: a bias may come before or after a residual. A scale comes first, an activation last. Gemm's
+own summand is a bias if it is a vector, else a residual.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,15 @@ from collage.frontend.model import Function
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Values by name, "" for none; `activation` is one of the chain's names."""
+    """An epilogue.
+
+    Attributes:
+        alpha: factor of the product.
+        bias: name of the bias, "" for none.
+        residual: name of the residual, "" for none.
+        residual_stride: elements between the residual's matrices; 0 for one matrix for the whole batch.
+        activation: name of the activation as in a chain, "" for none.
+    """
 
     alpha: float = 1.0
     bias: str = ""
@@ -28,7 +36,7 @@ def read_epilogue(function: Function, product: Product, chain: Chain) -> Epilogu
     """Return the epilogue of a chain.
 
     Raises:
-        BackendError: the chain is more than one epilogue, with the reason.
+        BackendError: the chain does not fit one epilogue, with the reason.
     """
     alpha, activation = product.alpha, ""
     biases, residuals = _summands(function, product)
@@ -65,7 +73,7 @@ def _residual_stride(function: Function, product: Product, residual: str) -> int
 
 
 def _summands(function: Function, product: Product) -> tuple[list[str], list[str]]:
-    """The bias and the residual that Gemm itself adds."""
+    """Return Gemm's own summand as a bias or a residual."""
     if not product.summand:
         return [], []
     shape = function.graph.types[product.summand].shape

@@ -1,4 +1,4 @@
-"""What the two graph backends on a GPU share: a table of operators, and regions as ONNX bytes."""
+"""Operators of both graph backends on a GPU (ONNX Runtime's CUDA provider and TensorRT)."""
 
 from collage.backends.nvidia.product import known_type
 from collage.errors import BackendError
@@ -26,21 +26,33 @@ HEAVY = frozenset({
     "GlobalMaxPool", "LSTM", "MatMul", "MaxPool", "RNN",
 })  # fmt: skip
 COMMON = ELEMENTWISE | MOVES | REDUCTIONS | HEAVY
-"""Operators of the standard domain for which both toolchains have a kernel on the GPU."""
+"""Operators of the standard domain with a GPU kernel in both toolchains."""
 
 
 def refusal(
-    function: Function, index: int, toolchain: str, dtypes: frozenset[str], more: frozenset[str]
+    function: Function,
+    index: int,
+    toolchain: str,
+    *,
+    dtypes: frozenset[str],
+    extra_operators: frozenset[str] = frozenset(),
 ) -> str | None:
-    """Return why a toolchain that has `COMMON` and `more` does not take the node.
+    """Return why a toolchain does not take the node, None where it does.
 
-    A value whose shape depends on data would make the device wait for the host.
+    Values with a data-dependent shape are refused: the device would wait for the host.
+
+    Args:
+        function: function of the node.
+        index: the node.
+        toolchain: the toolchain's name in reasons.
+        dtypes: dtypes of the toolchain.
+        extra_operators: operators of the toolchain beside `COMMON` (default: none).
     """
     node = function.graph.nodes[index]
     domain = function.onnx_nodes[index].domain
     if domain not in ("", "ai.onnx"):
         return f"{domain}.{node.op} is not of the standard operator set"
-    if node.op not in COMMON and node.op not in more:
+    if node.op not in COMMON and node.op not in extra_operators:
         return f"{toolchain} is not known to have {node.op} on the GPU"
     try:
         for name in filter(None, (*node.inputs, *node.outputs)):

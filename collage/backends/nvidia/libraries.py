@@ -1,8 +1,8 @@
-"""Is a CUDA library here? Found as the plug-in finds it or on the loader's path, and opened to be sure.
+"""Availability of CUDA libraries: found like the plug-in finds them or on the loader's path, then opened.
 
-A file that lies there need not load (a driver library of another kernel, a missing dependency), so each
-library is opened with dlopen and asked for its version. The wheels of PyPI put libraries under
-`nvidia/<package>/lib`, CUDA 13 all of them under `nvidia/cu13/lib`; no loader looks there by itself.
+An existing file may still not load (a driver library of another kernel, a missing dependency), so each
+library is opened with dlopen and its version is read from it. PyPI's wheels install libraries in
+`nvidia/<package>/lib`, those of CUDA 13 in `nvidia/cu13/lib`; the loader does not search these folders.
 """
 
 import ctypes
@@ -20,15 +20,15 @@ from collage.runtime.plugin import library_path, library_reason
 
 @dataclass(frozen=True)
 class Need:
-    """A shared library that a toolchain opens.
+    """A shared library of a toolchain.
 
     Attributes:
-        name: what people call it.
-        sonames: file names that will do, best first.
-        advice: what to install when there is none.
-        version_function: a function of the library without arguments that returns its version.
-        library: what the plug-in calls it (`runtime.plugin.LIBRARIES`): what it uses comes first.
-        package: the Python package in whose folder it lies, where that is not `nvidia`.
+        name: name in messages.
+        sonames: accepted file names, best first.
+        advice: command that installs it.
+        version_function: name of the library's function for its version, without arguments; "" for none.
+        library: the plug-in's name of it (`runtime.plugin.LIBRARIES`), "" for none; its file is preferred.
+        package: Python package with the file (default: `nvidia`).
     """
 
     name: str
@@ -41,7 +41,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Opened:
-    """A library that was opened, or why none was."""
+    """An open library, or the reason without one."""
 
     path: str
     version: str
@@ -67,7 +67,7 @@ TENSORRT = Need(
 
 @functools.cache
 def driver_reason() -> str:
-    """Why no GPU can be used: no driver, or a driver without a device; "" when one can."""
+    """Return why there is no usable GPU (no driver, or a driver without a device), "" with one."""
     try:
         open_driver()
     except BackendError as error:
@@ -77,7 +77,7 @@ def driver_reason() -> str:
 
 @functools.cache
 def open_library(need: Need) -> Opened:
-    """Open the library: the plug-in's, else one from a wheel or what the loader finds."""
+    """Open the library: the plug-in's file, else a wheel's, else the loader's."""
     failures = []
     for path in _places(need):
         try:
@@ -88,25 +88,25 @@ def open_library(need: Need) -> Opened:
             continue
         return Opened(path, _version(library, need) or path.partition(".so.")[2])
     names = " or ".join(need.sonames)
-    why = f" ({failures[0]})" if failures else ""
-    return Opened("", "", f"no {need.name}: {names} cannot be opened{why}: {need.advice}")
+    details = f" ({failures[0]})" if failures else ""
+    return Opened("", "", f"no {need.name}: {names} cannot be opened{details}: {need.advice}")
 
 
-def cuda_availability(needs: Sequence[Need], others: Sequence[Availability] = ()) -> Availability:
-    """Availability of a toolchain that needs a GPU, libraries, and `others` (a compiler, a plug-in)."""
+def cuda_availability(needs: Sequence[Need], parts: Sequence[Availability] = ()) -> Availability:
+    """Return the availability of a toolchain: GPU, libraries, and `parts` (a compiler, a plug-in)."""
     opened = {need.name: open_library(need) for need in needs}
-    found = (driver_reason(), *(one.reason for one in opened.values()))
-    reasons = list(filter(None, (*found, *(other.reason for other in others))))
+    missing = (driver_reason(), *(library.reason for library in opened.values()))
+    reasons = list(filter(None, (*missing, *(part.reason for part in parts))))
     if reasons:
         return Availability("; ".join(reasons))
     versions = {need.sonames[0].partition(".")[0]: opened[need.name].version for need in needs}
-    for other in others:
-        versions |= other.libraries
+    for part in parts:
+        versions |= part.libraries
     return Availability("", {"driver": driver_version(open_driver()), **versions})
 
 
 def wheel_folders(package: str) -> Iterator[Path]:
-    """Yield the folders of a package that may hold libraries; the package is not imported."""
+    """Yield the library folders of a package without importing it."""
     spec = find_spec(package)
     for root in (spec.submodule_search_locations or []) if spec else []:
         yield Path(root)

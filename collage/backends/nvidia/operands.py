@@ -1,7 +1,7 @@
-"""Where a kernel's operands are: among its inputs, or among the constants that its blob carries.
+"""Numbers of a kernel's operands: its inputs, then the constants of its blob.
 
-One number says it: 0 <= i < inputs is an input, inputs + j is constant j, -1 is an operand that is not
-there. The plug-in uploads constants to the device once, when the executable is initialised.
+0 <= i < inputs is an input, inputs + j is constant j, -1 is an absent operand. The plug-in uploads constants
+to the device once, at initialisation of the executable.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ ABSENT = -1
 
 
 class Operands:
-    """Numbers the operands of the kernel of a region; `constants` are those met, in order."""
+    """Numbers the operands of a region's kernel; `constants` are in the order of first use."""
 
     def __init__(self, function: Function, nodes: IndexSet) -> None:
         self._function = function
@@ -22,7 +22,7 @@ class Operands:
         self._constants: dict[str, np.ndarray] = {}
 
     def number(self, value: str) -> int:
-        """Return the number of `value`, "" for an operand that is not there."""
+        """Return the number of `value`; "" is an absent operand."""
         if not value:
             return ABSENT
         if value in self.inputs:

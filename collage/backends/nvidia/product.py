@@ -1,10 +1,9 @@
-"""What a matrix product is for a GPU library: extents, batch, transposition, or why it is none."""
+"""Matrix products for GPU libraries: extents, batch, transposition, refusals."""
 
 from dataclasses import dataclass
 from math import prod
 
-import onnx
-
+from collage.backends.common.onnx_attributes import node_attributes
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import TensorType
@@ -16,7 +15,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 class Product:
     """D[batch, m, n] = alpha * A B, row-major; a stride of 0 means one matrix for the whole batch.
 
-    `summand` is the value that Gemm adds, "" for none.
+    `summand` is the name of Gemm's third operand, "" for none.
     """
 
     dtype: str
@@ -33,10 +32,10 @@ class Product:
 
 
 def read_product(function: Function, index: int) -> Product:
-    """Return the product that a MatMul or Gemm is.
+    """Return the product of a MatMul or Gemm.
 
     Raises:
-        BackendError: it has no such form, with the reason.
+        BackendError: GPU libraries do not compute it, with the reason.
     """
     node = function.graph.nodes[index]
     left, right = (known_type(function, name) for name in node.inputs[:2])
@@ -52,17 +51,11 @@ def read_product(function: Function, index: int) -> Product:
 
 
 def known_type(function: Function, name: str) -> TensorType:
-    """Return the type of a value. Raises BackendError where the shape depends on data."""
-    found = function.graph.types.get(name)
-    if found is None:
+    """Return the type of a value. Raises BackendError for a data-dependent shape."""
+    value_type = function.graph.types.get(name)
+    if value_type is None:
         raise BackendError(f"the shape of {name!r} depends on data")
-    return found
-
-
-def attributes(function: Function, index: int) -> dict[str, object]:
-    """Return the ONNX attributes of a node."""
-    proto = function.onnx_nodes[index]
-    return {one.name: onnx.helper.get_attribute_value(one) for one in proto.attribute}
+    return value_type
 
 
 def _matmul(left: TensorType, right: TensorType) -> Product:
@@ -70,7 +63,9 @@ def _matmul(left: TensorType, right: TensorType) -> Product:
     if prod(right.shape[:-2]) == 1:
         return Product(left.dtype, prod(left.shape[:-1]), n, k)
     rank = max(len(left.shape), len(right.shape))
-    first, second = ((1,) * (rank - len(one.shape)) + one.shape[:-2] for one in (left, right))
+    first, second = (
+        (1,) * (rank - len(operand.shape)) + operand.shape[:-2] for operand in (left, right)
+    )
     batch = max(prod(first), prod(second))
     if first != second and prod(first) != 1:
         raise BackendError("MatMul that broadcasts some of its batch dimensions only")
@@ -78,14 +73,14 @@ def _matmul(left: TensorType, right: TensorType) -> Product:
 
 
 def _gemm(function: Function, index: int, left: TensorType, right: TensorType) -> Product:
-    node, found = function.graph.nodes[index], attributes(function, index)
-    transposed = [bool(found.get(name, 0)) for name in ("transA", "transB")]
+    node, attributes = function.graph.nodes[index], node_attributes(function, index)
+    transposed = [bool(attributes.integer(name, 0)) for name in ("transA", "transB")]
     summand = node.inputs[2] if len(node.inputs) > 2 else ""
-    if summand and found.get("beta", 1.0) != 1.0:
+    if summand and attributes.number("beta", 1.0) != 1.0:
         raise BackendError("Gemm with a beta that is not 1")
     m, k = reversed(left.shape) if transposed[0] else left.shape
     n = right.shape[0] if transposed[1] else right.shape[1]
-    alpha = float(found.get("alpha", 1.0))  # type: ignore[arg-type]
+    alpha = attributes.number("alpha", 1.0)
     return Product(
         left.dtype, m, n, k, left_transposed=transposed[0], right_transposed=transposed[1],
         alpha=alpha, summand=summand,

@@ -1,10 +1,10 @@
-"""ONNX Runtime's execution providers for a GPU: are they here, and regions as blobs of their kernels.
+"""ONNX Runtime's execution providers for a GPU: availability and kernels.
 
-A provider is a shared library beside ONNX Runtime's own, which opens it with the vendor libraries that it
-needs. The plug-in asks ONNX Runtime for the provider, so what is missing is said in its own words. An
-operator without a kernel on the GPU would run on the CPU inside the session, with a copy each way that
-nobody sees; the plug-in forbids that, so a session is refused instead, and the search decides where
-the operator goes.
+A provider is a shared library beside ONNX Runtime's own; ONNX Runtime opens it together with its vendor
+libraries. The plug-in requests the provider from ONNX Runtime, so the reason for a missing one is ONNX
+Runtime's message. Without further settings, an operator without a GPU kernel would run on the CPU inside the
+session, between two hidden copies. The plug-in forbids that: such a session is refused, and the search places
+the operator.
 """
 
 import functools
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from collage.backends.base import Availability, PluginKernel
+from collage.backends.common.onnxruntime import ONNXRUNTIME
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.frontend.region import region_onnx, region_values
@@ -26,32 +27,31 @@ from collage.runtime.plugin import (
     load_plugin,
 )
 
-LIBRARY = "onnxruntime"
-PIP = "pip install 'onnxruntime-gpu>=1.31,<1.32' in place of onnxruntime"
-ABSENT = "not enabled in this build"
-"""What an ONNX Runtime for CPUs says of the providers."""
+ONNXRUNTIME_GPU_PIP = "pip install 'onnxruntime-gpu>=1.31,<1.32' in place of onnxruntime"
+CPU_ONLY = "not enabled in this build"
+"""Part of the message of an ONNX Runtime built for CPUs only."""
 
 
 @functools.cache
 def provider_availability(kind: str) -> Availability:
-    """Tell whether ONNX Runtime has the provider of kernels of `kind`."""
+    """Tell whether ONNX Runtime has the provider for kernels of `kind`."""
     import tvm_ffi
 
-    if reason := library_reason(LIBRARY):
+    if reason := library_reason(ONNXRUNTIME):
         return Availability(reason)
     try:
         load_plugin()
-        tvm_ffi.get_global_func("collage.check_provider")(kind, _found(kind))
+        tvm_ffi.get_global_func("collage.check_provider")(kind, _located_libraries(kind))
     except (BackendError, RuntimeError) as error:
         return Availability(_advised(essence(error)))
-    return Availability("", {LIBRARY: library_version(LIBRARY)})
+    return Availability("", {ONNXRUNTIME: library_version(ONNXRUNTIME)})
 
 
 def essence(error: Exception) -> str:
-    """Return an error of ONNX Runtime without the places in its source."""
+    """Return an error message of ONNX Runtime without locations in its source."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    version, _, rest = text.partition(": ")
-    words = rest.rpartition(" : FAIL : ")[2] if rest else ""
+    version, _, message = text.partition(": ")
+    words = message.rpartition(" : FAIL : ")[2] if message else ""
     return f"{version}: {words}" if words else text
 
 
@@ -65,30 +65,31 @@ def session_kernel(
     function: Function,
     nodes: IndexSet,
     model: bytes,
+    *,
     options: Mapping[str, str],
-    more: Header | None = None,
+    header_entries: Header | None = None,
 ) -> PluginKernel:
-    """Return a kernel that runs the model of a region in a session with one provider.
+    """Return a kernel with a session of one provider.
 
     Args:
-        kind: which provider.
-        function: of the region.
-        nodes: the region.
-        model: ONNX bytes of the region, or of one node that holds the engine of it.
-        options: of the provider.
-        more: entries of the blob's header.
+        kind: kind of the kernel; it names the provider.
+        function: function of the region.
+        nodes: nodes of the region.
+        model: ONNX bytes of the region, or of one node with its engine.
+        options: options of the provider.
+        header_entries: additional entries of the blob's header (default: none).
     """
     inputs, outputs = region_values(function, nodes)
     header: Header = {
         "provider_options": [text for pair in options.items() for text in pair],
-        "libraries": [LIBRARY, *_found(kind)],
-        "input_names": list(inputs), "output_names": list(outputs), **(more or {}),
+        "libraries": [ONNXRUNTIME, *_located_libraries(kind)],
+        "input_names": list(inputs), "output_names": list(outputs), **(header_entries or {}),
     }  # fmt: skip
     return PluginKernel(kind, pack(header, [np.frombuffer(model, np.uint8)]), captures=False)
 
 
 def floats_of(graph: DataflowGraph, nodes: IndexSet) -> frozenset[str]:
-    """Return the dtypes of all values that the region's nodes read and write."""
+    """Return the dtypes of all operands and results of the region's nodes."""
     values = (
         name
         for node in graph.nodes
@@ -98,10 +99,10 @@ def floats_of(graph: DataflowGraph, nodes: IndexSet) -> frozenset[str]:
     return frozenset(graph.types[name].dtype for name in values if name in graph.types)
 
 
-def _found(kind: str) -> list[str]:
-    """The provider's libraries that are in a place which we know; the loader may know the others."""
+def _located_libraries(kind: str) -> list[str]:
+    """Return the provider's libraries with a known location; the loader may find the other ones."""
     return [name for name in PROVIDER_LIBRARIES[kind] if not library_reason(name)]
 
 
 def _advised(reason: str) -> str:
-    return f"{reason} {PIP}" if ABSENT in reason else reason
+    return f"{reason} {ONNXRUNTIME_GPU_PIP}" if CPU_ONLY in reason else reason

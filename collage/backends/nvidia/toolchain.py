@@ -1,8 +1,8 @@
-"""The base of the backends that compile for a GPU of NVIDIA.
+"""Base class of the backends for NVIDIA GPUs, and TF32.
 
-Where the user allows less than float32, tensor cores may round the factors of a product to TF32: 10 bits of
-fraction in place of 23, the exponents of float32, sums in float32. A toolchain that can do so has a reduced
-variant for each of its own; all of them compute in `TF32`, on regions whose products are in float32.
+With reduced precision allowed, tensor cores round the factors of a product to TF32: 10 bits of fraction in
+place of 23, the exponents of float32, sums in float32. A toolchain with TF32 has a reduced variant for each
+full-precision variant; they apply to regions with float32 products.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,44 +16,48 @@ from collage.runtime.blob import pack
 from collage.runtime.plugin import library_reason, load_plugin
 
 TF32 = "tf32"
-"""What a reduced variant computes in, and the beginning of its name."""
+"""Precision of the reduced variants, and prefix of their names."""
 
 
 def with_tf32(variants: Iterable[str]) -> Mapping[str, str]:
-    """Return the reduced variants that belong to those in full precision, as `Backend.reduced` has them.
+    """Return the reduced variants of full-precision `variants`, in the form of `Backend.reduced`.
 
     >>> dict(with_tf32(["", "heuristic-2"]))
     {'tf32': 'tf32', 'tf32-heuristic-2': 'tf32'}
     """
-    return MappingProxyType({"-".join(filter(None, (TF32, one))): TF32 for one in variants})
+    return MappingProxyType({"-".join(filter(None, (TF32, variant))): TF32 for variant in variants})
 
 
 class CudaBackend(Backend):
-    """Says what is missing, all of it at once: driver, libraries, and what a subclass adds."""
+    """A backend for NVIDIA GPUs; its reason lists everything missing at once.
+
+    Attributes:
+        needs: shared libraries of the toolchain.
+        kind: kind of the plug-in's kernel, "" for toolchains without one.
+    """
 
     device = "cuda"
     needs: tuple[Need, ...] = ()
     kind = ""
-    """Kind of the plug-in's kernel, "" for toolchains that need none."""
 
     def availability(self) -> Availability:
-        return cuda_availability(self.needs, [*self._beside(), *self.compilers()])
+        return cuda_availability(self.needs, [*self._runtime_parts(), *self.compilers()])
 
     def building(self) -> Availability:
-        """No driver, no library and no GPU are needed to build: only the compilers are."""
+        """Builds need the compilers only: no driver, no library and no GPU."""
         return joined(self.compilers())
 
     def running(self) -> Availability:
-        return cuda_availability(self.needs, self._beside())
+        return cuda_availability(self.needs, self._runtime_parts())
 
     def reduced_reason(self) -> str:
         return tf32_reason() if self.reduced else ""
 
     def read_variant(self, variant: str) -> tuple[str, bool]:
-        """Return the variant of full precision that it is or belongs to, and whether it computes in TF32.
+        """Return the full-precision variant of `variant`, and whether it computes in TF32.
 
         Raises:
-            BackendError: there is none of that name, or this GPU has no TF32.
+            BackendError: the name is unknown, or this GPU has no TF32.
         """
         if variant in self.variants:
             return variant, False
@@ -63,20 +67,23 @@ class CudaBackend(Backend):
             raise BackendError(f"{self.name} has no TF32 here: {reason}")
         return variant.removeprefix(TF32).removeprefix("-"), True
 
-    def further(self) -> Sequence[Availability]:
-        """What kernels need beside libraries to run."""
+    def runtime_requirements(self) -> Sequence[Availability]:
+        """Return run-time requirements beside libraries."""
         return ()
 
     def compilers(self) -> Sequence[Availability]:
-        """What building kernels needs."""
+        """Return the compilers for kernels."""
         return ()
 
-    def _beside(self) -> Sequence[Availability]:
-        return [*self.further(), *([plugin_availability(self.kind)] if self.kind else [])]
+    def _runtime_parts(self) -> Sequence[Availability]:
+        return [
+            *self.runtime_requirements(),
+            *([plugin_availability(self.kind)] if self.kind else []),
+        ]
 
 
 def joined(parts: Sequence[Availability]) -> Availability:
-    """Return what several parts say together: all reasons, or all libraries."""
+    """Return the union of several parts: all reasons, or all libraries."""
     if reason := "; ".join(part.reason for part in parts if part.reason):
         return Availability(reason)
     return Availability(
@@ -99,8 +106,8 @@ def plugin_availability(kind: str) -> Availability:
     return Availability("")
 
 
-def tell_plugin(name: str, need: Need) -> None:
-    """Tell the plug-in where library `name` is, where no wheel of that name has it (a CUDA toolkit)."""
+def register_with_plugin(name: str, need: Need) -> None:
+    """Set the plug-in's path of library `name` if no wheel has it (a CUDA toolkit)."""
     import tvm_ffi
 
     load_plugin()

@@ -1,4 +1,4 @@
-"""Nets for the blocked backend, and what it makes of them against ONNX Runtime."""
+"""Nets for the blocked backend, compared with ONNX Runtime."""
 
 import numpy as np
 import onnx
@@ -17,7 +17,7 @@ INSTRUCTIONS = ("avx512", "avx2", "plain")
 
 
 class Net:
-    """Writes a model node by node; every method returns the name of what it makes."""
+    """Writes a model node by node; every method returns the name of its result."""
 
     def __init__(self, x: tuple[int, ...], seed: int = 3) -> None:
         self.random = np.random.default_rng(seed)
@@ -71,11 +71,11 @@ class Net:
 
         inputs = [info(name, shape) for name, shape in self.shapes.items()]
         graph = helper.make_graph(
-            self.nodes, "model", inputs, [info(one) for one in outputs], self.weights
+            self.nodes, "model", inputs, [info(name) for name in outputs], self.weights
         )
         opsets = [helper.make_opsetid("", 17)]
-        made = helper.make_model(graph, opset_imports=opsets, ir_version=9)
-        onnx.save(made, path / "model.onnx")
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+        onnx.save(model, path / "model.onnx")
         return import_model(path / "model.onnx", work_dir=path).functions[0]
 
 
@@ -89,10 +89,10 @@ def run(function: Function, nodes: int, threads: int = 1, **header) -> list[np.n
     del entries["tensors"]
     inputs, outputs = region_values(function, nodes)
     feeds = feeds_of(function, inputs)
-    found = [np.full(function.graph.types[one].shape, np.nan, np.float32) for one in outputs]
+    arrays = [np.full(function.graph.types[name].shape, np.nan, np.float32) for name in outputs]
     blob = pack({**entries, **header}, tensors)
-    executables.call_kernel("blocked", blob, list(feeds.values()), found)
-    return found
+    executables.call_kernel("blocked", blob, list(feeds.values()), arrays)
+    return arrays
 
 
 def feeds_of(function: Function, inputs) -> dict[str, np.ndarray]:
@@ -105,8 +105,8 @@ def check(function: Function, nodes: int = 0, threads: int = 1, **header) -> Non
     inputs, _ = region_values(function, nodes)
     session = onnxruntime.InferenceSession(region_onnx(function, nodes).SerializeToString())
     reference = session.run(None, feeds_of(function, inputs))
-    for found, wanted in zip(run(function, nodes, threads, **header), reference, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+    for computed, expected in zip(run(function, nodes, threads, **header), reference, strict=True):
+        np.testing.assert_allclose(computed, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
 @pytest.fixture(params=INSTRUCTIONS)

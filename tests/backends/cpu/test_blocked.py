@@ -101,19 +101,19 @@ def test_activations(name, tmp_path, instructions):
     net = Net((1, 6, 9, 7))
     x = net.conv("x", (6, 20))
     before = len(net.nodes)
-    wanted = activations(net, x)[name]
-    net.nodes = net.nodes[:before] + needed(net.nodes[before:], wanted)
-    check(net.function(tmp_path, wanted), instructions=instructions)
+    expected = activations(net, x)[name]
+    net.nodes = net.nodes[:before] + needed(net.nodes[before:], expected)
+    check(net.function(tmp_path, expected), instructions=instructions)
 
 
-def needed(nodes, wanted: str):
-    """The nodes that `wanted` depends on."""
-    found, names = [], {wanted}
+def needed(nodes, name: str):
+    """Return the nodes `name` depends on."""
+    kept_nodes, names = [], {name}
     for node in reversed(nodes):
         if names & set(node.output):
-            found.insert(0, node)
+            kept_nodes.insert(0, node)
             names.update(node.input)
-    return found
+    return kept_nodes
 
 
 def test_extreme_arguments_of_silu(tmp_path, instructions):
@@ -129,8 +129,8 @@ def test_sigmoid_is_as_exact_as_float32(tmp_path, instructions):
     function = net.function(tmp_path, *names)
     everything = function.graph.everything
     _, order = region_values(function, everything)
-    found = dict(zip(order, run(function, everything, instructions=instructions), strict=True))
-    x, sigmoid, silu = (found[name] for name in names)
+    outputs = dict(zip(order, run(function, everything, instructions=instructions), strict=True))
+    x, sigmoid, silu = (outputs[name] for name in names)
     exact = 1 / (1 + np.exp(-x.astype(np.float64)))
     allowed = 3e-7 + 1.2e-7 * np.abs(x)  # the exponent's own rounding grows with x
     assert np.abs(x).max() > 20
@@ -144,9 +144,9 @@ def test_sigmoid_of_what_is_no_number(factor, tmp_path, instructions):
     scaled = net.add("Mul", net.conv("x", (1, 1), bias=False), net.number(factor))
     function = net.function(tmp_path, scaled, net.add("Sigmoid", scaled))
     x, sigmoid = run(function, function.graph.everything, instructions=instructions)
-    wanted = np.where(np.isnan(x), np.nan, x > 0)
+    expected = np.where(np.isnan(x), np.nan, x > 0)
     assert np.isnan(factor) or {-np.inf, np.inf} == set(x.flat)
-    np.testing.assert_allclose(sigmoid, wanted, atol=1e-30)
+    np.testing.assert_allclose(sigmoid, expected, atol=1e-30)
 
 
 @dataclass(frozen=True)
@@ -273,10 +273,10 @@ def test_elementwise_work_needs_a_convolution(tmp_path):
 
 def test_candidates_hold_a_convolution(tmp_path):
     function = build(BLOCKS[1], tmp_path)
-    found = [c for c in find_candidates(function, [BlockedBackend()]) if not c.is_host]
+    candidates = [c for c in find_candidates(function, [BlockedBackend()]) if not c.is_host]
     convolutions = sum(1 << n.index for n in function.graph.nodes if n.op == "Conv")
-    assert function.graph.everything in {c.inside for c in found}
-    assert all(c.inside & convolutions for c in found)
+    assert function.graph.everything in {c.inside for c in candidates}
+    assert all(c.inside & convolutions for c in candidates)
 
 
 def test_a_blob_that_does_not_fit_is_refused(tmp_path):
@@ -295,6 +295,6 @@ def test_a_blob_that_does_not_fit_is_refused(tmp_path):
 
 
 def test_it_is_available_with_its_revision():
-    found = BlockedBackend().availability()
-    assert found.available or "AVX2" in found.reason
-    assert not found.available or found.libraries["instructions"] in INSTRUCTIONS
+    availability = BlockedBackend().availability()
+    assert availability.available or "AVX2" in availability.reason
+    assert not availability.available or availability.libraries["instructions"] in INSTRUCTIONS

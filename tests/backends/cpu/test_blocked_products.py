@@ -58,11 +58,13 @@ def test_parallel_products_are_candidates(tmp_path):
     results = attention_inputs(net, net.add("Relu", "x"), 32)
     joined = net.add("Concat", *results, axis=-1)
     function = net.function(tmp_path, net.add("Softmax", joined))
-    found = {c.inside for c in find_candidates(function, [BlockedBackend()]) if not c.is_host}
+    regions_listed = {
+        c.inside for c in find_candidates(function, [BlockedBackend()]) if not c.is_host
+    }
     nodes = function.graph.nodes
     bare = sum(1 << n.index for n in nodes if n.op == "MatMul")
-    assert bare in found
-    assert bare | sum(1 << n.index for n in nodes if n.op == "Add") in found
+    assert bare in regions_listed
+    assert bare | sum(1 << n.index for n in nodes if n.op == "Add") in regions_listed
 
 
 def test_computed_matrices_are_refused(tmp_path):

@@ -1,10 +1,10 @@
-"""oneDNN's post-operations on activations in layouts of its own choice, for every step that has some."""
+"""oneDNN's post-ops in layouts of its own choice, for every primitive with post-ops."""
 
 import numpy as np
 import pytest
 
 from collage.backends.cpu.onednn import OneDnnBackend
-from tests.backends.cpu.test_onednn import check, make, node
+from tests.backends.cpu.onednn_nets import check, make, node
 from tests.frontend.build import floats, integers
 
 CHANNELS = 32

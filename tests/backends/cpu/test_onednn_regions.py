@@ -1,4 +1,4 @@
-"""oneDNN over regions: what is fused into what, layouts inside, real models, executables, the rule."""
+"""oneDNN over regions: fusion, layouts inside, real models, executables, the rule."""
 
 import os
 import random
@@ -25,7 +25,7 @@ from collage.rules.regions import maximal_regions
 from collage.runtime.blob import pack
 from collage.runtime.plugin import load_plugin
 from tests.backends import regions
-from tests.backends.cpu.test_onednn import IMAGE, ROWS, check, make, node, number
+from tests.backends.cpu.onednn_nets import IMAGE, ROWS, check, make, node, number
 from tests.frontend.build import floats, integers
 from tests.frontend.conftest import DRAWN
 from tests.runtime import executables
@@ -101,16 +101,18 @@ def test_a_product_takes_what_follows(name, variant, tmp_path):
         assert len(heavy) == 2
         return
     assert len(heavy) == 1
-    assert [one.get("eltwise", one.get("binary")) for one in heavy[0]["post"]] == posts.split()
+    assert [
+        post_op.get("eltwise", post_op.get("binary")) for post_op in heavy[0]["post"]
+    ] == posts.split()
 
 
-def test_a_value_that_is_read_twice_or_returned_is_not_fused_away(tmp_path):
+def test_values_with_two_readers_or_returned_are_not_fused(tmp_path):
     nodes = [CONV, node("Relu", "c", "y"), node("Tanh", "c", "z")]
     function = make(tmp_path, nodes, {"x": IMAGE}, WEIGHTS, outputs=("y", "z"))
     assert [step["op"] for step in check(function)] == ["convolution", "eltwise", "eltwise"]
 
 
-def test_an_activation_whose_inside_is_read_elsewhere_stays_apart(tmp_path):
+def test_an_activation_with_outside_readers_is_not_fused(tmp_path):
     nodes = [CONV, node("Sigmoid", "c", "s"), node("Mul", "cs", "y"), node("Tanh", "s", "z")]
     function = make(tmp_path, nodes, {"x": IMAGE}, WEIGHTS, outputs=("y", "z"))
     assert len(check(function)) == 4
@@ -180,9 +182,9 @@ def check_values(function, nodes, values):
         return
     inputs, outputs = region_values(function, nodes)
     kernel = BACKEND.compile(function, nodes, threads=1)
-    found = [np.full_like(values[name], np.nan) for name in outputs]
-    executables.call_kernel(kernel.kind, kernel.blob, [values[name] for name in inputs], found)
-    for name, value in zip(outputs, found, strict=True):
+    arrays = [np.full_like(values[name], np.nan) for name in outputs]
+    executables.call_kernel(kernel.kind, kernel.blob, [values[name] for name in inputs], arrays)
+    for name, value in zip(outputs, arrays, strict=True):
         scale = np.abs(values[name]).max()
         np.testing.assert_allclose(value, values[name], rtol=1e-3, atol=1e-4 * scale, err_msg=name)
 
@@ -210,7 +212,7 @@ def test_a_call_costs_less_than_two_microseconds():
     assert min(times) < 2e-6
 
 
-def test_memory_may_change_between_calls_and_a_wrong_shape_leaves_the_kernel_usable(tmp_path):
+def test_kernels_survive_moved_memory_and_wrong_shapes(tmp_path):
     load_plugin()
     function = make(tmp_path, [CONV, node("Relu", "c")], {"x": IMAGE}, WEIGHTS)
     kernel = BACKEND.compile(function, 0b11, threads=1)
@@ -233,13 +235,13 @@ def test_memory_may_change_between_calls_and_a_wrong_shape_leaves_the_kernel_usa
     np.testing.assert_allclose(results[1], np.broadcast_to(bias, shape), rtol=1e-6)
 
 
-def program(*steps, values=((2, 3), (2, 3)), **header):
-    made = {"values": values, "inputs": [0], "outputs": [1], "weights": [], "steps": steps}
-    return pack({**made, **header}, [])
+def program(*steps, values=((2, 3), (2, 3)), **changes):
+    header = {"values": values, "inputs": [0], "outputs": [1], "weights": [], "steps": steps}
+    return pack({**header, **changes}, [])
 
 
 def step(op="eltwise", **changes):
-    made = {
+    entry = {
         "op": op,
         "in": [0],
         "out": 1,
@@ -248,7 +250,7 @@ def step(op="eltwise", **changes):
         "alpha": 0.0,
         "beta": 0.0,
     }
-    return {**made, **changes}
+    return {**entry, **changes}
 
 
 WRONG = [
@@ -275,11 +277,13 @@ def test_erf_is_taken_with_its_activation_only(tmp_path):
     function = make(tmp_path, nodes, {"x": ROWS}, WEIGHTS, opset=17)
     erf = next(n.index for n in function.graph.nodes if n.op == "Erf")
     assert BACKEND.unsupported(function, erf) == "oneDNN has no Erf"
-    found = {c.inside for c in find_candidates(function, [BACKEND]) if c.backend == "onednn"}
+    regions_listed = {
+        c.inside for c in find_candidates(function, [BACKEND]) if c.backend == "onednn"
+    }
     gelu = function.graph.everything & ~1
-    assert {gelu, gelu | 1} <= found
-    assert all(inside & gelu == gelu for inside in found if inside >> erf & 1)
-    for inside in found:
+    assert {gelu, gelu | 1} <= regions_listed
+    assert all(inside & gelu == gelu for inside in regions_listed if inside >> erf & 1)
+    for inside in regions_listed:
         BACKEND.compile(function, inside, threads=1)
     with pytest.raises(BackendError, match="has no Erf"):
         BACKEND.compile(function, 1 << erf, threads=1)
@@ -298,16 +302,16 @@ def test_variants_are_offered_where_their_layout_may_pay(tmp_path):
     pointwise = next(n.index for n in graph.nodes if n.op == "Conv" and n.inputs[1] == "v")
     convolutions = index_set(n.index for n in graph.nodes if n.op == "Conv")
     assert graph.everything in offered[""]
-    assert offered["blocked"] == {one for one in offered[""] if one & convolutions}
+    assert offered["blocked"] == {region for region in offered[""] if region & convolutions}
     assert offered["plain"]
-    assert all(one & convolutions == 1 << pointwise for one in offered["plain"])
+    assert all(region & convolutions == 1 << pointwise for region in offered["plain"])
 
 
 def test_the_rule_offers_only_what_compiles(real_model):
     function = real_model("segformer_b0").functions[0]
-    found = [c for c in find_candidates(function, [BACKEND]) if c.backend == "onednn"]
+    candidates = [c for c in find_candidates(function, [BACKEND]) if c.backend == "onednn"]
     draw = random.Random(1)
-    for candidate in draw.sample(found, 60):
+    for candidate in draw.sample(candidates, 60):
         assert all(
             BACKEND.unsupported(function, i) is None or candidate.sub_graph.size > 1
             for i in indices(candidate.inside)
@@ -338,7 +342,7 @@ print(gomp.omp_get_max_threads())
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_kernels_threads_are_used_wait_passively_and_leave_the_rest_alone(threads, tmp_path):
+def test_kernel_threads_wait_passively_and_change_no_setting(threads, tmp_path):
     shape = (1, 16, 64, 64)
     function = make(tmp_path, [CONV, node("Relu", "c")], {"x": shape}, WEIGHTS)
     path = tmp_path / "kernel.blob"

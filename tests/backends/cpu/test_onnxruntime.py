@@ -21,12 +21,12 @@ def test_it_takes_every_operator(tmp_path):
 
 def test_the_second_variant_is_for_convolutions(tmp_path):
     function = regions.convolutions(tmp_path)
-    found = find_candidates(function, [OnnxRuntimeBackend()])
+    candidates = find_candidates(function, [OnnxRuntimeBackend()])
     convolutions = {i for i, node in enumerate(function.graph.nodes) if node.op == "Conv"}
-    second = [one for one in found if one.variant == "extended"]
+    second = [candidate for candidate in candidates if candidate.variant == "extended"]
     assert second
-    assert all(convolutions & set(indices(one.inside)) for one in second)
-    assert len(second) < len([one for one in found if one.variant == ""])
+    assert all(convolutions & set(indices(candidate.inside)) for candidate in second)
+    assert len(second) < len([candidate for candidate in candidates if candidate.variant == ""])
 
 
 def test_an_unknown_variant_is_refused(tmp_path):
@@ -44,6 +44,6 @@ def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.delenv("COLLAGE_LIB_ONNXRUNTIME", raising=False)
     absent = plugin.Library("not-installed", "libonnxruntime.so.*", "onnxruntime>=1.31,<1.32")
     monkeypatch.setitem(plugin.LIBRARIES, "onnxruntime", absent)
-    found = OnnxRuntimeBackend().availability()
-    assert not found.available
-    assert "pip install 'onnxruntime>=1.31,<1.32'" in found.reason
+    availability = OnnxRuntimeBackend().availability()
+    assert not availability.available
+    assert "pip install 'onnxruntime>=1.31,<1.32'" in availability.reason

@@ -60,9 +60,9 @@ def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.delenv("COLLAGE_LIB_OPENVINO", raising=False)
     absent = plugin.Library("not-installed", "libopenvino_c.so.*", "openvino>=2026.4,<2026.5")
     monkeypatch.setitem(plugin.LIBRARIES, "openvino", absent)
-    found = OpenVinoBackend().availability()
-    assert not found.available
-    assert "pip install 'openvino>=2026.4,<2026.5'" in found.reason
+    availability = OpenVinoBackend().availability()
+    assert not availability.available
+    assert "pip install 'openvino>=2026.4,<2026.5'" in availability.reason
 
 
 def test_a_path_that_does_not_exist_is_reported(monkeypatch):

@@ -1,4 +1,4 @@
-"""Native kernels compute what ONNX Runtime computes, whatever the shapes and whatever TVM refused."""
+"""Native kernels agree with ONNX Runtime for all shapes and refused scheduling steps."""
 
 import math
 import re
@@ -25,19 +25,19 @@ def run(function, threads, feeds):
     call, constants = callable_kernel(kernel, threads)
     inputs, outputs = region_values(function, nodes)
     types = function.graph.types
-    found = [poisoned_like(np.empty(types[name].shape, types[name].dtype)) for name in outputs]
-    call(*as_tensors([*(aligned_copy(feeds[name]) for name in inputs), *constants, *found]))
-    return kernel, found
+    arrays = [poisoned_like(np.empty(types[name].shape, types[name].dtype)) for name in outputs]
+    call(*as_tensors([*(aligned_copy(feeds[name]) for name in inputs), *constants, *arrays]))
+    return kernel, arrays
 
 
 def check(function, threads=1, tolerance=1e-5, feeds=None):
     feeds = feeds or random_inputs(function, seed=SEED)
-    kernel, found = run(function, threads, feeds)
+    kernel, arrays = run(function, threads, feeds)
     nodes = (1 << len(function.graph)) - 1
     inputs, outputs = region_values(function, nodes)
     session = onnxruntime.InferenceSession(region_onnx(function, nodes).SerializeToString())
     expected = session.run(list(outputs), {name: feeds[name] for name in inputs})
-    for value, reference in zip(found, expected, strict=True):
+    for value, reference in zip(arrays, expected, strict=True):
         np.testing.assert_allclose(value, reference, rtol=tolerance, atol=tolerance)
     return kernel
 
@@ -215,8 +215,8 @@ def test_polynomials_over_the_whole_range(kind, tmp_path):
     function = region.function([region.op(kind, region.input(200001))], tmp_path)
     x = np.linspace(-87, 87, 200001, dtype="float32")
     x[:4] = [0.0, -0.0, 1e-30, 88.0]
-    _, (found,) = run(function, 1, {"x0": x})
-    np.testing.assert_allclose(found, EXACT[kind](x.astype("float64")), rtol=1e-6, atol=1e-37)
+    _, (computed,) = run(function, 1, {"x0": x})
+    np.testing.assert_allclose(computed, EXACT[kind](x.astype("float64")), rtol=1e-6, atol=1e-37)
 
 
 def test_masked_scores_get_no_weight(tmp_path):

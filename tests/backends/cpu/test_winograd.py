@@ -44,8 +44,13 @@ class Case:
 
     @property
     def y(self) -> tuple[int, int, int, int]:
-        top, left, bottom, right = self.pads
-        return (self.x[0], self.out, self.x[2] + top + bottom - 2, self.x[3] + left + right - 2)
+        pad_top, pad_left, pad_bottom, pad_right = self.pads
+        return (
+            self.x[0],
+            self.out,
+            self.x[2] + pad_top + pad_bottom - 2,
+            self.x[3] + pad_left + pad_right - 2,
+        )
 
 
 def weight(name: str, values: np.ndarray) -> onnx.TensorProto:
@@ -75,7 +80,7 @@ def model(path, case: Case, epilogue=(), outputs=("y",), others=()) -> Function:
     inputs = [info("x", case.x)] + [info("r", case.y)] * ("r" in read)
     graph = helper.make_graph(
         nodes, "model", inputs, [info(name, None) for name in outputs],
-        [one for one in weights if one.name in read],
+        [tensor for tensor in weights if tensor.name in read],
     )  # fmt: skip
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path / "model.onnx")
@@ -104,16 +109,16 @@ def blob_of(function: Function, nodes: int, variant: str, **header) -> bytes:
 
 
 def run(blob: bytes, feeds: dict[str, np.ndarray], like: np.ndarray) -> np.ndarray:
-    found = np.full_like(like, np.nan)
-    executables.call_kernel("winograd", blob, list(feeds.values()), [found])
-    return found
+    result = np.full_like(like, np.nan)
+    executables.call_kernel("winograd", blob, list(feeds.values()), [result])
+    return result
 
 
 def check(function: Function, nodes: int, variant: str, **header) -> None:
     feeds = feeds_of(function, nodes)
     reference = expected(function, nodes, feeds)
-    found = run(blob_of(function, nodes, variant, **header), feeds, reference)
-    np.testing.assert_allclose(found, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
+    result = run(blob_of(function, nodes, variant, **header), feeds, reference)
+    np.testing.assert_allclose(result, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
 
 
 @pytest.fixture(params=INSTRUCTIONS)
@@ -187,17 +192,17 @@ def test_epilogues(name, instructions, tmp_path):
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_every_epilogue_is_a_candidate_in_every_variant(name, tmp_path):
     function = model(tmp_path, Case((2, 18, 9, 11), 18), EPILOGUES[name])
-    found = find_candidates(function, [WinogradBackend()])
-    whole = everything(function)
-    assert sorted(c.variant for c in found if c.inside == whole) == sorted(VARIANTS)
+    candidates = find_candidates(function, [WinogradBackend()])
+    all_nodes = everything(function)
+    assert sorted(c.variant for c in candidates if c.inside == all_nodes) == sorted(VARIANTS)
 
 
 def test_only_regions_that_compile_are_candidates(tmp_path):
     function = model(tmp_path, Case((1, 4, 6, 6), 4), EPILOGUES["swish_add_clip"])
-    found = [c for c in find_candidates(function, [WinogradBackend()]) if not c.is_host]
-    lengths = sorted(c.inside.bit_count() for c in found if c.variant == "f4")
+    candidates = [c for c in find_candidates(function, [WinogradBackend()]) if not c.is_host]
+    lengths = sorted(c.inside.bit_count() for c in candidates if c.variant == "f4")
     assert lengths == [1, 3, 4, 5]
-    for candidate in found:
+    for candidate in candidates:
         assert describe(function, candidate.inside)
         assert next(indices(candidate.inside)) == 0
 
@@ -227,8 +232,8 @@ def test_computed_weights_are_refused(tmp_path):
     inputs = [info("x", (1, 2, 5, 5)), info("w", (2, 2, 3, 3))]
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
     graph = helper.make_graph(nodes, "model", inputs, [info("y", None)])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(made, tmp_path / "model.onnx")
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(proto, tmp_path / "model.onnx")
     function = import_model(tmp_path / "model.onnx", work_dir=tmp_path).functions[0]
     assert "computed, not constant" in (WinogradBackend().unsupported(function, 0) or "")
 
@@ -250,8 +255,8 @@ def test_a_value_needed_outside_is_refused(tmp_path):
     function = model(tmp_path, Case((1, 4, 6, 6), 4), EPILOGUES["relu"], outputs=("y", "c"))
     with pytest.raises(BackendError, match="needed outside"):
         WinogradBackend().compile(function, 0b11, 1, "f4")
-    found = find_candidates(function, [WinogradBackend()])
-    assert {c.inside for c in found if not c.is_host} == {0b1}
+    candidates = find_candidates(function, [WinogradBackend()])
+    assert {c.inside for c in candidates if not c.is_host} == {0b1}
 
 
 def test_a_broadcast_addition_is_no_residual(tmp_path):
@@ -305,10 +310,10 @@ def test_kernels_run_side_by_side(tmp_path):
     blob = blob_of(function, nodes, "f4", threads=2)
     like = expected(function, nodes, feeds)
     with ThreadPoolExecutor(4) as callers:
-        found = list(callers.map(lambda _: run(blob, feeds, like), range(40)))
-    for one in found:
-        np.testing.assert_array_equal(one, found[0])
-    np.testing.assert_allclose(found[0], like, rtol=0, atol=1e-5 * np.abs(like).max())
+        results = list(callers.map(lambda _: run(blob, feeds, like), range(40)))
+    for result in results:
+        np.testing.assert_array_equal(result, results[0])
+    np.testing.assert_allclose(results[0], like, rtol=0, atol=1e-5 * np.abs(like).max())
 
 
 def test_a_forked_process_has_threads_of_its_own(tmp_path):
@@ -338,8 +343,8 @@ def test_a_saved_executable_loads_back(tmp_path):
     types = [(value.shape, "float32") for value in feeds.values()]
     chain = executables.chain([kernel], types, [(reference.shape, "float32")])
     path = executables.export(chain, tmp_path / "model.so")
-    (found,) = executables.run_saved(path, *feeds.values())
-    np.testing.assert_allclose(found, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
+    (result,) = executables.run_saved(path, *feeds.values())
+    np.testing.assert_allclose(result, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
 
 
 def test_a_bundle_of_it_needs_no_vendor_library(tmp_path):
@@ -373,6 +378,6 @@ def test_weights_are_packed_by_panels():
 
 
 def test_it_is_available_with_its_revision():
-    found = WinogradBackend().availability()
-    assert found.available or "AVX2" in found.reason
-    assert not found.available or found.libraries["instructions"] in INSTRUCTIONS
+    availability = WinogradBackend().availability()
+    assert availability.available or "AVX2" in availability.reason
+    assert not availability.available or availability.libraries["instructions"] in INSTRUCTIONS

@@ -1,4 +1,4 @@
-"""Processes that see the simulated GPU (`tests.simulated_gpu`)."""
+"""Processes with the simulated GPU (`tests.simulated_gpu`)."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def toolkit(tmp_path_factory):
 
 @pytest.fixture
 def on_gpu(toolkit, tmp_path):
-    """Run a module in a process that sees the simulated GPU; return what it says.
+    """Run a module in a process with the simulated GPU; return its output.
 
     `variables` are added to its environment; `json` returns standard output alone.
     """
@@ -38,9 +38,9 @@ def on_gpu(toolkit, tmp_path):
 
 @pytest.fixture
 def judge(tmp_path, monkeypatch):
-    """Prepare a region of a function on a variant and run it, as a worker does that measures it.
+    """Prepare and run a region of a function on a variant, like a measuring worker.
 
-    For processes that see a GPU. Returns what is wrong, and the error of what computes in less than float32.
+    For processes with a GPU. Returns the reason of a failure, and the error of a reduced-precision kernel.
     """
     from collage.backends.registry import class_path, known_backends
     from collage.errors import BackendError
@@ -55,9 +55,11 @@ def judge(tmp_path, monkeypatch):
         monkeypatch.setattr(load, lambda path, name: function)
         folder = tmp_path / "reference"
         save_reference(reference_values(function, random_inputs(function, 0)), folder)
-        (found,) = (one for one in known_backends(None, "cuda") if one.name == backend)
+        (tested,) = (
+            candidate for candidate in known_backends(None, "cuda") if candidate.name == backend
+        )
         setup = Setup(
-            "", (("main", function.simplified),), (class_path(found),), 1, folder, 4 << 30, 1 << 20,
+            "", (("main", function.simplified),), (class_path(tested),), 1, folder, 4 << 30, 1 << 20,
             False, device="cuda",
         )  # fmt: skip
         try:

@@ -1,4 +1,4 @@
-"""Small models of what cuDNN computes as operation graphs, in any precision."""
+"""Small models for cuDNN's operation graphs, in any precision."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,33 +43,35 @@ def model(
     folder: Path, dtype: str, nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, Shape],
     weights: Mapping[str, Shape],
 ) -> Function:  # fmt: skip
-    """Return the nodes as a function that returns what the last one makes; weights are random.
+    """Return a function of the nodes with the last node's result; weights are random.
 
-    It is loaded as a worker does it, not imported: ONNX Runtime has no bfloat16 products on a CPU.
+    It is loaded like in a worker, not imported: ONNX Runtime has no bfloat16 products on a CPU.
     """
     kind = TYPES[dtype]
     rng = np.random.default_rng(5)
-    used = {name for one in nodes for name in one.input}
+    used = {name for member in nodes for name in member.input}
     values = {name: rng.standard_normal(shape) / 3 for name, shape in weights.items()}
     values |= {name: np.asarray(number) for name, number in NUMBERS.items() if name in used}
     for name in ("variance",):
         if name in values:
             values[name] = np.abs(values[name]) + 0.5
     as_type = helper.tensor_dtype_to_np_dtype(kind)
-    made = [numpy_helper.from_array(one.astype(as_type), name) for name, one in values.items()]
+    tensors = [
+        numpy_helper.from_array(array.astype(as_type), name) for name, array in values.items()
+    ]
     infos = [helper.make_tensor_value_info(name, kind, shape) for name, shape in inputs.items()]
     result = helper.make_tensor_value_info(nodes[-1].output[0], kind, None)
-    graph = helper.make_graph(list(nodes), "model", infos, [result], made)
+    graph = helper.make_graph(list(nodes), "model", infos, [result], tensors)
     opsets = [helper.make_opsetid("", 17)]
-    whole = helper.make_model(graph, opset_imports=opsets, ir_version=9)
-    inferred = onnx.shape_inference.infer_shapes(whole, strict_mode=True, data_prop=True)
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
     onnx.save(inferred, folder / "model.onnx")
     kinds = [OpPatternKind.OPAQUE] * len(nodes)
     return make_function(inferred, "main", folder / "model.onnx", kinds)
 
 
 def convolution(folder: Path, dtype: str, activation: str, group: int = 1) -> Function:
-    """activation(x * w + b + r): pads that differ, strides, and a residual."""
+    """activation(x * w + b + r): uneven pads, strides, and a residual."""
     nodes = [
         node("Conv", ["x", "w", "b"], ["c"], pads=[1, 0, 1, 2], strides=[1, 2], group=group),
         node("Add", ["c", "r"], ["v"]),
@@ -99,7 +101,10 @@ def attention(folder: Path, dtype: str, mask: Shape = (), turned: bool = True) -
     nodes = [node("Transpose", ["k"], ["kt"], perm=[0, 2, 3, 1] if turned else [0, 1, 3, 2])]
     query, values = "q", "v"
     if turned:
-        nodes += [node("Transpose", [one], [f"{one}t"], perm=[0, 2, 1, 3]) for one in ("q", "v")]
+        nodes += [
+            node("Transpose", [operand], [f"{operand}t"], perm=[0, 2, 1, 3])
+            for operand in ("q", "v")
+        ]
         query, values = "qt", "vt"
     nodes += [node("MatMul", [query, "kt"], ["p"]), node("Mul", ["p", "scale"], ["s"])]
     if mask:
@@ -152,18 +157,20 @@ def batch_norm(folder: Path, dtype: str) -> Function:
 
 def regions(function: Function) -> list[Candidate]:
     """The backend's candidates, variants left out."""
-    found = find_candidates(function, [CudnnBackend()])
-    return [one for one in found if not one.is_host and not one.variant]
+    candidates = find_candidates(function, [CudnnBackend()])
+    return [
+        candidate for candidate in candidates if not candidate.is_host and not candidate.variant
+    ]
 
 
 def holding(function: Function, op: str) -> list[Candidate]:
-    """Those that hold such a node; there is at least one."""
-    nodes = sum(1 << one.index for one in function.graph.nodes if one.op == op)
-    found = [one for one in regions(function) if one.inside & nodes]
-    assert found, f"no candidate of cuDNN holds {op}"
-    return found
+    """Return the candidates with such a node; there is at least one."""
+    nodes = sum(1 << member.index for member in function.graph.nodes if member.op == op)
+    candidates = [candidate for candidate in regions(function) if candidate.inside & nodes]
+    assert candidates, f"no candidate of cuDNN holds {op}"
+    return candidates
 
 
 def largest(function: Function) -> Candidate:
     """The candidate of most nodes."""
-    return max(regions(function), key=lambda one: one.inside.bit_count())
+    return max(regions(function), key=lambda candidate: candidate.inside.bit_count())

@@ -1,10 +1,10 @@
-"""Toolchains of a GPU with faults; the processes that measure import them."""
+"""GPU toolchains with faults, imported by measuring processes."""
 
 import numpy as np
 from tvm import te
 
 from collage.backends.base import TirKernel
-from collage.backends.cpu.tvm.lower import SYMBOL
+from collage.backends.common.tvm.lower import SYMBOL
 from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
 from collage.backends.nvidia.tvm_cuda.schedule import schedule
 from collage.frontend.region import region_values
@@ -14,12 +14,14 @@ FAR = 1 << 40
 
 
 def reading_far(parameters):
-    """A function with these parameters (shape, dtype); the last is made of what lies far from the first."""
-    made_of = [te.placeholder(*one, f"p{place}") for place, one in enumerate(parameters[:-1])]
-    first, *rest = made_of[0].shape
-    at = (first + np.int64(FAR), *(np.int64(0) for _ in rest))
-    made = te.compute(parameters[-1][0], lambda *_: made_of[0](*at))
-    return te.create_prim_func([*made_of, made])
+    """A function with these parameters (shape, dtype); the last is read from far outside the first."""
+    operands = [
+        te.placeholder(*parameter, f"p{place}") for place, parameter in enumerate(parameters[:-1])
+    ]
+    first, *inner_extents = operands[0].shape
+    at = (first + np.int64(FAR), *(np.int64(0) for _ in inner_extents))
+    result = te.compute(parameters[-1][0], lambda *_: operands[0](*at))
+    return te.create_prim_func([*operands, result])
 
 
 class Relus(TvmCudaBackend):
@@ -32,13 +34,13 @@ class Relus(TvmCudaBackend):
 
 
 class CrashingBackend(Relus):
-    """Its kernels read an address that is none."""
+    """Its kernels read an invalid address."""
 
     name = "crashing"
 
     def compile(self, function, nodes, threads, variant=""):
         (name,), (result,) = region_values(function, nodes)
-        shapes = [(function.type_of(one).shape, "float32") for one in (name, result)]
+        shapes = [(function.type_of(value).shape, "float32") for value in (name, result)]
         return TirKernel(schedule(reading_far(shapes)), SYMBOL, (), "cuda")
 
 

@@ -1,4 +1,4 @@
-"""What the simulated GPU logs, for the parts that run in a process that sees it."""
+"""The simulated GPU's log, for test modules in a process with it."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A small layer in any precision, for the tests of code that runs on a GPU."""
+"""A small layer in any precision, for tests of GPU code."""
 
 from pathlib import Path
 
@@ -43,14 +43,14 @@ def layer(folder: Path, dtype: str, batch: int = 1) -> Function:
         [weight("w", 64, 64), weight("b", 64), weight("s", 64)],
     )  # fmt: skip
     opsets = [helper.make_opsetid("", 17)]
-    made = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     # ONNX Runtime has no bfloat16 products on a CPU, so this is loaded as a worker does, not imported.
     kinds = [OpPatternKind.OPAQUE] * len(nodes)
-    inferred = onnx.shape_inference.infer_shapes(made)
+    inferred = onnx.shape_inference.infer_shapes(proto)
     return make_function(inferred, "main", folder / "layer.onnx", kinds)
 
 
 def nodes_of(function: Function, *ops: str) -> int:
     """The first nodes of the given operators, as a set."""
-    found = [next(n.index for n in function.graph.nodes if n.op == op) for op in ops]
-    return index_set(found)
+    positions = [next(n.index for n in function.graph.nodes if n.op == op) for op in ops]
+    return index_set(positions)

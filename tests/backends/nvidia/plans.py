@@ -18,7 +18,7 @@ from collage.runtime.loader import LoadedBundle, load
 from collage.runtime.virtual_machine import start_machine
 from tests.backends.regions import _function, _weight
 
-BACKENDS = {one.name: one for one in known_backends(None, "cuda")}
+BACKENDS = {backend.name: backend for backend in known_backends(None, "cuda")}
 
 
 def windows(path):
@@ -40,24 +40,28 @@ def windows(path):
 
 
 def plan_of(function, backend, variant=None):
-    """What the backend would run alone, and ONNX Runtime on the host the rest, in order."""
-    parts = [(one, backend) for one in single_backend_partition(function, backend, variant)]
-    covered = sum(one.inside for one, _ in parts)
+    """Return the backend's own plan, with the remaining nodes in ONNX Runtime on the host, in order."""
+    parts = [
+        (candidate, backend) for candidate in single_backend_partition(function, backend, variant)
+    ]
+    covered = sum(candidate.inside for candidate, _ in parts)
     host = BACKENDS["onnxruntime-host"]
-    regions = [(one.inside, by, one.variant) for one, by in parts]
+    regions = [(candidate.inside, by, candidate.variant) for candidate, by in parts]
     regions += [
         (1 << i, host, "") for i in range(len(function.graph)) if not covered >> i & 1
     ]  # fmt: skip
-    known, planned = {*function.graph.inputs}, []
+    computed, planned = {*function.graph.inputs}, []
     while regions:
         nodes, by, chosen = next(
-            one for one in regions if known.issuperset(region_values(function, one[0])[0])
+            candidate
+            for candidate in regions
+            if computed.issuperset(region_values(function, candidate[0])[0])
         )
         regions.remove((nodes, by, chosen))
         inputs, outputs = region_values(function, nodes)
         kernel = by.compile(function, nodes, 1, chosen)
         planned.append(PlannedKernel(nodes, by.name, kernel, inputs, outputs))
-        known.update(outputs)
+        computed.update(outputs)
     return FunctionPlan(function, tuple(planned))
 
 
@@ -68,13 +72,13 @@ def run_plan(plan, folder, calls=3):
     run = start_machine(file, 1, "cuda")["main"]
     import tvm_ffi
 
-    found = []
+    results = []
     for seed in range(calls):
         inputs = random_inputs(plan.function, seed)
-        outputs = run(*(tvm_ffi.from_dlpack(np.array(one)) for one in inputs.values()))
+        outputs = run(*(tvm_ffi.from_dlpack(np.array(array)) for array in inputs.values()))
         several = [outputs] if hasattr(outputs, "shape") else list(outputs)
-        found.append((inputs, [np.array(np.from_dlpack(one)) for one in several]))
-    return found
+        results.append((inputs, [np.array(np.from_dlpack(array)) for array in several]))
+    return results
 
 
 def check(plan, folder, rtol=1e-4, atol=1e-5):
@@ -87,15 +91,15 @@ def check(plan, folder, rtol=1e-4, atol=1e-5):
 
 
 def bundle_of(plan, folder, capability="90") -> LoadedBundle:
-    """Assemble the plan as a bundle with what loading needs, and load it."""
+    """Assemble the plan as a loadable bundle, and load it."""
     folder = Path(tempfile.mkdtemp(dir=folder))
     assemble([plan], 1, folder / "model.so", "cuda")
     types = plan.function.graph.types
 
     def tensors(names):
         return [
-            {"name": one, "shape": list(types[one].shape), "dtype": types[one].dtype}
-            for one in names
+            {"name": name, "shape": list(types[name].shape), "dtype": types[name].dtype}
+            for name in names
         ]
 
     graph = plan.function.graph

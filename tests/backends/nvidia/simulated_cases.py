@@ -1,4 +1,4 @@
-"""What runs in a process that sees the simulated GPU: `test_simulated.py` starts pytest on this file."""
+"""Tests in a process with the simulated GPU: `test_simulated.py` starts pytest on this file."""
 
 import ctypes
 import os
@@ -60,9 +60,9 @@ def test_kernels_that_allow_it_are_captured_and_replayed(tmp_path):
 
 
 def test_links_are_measured_in_graphs_and_launched_one_by_one():
-    found = gpu_boundary(CudaDevice().synchronize)
-    assert 0 <= found.call_s < 1e-2
-    assert 0 <= found.launch_s < 1e-2
+    boundary = gpu_boundary(CudaDevice().synchronize)
+    assert 0 <= boundary.call_s < 1e-2
+    assert 0 <= boundary.launch_s < 1e-2
     graphs = set(logged("launch graph"))
     assert len(graphs) == len(LENGTHS)  # the whole chain but for its ends
     assert logged("begin capture")
@@ -71,7 +71,7 @@ def test_links_are_measured_in_graphs_and_launched_one_by_one():
 
 def test_a_plan_with_a_region_on_the_host_is_not_captured(tmp_path):
     plan = plan_of(convolutions(tmp_path), BACKENDS["cudnn"])
-    assert {one.backend for one in plan.kernels} == {"cudnn", "onnxruntime-host"}
+    assert {kernel.backend for kernel in plan.kernels} == {"cudnn", "onnxruntime-host"}
     check(plan, tmp_path)
     assert not logged("begin capture")
     assert logged("run cudnnConvolution")
@@ -81,9 +81,9 @@ PROVIDERS = {"onnxruntime-cuda": "session cuda", "tensorrt": "session tensorrt"}
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_a_session_copies_nothing_waits_for_nothing_and_is_not_captured(tmp_path, name):
+def test_sessions_neither_copy_nor_wait_and_are_not_captured(tmp_path, name):
     plan = plan_of(convolutions(tmp_path), BACKENDS[name])
-    assert {one.backend for one in plan.kernels} == {name}
+    assert {kernel.backend for kernel in plan.kernels} == {name}
     check(plan, tmp_path)
     assert len(logged(f"run {PROVIDERS[name]}")) == 3
     assert not [*logged("hidden copy"), *logged("synchronised"), *logged("begin capture")]
@@ -107,7 +107,7 @@ def test_the_options_of_a_session_keep_the_precision(tmp_path):
 
 
 def test_an_engine_is_built_once_and_travels_in_the_executable(tmp_path):
-    """The second compile finds it in the store; what is assembled of it needs the store no more."""
+    """The second compile finds it in the store; the assembled executable does not need the store."""
     function, backend = windows(tmp_path), BACKENDS["tensorrt"]
     regions = len(plan_of(function, backend).kernels)
     assert len(logged("build engine")) == regions
@@ -128,7 +128,7 @@ def test_another_library_or_gpu_has_engines_of_its_own(tmp_path, monkeypatch):
     assert len(logged("build engine")) == built + 1
 
 
-def test_a_caller_with_another_stream_is_ordered_with_the_session(tmp_path):
+def test_calls_on_another_stream_are_ordered_with_the_session(tmp_path):
     """The first call, on the null stream, makes the session; the next ones are on another stream."""
     import tvm
     import tvm_ffi
@@ -148,7 +148,7 @@ def test_a_caller_with_another_stream_is_ordered_with_the_session(tmp_path):
     (expected,) = onnxruntime.InferenceSession(str(function.simplified)).run(None, {"x": inputs})
     np.testing.assert_allclose(arguments[1].numpy(), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="must be on a GPU"):
-        call(*(tvm.runtime.tensor(one.numpy()) for one in arguments))
+        call(*(tvm.runtime.tensor(argument.numpy()) for argument in arguments))
 
 
 def test_memory_of_the_device_is_planned_once(tmp_path):
@@ -163,11 +163,11 @@ def test_memory_of_the_device_is_planned_once(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_models_in_16_bits_keep_their_type(tmp_path, dtype):
-    """The importer leaves every value in its dtype, and the row of the benchmark says what came of it."""
+    """The importer leaves every value in its dtype, and the benchmark's row has the result."""
     convolutions(tmp_path)
     file = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
     function = imported(file, tmp_path)
-    assert {one.dtype for one in function.graph.types.values()} == {dtype}
+    assert {value_type.dtype for value_type in function.graph.types.values()} == {dtype}
     assert {value.dtype.name for value in function.weights.values()} == {dtype}
     values = reference_values(function, random_inputs(function, 0))
     assert {value.dtype.name for value in values.values()} == {dtype}
@@ -186,22 +186,22 @@ def test_a_model_in_16_bits_is_compiled_checked_and_timed(tmp_path, dtype):
 
 
 class Producer:
-    """A tensor of some other framework: it notes for which stream it was asked."""
+    """A tensor of some other framework: it records the requested streams."""
 
     def __init__(self, tensor):
-        self.tensor, self.asked = tensor, []
+        self.tensor, self.streams = tensor, []
 
     def __dlpack_device__(self):
         return self.tensor.__dlpack_device__()
 
     def __dlpack__(self, *, stream=None):
-        self.asked.append(stream)
+        self.streams.append(stream)
         return self.tensor.__dlpack__()
 
 
 @pytest.fixture
 def served(tmp_path):
-    """A bundle, an input on the host and on the device, and what the output is."""
+    """A bundle, an input on the host and on the device, and the output."""
     function = convolutions(tmp_path)
     bundle = bundle_of(plan_of(function, BACKENDS["tvm-cuda"]), tmp_path)
     (x,) = random_inputs(function, 3).values()
@@ -213,19 +213,21 @@ def served(tmp_path):
 def uploaded(array, skip=0):
     """A device tensor with the array's numbers, beginning `skip` elements into its memory."""
     size = array.size + skip
-    whole = _device_tensor((size,), str(array.dtype))
-    cuda().copy(whole.data_ptr() + skip * array.itemsize, array.ctypes.data, array.nbytes, 1, 0)
+    device_tensor = _device_tensor((size,), str(array.dtype))
+    cuda().copy(
+        device_tensor.data_ptr() + skip * array.itemsize, array.ctypes.data, array.nbytes, 1, 0
+    )
     view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
     shape, dtype = tvm_ffi.Shape(array.shape), tvm_ffi.dtype(str(array.dtype))
-    return view(whole, shape, dtype, skip * array.itemsize)
+    return view(device_tensor, shape, dtype, skip * array.itemsize)
 
 
 def fetched(tensor):
-    """The numbers of whatever hands out device memory, as a consumer on the default stream gets them."""
-    taken = tvm_ffi.from_dlpack(tensor.__dlpack__(stream=1))
-    made = np.empty(taken.shape, str(taken.dtype))
-    cuda().copy(made.ctypes.data, taken.data_ptr(), made.nbytes, 2, 0)
-    return made
+    """Return the numbers of a producer of device memory, like a consumer on the default stream."""
+    shared = tvm_ffi.from_dlpack(tensor.__dlpack__(stream=1))
+    array = np.empty(shared.shape, str(shared.dtype))
+    cuda().copy(array.ctypes.data, shared.data_ptr(), array.nbytes, 2, 0)
+    return array
 
 
 def test_tensors_of_the_device_go_in_and_out_without_a_copy(served):
@@ -248,13 +250,13 @@ def test_a_producer_and_a_consumer_are_told_the_stream(served):
     ctypes.CDLL(str(TOOLKIT / "lib" / "libcudart.so.13")).cudaStreamCreate(ctypes.byref(stream))
     bundle.run_tensors({"x": on_device})
     LOG.write_text("")
-    found = bundle.run_tensors({"x": on_device}, stream.value)["y"]
-    assert on_device.asked == [1, stream.value]
+    output = bundle.run_tensors({"x": on_device}, stream.value)["y"]
+    assert on_device.streams == [1, stream.value]
     assert logged("stream") == [f"stream {hex(stream.value)} waits for (nil)"]  # the call before
-    np.testing.assert_allclose(fetched(found), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(fetched(output), expected, rtol=1e-4, atol=1e-5)
     assert logged("stream")[1:] == [f"stream (nil) waits for {hex(stream.value)}"]
-    found.__dlpack__(stream=stream.value)
-    found.__dlpack__(stream=-1)
+    output.__dlpack__(stream=stream.value)
+    output.__dlpack__(stream=-1)
     assert len(logged("stream")) == 2
     bundle.run({"x": np.zeros(on_device.tensor.shape, np.float32)})
     assert logged("stream")[2:] == [f"stream (nil) waits for {hex(stream.value)}"]
@@ -279,14 +281,14 @@ def test_an_output_that_is_an_input_has_memory_of_its_own(tmp_path):
     function = _function(tmp_path, nodes, {"x": (2, 3)}, {"y": (3, 2)}, [shape])
     plan = FunctionPlan(function, (PlannedKernel(1, "host", None, ("x",), ("y",)),))
     x = np.arange(6, dtype="float32").reshape(2, 3)
-    given = uploaded(x)
-    found = bundle_of(plan, tmp_path).run_tensors({"x": Producer(given)})["y"]
-    cuda().copy(given.data_ptr(), np.zeros(6, "float32").ctypes.data, 24, 1, 0)
-    np.testing.assert_array_equal(found.numpy(), x.reshape(3, 2))
+    device_x = uploaded(x)
+    output = bundle_of(plan, tmp_path).run_tensors({"x": Producer(device_x)})["y"]
+    cuda().copy(device_x.data_ptr(), np.zeros(6, "float32").ctypes.data, 24, 1, 0)
+    np.testing.assert_array_equal(output.numpy(), x.reshape(3, 2))
 
 
 def test_a_bad_address_costs_its_candidate_alone(tmp_path):
-    """The worker ends with the device's words; a new one measures what comes after."""
+    """The worker ends with the device's message; a new one measures the next kernels."""
     function = convolutions(tmp_path)
     reference = tmp_path / "reference"
     save_reference(reference_values(function, random_inputs(function, 0)), reference)
@@ -297,10 +299,10 @@ def test_a_bad_address_costs_its_candidate_alone(tmp_path):
         device="cuda",
     )  # fmt: skip
     relu = next(1 << node.index for node in function.graph.nodes if node.op == "Relu")
-    wanted = [("tvm-cuda", ""), ("crashing", ""), ("tvm-cuda", "fallback")]
-    costs = measurer.measure([Work(function.name, relu, *one) for one in wanted])
+    choices = [("tvm-cuda", ""), ("crashing", ""), ("tvm-cuda", "fallback")]
+    costs = measurer.measure([Work(function.name, relu, *choice) for choice in choices])
     measurer.close()
-    assert [one.is_valid for one in costs] == [True, False, True], [one.reason for one in costs]
+    assert [cost.is_valid for cost in costs] == [True, False, True], [cost.reason for cost in costs]
     assert "an illegal memory access was encountered (700)" in costs[1].reason
 
 
@@ -337,7 +339,7 @@ def test_a_library_that_nvcc_made_travels_in_the_executable(tmp_path):
     (tmp_path / "scale.cc").write_text(LIBRARY)
     folders = [libinfo.find_include_path(), libinfo.find_dlpack_include_path()]
     subprocess.run(
-        ["g++", "-std=c++17", "-shared", "-fPIC", *(f"-I{one}" for one in folders),
+        ["g++", "-std=c++17", "-shared", "-fPIC", *(f"-I{folder}" for folder in folders),
          f"-I{TOOLKIT / 'include'}", str(tmp_path / "scale.cc"), f"-L{TOOLKIT / 'lib'}",
          "-l:libcudart.so.13", "-o", str(tmp_path / "scale.so")],
         check=True,

@@ -1,6 +1,6 @@
-"""cuDNN's operation graphs on the simulated GPU: run by `test_simulated.py` in a process that sees it.
+"""cuDNN's operation graphs on the simulated GPU: run by `test_simulated.py` in a process with it.
 
-Kernels are prepared and judged as a worker does it that measures them.
+Kernels are prepared and checked like in a measuring worker.
 """
 
 import os
@@ -11,7 +11,7 @@ import pytest
 import tvm
 import tvm_ffi
 
-from collage.backends.nvidia.cudnn.region import Region, channels_last, strides_of
+from collage.backends.nvidia.cudnn.graph_builder import GraphBuilder, channels_last, strides_of
 from collage.runtime.blob import pack
 from collage.runtime.plugin import load_plugin
 from tests.backends.nvidia import cudnn_models as models
@@ -29,8 +29,8 @@ def judge(judge):
 def judge_all(judge, function, label):
     """Run every candidate; the largest one has the label."""
     assert models.largest(function).sub_graph.label == label
-    for one in models.regions(function):
-        assert judge(function, one.inside)[0] == "", one.sub_graph.label
+    for candidate in models.regions(function):
+        assert judge(function, candidate.inside)[0] == "", candidate.sub_graph.label
 
 
 @pytest.mark.parametrize("group", [1, 2])
@@ -52,11 +52,11 @@ def test_convolutions_over_one_dimension(tmp_path, judge, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_attention(tmp_path, judge, dtype, mask, turned):
     function = models.attention(tmp_path, dtype, mask, turned)
-    assert {one.sub_graph.label for one in models.regions(function)} >= {"attention"}
-    sizes = [one.inside.bit_count() for one in models.regions(function)]
+    assert {candidate.sub_graph.label for candidate in models.regions(function)} >= {"attention"}
+    sizes = [candidate.inside.bit_count() for candidate in models.regions(function)]
     assert max(sizes) == len(function.graph)
-    for one in models.regions(function):
-        assert judge(function, one.inside)[0] == ""
+    for candidate in models.regions(function):
+        assert judge(function, candidate.inside)[0] == ""
     assert "run cudnnAttention" in LOG.read_text()
 
 
@@ -69,13 +69,13 @@ def test_attention(tmp_path, judge, dtype, mask, turned):
 def test_norms(tmp_path, judge, make, dtype):
     function = make(tmp_path, dtype)
     assert models.largest(function).inside.bit_count() == len(function.graph)
-    for one in models.regions(function):
-        assert judge(function, one.inside)[0] == ""
+    for candidate in models.regions(function):
+        assert judge(function, candidate.inside)[0] == ""
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_rank_is_another_engine_until_there_is_none(tmp_path, judge, dtype):
-    """float32 leaves out the engines that round to TF32, and what needs too much memory is left out."""
+    """float32 excludes engines with TF32; engines with too much workspace are excluded."""
     function = models.convolution(tmp_path, dtype, "relu")
     nodes = models.largest(function).inside
     assert judge(function, nodes, "heuristic-2")[0] == ""
@@ -127,13 +127,13 @@ def run_relu(blob):
     load_plugin()
     module = tvm_ffi.get_global_func("collage.create_module")("cudnn", "kernel", blob)
     device = tvm.runtime.device("cuda", 0)
-    made = [tvm.runtime.empty((2, 3), "float32", device) for _ in range(2)]
-    module.get_function("kernel")(*made)
+    tensors = [tvm.runtime.empty((2, 3), "float32", device) for _ in range(2)]
+    module.get_function("kernel")(*tensors)
 
 
 def test_a_region_says_strides_and_constants(tmp_path):
     function = models.layer_norm(tmp_path, "float32")
-    region = Region(function, 1)
+    region = GraphBuilder(function, 1)
     constant = region.constant(np.arange(24).reshape(1, 2, 3, 4), channels_last(4))
     entry = region.header("float32")["values"][constant]
     assert entry["strides"] == strides_of((1, 2, 3, 4), (0, 2, 3, 1)) == [24, 1, 8, 2]

@@ -1,6 +1,6 @@
-"""CUTLASS's sources on the simulated GPU: run by `test_simulated.py` in a process that sees it.
+"""CUTLASS's sources on the simulated GPU: run by `test_simulated.py` in a process with it.
 
-The templates are a double (`tests/simulated_gpu/cutlass.h`), from the arguments that the real ones get. The
+The templates are a double (`tests/simulated_gpu/cutlass.h`), with the real ones' arguments. The
 copies around a convolution, the weights, the memory and the way into an executable are the real ones.
 """
 
@@ -19,12 +19,16 @@ CUTLASS = BACKENDS["cutlass"]
 
 def judge_all(judge, function, variants=("",)):
     """Run every region on the variants; return the labels."""
-    found = find_candidates(function, [CUTLASS], may_reduce=True)
-    chosen = [one for one in found if not one.is_host and one.variant in variants]
-    for one in chosen:
-        wrong, _ = judge(function, one.inside, "cutlass", one.variant)
-        assert not wrong, (one.sub_graph.label, one.variant, wrong)
-    return {one.sub_graph.label for one in chosen}
+    candidates = find_candidates(function, [CUTLASS], may_reduce=True)
+    chosen = [
+        candidate
+        for candidate in candidates
+        if not candidate.is_host and candidate.variant in variants
+    ]
+    for candidate in chosen:
+        wrong, _ = judge(function, candidate.inside, "cutlass", candidate.variant)
+        assert not wrong, (candidate.sub_graph.label, candidate.variant, wrong)
+    return {candidate.sub_graph.label for candidate in chosen}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,7 @@ def test_products_in_tf32(tmp_path, judge):
 def test_a_plan_computes_the_models_numbers(tmp_path, model):
     """A grouped convolution is left to the host here."""
     plan = plan_of(model(tmp_path), CUTLASS)
-    assert {one.backend for one in plan.kernels} == {"cutlass", "onnxruntime-host"}
+    assert {kernel.backend for kernel in plan.kernels} == {"cutlass", "onnxruntime-host"}
     check(plan, tmp_path)
     assert not logged("spoiled")
 

@@ -1,4 +1,4 @@
-"""Products in TF32 on the simulated GPU: run by `test_simulated.py` in a process that sees it."""
+"""Products in TF32 on the simulated GPU: run by `test_simulated.py` in a process with it."""
 
 import os
 
@@ -19,7 +19,7 @@ from tests.backends.nvidia.gpu_log import LOG, _log, logged  # noqa: F401
 from tests.backends.nvidia.layer import layer
 from tests.backends.regions import convolutions
 
-BACKENDS = {one.name: one for one in known_backends(None, "cuda")}
+BACKENDS = {backend.name: backend for backend in known_backends(None, "cuda")}
 ROUNDED = 2.0**-11
 """Half a step of TF32."""
 
@@ -66,51 +66,53 @@ def test_an_engine_that_does_not_round_is_no_reduced_variant(tmp_path, judge):
     assert "none is usable; 1 do not use TF32" in reason
 
 
-def test_three_dimensions_with_an_activation_are_an_offer_of_tf32_alone(tmp_path, judge):
+def test_3d_convolutions_with_an_activation_are_tf32_only(tmp_path, judge):
     function, backend = models.volume_convolution(tmp_path, "float32"), BACKENDS["cudnn"]
-    whole = function.graph.everything
-    found = find_candidates(function, [backend], may_reduce=True)
-    assert {one.variant for one in found if one.inside == whole} == set(backend.reduced)
-    wrong, error = judge(function, whole, "cudnn", "tf32")
+    all_nodes = function.graph.everything
+    candidates = find_candidates(function, [backend], may_reduce=True)
+    assert {candidate.variant for candidate in candidates if candidate.inside == all_nodes} == set(
+        backend.reduced
+    )
+    wrong, error = judge(function, all_nodes, "cudnn", "tf32")
     assert not wrong
     assert ROUNDED / 100 < error < 8 * ROUNDED
 
 
 def test_sessions_are_told_that_they_may(tmp_path, judge):
     function = models.convolution(tmp_path, "float32", "relu")
-    whole = function.graph.everything
+    all_nodes = function.graph.everything
     for variant in ("", "tf32", "tf32-channels-last"):
         LOG.write_text("")
-        assert judge(function, whole, "onnxruntime-cuda", variant)[0] == ""
+        assert judge(function, all_nodes, "onnxruntime-cuda", variant)[0] == ""
         (options,) = logged("session cuda")
         assert f"use_tf32={int(bool(variant))}" in options
         assert ("prefer_nhwc=1" in options) == variant.endswith("channels-last")
 
 
-def test_engines_with_and_without_are_built_apart_and_change_nothing_here(tmp_path, judge):
-    """TensorRT reads a variable; the process that measures other kernels never has it."""
+def test_tf32_engines_are_built_in_a_process_of_their_own(tmp_path, judge):
+    """TensorRT reads a variable; the process with other kernels never has it."""
     function = models.convolution(tmp_path, "float32", "relu")
-    whole = function.graph.everything
-    for variant, what in (("", "build engine"), ("tf32", "build engine in TF32")):
+    all_nodes = function.graph.everything
+    for variant, log_line in (("", "build engine"), ("tf32", "build engine in TF32")):
         LOG.write_text("")
-        assert judge(function, whole, "tensorrt", variant)[0] == ""
-        assert judge(function, whole, "tensorrt", variant)[0] == ""
-        assert logged("build engine") == [what]
+        assert judge(function, all_nodes, "tensorrt", variant)[0] == ""
+        assert judge(function, all_nodes, "tensorrt", variant)[0] == ""
+        assert logged("build engine") == [log_line]
         assert len(logged("load engine")) == 2
     assert "NVIDIA_TF32_OVERRIDE" not in os.environ
     assert tf32_reason() == ""
 
 
-def test_an_engine_that_the_first_call_builds_is_in_full_precision(tmp_path, judge, monkeypatch):
+def test_engines_of_a_first_call_have_full_precision(tmp_path, judge, monkeypatch):
     """On a machine without a GPU nothing is built, and TF32 is not offered there."""
     monkeypatch.setattr("collage.backends.nvidia.tensorrt.driver_reason", lambda: "no driver")
     function = models.convolution(tmp_path, "float32", "relu")
-    whole = function.graph.everything
-    assert judge(function, whole, "tensorrt", "") == ("", 0.0)
+    all_nodes = function.graph.everything
+    assert judge(function, all_nodes, "tensorrt", "") == ("", 0.0)
     assert logged("build engine") == ["build engine"]
     assert "NVIDIA_TF32_OVERRIDE" not in os.environ
     with pytest.raises(BackendError, match="only where there is a GPU: no driver"):
-        BACKENDS["tensorrt"].compile(function, whole, 1, "tf32")
+        BACKENDS["tensorrt"].compile(function, all_nodes, 1, "tf32")
 
 
 def test_the_variable_keeps_all_from_it(tmp_path, judge, monkeypatch):
@@ -131,8 +133,8 @@ def test_a_worker_measures_cost_and_error(tmp_path):
         Environment("cpu", "", 2, 1, "gpu", "test"), reference_dir=reference, device="cuda",
     )  # fmt: skip
     first = models.largest(function).inside
-    wanted = [(name, variant) for name in names for variant in ("tf32", "")]
-    costs = measurer.measure([Work(function.name, first, *one) for one in wanted])
+    choices = [(name, variant) for name in names for variant in ("tf32", "")]
+    costs = measurer.measure([Work(function.name, first, *choice) for choice in choices])
     measurer.close()
     assert all(cost.is_valid for cost in costs), [cost.reason for cost in costs]
     assert costs[0].error > ROUNDED / 100  # cuDNN, in a process where the variable is not set

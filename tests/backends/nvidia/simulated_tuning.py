@@ -1,4 +1,4 @@
-"""Tuning on the simulated GPU: `test_simulated.py` starts pytest on this file in a process that sees it."""
+"""Tuning on the simulated GPU: `test_simulated.py` starts pytest on this file in a process with it."""
 
 import copy
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.gpu_models import imported, in_dtype
 from collage.assemble import FunctionPlan, PlannedKernel
-from collage.backends.cpu.tvm.tuned import write_recipe
+from collage.backends.common.tvm.tuned_schedules import write_recipe
 from collage.cost import CostTable
 from collage.frontend.region import region_values
 from collage.graph.index_set import indices
@@ -37,61 +37,63 @@ def _log():
 
 
 @pytest.fixture
-def here(tmp_path):
+def place_on_gpu(tmp_path):
     return place(tmp_path / "place", tmp_path / "store", device="cuda")
 
 
 @pytest.fixture
-def work(here):
-    return here.work("Conv", "Relu")
+def work(place_on_gpu):
+    return place_on_gpu.work("Conv", "Relu")
 
 
-def tuned(here, work, trials, child=CHILD):
+def tuned(place_on_gpu, work, trials, child=CHILD):
     """Tune; return the tuner, and the records."""
-    tuner = here.tuner(child=child, limits=PATIENT)
+    tuner = place_on_gpu.tuner(child=child, limits=PATIENT)
     try:
         tuner.tune(work, trials)
     finally:
         tuner.close()
-    return tuner, here.records.of(tuner.workload(work))
+    return tuner, place_on_gpu.records.of(tuner.workload(work))
 
 
-def test_trials_run_on_the_gpu_and_the_best_is_a_candidate_of_its_own(here, work, tmp_path):
+def test_the_best_trial_on_the_gpu_becomes_a_candidate(place_on_gpu, work, tmp_path):
     """Compiled for this GPU, checked, timed by events; it is measured beside the rules' schedules."""
-    tuner, found = tuned(here, work, 4)
-    assert len(found) == tuner.trials == 4
-    assert all(one.worked for one in found), [one.reason for one in found]
+    tuner, trials = tuned(place_on_gpu, work, 4)
+    assert len(trials) == tuner.trials == 4
+    assert all(trial.worked for trial in trials), [trial.reason for trial in trials]
     assert '"arch":"sm_90"' in tuner.toolchain.replace(" ", "")
     assert not [line for line in LOG.read_text().splitlines() if line.startswith("spoiled")]
     backend = copy.copy(BACKENDS["tvm-cuda"])
     backend.recipes = tmp_path / "recipes"
-    variant = write_recipe(backend.recipes, found[0].trace)
+    variant = write_recipe(backend.recipes, trials[0].trace)
     measurer = LocalMeasurer(
-        [here.function], [backend], CostTable(tmp_path / "costs"), here.environment,
-        reference_dir=here.folder / "reference", device="cuda",
+        [place_on_gpu.function], [backend], CostTable(tmp_path / "costs"), place_on_gpu.environment,
+        reference_dir=place_on_gpu.folder / "reference", device="cuda",
     )  # fmt: skip
-    works = [Work(work.function, work.nodes, "tvm-cuda", one) for one in ("", "fallback", variant)]
+    works = [
+        Work(work.function, work.nodes, "tvm-cuda", name) for name in ("", "fallback", variant)
+    ]
     try:
         costs = measurer.measure(works)
     finally:
         measurer.close()
-    assert all(one.is_valid for one in costs), [one.reason for one in costs]
-    assert len({measurer.key(one) for one in works}) == 3
+    assert all(cost.is_valid for cost in costs), [cost.reason for cost in costs]
+    assert len({measurer.key(work_item) for work_item in works}) == 3
 
 
-def test_a_tuned_kernel_computes_the_models_numbers_in_a_cuda_graph(here, work, tmp_path):
-    _, found = tuned(here, work, 2)
-    function, backend = here.function, copy.copy(BACKENDS["tvm-cuda"])
+def test_a_tuned_kernel_is_right_within_a_cuda_graph(place_on_gpu, work, tmp_path):
+    _, trials = tuned(place_on_gpu, work, 2)
+    function, backend = place_on_gpu.function, copy.copy(BACKENDS["tvm-cuda"])
     backend.recipes = tmp_path / "recipes"
-    variant = write_recipe(backend.recipes, found[0].trace)
+    variant = write_recipe(backend.recipes, trials[0].trace)
     parts = [(work.nodes, variant)]
     parts += [(1 << i, "") for i in indices(function.graph.everything & ~work.nodes)]
     planned = [
         PlannedKernel(
-            nodes, "tvm-cuda", backend.compile(function, nodes, 1, one),
+            nodes, "tvm-cuda", backend.compile(function, nodes, 1, variant),
             *region_values(function, nodes),
         )
-        for nodes, one in parts
+        for nodes, variant in parts
     ]  # fmt: skip
     check(FunctionPlan(function, tuple(planned)), tmp_path)
     assert "launch graph" in LOG.read_text()
@@ -101,51 +103,51 @@ def test_a_tuned_kernel_computes_the_models_numbers_in_a_cuda_graph(here, work, 
 def test_kernels_in_16_bits_are_tuned_without_tensor_cores(tmp_path, dtype):
     convolutions(tmp_path)
     function = imported(in_dtype(tmp_path / "model.onnx", dtype, tmp_path), tmp_path)
-    here = place(tmp_path / "place", tmp_path / "store", function, device="cuda")
-    _, found = tuned(here, here.work("Conv", "Relu"), 2)
-    assert found[0].worked, [one.reason for one in found]
+    place_on_gpu = place(tmp_path / "place", tmp_path / "store", function, device="cuda")
+    _, trials = tuned(place_on_gpu, place_on_gpu.work("Conv", "Relu"), 2)
+    assert trials[0].worked, [trial.reason for trial in trials]
 
 
-def test_a_bad_address_is_one_failed_trial(here, work):
-    """Every second kernel of a child reads an address that is none; children after it go on."""
-    tuner, found = tuned(here, work, 4, CRASHING)
-    assert tuner.trials == len(found) == 4
+def test_a_bad_address_is_one_failed_trial(place_on_gpu, work):
+    """Every second kernel of a worker reads an invalid address; later workers go on."""
+    tuner, trials = tuned(place_on_gpu, work, 4, CRASHING)
+    assert tuner.trials == len(trials) == 4
     assert tuner.failed == 2
-    assert [one.worked for one in found] == [True, True, False, False]
-    for one in found[2:]:
-        assert "an illegal memory access was encountered (700)" in one.reason
-    assert here.records.ended(tuner.workload(work)) == ""
+    assert [trial.worked for trial in trials] == [True, True, False, False]
+    for trial in trials[2:]:
+        assert "an illegal memory access was encountered (700)" in trial.reason
+    assert place_on_gpu.records.ended(tuner.workload(work)) == ""
 
 
 PROGRAM = """
 import sys
 from pathlib import Path
 from tests.tuning.regions import place
-here = place(Path(sys.argv[1]), Path(sys.argv[2]), device="cuda")
-here.tuner().tune(here.work("Conv", "Relu"), 10_000)
+place_on_gpu = place(Path(sys.argv[1]), Path(sys.argv[2]), device="cuda")
+place_on_gpu.tuner().tune(place_on_gpu.work("Conv", "Relu"), 10_000)
 """
 
 
-def test_a_killed_tuner_leaves_its_records_and_another_goes_on(here, work, tmp_path):
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "other"), str(here.store)]
+def test_a_killed_tuner_leaves_its_records_and_another_goes_on(place_on_gpu, work, tmp_path):
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "other"), str(place_on_gpu.store)]
     running = subprocess.Popen(command)
-    workload, until = here.tuner().workload(work), time.monotonic() + 120
-    while len(here.records.of(workload)) < 3 and time.monotonic() < until:
+    workload, until = place_on_gpu.tuner().workload(work), time.monotonic() + 120
+    while len(place_on_gpu.records.of(workload)) < 3 and time.monotonic() < until:
         time.sleep(0.01)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
-    before = {one.trace for one in here.records.of(workload)}
+    before = {record.trace for record in place_on_gpu.records.of(workload)}
     assert len(before) >= 3
-    _, found = tuned(here, work, 2)
-    after = {one.trace for one in found}
+    _, trials = tuned(place_on_gpu, work, 2)
+    after = {record.trace for record in trials}
     assert before < after
     assert len(after) <= len(before) + 2
-    (file,) = (here.store / "tuning").iterdir()
+    (file,) = (place_on_gpu.store / "tuning").iterdir()
     assert file.stem == this_environment(1, "cuda").digest != this_environment(1).digest
 
 
 def test_the_peaks_are_the_gpus(tmp_path):
-    """What the simulated one tells: four processors at 1 GHz, 256 bits of memory at 1 GHz."""
-    found = machine_peaks(this_environment(1, "cuda"), tmp_path)
-    assert (found.flops_per_s, found.bytes_per_s) == (2 * 4 * 128 * 1e9, 64e9)
-    assert found.flops_per_s < UNTOLD
+    """The simulated GPU has four processors at 1 GHz, 256 bits of memory at 1 GHz."""
+    peaks = machine_peaks(this_environment(1, "cuda"), tmp_path)
+    assert (peaks.flops_per_s, peaks.bytes_per_s) == (2 * 4 * 128 * 1e9, 64e9)
+    assert peaks.flops_per_s < UNTOLD

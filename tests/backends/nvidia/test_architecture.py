@@ -1,4 +1,4 @@
-"""Which architecture code is generated for."""
+"""The target architecture of generated code."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_the_largest_that_the_gpu_runs_is_chosen(capability, compiled):
     assert chosen(capability, KNOWN) == compiled
 
 
-def test_a_compiler_that_does_not_say_what_it_knows_is_asked_for_the_gpu_itself():
+def test_without_a_list_of_the_compiler_the_gpu_is_the_target():
     assert chosen(121, ()) == 121
 
 

@@ -1,4 +1,4 @@
-"""Golden tables: what each NVIDIA toolchain is offered of four models, on any machine."""
+"""Golden tables: candidates of each NVIDIA toolchain for four models, on any machine."""
 
 import json
 import sys
@@ -70,20 +70,20 @@ LEFT_OUT = {
 
 @pytest.fixture(scope="module")
 def table(real_model):
-    found = {}
+    entries = {}
     for model in MODELS:
         function = real_model(model).functions[0]
         for backend in known_backends(None, "cuda"):
-            found[model, backend.name] = listed(function, backend)
-    return found
+            entries[model, backend.name] = listed(function, backend)
+    return entries
 
 
 @pytest.mark.parametrize(("model", "backend"), COUNTS)
 def test_the_counts_are_those_of_the_golden_table(table, model, backend):
-    found = table[model, backend]
-    variants = sum(len(one.variants) for one in found.candidates)
-    refused = sum(len(names) for names in found.refused.values())
-    assert (len(found.candidates), variants, found.alone, refused) == COUNTS[model, backend]
+    entry = table[model, backend]
+    variants = sum(len(candidate.variants) for candidate in entry.candidates)
+    refused = sum(len(names) for names in entry.refused.values())
+    assert (len(entry.candidates), variants, entry.alone, refused) == COUNTS[model, backend]
 
 
 @pytest.mark.parametrize(("model", "backend"), LABELS)
@@ -98,20 +98,20 @@ def test_patterns_that_are_left_out_have_a_reason(table, model, backend, words):
 
 
 def test_every_node_that_a_backend_does_not_take_has_a_reason(table):
-    for found in table.values():
-        taken = {name for one in found.candidates for name in one.nodes}
-        refused = {name for names in found.refused.values() for name in names}
-        assert all(found.refused)
-        assert not taken & refused
-        assert len(taken | refused) <= found.nodes
+    for entry in table.values():
+        covered = {name for candidate in entry.candidates for name in candidate.nodes}
+        refused = {name for names in entry.refused.values() for name in names}
+        assert all(entry.refused)
+        assert not covered & refused
+        assert len(covered | refused) <= entry.nodes
 
 
 def test_the_command_needs_no_device(tmp_path, capsys):
     convolutions(tmp_path)
     assert main(["candidates", str(tmp_path / "model.onnx"), "--device", "cuda", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    cudnn = next(one for one in facts["backends"] if one["name"] == "cudnn")
-    assert "conv+residual" in {one["label"] for one in cudnn["candidates"]}
+    cudnn = next(backend for backend in facts["backends"] if backend["name"] == "cudnn")
+    assert "conv+residual" in {candidate["label"] for candidate in cudnn["candidates"]}
     assert cudnn["candidates"][0]["variants"] == ["", "heuristic-2", "heuristic-3"]
     arguments = ["candidates", str(tmp_path / "model.onnx"), "--device", "cuda"]
     assert main([*arguments, "--backends", "cudnn"]) == 0

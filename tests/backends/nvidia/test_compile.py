@@ -1,4 +1,4 @@
-"""Everything that is generated for a GPU compiles with nvcc, without a GPU."""
+"""All code generated for a GPU compiles with nvcc, without a GPU."""
 
 import subprocess
 from pathlib import Path
@@ -64,22 +64,22 @@ def test_tvm_kernels_compile(tmp_path, cache, dtype, ops, variant):
 
 @pytest.fixture(params=ARCHITECTURES)
 def other_gpu(request, monkeypatch):
-    """A machine whose GPU is of another architecture, as far as generating code goes."""
+    """A machine with a GPU of another architecture, for code generation."""
     for module in ("cutlass.source", "tvm_cuda.schedule"):
-        monkeypatch.setattr(f"collage.backends.{module}.architecture", lambda: request.param)
+        monkeypatch.setattr(f"collage.backends.nvidia.{module}.architecture", lambda: request.param)
     return request.param
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_tvm_kernels_compile_for_other_gpus(tmp_path, cache, other_gpu, dtype):
-    """TVM has nvcc compile for the target that it was given, and the file says for which."""
+    """TVM runs nvcc for the given target; the file contains the architecture."""
     from collage.backends.nvidia.tvm_cuda.schedule import cuda_code
 
     function = layer(tmp_path, dtype)
     kernel = TvmCudaBackend().compile(function, nodes_of(function, "MatMul", "Add", "Relu"), 1, "")
     code = CudaSource(cuda_code(kernel.module))
-    made = compile_cuda(code, ".cubin", (f"-arch={other_gpu}", "-cubin"), cache)
-    assert architecture_of(made) == int(other_gpu.removeprefix("sm_"))
+    file = compile_cuda(code, ".cubin", (f"-arch={other_gpu}", "-cubin"), cache)
+    assert architecture_of(file) == int(other_gpu.removeprefix("sm_"))
 
 
 @needs_cutlass
@@ -92,12 +92,12 @@ def test_cutlass_products_compile_for_other_gpus(tmp_path, cache, other_gpu, dty
     nodes = nodes_of(function, "MatMul", "Add", "Relu")
     source = CutlassBackend().describe(function, nodes, variant)[0].source()
     assert f"-arch={other_gpu}" in source.flags
-    made = compile_cuda(source, ".cubin", ("-cubin",), cache)
-    assert architecture_of(made) == int(other_gpu.removeprefix("sm_"))
+    file = compile_cuda(source, ".cubin", ("-cubin",), cache)
+    assert architecture_of(file) == int(other_gpu.removeprefix("sm_"))
 
 
 def architecture_of(cubin):
-    """What the flags of an ELF file of a GPU say: the second byte since CUDA 13, the first before."""
+    """Return the architecture in the flags of a GPU's ELF file: second byte since CUDA 13."""
     flags = int.from_bytes(cubin.read_bytes()[48:52], "little")
     return flags >> 8 & 0xFF if flags & 0xFF in (0, 2, 4, 6) else flags & 0xFF
 
@@ -140,9 +140,9 @@ def test_cutlass_convolutions_compile_and_load(tmp_path, cache, dtype, activatio
     import tvm_ffi
 
     function = models.convolution(tmp_path, dtype, activation)
-    one, constants = CutlassBackend().describe(function, function.graph.everything, variant)
+    template, constants = CutlassBackend().describe(function, function.graph.everything, variant)
     assert [array.shape[0] for array in constants] == [16, 16]
-    file = compile_cuda(one.source(), ".so", SHARED, cache)
+    file = compile_cuda(template.source(), ".so", SHARED, cache)
     with pytest.raises(ValueError, match="this kernel takes 6 tensors, not 0"):
         tvm_ffi.load_module(str(file))[SYMBOL]()
 
@@ -152,7 +152,7 @@ def test_cutlass_convolutions_compile_and_load(tmp_path, cache, dtype, activatio
 def test_every_tile_has_a_source_of_its_own(tmp_path, dtype):
     function = layer(tmp_path, dtype)
     nodes = nodes_of(function, "MatMul")
-    sources = {CutlassBackend().describe(function, nodes, one)[0].source().text for one in TILES}
+    sources = {CutlassBackend().describe(function, nodes, tile)[0].source().text for tile in TILES}
     assert len(sources) == len(TILES)
     assert all("@" not in text for text in sources)
 
@@ -176,14 +176,14 @@ def test_the_declared_interface_of_cublaslt_is_the_real_one():
 
 def test_the_declared_interface_of_cudnn_is_the_real_one():
     folders = [folder.parent / "include" for folder in wheel_folders("nvidia")]
-    found = [folder for folder in folders if (folder / "cudnn.h").is_file()]
-    if not found:
+    with_header = [folder for folder in folders if (folder / "cudnn.h").is_file()]
+    if not with_header:
         pytest.skip("no cudnn.h: make cuda-check installs it")
-    check_declarations("cudnn_check.cc", found[0], find_nvcc().home / "include")
+    check_declarations("cudnn_check.cc", with_header[0], find_nvcc().home / "include")
 
 
 def check_declarations(name, *includes):
-    command = ["g++", "-std=c++17", "-w", "-fsyntax-only", *(f"-I{one}" for one in includes)]
+    command = ["g++", "-std=c++17", "-w", "-fsyntax-only", *(f"-I{folder}" for folder in includes)]
     done = subprocess.run(
         [*command, f"-I{NATIVE}", str(HERE / name)], capture_output=True, text=True, check=False
     )
@@ -195,8 +195,8 @@ def test_what_cublas_is_told(tmp_path):
     nodes = nodes_of(function, "MatMul", "Add", "Relu")
     kernel = CublasBackend().compile(function, nodes, 1, "heuristic-3")
     header, tensors = unpack(kernel.blob)
-    told = {name: header[name] for name in ("dtype", "m", "n", "k", "rank", "activation", "left")}
-    assert told == {
+    fields = {name: header[name] for name in ("dtype", "m", "n", "k", "rank", "activation", "left")}
+    assert fields == {
         "dtype": "float16", "m": 64, "n": 64, "k": 64, "rank": 2, "activation": "relu", "left": 0,
     }  # fmt: skip
     assert (header["right"], header["bias"], header["residual"]) == (1, 2, -1)

@@ -1,7 +1,7 @@
-"""The real cuDNN has engines for what the rules list: `make cuda-check` brings its wheel, no GPU is needed.
+"""The real cuDNN has engines for the rules' candidates: `make cuda-check` installs its wheel, without a GPU.
 
-cuDNN looks up the driver (and cuBLASLt) while it plans, and calls neither for a device that is only
-described. Where they are not here, libraries that have every name and do nothing stand for them.
+cuDNN looks up the driver (and cuBLASLt) while it plans, and calls neither for a described device. If they
+are missing, stub libraries with the same names replace them.
 """
 
 import os
@@ -33,7 +33,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory):
-    """A folder with what the machine lacks of the driver and cuBLASLt."""
+    """Return a folder with stubs of the driver and cuBLASLt, as far as they are missing."""
     folder = tmp_path_factory.mktemp("stand_ins")
     text = b"\0".join(file.read_bytes() for file in library_path("cudnn").parent.glob("*.so.9"))
     if driver_reason():
@@ -44,15 +44,15 @@ def stand_ins(tmp_path_factory):
 
 
 def names(text, pattern):
-    found = re.findall(rb"\0(" + pattern + rb")(?=\0)", text)
-    return sorted({one.decode() for one in found})
+    matches = re.findall(rb"\0(" + pattern + rb")(?=\0)", text)
+    return sorted({match.decode() for match in matches})
 
 
 def make_library(file, functions, special):
     own = set(re.findall(r"(\w+)\(", special))
-    others = [f"int {name}(void) {{ return 3; }}" for name in functions if name not in own]
+    stubs = [f"int {name}(void) {{ return 3; }}" for name in functions if name not in own]
     source = file.with_suffix(".c")
-    source.write_text("\n".join([special, *others]))
+    source.write_text("\n".join([special, *stubs]))
     subprocess.run(
         ["gcc", "-w", "-shared", "-fPIC", str(source), f"-Wl,-soname,{file.name}", "-o", str(file)],
         check=True,

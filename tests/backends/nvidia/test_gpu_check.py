@@ -1,4 +1,4 @@
-"""`make gpu-check` says that there is no GPU; with the backends of the CPU its measuring works anywhere."""
+"""`make gpu-check` reports a missing GPU; with CPU backends its measurement works anywhere."""
 
 import time
 

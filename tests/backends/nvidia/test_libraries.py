@@ -1,4 +1,4 @@
-"""What is missing is said exactly, and a library that is there is opened, not guessed."""
+"""Reasons name the missing library; present libraries are opened."""
 
 import shutil
 
@@ -28,15 +28,15 @@ without_gpu = pytest.mark.skipif(driver_reason() == "", reason="this machine has
 
 
 def test_a_library_of_the_loader_is_found_and_has_its_version():
-    found = open_library(Need("the C library", ("libc.so.6",), "-", "gnu_get_libc_release"))
-    assert not found.reason
-    assert found.path == "libc.so.6"
+    opened = open_library(Need("the C library", ("libc.so.6",), "-", "gnu_get_libc_release"))
+    assert not opened.reason
+    assert opened.path == "libc.so.6"
 
 
 def test_a_missing_library_names_its_files_and_what_to_install():
     need = Need("cuFoo", ("libcufoo.so.13", "libcufoo.so.12"), "pip install cufoo")
-    found = open_library(need)
-    assert found.reason == (
+    opened = open_library(need)
+    assert opened.reason == (
         "no cuFoo: libcufoo.so.13 or libcufoo.so.12 cannot be opened: pip install cufoo"
     )
 
@@ -57,14 +57,14 @@ def test_all_reasons_are_given_at_once():
 @without_gpu
 @pytest.mark.parametrize("name", NAMES)
 def test_without_a_gpu_the_reason_starts_with_the_driver(name):
-    (backend,) = [one for one in all_backends() if one.name == name]
+    (backend,) = [candidate for candidate in all_backends() if candidate.name == name]
     assert backend.device == "cuda"
     assert backend.availability().reason.startswith(("no driver: libcuda.so.1", "the driver ("))
 
 
 @without_gpu
 def test_cuda_backends_are_never_chosen_for_the_cpu(capsys):
-    assert not {one.name for one in available_backends(None)} & set(NAMES)
+    assert not {backend.name for backend in available_backends(None)} & set(NAMES)
     with pytest.raises(OptionError, match="runs on cuda, not on cpu"):
         available_backends(("cublas",))
     with pytest.raises(OptionError, match="cannot be used here: no driver"):

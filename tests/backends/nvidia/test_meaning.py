@@ -1,4 +1,4 @@
-"""What a kernel is told means what the region computes: a product in numpy reads it as the GPU code does.
+"""A kernel's parameters describe its region: a product in numpy reads them like the GPU code.
 
 So extents, strides, transpositions, operands, scales and epilogues are right before any GPU is seen.
 """
@@ -30,7 +30,7 @@ ACTIVATIONS = {"none": lambda x: x, "": lambda x: x, "relu": lambda x: np.maximu
 
 @dataclass
 class Told:
-    """What the GPU code reads; `tensors` are the region's inputs, then the constants."""
+    """The GPU code's parameters; `tensors` are the region's inputs, then the constants."""
 
     m: int
     n: int
@@ -49,7 +49,7 @@ class Told:
     activation: str
 
     def run(self, tensors) -> np.ndarray:
-        flat = [np.asarray(one, np.float64).reshape(-1) for one in tensors]
+        flat = [np.asarray(tensor, np.float64).reshape(-1) for tensor in tensors]
         results = []
         for number in range(self.batch):
             left = _matrix(
@@ -58,14 +58,14 @@ class Told:
             right = _matrix(
                 flat[self.right], number * self.right_stride, self.k, self.n, self.right_transposed
             )
-            made = self.alpha * (left @ right)
+            result = self.alpha * (left @ right)
             if self.bias >= 0:
-                made = made + flat[self.bias][: self.n]
+                result = result + flat[self.bias][: self.n]
             if self.residual >= 0:
-                made += _matrix(
+                result += _matrix(
                     flat[self.residual], number * self.residual_stride, self.m, self.n, False
                 )
-            results.append(ACTIVATIONS[self.activation](made))
+            results.append(ACTIVATIONS[self.activation](result))
         return np.stack(results)
 
 
@@ -84,43 +84,43 @@ def told_cublas(function: Function, nodes: int):
 def told_cutlass(function: Function, nodes: int):
     gemm, constants = CutlassBackend().describe(function, nodes, "")
     product, epilogue = gemm.product, gemm.epilogue
-    told = Told(
+    product = Told(
         product.m, product.n, product.k, product.batch, product.left_stride, product.right_stride,
         epilogue.residual_stride, product.left_transposed, product.right_transposed,
         gemm.left, gemm.right, gemm.bias, gemm.residual, epilogue.alpha, epilogue.activation,
     )  # fmt: skip
-    return told, constants
+    return product, constants
 
 
 TELL = {"cublas": (CublasBackend, told_cublas), "cutlass": (CutlassBackend, told_cutlass)}
 
 
-def check_all(function: Function, backend_name: str, most: int = 10**6) -> int:
+def check_all(function: Function, backend_name: str, limit: int = 10**6) -> int:
     """Compare every candidate of the backend with the reference; return how many there were."""
     kind, tell = TELL[backend_name]
     values = reference_values(function, random_inputs(function, 0))
-    found = [c for c in find_candidates(function, [kind()]) if not c.is_host and not c.variant]
-    for candidate in found[:most]:
-        told, constants = tell(function, candidate.inside)
+    candidates = [c for c in find_candidates(function, [kind()]) if not c.is_host and not c.variant]
+    for candidate in candidates[:limit]:
+        product, constants = tell(function, candidate.inside)
         operands = Operands(function, candidate.inside)
         inputs = [values[name] for name in operands.inputs]
         expected = values[operands.outputs[0]].astype(np.float64)
-        got = told.run([*inputs, *constants]).reshape(expected.shape)
+        got = product.run([*inputs, *constants]).reshape(expected.shape)
         scale = np.abs(expected).max() + 1e-6
         np.testing.assert_allclose(got / scale, expected / scale, atol=2e-5)
-    return len(found[:most])
+    return len(candidates[:limit])
 
 
 @pytest.mark.parametrize("backend", TELL)
-@pytest.mark.parametrize(("model", "most"), [("bert_base_2l", 18), ("gpt2_2l", 22)])
-def test_products_of_real_models(real_model, model, backend, most):
-    assert check_all(real_model(model).functions[0], backend, most) == min(
-        most, {"bert_base_2l": 18, "gpt2_2l": 22 if backend == "cublas" else 20}[model]
+@pytest.mark.parametrize(("model", "limit"), [("bert_base_2l", 18), ("gpt2_2l", 22)])
+def test_products_of_real_models(real_model, model, backend, limit):
+    assert check_all(real_model(model).functions[0], backend, limit) == min(
+        limit, {"bert_base_2l": 18, "gpt2_2l": 22 if backend == "cublas" else 20}[model]
     )
 
 
 def product_model(folder, kind: str) -> Function:
-    """One product in one of the forms that ONNX has."""
+    """Return one product in one of the ONNX forms."""
     random = np.random.default_rng(1)
     weights: dict[str, np.ndarray] = {}
 
@@ -158,8 +158,8 @@ def product_model(folder, kind: str) -> Function:
         nodes, "product", infos, [onnx.ValueInfoProto(name="y")],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )  # fmt: skip
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(onnx.shape_inference.infer_shapes(made), folder / "product.onnx")
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(onnx.shape_inference.infer_shapes(proto), folder / "product.onnx")
     return import_model(folder / "product.onnx", work_dir=folder / "work").functions[0]
 
 
@@ -178,8 +178,8 @@ def product_model(folder, kind: str) -> Function:
 def test_every_form_of_a_product(tmp_path, backend, kind, regions):
     function = product_model(tmp_path, kind)
     anchors = sum(node.op in PRODUCTS for node in function.graph.nodes)
-    both = kind.startswith("bias") and backend == "cutlass"
-    assert check_all(function, backend) == (2 if both else regions) >= anchors
+    is_refused = kind.startswith("bias") and backend == "cutlass"
+    assert check_all(function, backend) == (2 if is_refused else regions) >= anchors
 
 
 def test_a_residual_that_repeats_over_rows_is_refused(tmp_path):
@@ -194,11 +194,11 @@ def test_a_residual_that_repeats_over_rows_is_refused(tmp_path):
     ]
     weight = numpy_helper.from_array(np.ones((8, 4), np.float32), "w")
     graph = helper.make_graph(nodes, "g", infos, [onnx.ValueInfoProto(name="y")], [weight])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(onnx.shape_inference.infer_shapes(made), tmp_path / "m.onnx")
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(onnx.shape_inference.infer_shapes(proto), tmp_path / "m.onnx")
     function = import_model(tmp_path / "m.onnx", work_dir=tmp_path / "work").functions[0]
-    found = listed(function, CublasBackend())
-    assert found.labels == {"matmul": 1}
-    assert list(found.left_out) == [
+    chains = listed(function, CublasBackend())
+    assert chains.labels == {"matmul": 1}
+    assert list(chains.left_out) == [
         "matmul+residual: residual that is repeated over the rows of one product"
     ]

@@ -1,6 +1,6 @@
-"""Kernels compute the reference's numbers, in the same worker code that measures them (`gpu`).
+"""Kernels compute the reference's numbers, in the worker code of measurements (`gpu`).
 
-The first row is a CPU backend: it shows on every machine that the check itself works.
+The first row is a CPU backend: it proves the check itself on every machine.
 """
 
 import numpy as np
@@ -63,8 +63,8 @@ def reference(x, w, b, s):
 
 
 def setup_of(folder, backend, function) -> Setup:
-    made = next(one for one in all_backends() if one.name == backend)
-    if reason := made.availability().reason:
+    backend_object = next(candidate for candidate in all_backends() if candidate.name == backend)
+    if reason := backend_object.availability().reason:
         pytest.skip(reason)
     weights = [np.asarray(function.weights[name], np.float64) for name in ("w", "b", "s")]
     kind = function.weights["w"].dtype
@@ -72,7 +72,15 @@ def setup_of(folder, backend, function) -> Setup:
     values = reference(x.astype(np.float64), *weights)
     save_reference({name: value.astype(kind) for name, value in values.items()}, folder)
     return Setup(
-        "", (), (class_path(made),), 1, folder, 4 << 30, 1 << 20, False, device=made.device
+        "",
+        (),
+        (class_path(backend_object),),
+        1,
+        folder,
+        4 << 30,
+        1 << 20,
+        False,
+        device=backend_object.device,
     )
 
 
@@ -103,9 +111,9 @@ def test_a_kernel_computes_the_reference_and_has_a_cost(
 @pytest.mark.skipif(driver_reason() != "", reason="no GPU")
 def test_every_toolchain_is_here_or_says_what_is_missing():
     for backend in known_backends(None, "cuda"):
-        found = backend.availability()
-        assert found.available != bool(found.reason)
-        assert "no driver" not in found.reason
+        availability = backend.availability()
+        assert availability.available != bool(availability.reason)
+        assert "no driver" not in availability.reason
 
 
 @pytest.mark.gpu

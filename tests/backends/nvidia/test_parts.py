@@ -1,4 +1,4 @@
-"""What a toolchain needs where it builds, where it runs, and where it does both."""
+"""Requirements of a toolchain for builds, for runs, and for both."""
 
 import pytest
 
@@ -13,34 +13,35 @@ COMPILED = {"tvm-cuda", "cutlass"}
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine that has what is named: "driver", "nvcc"."""
+    """Return a machine with the named parts: "driver", "nvcc"."""
 
     def make(*has):
         driver = "" if "driver" in has else "no driver"
         nvcc = Availability("", {"nvcc": "13"}) if "nvcc" in has else Availability("no nvcc")
         for module in ("tvm_cuda", "cutlass"):
-            monkeypatch.setattr(f"collage.backends.{module}.nvcc_availability", lambda: nvcc)
+            monkeypatch.setattr(f"collage.backends.nvidia.{module}.nvcc_availability", lambda: nvcc)
         monkeypatch.setattr(
             "collage.backends.nvidia.cutlass.cutlass_availability", lambda: Availability("")
         )
-        found = Availability(driver, {} if driver else {"driver": "13.0", "libcudart": "13"})
+        driver_part = Availability(driver, {} if driver else {"driver": "13.0", "libcudart": "13"})
         monkeypatch.setattr(
             toolchain, "cuda_availability",
-            lambda needs, others=(): toolchain.joined([found, *others]),
+            lambda needs, parts=(): toolchain.joined([driver_part, *parts]),
         )  # fmt: skip
         return {
-            one.name: one for one in known_backends(["cublas", "cudnn", *sorted(COMPILED)], "cuda")
+            backend.name: backend
+            for backend in known_backends(["cublas", "cudnn", *sorted(COMPILED)], "cuda")
         }
 
     return make
 
 
-def usable(found, part):
-    return {name for name, one in found.items() if one.available_for(part).available}
+def usable(backends, part):
+    return {name for name, backend in backends.items() if backend.available_for(part).available}
 
 
 @pytest.mark.parametrize(
-    ("has", "builds", "runs", "both"),
+    ("has", "builds", "runs", "complete"),
     [
         ((), {"cublas", "cudnn"}, set(), set()),
         (("nvcc",), {"cublas", "cudnn"} | COMPILED, set(), set()),
@@ -48,29 +49,35 @@ def usable(found, part):
         (("driver", "nvcc"), *[{"cublas", "cudnn"} | COMPILED] * 3),
     ],
 )
-def test_a_builder_needs_no_driver_and_who_measures_no_compiler(machine, has, builds, runs, both):
-    found = machine(*has)
-    assert usable(found, Part.BUILD) == builds
-    assert usable(found, Part.RUN) == runs
-    assert usable(found, Part.ALL) == both
+def test_a_builder_needs_no_driver_and_who_measures_no_compiler(
+    machine, has, builds, runs, complete
+):
+    backends = machine(*has)
+    assert usable(backends, Part.BUILD) == builds
+    assert usable(backends, Part.RUN) == runs
+    assert usable(backends, Part.ALL) == complete
 
 
 def test_each_part_is_in_the_identity_of_the_whole(machine):
-    for one in machine("driver", "nvcc").values():
-        whole = set(one.identity.split()[1:])
+    for backend in machine("driver", "nvcc").values():
+        full_identity = set(backend.identity.split()[1:])
         for part in Part:
-            assert {f"{k}={v}" for k, v in one.available_for(part).libraries.items()} <= whole
+            assert {
+                f"{k}={v}" for k, v in backend.available_for(part).libraries.items()
+            } <= full_identity
 
 
 def test_a_backend_of_another_machine_keeps_its_identity():
     (backend,) = known_backends(["cudnn"], "cuda")
-    there = as_elsewhere(backend, "cudnn driver=13.0 libcudnn=90000")
-    assert there.identity == "cudnn driver=13.0 libcudnn=90000"
-    assert backend.identity != there.identity
+    remote = as_elsewhere(backend, "cudnn driver=13.0 libcudnn=90000")
+    assert remote.identity == "cudnn driver=13.0 libcudnn=90000"
+    assert backend.identity != remote.identity
 
 
 def test_what_can_be_built_here_is_asked_for_by_part(machine):
-    assert [one.name for one in available_backends(["cudnn"], "cuda", Part.BUILD)] == ["cudnn"]
+    assert [backend.name for backend in available_backends(["cudnn"], "cuda", Part.BUILD)] == [
+        "cudnn"
+    ]
     machine()
     with pytest.raises(OptionError, match="backend cudnn cannot be used here: "):
         available_backends(["cudnn"], "cuda", Part.RUN)
@@ -90,7 +97,11 @@ def test_each_device_takes_its_own_of_the_names():
 
 
 def test_groups_of_a_gpu_keep_sessions_host_and_libraries_apart():
-    groups = {one.name: one.group for one in registry.all_backends() if one.device == "cuda"}
+    groups = {
+        backend.name: backend.group
+        for backend in registry.all_backends()
+        if backend.device == "cuda"
+    }
     assert groups["tensorrt"] == groups["onnxruntime-cuda"] == "graph"
     assert groups["onnxruntime-host"] == "host"
     assert groups["cudnn"] == groups["cublas"] == groups["cutlass"] == "library"

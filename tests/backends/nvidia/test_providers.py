@@ -41,17 +41,18 @@ def compiled(on_gpu, tmp_path):
 
 
 def logged(folder, word):
-    return [one for one in (folder / "log").read_text().splitlines() if one.startswith(word)]
+    return [line for line in (folder / "log").read_text().splitlines() if line.startswith(word)]
 
 
 def invalid(report):
-    """What is said of the options that cannot be used: (backend, nodes, reason)."""
-    return [(one["backend"], tuple(one["nodes"]), one["reason"]) for one in report["invalid"]]
+    """Return the invalid candidates: (backend, nodes, reason)."""
+    return [
+        (candidate["backend"], tuple(candidate["nodes"]), candidate["reason"])
+        for candidate in report["invalid"]
+    ]
 
 
-def test_a_model_on_both_alone_computes_its_numbers_and_never_builds_an_engine_again(
-    compiled, on_gpu, tmp_path
-):
+def test_both_providers_compute_a_model_and_reuse_the_engine(compiled, on_gpu, tmp_path):
     summary, _ = compiled(BOTH)
     assert {region["backend"] for region in summary["plan"]} <= set(BOTH.split(","))
     assert summary["candidates"]["invalid"] == 0
@@ -61,28 +62,28 @@ def test_a_model_on_both_alone_computes_its_numbers_and_never_builds_an_engine_a
         "tensorrt",
     }
     assert not summary["functions"][0]["latency"]["baseline_reasons"]
-    kept = tmp_path / "cache" / "engines"
+    engines = tmp_path / "cache" / "engines"
     assert len(logged(tmp_path, "build engine")) > 0
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
     assert set(manifest["libraries"]) >= {"cudart", "onnxruntime"}
     compiled("tensorrt", "again")
-    assert len(logged(tmp_path, "build engine")) == len(list(kept.glob("*.onnx"))), "none twice"
+    assert len(logged(tmp_path, "build engine")) == len(list(engines.glob("*.onnx"))), "none twice"
     (tmp_path / "log").write_text("")
-    shutil.rmtree(kept)
+    shutil.rmtree(engines)
     (inputs,) = random_inputs(compiled.function, 5).values()
     np.save(tmp_path / "x.npy", inputs)
     on_gpu("collage", "run", str(tmp_path / "again"), "--input", f"x={tmp_path / 'x.npy'}",
            "--save", str(tmp_path / "out.npz"))  # fmt: skip
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     (expected,) = session.run(None, {"x": inputs})
-    with np.load(tmp_path / "out.npz") as found:
-        np.testing.assert_allclose(found["y"], expected, rtol=1e-4, atol=1e-5)
+    with np.load(tmp_path / "out.npz") as outputs:
+        np.testing.assert_allclose(outputs["y"], expected, rtol=1e-4, atol=1e-5)
     assert logged(tmp_path, "load engine")
     assert not logged(tmp_path, "build engine")
     assert not logged(tmp_path, "hidden copy")
 
 
-def test_the_frameworks_of_the_gate_get_options_and_say_when_they_do_not_start(compiled, tmp_path):
+def test_frameworks_of_the_gate_get_options_or_report_why_not(compiled, tmp_path):
     summary, _ = compiled(
         "onnxruntime-cuda", SIMULATED_ONNXRUNTIME_BROKEN="TensorrtExecutionProvider"
     )
@@ -105,10 +106,10 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("how", REASONS)
-def test_what_a_provider_cannot_do_loses_the_candidates_that_need_it_and_no_other(compiled, how):
+@pytest.mark.parametrize("failure", REASONS)
+def test_a_failing_provider_loses_only_its_own_candidates(compiled, failure):
     """No provider has Softmax, or it fails, or it loses the context: the region on the host has it."""
-    variables = {f"SIMULATED_ONNXRUNTIME_{how}": "Softmax"}
+    variables = {f"SIMULATED_ONNXRUNTIME_{failure}": "Softmax"}
     summary, report = compiled(f"{BOTH},onnxruntime-host", **variables)
     softmax = 4
     assert summary["plan"][-1]["nodes"][-1] == softmax
@@ -117,29 +118,27 @@ def test_what_a_provider_cannot_do_loses_the_candidates_that_need_it_and_no_othe
     }
     lost = invalid(report)
     assert lost
-    assert all(softmax in nodes and REASONS[how] in reason for _, nodes, reason in lost), lost
+    assert all(softmax in nodes and REASONS[failure] in reason for _, nodes, reason in lost), lost
     assert {backend for backend, _, _ in lost} == set(BOTH.split(","))
 
 
 @pytest.mark.parametrize("provider", simulated_gpu.PROVIDERS)
-def test_without_its_library_a_provider_is_missing_with_the_reason(
-    on_gpu, toolkit, tmp_path, provider
-):
+def test_a_provider_without_its_library_has_a_reason(on_gpu, toolkit, tmp_path, provider):
     part = tmp_path / "part"
     shutil.copytree(toolkit, part)
     simulated_gpu.provider_file(part, provider).unlink()
     said = json.loads(on_gpu("collage", "backends", "--json", toolkit=part, json=True))
-    found = {one["name"]: one["reason"] for one in said["backends"]}
+    reasons = {backend["name"]: backend["reason"] for backend in said["backends"]}
     names = {"cuda": "onnxruntime-cuda", "tensorrt": "tensorrt"}
-    reason = found[names.pop(provider)]
+    reason = reasons[names.pop(provider)]
     assert f"Failed to load library {simulated_gpu.provider_file(part, provider)}" in reason
     assert "provider_bridge" not in reason
-    assert not found[names.popitem()[1]]
+    assert not reasons[names.popitem()[1]]
 
 
-def test_the_words_of_onnxruntime_are_kept_without_the_places_in_its_source():
+def test_onnxruntime_messages_are_kept_without_source_locations():
     words = "Failed to load library lib.so with error: libcublasLt.so.13: cannot open"
-    whole = RuntimeError(f"onnxruntime 1.31.1: /src/bridge.cc:20 Get() [X] : 1 : FAIL : {words}\n")
-    assert essence(whole) == f"onnxruntime 1.31.1: {words}"
+    error = RuntimeError(f"onnxruntime 1.31.1: /src/bridge.cc:20 Get() [X] : 1 : FAIL : {words}\n")
+    assert essence(error) == f"onnxruntime 1.31.1: {words}"
     assert essence(RuntimeError("onnxruntime 1.31.1: short")) == "onnxruntime 1.31.1: short"
     assert essence(RuntimeError("no version here")) == "no version here"

@@ -1,4 +1,4 @@
-"""Everything of a compile for a GPU, from measuring to a bundle that runs, on the simulated GPU."""
+"""A complete compile for a GPU, from measurement to a running bundle, on the simulated GPU."""
 
 import json
 from pathlib import Path
@@ -25,15 +25,17 @@ pytestmark = pytest.mark.skipif(driver_reason() == "", reason="this machine has 
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", CASES, ids=lambda file: file.stem)
 def test_kernels_and_executables_compute_the_models_numbers(on_gpu, toolkit, cases):
-    further = {"CUTLASS_HOME": str(cutlass_home(toolkit))} if "cutlass" in cases.stem else {}
-    assert " passed" in on_gpu("pytest", "-p", "no:cacheprovider", str(cases), **further)
+    environment_extra = (
+        {"CUTLASS_HOME": str(cutlass_home(toolkit))} if "cutlass" in cases.stem else {}
+    )
+    assert " passed" in on_gpu("pytest", "-p", "no:cacheprovider", str(cases), **environment_extra)
 
 
 @pytest.mark.slow
 def test_the_tests_that_need_a_gpu_pass(on_gpu):
-    """Without bfloat16 where the simulation computes with ONNX Runtime on the CPU, which lacks it."""
+    """Without bfloat16 in ONNX Runtime: the simulation runs it on the CPU, without bfloat16."""
     lacking = ("onnxruntime-cuda and bfloat16", "tensorrt and bfloat16", "TestCudaDevice")
-    chosen = " and ".join(f"not ({one})" for one in lacking)
+    chosen = " and ".join(f"not ({test})" for test in lacking)
     arguments = ("-m", "gpu", "-k", chosen, "tests/backends/nvidia", "tests/measure")
     assert " passed" in on_gpu("pytest", "-p", "no:cacheprovider", *arguments)
 
@@ -41,7 +43,7 @@ def test_the_tests_that_need_a_gpu_pass(on_gpu):
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "capability"), [("float32", "90"), ("bfloat16", "86")])
 def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dtype, capability):
-    """What it exchanges has the model's own type; the reference of bfloat16 is computed in float32."""
+    """Inputs and outputs have the model's own type; the reference of bfloat16 is computed in float32."""
     function = convolutions(tmp_path)
     bundle = tmp_path / "bundle"
     model = in_dtype(tmp_path / "model.onnx", dtype, tmp_path)
@@ -55,14 +57,14 @@ def test_a_model_is_compiled_for_a_gpu_and_its_bundle_runs(on_gpu, tmp_path, dty
     manifest = json.loads((bundle / "manifest.json").read_text())
     assert (manifest["device"], manifest["compute_capability"]) == ("cuda", capability)
     assert manifest["libraries"]["cudart"]["version"].startswith("13")
-    (inputs,) = (one.astype(numpy_dtype(dtype)) for one in random_inputs(function, 5).values())
+    (inputs,) = (array.astype(numpy_dtype(dtype)) for array in random_inputs(function, 5).values())
     np.save(tmp_path / "x.npy", inputs)
     on_gpu("collage", "run", str(bundle), "--input", f"x={tmp_path / 'x.npy'}",
            "--save", str(tmp_path / "out.npz"), SIMULATED_GPU_CAPABILITY=capability)  # fmt: skip
     (expected,) = Original(model, {dtype}).run((), {"x": inputs})
-    found = load_arrays(tmp_path / "out.npz")["y"]
-    assert found.dtype.name == expected.dtype.name == dtype
-    assert not difference([expected], [found])
+    output = load_arrays(tmp_path / "out.npz")["y"]
+    assert output.dtype.name == expected.dtype.name == dtype
+    assert not difference([expected], [output])
     log = (tmp_path / "log").read_text()
     assert "launch graph" in log
     assert "spoiled" not in log
@@ -91,9 +93,13 @@ def test_a_compile_tunes_what_could_change_the_plan(on_gpu, tmp_path):
     assert first["trials"] > first["failed"], first
     assert first["kernels"] >= 1
     (file,) = (cache / "tuning").iterdir()
-    records = [one for one in decode_entries(file.read_bytes()) if one and "workload" in one]
-    assert len([one for one in records if one["trace"]]) == first["trials"]
-    assert all("tvm-cuda" in one["toolchain"] and "sm_90" in one["toolchain"] for one in records)
+    records = [
+        record for record in decode_entries(file.read_bytes()) if record and "workload" in record
+    ]
+    assert len([record for record in records if record["trace"]]) == first["trials"]
+    assert all(
+        "tvm-cuda" in record["toolchain"] and "sm_90" in record["toolchain"] for record in records
+    )
     again = compiled("again", "0s")
     assert (again["trials"], again["tuned"]) == (0, first["tuned"])
     on_gpu("collage", "run", str(tmp_path / "again"))
@@ -101,7 +107,7 @@ def test_a_compile_tunes_what_could_change_the_plan(on_gpu, tmp_path):
 
 
 @pytest.mark.slow
-def test_with_permission_what_tensor_cores_compute_faster_ships_in_tf32(on_gpu, tmp_path):
+def test_with_permission_faster_tf32_kernels_ship(on_gpu, tmp_path):
     """The simulated ordinary cores take three times as long; frameworks get the same permission."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"]),
@@ -123,9 +129,9 @@ def test_with_permission_what_tensor_cores_compute_faster_ships_in_tf32(on_gpu, 
     )  # fmt: skip
     summary = json.loads(said)
     assert {region["precision"] for region in summary["plan"]} == {"tf32"}
-    found = summary["precision"]
-    assert 1e-5 < found["errors"]["y"] < 0.005
-    assert {"onnxruntime-cuda-tf32", "tensorrt-tf32"} <= set(found["baselines"])
+    precision = summary["precision"]
+    assert 1e-5 < precision["errors"]["y"] < 0.005
+    assert {"onnxruntime-cuda-tf32", "tensorrt-tf32"} <= set(precision["baselines"])
     assert {"onnxruntime-cuda", "tensorrt"} <= set(summary["functions"][0]["latency"]["baselines"])
     manifest = json.loads((bundle / "manifest.json").read_text())["precision"]
     assert [region["precision"] for region in manifest["regions"]] == ["tf32"] * len(
@@ -149,11 +155,11 @@ def test_a_bundle_for_a_gpu_says_what_a_machine_lacks():
 
 @pytest.mark.slow
 def test_kernels_that_kill_cost_their_candidates_and_not_the_run(on_gpu, tmp_path):
-    """One writes to an address that is none, one takes all memory: new workers measure the rest."""
+    """One writes to an invalid address, one takes all memory: new workers measure the other kernels."""
     convolutions(tmp_path)
     bundle = tmp_path / "bundle"
     faults = ",".join(
-        f"tests.backends.nvidia.faulty:{one}Backend" for one in ("Crashing", "Hungry")
+        f"tests.backends.nvidia.faulty:{name}Backend" for name in ("Crashing", "Hungry")
     )
     said = on_gpu(
         "collage", "compile", str(tmp_path / "model.onnx"), "--device", "cuda",

@@ -1,4 +1,4 @@
-"""TF32: who offers it, on what, and that nothing changes without permission. No GPU is needed."""
+"""TF32: its backends, its regions, and no change without permission; without a GPU."""
 
 import numpy as np
 import onnx
@@ -21,7 +21,7 @@ from tests.backends.nvidia import cudnn_models as models
 from tests.backends.nvidia.layer import TYPES, layer
 from tests.backends.regions import _function, _weight
 
-BACKENDS = {one.name: one for one in known_backends(None, "cuda")}
+BACKENDS = {backend.name: backend for backend in known_backends(None, "cuda")}
 ROUNDING = ("cublas", "cudnn", "cutlass", "onnxruntime-cuda", "tensorrt")
 pytestmark = pytest.mark.skipif(driver_reason() == "", reason="this machine has a real GPU")
 
@@ -32,23 +32,25 @@ def models_of(folder, dtype="float32"):
 
 
 def test_these_backends_have_variants_in_tf32():
-    assert {name for name, one in BACKENDS.items() if one.reduced} == set(ROUNDING)
+    assert {name for name, backend in BACKENDS.items() if backend.reduced} == set(ROUNDING)
     for name in ROUNDING:
         assert set(BACKENDS[name].reduced.values()) == {"tf32"}
         assert not set(BACKENDS[name].reduced) & set(BACKENDS[name].variants)
 
 
 @pytest.mark.parametrize("name", ROUNDING)
-def test_they_are_offered_with_permission_on_regions_with_a_product(tmp_path, name):
-    backend, found = BACKENDS[name], 0
+def test_tf32_needs_permission_and_a_region_with_a_product(tmp_path, name):
+    backend, count = BACKENDS[name], 0
     for function in models_of(tmp_path):
         exact = find_candidates(function, [backend])
         allowed = find_candidates(function, [backend], may_reduce=True)
-        reduced = [one for one in allowed if one.variant in backend.reduced]
-        assert [one.key for one in allowed if one not in reduced] == [one.key for one in exact]
-        assert all(one.inside & product_nodes(function) for one in reduced)
-        found += len(reduced)
-    assert found
+        reduced = [candidate for candidate in allowed if candidate.variant in backend.reduced]
+        assert [candidate.key for candidate in allowed if candidate not in reduced] == [
+            candidate.key for candidate in exact
+        ]
+        assert all(candidate.inside & product_nodes(function) for candidate in reduced)
+        count += len(reduced)
+    assert count
 
 
 @pytest.mark.parametrize("dtype", set(TYPES) - {"float32"})
@@ -57,7 +59,7 @@ def test_what_is_in_16_bits_has_nothing_to_round(tmp_path, name, dtype):
     for function in models_of(tmp_path, dtype):
         exact = find_candidates(function, [BACKENDS[name]])
         allowed = find_candidates(function, [BACKENDS[name]], may_reduce=True)
-        assert [one.key for one in allowed] == [one.key for one in exact]
+        assert [candidate.key for candidate in allowed] == [candidate.key for candidate in exact]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_where_there_is_none_the_reason_is_said(tmp_path, monkeypatch, variable,
     for name in ROUNDING:
         assert words in BACKENDS[name].reduced_reason()
         allowed = find_candidates(function, [BACKENDS[name]], may_reduce=True)
-        assert not any(one.variant in BACKENDS[name].reduced for one in allowed)
+        assert not any(candidate.variant in BACKENDS[name].reduced for candidate in allowed)
         with pytest.raises(BackendError, match=f"{name} has no TF32 here: "):
             BACKENDS[name].compile(function, index_set([0]), 1, "tf32")
     assert BACKENDS["tvm-cuda"].reduced_reason() == ""
@@ -107,21 +109,21 @@ def gelu(path):
         *models.ACTIVATIONS["gelu_erf"],
     ]
     numbers = [
-        onnx.numpy_helper.from_array(np.float32(models.NUMBERS[one]), one)
-        for one in ("root", "one", "half")
+        onnx.numpy_helper.from_array(np.float32(models.NUMBERS[constant]), constant)
+        for constant in ("root", "one", "half")
     ]
     weights = [_weight("w", 12, 12), _weight("b", 12), *numbers]
     return _function(path, nodes, {"x": (4, 12)}, {"y": (4, 12)}, weights)
 
 
 def test_what_is_within_a_rounding_of_tf32_is_taken_too(tmp_path):
-    """cuBLAS's GELU is near that with erf; CUTLASS wants rows of 16 bytes on tensor cores alone."""
+    """cuBLAS's GELU is near the one with erf; CUTLASS requires rows of 16 bytes on tensor cores only."""
     function = gelu(tmp_path)
-    whole = function.graph.everything
+    all_nodes = function.graph.everything
     for name, exact in (("cublas", False), ("cutlass", True)):
         backend = BACKENDS[name]
-        found = find_candidates(function, [backend], may_reduce=True)
-        variants = {one.variant for one in found if one.inside == whole}
+        candidates = find_candidates(function, [backend], may_reduce=True)
+        variants = {candidate.variant for candidate in candidates if candidate.inside == all_nodes}
         assert variants == {*backend.reduced, *(backend.variants if exact else ())}
 
 
@@ -140,20 +142,26 @@ def test_frameworks_on_a_gpu_get_the_same_permission(tmp_path, monkeypatch):
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
 
     def on_gpu(function, may_reduce):
-        found = original_frameworks(
+        frameworks = original_frameworks(
             function.simplified, may_reduce=may_reduce, device="cuda", engines=tmp_path
         )
-        return {one.name: one for one in found if one.name.startswith(("onnxruntime-", "tensor"))}
+        return {
+            framework.name: framework
+            for framework in frameworks
+            if framework.name.startswith(("onnxruntime-", "tensor"))
+        }
 
     function = layer(tmp_path, "float32")
     onnx.save(model_of(function), function.simplified)
     assert set(on_gpu(function, False)) == {"onnxruntime-cuda", "tensorrt"}
-    found = on_gpu(function, True)
+    frameworks = on_gpu(function, True)
     names = {"onnxruntime-cuda-tf32", "tensorrt-tf32"}
-    assert set(found) - {"onnxruntime-cuda", "tensorrt"} == names == REDUCED & set(found)
-    options = [found[f"onnxruntime-cuda{end}"].options for end in ("", "-tf32")]
-    assert [one["use_tf32"] for one in options] == ["0", "1"]
-    engines = {found[f"tensorrt{end}"].options["trt_engine_cache_path"] for end in ("", "-tf32")}
+    assert set(frameworks) - {"onnxruntime-cuda", "tensorrt"} == names == REDUCED & set(frameworks)
+    options = [frameworks[f"onnxruntime-cuda{end}"].options for end in ("", "-tf32")]
+    assert [entry["use_tf32"] for entry in options] == ["0", "1"]
+    engines = {
+        frameworks[f"tensorrt{end}"].options["trt_engine_cache_path"] for end in ("", "-tf32")
+    }
     assert len(engines) == 2
     half = layer(tmp_path, "float16")
     onnx.save(model_of(half), half.simplified)
@@ -168,5 +176,5 @@ def model_of(function):
 
 
 def test_no_process_that_runs_kernels_is_kept_from_it():
-    """Those which may not use it say so themselves; the variable would overrule the others."""
+    """Frameworks without permission disable it themselves; the variable would affect the other ones."""
     assert not thread_environment(1).keys() & FULL_PRECISION.keys()

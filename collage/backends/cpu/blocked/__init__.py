@@ -1,21 +1,27 @@
-"""Regions of the plug-in's own kernels in blocked layout: pointwise, depthwise and other convolutions.
+"""Convolutions and products in blocked layout, by kernels of the plug-in's own.
 
-Libraries compute one convolution at a time: the expanded activations of an inverted residual block,
-the largest values of mobile networks, go to memory and come back. Here a 1x1 convolution and the
-depthwise one after it are computed together, a few rows and channels at a time; the means that
-squeeze-and-excite asks for are summed on the way; its factors are folded into the weights of the
-projection; activations and residuals are applied to results in the first level cache. Layouts are
-converted at the region's borders only. A product with a constant matrix is a 1x1 convolution whose
-pixels are the rows; parallel ones (queries, keys and values) share the packed left side and run one
-after the other over their packed weights, each into its own result. See native/kernels/blocked.h.
+Libraries compute one convolution at a time: the expanded activations of an inverted residual block, the
+largest values of mobile networks, are written to memory and read back. Here a 1x1 convolution and the
+depthwise convolution after it are computed together, a few rows and channels at a time. The means of
+squeeze-and-excite are summed in the same pass; its factors are folded into the weights of the projection;
+activations and residuals are applied to results in the first-level cache. Layouts are converted at the
+region's borders only. A product with a constant matrix is a 1x1 convolution over its rows; parallel products
+(queries, keys and values) share the packed left operand. See native/kernels/blocked.h.
 """
 
 from dataclasses import dataclass
 
 from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
 from collage.backends.common.native_kernels import kernels_availability
+from collage.backends.common.primitives.composite_activations import all_activations
+from collage.backends.common.primitives.fusion import region_primitives
+from collage.backends.common.primitives.node_view import NodeView
+from collage.backends.common.primitives.translate import translate
+from collage.backends.cpu.blocked.lower import Lowering
+from collage.backends.cpu.blocked.program import ProgramBuilder, fused
 from collage.errors import BackendError
 from collage.frontend.model import Function
+from collage.frontend.region import region_values
 from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, index_set
 from collage.rules.parallel_products import Parallel
@@ -23,10 +29,9 @@ from collage.rules.regions import Regions
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
 from collage.rules.wrap import Union
 
-KIND = "blocked"
 PRODUCTS = ("Conv", "MatMul", "Gemm")
 REVISION = "1"
-"""Part of every cost's key: kernels that change invalidate what was measured with the old ones."""
+"""In every cost key: a new revision of the kernels invalidates the costs of the old ones."""
 
 
 class BlockedBackend(Backend):
@@ -46,7 +51,7 @@ class BlockedBackend(Backend):
         return None
 
     def rule(self, function: Function) -> PartitionRule:
-        """Return the regions of supported nodes that hold a product, and parallel products."""
+        """Return the regions of supported nodes with a product, and parallel products."""
         count = len(function.graph)
         supported = index_set(i for i in range(count) if refusal(function, i) is None)
         anchors = index_set(n.index for n in function.graph.nodes if n.op in PRODUCTS)
@@ -57,40 +62,29 @@ class BlockedBackend(Backend):
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
-        from collage.backends.cpu.blocked.lower import Lowering
-        from collage.backends.cpu.blocked.program import ProgramBuilder, fused
-        from collage.backends.cpu.onednn.activations import all_activations
-        from collage.backends.cpu.onednn.fuse import plan_steps
-        from collage.frontend.region import region_values
-
         inputs, outputs = region_values(function, nodes)
         lowering = Lowering()
         for name in inputs:
             lowering.declare(name, function.graph.types[name].shape)
         activations = all_activations(function) if nodes.bit_count() > 1 else []
-        for draft in plan_steps(function, nodes, outputs, activations):
-            lowering.add(draft)
+        for primitive in region_primitives(function, nodes, outputs, activations):
+            lowering.add(primitive)
         steps = fused(lowering.steps, outputs)
         program = ProgramBuilder(lowering.shapes, lowering.rows)
         blob = program.blob(steps, inputs, outputs, {"threads": threads})
-        return PluginKernel(KIND, blob)
+        return PluginKernel("blocked", blob)
 
 
 def refusal(function: Function, node: int) -> str | None:
-    """Return why no region of this backend may hold the node, or None."""
-    from collage.backends.cpu.blocked.lower import Lowering
-    from collage.backends.cpu.onednn.translate import translate
-    from collage.backends.cpu.onednn.view import NodeView
-    from collage.frontend.region import region_values
-
+    """Return why this backend computes the node in no region, None where it does."""
     lowering = Lowering()
     try:
-        drafts = translate(NodeView(function, node))
+        primitives = translate(NodeView(function, node))
         inputs, _ = region_values(function, 1 << node)
         for name in inputs:
             lowering.declare(name, function.graph.types[name].shape)
-        for draft in drafts:
-            lowering.add(draft)
+        for primitive in primitives:
+            lowering.add(primitive)
     except BackendError as error:
         return str(error)
     return None
@@ -98,11 +92,11 @@ def refusal(function: Function, node: int) -> str | None:
 
 @dataclass(frozen=True)
 class Anchored(PartitionRule):
-    """The sub-rule's candidates that hold one of `anchors`."""
+    """The sub-rule's candidates with at least one node of `anchors`."""
 
     rule: PartitionRule
     anchors: IndexSet
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
-        found = self.rule.candidates(graph, spec)
-        return [candidate for candidate in found if candidate.inside & self.anchors]
+        candidates = self.rule.candidates(graph, spec)
+        return [candidate for candidate in candidates if candidate.inside & self.anchors]

@@ -1,7 +1,7 @@
-"""The program that the plug-in's blocked kernel runs (`native/kernels/blocked.cc`): steps over named values.
+"""The program of the plug-in's blocked kernel (`native/kernels/blocked.cc`): steps over named values.
 
-A step is a convolution or elementwise work with the posts that follow it. Weights are packed here, in
-panels of output channels with zeros at the end; values are numbered when the blob is made.
+A step is a convolution or elementwise work with post-ops. Weights are packed here, in panels of output
+channels, padded with zeros; the blob refers to values by number.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 class Op(IntEnum):
-    """What a step does (`Op` in native/kernels/blocked_program.h)."""
+    """Kind of a step (`Op` in native/kernels/blocked_program.h)."""
 
     PRODUCT = 0
     DEPTHWISE = 1
@@ -27,7 +27,7 @@ class Op(IntEnum):
 
 
 class PostKind(IntEnum):
-    """What happens to a result before it is stored (`PostKind` in native/kernels/blocked.h)."""
+    """Kind of a post-op (`PostKind` in native/kernels/blocked.h)."""
 
     FUNCTION = 0
     ADD_VALUE = 1
@@ -38,52 +38,57 @@ class PostKind(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Post:
-    """One of them: with an activation, a value's name, or a constant [channels]."""
+    """A post-op with its operand: an activation, a value's name, or a constant [channels]."""
 
     kind: PostKind
     operand: Activation | str | np.ndarray
 
     @property
     def reads(self) -> str:
-        """The value that it reads, "" for none."""
+        """Name of the value operand, "" for none."""
         return self.operand if isinstance(self.operand, str) else ""
 
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """A convolution: weights [out, in, height, width], or [channels, 1, height, width] of a depthwise one.
+    """Weights, bias and geometry of a convolution.
 
     Attributes:
+        weights: [out, in, height, width]; [channels, 1, height, width] for a depthwise convolution.
         bias: [out].
-        sides: six numbers: strides, dilations, and pads at the top and left, in the order of the blob.
+        geometry: six numbers in the order of the blob: strides, dilations, pads at the top and left.
     """
 
     weights: np.ndarray
     bias: np.ndarray
-    sides: tuple[int, ...]
+    geometry: tuple[int, ...]
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether each output pixel comes from the same pixel of the input."""
-        strides, pads = self.sides[:2], self.sides[4:]
+        """Tell whether each output pixel depends on the same input pixel only."""
+        strides, pads = self.geometry[:2], self.geometry[4:]
         return self.weights.shape[2:] == (1, 1) and set(strides) == {1} and set(pads) == {0}
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A window (None for work without one) and its posts."""
+    """A convolution (None for other work) and its post-ops."""
 
     window: Window | None
-    posts: tuple[Post, ...] = ()
+    post_ops: tuple[Post, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """`output` from `input`; `mean` and `scale` are values of one pixel, "" for none.
+    """One step of the program.
 
     Attributes:
-        mean: takes the mean of the output per channel.
-        scale: multiplies the input.
+        op: kind of the step.
+        input: name of the input.
+        output: name of the result.
+        parts: one part; two for `Op.EXPAND`.
+        mean: name of a second result, the mean of the output per channel; "" for none.
+        scale: name of a factor per channel of the input; "" for none.
     """
 
     op: Op
@@ -95,22 +100,22 @@ class Step:
 
     @property
     def reads(self) -> list[str]:
-        """Values that it reads, once per place."""
-        operands = [post.reads for part in self.parts for post in part.posts]
+        """Names of all operands, repeated where an operand occurs twice."""
+        operands = [post_op.reads for part in self.parts for post_op in part.post_ops]
         return [name for name in (self.input, self.scale, *operands) if name]
 
 
 def fused(steps: Sequence[Step], outputs: Sequence[str]) -> list[Step]:
     """Fold scales into products, means into depthwise convolutions, and expansions into these."""
-    found = list(steps)
+    remaining = list(steps)
     for fold in (_fold_scale, _fold_mean, _fold_expansion):
-        for step in list(found):
-            fold(found, step, frozenset(outputs))
-    return found
+        for step in list(remaining):
+            fold(remaining, step, frozenset(outputs))
+    return remaining
 
 
 def _only_reader(steps: Sequence[Step], name: str, outputs: frozenset[str]) -> Step | None:
-    """The step that alone reads `name`, as its input and nothing else."""
+    """Return the only reader of `name` where `name` is its input; None otherwise."""
     readers = [step for step in steps for read in step.reads if read == name]
     if name in outputs or len(readers) != 1 or readers[0].input != name:
         return None
@@ -118,15 +123,15 @@ def _only_reader(steps: Sequence[Step], name: str, outputs: frozenset[str]) -> S
 
 
 def _fold_scale(steps: list[Step], step: Step, outputs: frozenset[str]) -> None:
-    posts = step.parts[0].posts
-    if step.op != Op.ELEMENTWISE or len(posts) != 1 or not posts[0].reads:
+    post_ops = step.parts[0].post_ops
+    if step.op != Op.ELEMENTWISE or len(post_ops) != 1 or not post_ops[0].reads:
         return
     reader = _only_reader(steps, step.output, outputs)
-    if posts[0].kind != PostKind.MULTIPLY_CHANNEL or reader is None or reader.scale:
+    if post_ops[0].kind != PostKind.MULTIPLY_CHANNEL or reader is None or reader.scale:
         return
     window = reader.parts[0].window
     if reader.op == Op.PRODUCT and window is not None and window.is_plain:
-        folded = replace(reader, input=step.input, scale=posts[0].reads)
+        folded = replace(reader, input=step.input, scale=post_ops[0].reads)
         steps[steps.index(reader)] = folded
         steps.remove(step)
 
@@ -134,7 +139,7 @@ def _fold_scale(steps: list[Step], step: Step, outputs: frozenset[str]) -> None:
 def _fold_mean(steps: list[Step], step: Step, outputs: frozenset[str]) -> None:
     if step.op != Op.MEAN:
         return
-    maker = next((one for one in steps if one.output == step.input), None)
+    maker = next((step_before for step_before in steps if step_before.output == step.input), None)
     if maker is not None and maker.op == Op.DEPTHWISE and not maker.mean:
         steps[steps.index(maker)] = replace(maker, mean=step.output)
         steps.remove(step)
@@ -144,7 +149,7 @@ def _fold_expansion(steps: list[Step], step: Step, outputs: frozenset[str]) -> N
     window = step.parts[0].window
     if step.op != Op.PRODUCT or step.scale or window is None or not window.is_plain:
         return
-    if any(post.reads for post in step.parts[0].posts):
+    if any(post_op.reads for post_op in step.parts[0].post_ops):
         return
     reader = _only_reader(steps, step.output, outputs)
     if reader is not None and reader.op == Op.DEPTHWISE:
@@ -155,12 +160,15 @@ def _fold_expansion(steps: list[Step], step: Step, outputs: frozenset[str]) -> N
 
 @dataclass
 class ProgramBuilder:
-    """Numbers values and packs tensors."""
+    """Numbers values and packs tensors.
+
+    Attributes:
+        shapes: [batch, channels, height, width] by value.
+        rows: values with channels innermost where they are arguments.
+    """
 
     shapes: Mapping[str, Shape]
-    """[batch, channels, height, width] of every value."""
     rows: Collection[str] = ()
-    """Values whose channels are innermost where they are arguments."""
     _numbers: dict[str, int] = field(default_factory=dict)
     _parameters: list[float] = field(default_factory=list)
     _tensors: list[np.ndarray] = field(default_factory=list)
@@ -189,23 +197,23 @@ class ProgramBuilder:
         for part in step.parts:
             if part.window is not None:
                 integers += self._window(part.window)
-            integers.append(len(part.posts))
-            for post in part.posts:
-                integers += self._post(post)
+            integers.append(len(part.post_ops))
+            for post_op in part.post_ops:
+                integers += self._post(post_op)
         return integers
 
     def _window(self, window: Window) -> list[int]:
         packed = np.ascontiguousarray(by_panels(window.weights).swapaxes(1, 2))
         size = window.weights.shape[2:]
-        return [self._tensor(packed), self._tensor(_padded(window.bias)), *size, *window.sides]
+        return [self._tensor(packed), self._tensor(_padded(window.bias)), *size, *window.geometry]
 
-    def _post(self, post: Post) -> list[int]:
-        if isinstance(post.operand, Activation):
-            self._parameters += [post.operand.a, post.operand.b]
-            return [int(post.kind), int(post.operand.kind), len(self._parameters) - 2]
-        if isinstance(post.operand, str):
-            return [int(post.kind), self._number(post.operand), 0]
-        return [int(post.kind), -1 - self._tensor(_padded(post.operand)), 0]
+    def _post(self, post_op: Post) -> list[int]:
+        if isinstance(post_op.operand, Activation):
+            self._parameters += [post_op.operand.a, post_op.operand.b]
+            return [int(post_op.kind), int(post_op.operand.kind), len(self._parameters) - 2]
+        if isinstance(post_op.operand, str):
+            return [int(post_op.kind), self._number(post_op.operand), 0]
+        return [int(post_op.kind), -1 - self._tensor(_padded(post_op.operand)), 0]
 
     def _tensor(self, array: np.ndarray) -> int:
         self._tensors.append(array)

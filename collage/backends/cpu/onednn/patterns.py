@@ -1,17 +1,17 @@
-"""Which regions oneDNN is offered: products with what follows them, and whole blocked regions.
+"""Candidates of oneDNN: products with their epilogues, and regions in blocked layouts.
 
-The table holds what one primitive computes: a product (or a pooling, a normalisation) with bias,
-residual sum and activation in every combination. Such a kernel converts layouts at its borders, so
-longer regions are offered too (up to 1.7x per convolution). Some nodes cannot run alone (Erf): they
-are taken only with the whole activation that they belong to.
+The patterns describe the work of one primitive: a product (or a pooling, a normalisation) with bias,
+residual sum and activation in every combination. Such a kernel converts layouts at its borders, so longer
+regions are candidates too (up to 1.7x per convolution). Some nodes have no primitive of their own (Erf):
+they belong to candidates only together with their whole activation.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collage.backends.cpu.onednn.activations import Activation
-from collage.backends.cpu.onednn.elementwise import UNARY
-from collage.backends.cpu.onednn.view import NodeView
+from collage.backends.common.primitives.composite_activations import CompositeActivation
+from collage.backends.common.primitives.elementwise import UNARY
+from collage.backends.common.primitives.node_view import NodeView
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph, Node
 from collage.graph.index_set import IndexSet, index_set, is_subset
@@ -23,11 +23,12 @@ from collage.rules.regions import Regions
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
 from collage.rules.wrap import Union
 
-ACTIVATIONS = tuple(sorted(set(UNARY) - {"Round", "Log", "Neg", "Reciprocal"}))
+FUSED_ACTIVATIONS = tuple(sorted(set(UNARY) - {"Round", "Log", "Neg", "Reciprocal"}))
+"""ONNX operators in the patterns' epilogues."""
 
 
 def patterns() -> dict[str, Pattern]:
-    """The table: a name and a pattern each."""
+    """Return the patterns by name."""
     convolution = op(("Conv", "ConvTranspose"), wildcard(), is_constant())
     product = op(("MatMul", "Gemm"), wildcard(), wildcard())
     scaled = product.optional(lambda p: op(("Mul", "Div"), p, is_constant()))
@@ -41,24 +42,26 @@ def patterns() -> dict[str, Pattern]:
 
 
 def _with_epilogue(start: Pattern) -> Pattern:
-    """Bias, activation, residual sum, activation; each may be missing."""
+    """Append bias, activation, residual sum and activation, each optional."""
     biased = start.optional(lambda p: op("Add", p, is_constant()))
     summed = _activated(biased).optional(lambda p: op(("Add", "Mul"), p, wildcard()))
     return _activated(summed)
 
 
 def _activated(start: Pattern) -> Pattern:
-    """The same, or with one operator or the two of SiLU behind it."""
-    simple = op(ACTIVATIONS, start)
+    """Append an optional activation: one operator, or the two of SiLU."""
+    simple = op(FUSED_ACTIVATIONS, start)
     return start | simple | op("Mul", start, op("Sigmoid", start))
 
 
 @dataclass(frozen=True)
 class WholeActivations(PartitionRule):
-    """The sub-rule's candidates in which every node can run.
+    """The sub-rule's candidates without partial activations.
 
-    Args of the constructor: the sub-rule; the nodes that run `alone`; the `groups` of nodes of which
-    the others are taken only together.
+    Attributes:
+        rule: the sub-rule.
+        alone: nodes with a primitive of their own.
+        groups: nodes of each composite activation; its other nodes are allowed only all together.
     """
 
     rule: PartitionRule
@@ -66,36 +69,36 @@ class WholeActivations(PartitionRule):
     groups: tuple[IndexSet, ...]
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
-        found = self.rule.candidates(graph, spec)
-        return [candidate for candidate in found if self._takes(candidate.inside)]
+        candidates = self.rule.candidates(graph, spec)
+        return [candidate for candidate in candidates if self._takes(candidate.inside)]
 
     def _takes(self, inside: IndexSet) -> bool:
-        rest = inside & ~self.alone
-        for group in self.groups if rest else ():
+        unsupported = inside & ~self.alone
+        for group in self.groups if unsupported else ():
             if is_subset(group, inside):
-                rest &= ~group
-        return not rest
+                unsupported &= ~group
+        return not unsupported
 
 
 @dataclass(frozen=True)
-class Wholes(PartitionRule):
-    """Each of `groups`, by itself."""
+class ActivationRegions(PartitionRule):
+    """One candidate for each of `groups`."""
 
     groups: tuple[IndexSet, ...]
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return [
-            Candidate(SubGraph(graph, group, (), "activation"), spec, "Wholes")
+            Candidate(SubGraph(graph, group, (), "activation"), spec, "ActivationRegions")
             for group in self.groups
         ]
 
 
 @dataclass(frozen=True)
-class WithLayouts(PartitionRule):
-    """The sub-rule's candidates; for a variant those whose convolutions its layout may suit.
+class LayoutVariants(PartitionRule):
+    """The sub-rule's candidates, limited per variant to convolutions with a suitable layout.
 
-    Blocked channels suit any convolution; row-major activations suit `pointwise` ones that read or
-    write the region's borders, so at most one in a region.
+    Blocked channels suit any convolution. Row-major activations suit `pointwise` convolutions at the
+    region's borders, so at most one in a region.
     """
 
     rule: PartitionRule
@@ -103,12 +106,14 @@ class WithLayouts(PartitionRule):
     pointwise: IndexSet
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
-        found = self.rule.candidates(graph, spec)
+        candidates = self.rule.candidates(graph, spec)
         if spec.variant == "blocked":
-            return [one for one in found if one.inside & self.convolutions]
+            return [candidate for candidate in candidates if candidate.inside & self.convolutions]
         if spec.variant == "plain":
-            return [one for one in found if self._is_one_pointwise(one.inside)]
-        return found
+            return [
+                candidate for candidate in candidates if self._is_one_pointwise(candidate.inside)
+            ]
+        return candidates
 
     def _is_one_pointwise(self, inside: IndexSet) -> bool:
         inner = inside & self.convolutions
@@ -116,10 +121,16 @@ class WithLayouts(PartitionRule):
 
 
 def onednn_rule(
-    function: Function, supported: IndexSet, activations: Sequence[Activation]
+    function: Function, supported: IndexSet, activations: Sequence[CompositeActivation]
 ) -> PartitionRule:
-    """Return the rule over the nodes that are `supported` alone, and the function's activations."""
-    groups = tuple(one.nodes for one in activations)
+    """Return the rule of a function.
+
+    Args:
+        function: the function.
+        supported: nodes with a primitive of their own.
+        activations: its composite activations.
+    """
+    groups = tuple(activation.nodes for activation in activations)
     takes = supported
     for group in groups:
         takes |= group
@@ -130,14 +141,18 @@ def onednn_rule(
     table = tuple(DFPattern(name, pattern, refuse) for name, pattern in patterns().items())
     products = index_set(n.index for n in function.graph.nodes if n.op in ("MatMul", "Gemm"))
     parallel = Parallel(products & takes, takes)
-    regions = Union((*table, Regions(takes), parallel, Wholes(groups)))
+    regions = Union((*table, Regions(takes), parallel, ActivationRegions(groups)))
     rule = Union((Singles(supported), WholeActivations(regions, supported, groups)))
     convolutions = [n for n in function.graph.nodes if n.op in ("Conv", "ConvTranspose")]
     pointwise = index_set(n.index for n in convolutions if _is_pointwise(function, n))
-    return WithLayouts(rule, index_set(n.index for n in convolutions), pointwise)
+    return LayoutVariants(rule, index_set(n.index for n in convolutions), pointwise)
 
 
 def _is_pointwise(function: Function, node: Node) -> bool:
     weight = function.graph.types.get(node.inputs[1])
     view = NodeView(function, node.index)
-    return weight is not None and set(weight.shape[2:]) == {1} and view.integer("group", 1) == 1
+    return (
+        weight is not None
+        and set(weight.shape[2:]) == {1}
+        and view.attributes.integer("group", 1) == 1
+    )

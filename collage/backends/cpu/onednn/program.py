@@ -1,91 +1,21 @@
-"""The program that the plug-in's oneDNN kernel runs (`native/onednn/onednn_program.h`).
+"""The program of the plug-in's oneDNN kernel (`native/onednn/onednn_program.h`), packed into a blob."""
 
-A `Draft` says in names what one ONNX node needs of oneDNN; `ProgramBuilder` numbers the values,
-inserts the reshapes that the drafts ask for, and packs everything into a blob. Drafts are made
-without touching weights' bytes, so asking whether a node can be translated costs microseconds.
-"""
-
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 
+from collage.backends.common.primitives.primitive import (
+    Attributes,
+    Operand,
+    PostOp,
+    Primitive,
+    Shape,
+)
 from collage.runtime.blob import Json, pack
-
-Shape = tuple[int, ...]
-Attributes = Mapping[str, Json]
-
-FUSIBLE = frozenset({
-    "convolution", "deconvolution", "matmul", "pooling", "eltwise", "binary", "reduction", "resampling",
-})  # fmt: skip
-"""Steps that may carry post-operations."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """An operand: a named value, or a constant `array`, seen with `shape`."""
-
-    shape: Shape
-    name: str = ""
-    array: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class Post:
-    """What happens to a step's result before it is written; `operand` for binary algorithms."""
-
-    algorithm: str
-    alpha: float = 0.0
-    beta: float = 0.0
-    operand: Source | None = None
-
-    def as_step(self) -> Attributes:
-        """The attributes of the step that does only this."""
-        if self.operand is not None:
-            return {"algorithm": self.algorithm}
-        return {"algorithm": self.algorithm, "alpha": self.alpha, "beta": self.beta}
-
-
-@dataclass
-class Draft:
-    """One primitive or view that makes the value `result`.
-
-    Attributes:
-        shape: of the primitive's result, where leading dimensions may be joined.
-        result_shape: of the value as ONNX has it; the same elements in the same order.
-    """
-
-    op: str
-    sources: tuple[Source, ...]
-    shape: Shape
-    result: str
-    result_shape: Shape
-    attributes: dict[str, Json] = field(default_factory=dict)
-    posts: list[Post] = field(default_factory=list)
-
-    def fitted(self, operand: Source) -> Source | None:
-        """View a post-operation's operand so that it broadcasts to `shape`; None if it cannot."""
-        padded = (1,) * (len(self.result_shape) - len(operand.shape)) + operand.shape
-        if len(padded) != len(self.result_shape):
-            return None
-        if self.shape == self.result_shape:
-            return seen_as(operand, padded)
-        if padded == self.result_shape:
-            return seen_as(operand, self.shape)
-        if math.prod(padded) == padded[-1] and self.shape[-1] == self.result_shape[-1]:
-            return seen_as(operand, (1,) * (len(self.shape) - 1) + padded[-1:])
-        return None
-
-
-def seen_as(source: Source, shape: Shape) -> Source:
-    """The same operand with another shape."""
-    array = None if source.array is None else source.array.reshape(shape)
-    return Source(shape, source.name, array)
 
 
 class ProgramBuilder:
-    """Numbers values and collects steps."""
+    """Numbers values, inserts reshapes between primitives, and packs the steps."""
 
     def __init__(self) -> None:
         self._values: list[Shape] = []
@@ -96,27 +26,31 @@ class ProgramBuilder:
         self._arrays: dict[tuple[int, Shape, tuple[int, ...]], int] = {}
 
     def declare(self, name: str, shape: Shape) -> int:
-        """Number a value that something else makes: an input."""
+        """Number an input of the program."""
         number = self._number(shape)
         self._named[name, shape] = number
         self._shapes[name] = shape
         return number
 
-    def add(self, draft: Draft) -> None:
-        """Append the step of `draft`, and a reshape where its result has another shape."""
-        inputs = [self._read(source) for source in draft.sources]
-        posts = [self._post(post) for post in draft.posts]
-        made = self._step(draft.op, inputs, draft.shape, draft.attributes, posts)
-        self._named[draft.result, draft.shape] = made
-        self._shapes[draft.result] = draft.shape
-        if draft.shape != draft.result_shape:
-            self._named[draft.result, draft.result_shape] = self._reshape(made, draft.result_shape)
-            self._shapes[draft.result] = draft.result_shape
+    def add(self, primitive: Primitive) -> None:
+        """Append the step of `primitive`, and a reshape where `result_shape` differs."""
+        inputs = [self._read(source) for source in primitive.sources]
+        post_ops = [self._post(post_op) for post_op in primitive.post_ops]
+        number = self._step(
+            primitive.op, inputs, primitive.shape, primitive.attributes, post_ops=post_ops
+        )
+        self._named[primitive.result, primitive.shape] = number
+        self._shapes[primitive.result] = primitive.shape
+        if primitive.shape != primitive.result_shape:
+            self._named[primitive.result, primitive.result_shape] = self._reshape(
+                number, primitive.result_shape
+            )
+            self._shapes[primitive.result] = primitive.result_shape
 
     def blob(
         self, inputs: Sequence[str], outputs: Sequence[tuple[str, Shape]], header: Attributes
     ) -> bytes:
-        """Pack the program from `inputs` to `outputs` (with their shapes)."""
+        """Pack the program from `inputs` to `outputs`, each with its shape."""
         entries: dict[str, Json] = {
             **header,
             "values": [list(shape) for shape in self._values],
@@ -137,16 +71,17 @@ class ProgramBuilder:
         inputs: list[int],
         shape: Shape,
         attributes: Attributes,
-        posts: Sequence[Json] = (),
+        *,
+        post_ops: Sequence[Json] = (),
     ) -> int:
-        made = self._number(shape)
-        self._steps.append({**attributes, "op": op, "in": inputs, "out": made, "post": posts})
-        return made
+        number = self._number(shape)
+        self._steps.append({**attributes, "op": op, "in": inputs, "out": number, "post": post_ops})
+        return number
 
     def _reshape(self, number: int, shape: Shape) -> int:
         return self._step("reshape", [number], shape, {})
 
-    def _read(self, source: Source) -> int:
+    def _read(self, source: Operand) -> int:
         if source.array is not None:
             return self._weight(source.array)
         key = (source.name, source.shape)
@@ -162,7 +97,7 @@ class ProgramBuilder:
             self._weights.append((self._arrays[key], array))
         return self._arrays[key]
 
-    def _post(self, post: Post) -> Json:
-        if post.operand is None:
-            return {"eltwise": post.algorithm, "alpha": post.alpha, "beta": post.beta}
-        return {"binary": post.algorithm, "value": self._read(post.operand)}
+    def _post(self, post_op: PostOp) -> Json:
+        if post_op.operand is None:
+            return {"eltwise": post_op.algorithm, "alpha": post_op.alpha, "beta": post_op.beta}
+        return {"binary": post_op.algorithm, "value": self._read(post_op.operand)}

@@ -1,9 +1,8 @@
-"""OpenVINO on the CPU: any region of operators that its ONNX reader converts.
+"""OpenVINO on the CPU: any region of operators supported by its ONNX reader.
 
-A fixed table refuses what OpenVINO never converts. Whether it converts a node as it stands (its
-opset, attributes and types) is asked of OpenVINO itself with a model of that one node; equal nodes
-are asked once. Products compute in f32; in the variant "bf16" they, and what OpenVINO then finds better
-to do in bf16 too, compute in that.
+A fixed table lists operators without a conversion. For other nodes OpenVINO itself decides, by reading a
+model of that one node with its opset, attributes and types; equal nodes are read once. Products compute in
+f32; in the variant "bf16" products, and other operations of OpenVINO's choice, compute in bf16.
 """
 
 import functools
@@ -25,7 +24,7 @@ from collage.runtime.plugin import library_reason, library_version
 if TYPE_CHECKING:
     import openvino
 
-LIBRARY = "openvino"
+OPENVINO = "openvino"
 
 NEVER_CONVERTED = frozenset({
     "BitCast", "CausalConvWithState", "ConcatFromSequence", "CumProd", "DeformConv", "Det",
@@ -44,27 +43,27 @@ DTYPES = frozenset({
 
 
 class OpenVinoBackend(Backend):
-    """Regions as ONNX models that OpenVINO reads and compiles."""
+    """Regions as ONNX models, read and compiled by OpenVINO (style GRAPH)."""
 
     name = "openvino"
     style = BackendStyle.GRAPH
     reduced = MappingProxyType({"bf16": "bf16"})
 
     def __init__(self) -> None:
-        self._answers: dict[str, str | None] = {}
+        self._refusals: dict[str, str | None] = {}
 
     def availability(self) -> Availability:
-        if reason := library_reason(LIBRARY):
+        if reason := library_reason(OPENVINO):
             return Availability(reason)
-        return Availability("", {LIBRARY: library_version(LIBRARY)})
+        return Availability("", {OPENVINO: library_version(OPENVINO)})
 
     def unsupported(self, function: Function, node: int) -> str | None:
-        """Return why not. Costs a millisecond for a node unlike all before, else nothing."""
-        found = function.graph.nodes[node]
+        """Return OpenVINO's reason or None; the first of equal nodes takes a millisecond."""
+        graph_node = function.graph.nodes[node]
         operator = function.onnx_nodes[node].op_type
         if operator in NEVER_CONVERTED:
             return f"OpenVINO has no {operator}"
-        for value in (*found.inputs, *found.outputs):
+        for value in (*graph_node.inputs, *graph_node.outputs):
             if not value or value in function.weights:
                 continue
             dtype = function.type_of(value).dtype
@@ -72,7 +71,7 @@ class OpenVinoBackend(Backend):
                 return f"OpenVINO has no tensors of {dtype or 'an unknown type'} ({value!r})"
         if returned_open(function.graph, 1 << node):
             return "the function returns a tensor whose shape depends on data"
-        return self._ask(function, node)
+        return self._reader_refusal(function, node)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
@@ -86,17 +85,17 @@ class OpenVinoBackend(Backend):
         model = region_onnx(function, nodes).SerializeToString()
         return PluginKernel("openvino", pack(header, [np.frombuffer(model, np.uint8)]))
 
-    def _ask(self, function: Function, node: int) -> str | None:
+    def _reader_refusal(self, function: Function, node: int) -> str | None:
         from collage.frontend.region import region_digest, region_onnx
 
         digest = region_digest(function, 1 << node)
-        if digest not in self._answers:
-            self._answers[digest] = refusal(region_onnx(function, 1 << node))
-        return self._answers[digest]
+        if digest not in self._refusals:
+            self._refusals[digest] = refusal(region_onnx(function, 1 << node))
+        return self._refusals[digest]
 
 
 def refusal(model: onnx.ModelProto) -> str | None:
-    """OpenVINO's own words why it does not read `model`, or None when it reads it."""
+    """Return OpenVINO's message on refusing `model`, None where it reads it."""
     try:
         _core().read_model(model.SerializeToString())
     except RuntimeError as error:
@@ -105,7 +104,7 @@ def refusal(model: onnx.ModelProto) -> str | None:
 
 
 def reason_in(message: str) -> str:
-    """The line of OpenVINO's message that says what is wrong; the others say where, or what to try."""
+    """Return the reason in OpenVINO's message; its other lines are locations and advice."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     for line in lines:
         if "No conversion rule found" in line:

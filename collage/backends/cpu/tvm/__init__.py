@@ -1,23 +1,24 @@
-"""TVM's own kernels: a region becomes one fused TIR function with a light schedule.
+"""TVM's own kernels: a region becomes one fused TIR function with a rule-based schedule.
 
-Everything bound by memory traffic fuses into single passes with a schedule by rules (`schedule`). Without
-tuning, large dense products are slower than any library's, so they are refused with that reason. Where
-a schedule was searched for, the variant `tuned-...` applies it (`tuned`).
+Work bound by memory traffic fuses into single passes (`schedule`). Without tuning, large dense products are
+slower than in any library, so they are refused. The variants `tuned-...` apply the schedules of a search
+(`common.tvm.tuned_schedules`).
 """
 
-from importlib.metadata import PackageNotFoundError, version
 from math import prod
 
 from collage.backends.base import Availability, Backend, BackendStyle, TirKernel
+from collage.backends.common.onnx_attributes import node_attributes
+from collage.backends.common.tvm.availability import tvm_availability
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
 
 SCHEDULE_REVISION = "2"
-"""Part of every cost's key: schedules that change invalidate what was measured with the old ones."""
+"""In every cost key: a new revision of the rules invalidates the costs of the old ones."""
 
 HOPELESS_FLOP, AWKWARD_FLOP = 32_000_000, 1_000_000
-"""Largest product without a tuned schedule, and the largest convolution that has no whole vectors."""
+"""Largest product without a tuned schedule; the same for a convolution without whole vectors in its rows."""
 LANES = 16
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
@@ -29,12 +30,10 @@ class TvmBackend(Backend):
     style = BackendStyle.NATIVE
 
     def availability(self) -> Availability:
-        try:
-            return Availability(
-                "", {"apache-tvm": version("apache-tvm"), "schedule": SCHEDULE_REVISION}
-            )
-        except PackageNotFoundError:
-            return Availability("apache-tvm is not installed: pip install 'collage[compile]'")
+        package = tvm_availability()
+        if package.reason:
+            return package
+        return Availability("", {**package.libraries, "schedule": SCHEDULE_REVISION})
 
     def unsupported(self, function: Function, node: int) -> str | None:
         return _no_form(function, node) or _hopeless(function, node)
@@ -42,14 +41,15 @@ class TvmBackend(Backend):
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> TirKernel:
-        from collage.backends.cpu.tvm.lower import SYMBOL, lower
+        from collage.backends.common.tvm.lower import SYMBOL, lower
+        from collage.backends.common.tvm.tuned_schedules import PREFIX, apply_trace, read_recipe
+        from collage.backends.cpu.tvm.legalize import legalizers
         from collage.backends.cpu.tvm.schedule import schedule
-        from collage.backends.cpu.tvm.tuned import PREFIX, apply_trace, read_recipe
         from collage.frontend.region import region_constants, region_relax
 
         if variant not in self.variants and not variant.startswith(PREFIX):
             raise BackendError(f"tvm has no variant {variant!r}")
-        lowered = lower(region_relax(function, nodes))
+        lowered = lower(region_relax(function, nodes), legalizers())
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         if variant.startswith(PREFIX):
             module = apply_trace(lowered.function, read_recipe(self.recipes, variant))
@@ -59,44 +59,43 @@ class TvmBackend(Backend):
 
 
 class TunableTvm(TvmBackend):
-    """Says what the backend could do with a tuned schedule: large products too."""
+    """The backend with tuned schedules: large products are supported too."""
 
     def unsupported(self, function: Function, node: int) -> str | None:
         return _no_form(function, node)
 
 
 def _no_form(function: Function, node: int) -> str | None:
-    """Return why TVM cannot run the node at all."""
-    found = function.graph.nodes[node]
-    for value in (*found.inputs, *found.outputs):
+    """Return why TVM has no kernel for the node, None where it has."""
+    graph_node = function.graph.nodes[node]
+    for value in (*graph_node.inputs, *graph_node.outputs):
         if value and value not in function.graph.types:
             return f"the shape of {value!r} depends on data"
     if function.relax_nodes[node] is None:
-        return f"TVM has no {found.op} with these operands"
+        return f"TVM has no {graph_node.op} with these operands"
     return None
 
 
 def _hopeless(function: Function, node: int) -> str | None:
-    """Return why a dense product needs tuning."""
-    found, types = function.graph.nodes[node], function.graph.types
-    if found.op not in PRODUCTS:
+    """Return why a dense product needs a tuned schedule, None where it does not."""
+    graph_node, types = function.graph.nodes[node], function.graph.types
+    if graph_node.op not in PRODUCTS:
         return None
     reduced = (
-        prod(types[found.inputs[1]].shape[1:])
-        if found.op.startswith("Conv")
-        else (types[found.inputs[0]].shape[-1])
+        prod(types[graph_node.inputs[1]].shape[1:])
+        if graph_node.op.startswith("Conv")
+        else (types[graph_node.inputs[0]].shape[-1])
     )
-    flop = 2 * prod(types[found.outputs[0]].shape) * reduced
-    awkward = found.op.startswith("Conv") and not _has_whole_vectors(function, node)
+    flop = 2 * prod(types[graph_node.outputs[0]].shape) * reduced
+    awkward = graph_node.op.startswith("Conv") and not _has_whole_vectors(function, node)
     if flop <= (AWKWARD_FLOP if awkward else HOPELESS_FLOP):
         return None
     return f"a product of {flop / 1e6:.0f} MFLOP is far slower here without a tuned schedule"
 
 
 def _has_whole_vectors(function: Function, node: int) -> bool:
-    """Tell whether a convolution's rows are vectors: contiguous reads, a multiple of their length."""
-    found, types = function.graph.nodes[node], function.graph.types
-    strides = [one.ints for one in function.onnx_nodes[node].attribute if one.name == "strides"]
-    depthwise = types[found.inputs[1]].shape[1] == 1
-    contiguous = all(values[-1] == 1 for values in strides)
-    return depthwise or (contiguous and types[found.outputs[0]].shape[-1] % LANES == 0)
+    """Tell whether a convolution's rows are whole vectors, read contiguously."""
+    graph_node, types = function.graph.nodes[node], function.graph.types
+    strides = node_attributes(function, node).integers("strides", (1,))
+    depthwise = types[graph_node.inputs[1]].shape[1] == 1
+    return depthwise or (strides[-1] == 1 and types[graph_node.outputs[0]].shape[-1] % LANES == 0)

@@ -1,9 +1,8 @@
-"""Operators whose TVM lowering is slow or loses digits, lowered in a form that LLVM vectorises.
+"""Lowerings for operators with a slow or inexact lowering in TVM, in forms vectorised by LLVM.
 
-Layer normalisation is two passes over a row that is in the cache (TVM subtracts the squared mean from the
-mean square, which cancels); what is reduced along rows is reduced in vectors (`lanes`); pooling and
-depthwise windows stay TVM's. Everything but float32 keeps TVM's
-own lowering.
+Layer normalisation is two passes over a cached row (TVM subtracts the squared mean from the mean square:
+that cancels digits). Reductions along rows run in vectors (`lanes`). Pooling, depthwise windows, and all
+dtypes but float32 use TVM's own lowering.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,23 +10,23 @@ from math import pi, prod, sqrt
 
 from tvm import ir, relax, te, tirx
 
-from collage.backends.cpu.tvm.lanes import Kind, reduce_axes
+from collage.backends.cpu.tvm.lanes import ReductionKind, reduce_axes
 
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 Scalar = Callable[[tirx.Expr], tirx.Expr]
 
 
 def legalizers() -> dict[str, Legalizer]:
-    """Return the map for `relax.transform.LegalizeOps`."""
+    """Return the lowerings for `relax.transform.LegalizeOps`."""
     table: dict[str, Legalizer] = {f"relax.{op}": _unary(op, form) for op, form in UNARY.items()}
     table |= {
         "relax.nn.softmax": _softmax,
         "relax.nn.layer_norm": _layer_norm,
         "relax.power": _power,
         "relax.nn.log_softmax": _log_softmax,
-        "relax.max": _reduction(Kind.MAX, "max"),
-        "relax.sum": _reduction(Kind.SUM, "sum"),
-        "relax.mean": _reduction(Kind.SUM, "mean"),
+        "relax.max": _reduction(ReductionKind.MAX, "max"),
+        "relax.sum": _reduction(ReductionKind.SUM, "sum"),
+        "relax.mean": _reduction(ReductionKind.SUM, "mean"),
     }
     return table
 
@@ -103,11 +102,13 @@ def _shape(x: te.Tensor) -> list[int]:
 
 def _exponentials(x: te.Tensor, axes: list[int]) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
     """Return the maximum over `axes`, exp(x - maximum), and its sum over `axes`."""
-    top = reduce_axes(_shape(x), axes, lambda i: x(*i), Kind.MAX, "softmax_max")
+    top = reduce_axes(_shape(x), axes, lambda i: x(*i), kind=ReductionKind.MAX, name="softmax_max")
     powers = te.compute(
         x.shape, lambda *i: tirx.exp(x(*i) - top(*_outside(i, axes))), name="softmax_exp"
     )
-    total = reduce_axes(_shape(x), axes, lambda i: powers(*i), Kind.SUM, "softmax_sum")
+    total = reduce_axes(
+        _shape(x), axes, lambda i: powers(*i), kind=ReductionKind.SUM, name="softmax_sum"
+    )
     return top, powers, total
 
 
@@ -139,7 +140,7 @@ def _log_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(compute, call.args[0], primfunc_name_hint="log_softmax")
 
 
-def _reduction(kind: Kind, name: str) -> Legalizer:
+def _reduction(kind: ReductionKind, name: str) -> Legalizer:
     """Return the legalizer of a maximum, a sum or (under the name "mean") an average."""
 
     def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -149,7 +150,7 @@ def _reduction(kind: Kind, name: str) -> Legalizer:
             return _default(builder, call)
 
         def compute(x: te.Tensor) -> te.Tensor:
-            result = reduce_axes(_shape(x), axes, lambda i: x(*i), kind, name)
+            result = reduce_axes(_shape(x), axes, lambda i: x(*i), kind=kind, name=name)
             count = f32(prod(int(x.shape[axis]) for axis in axes))
             if name == "mean":
                 total = result
@@ -173,12 +174,18 @@ def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
     def compute(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
         inverse = f32(1.0 / prod(int(x.shape[axis]) for axis in axes))
-        total = reduce_axes(_shape(x), axes, lambda i: x(*i), Kind.SUM, "norm_sum")
+        total = reduce_axes(
+            _shape(x), axes, lambda i: x(*i), kind=ReductionKind.SUM, name="norm_sum"
+        )
         centred = te.compute(
             x.shape, lambda *i: x(*i) - total(*_outside(i, axes)) * inverse, name="norm_centred"
         )
         squares = reduce_axes(
-            _shape(x), axes, lambda i: centred(*i) * centred(*i), Kind.SUM, "norm_squares"
+            _shape(x),
+            axes,
+            lambda i: centred(*i) * centred(*i),
+            kind=ReductionKind.SUM,
+            name="norm_squares",
         )
         scale = te.compute(
             squares.shape,

@@ -1,10 +1,9 @@
-"""A schedule by rules for kernels bound by memory traffic.
+"""A rule-based schedule for kernels bound by memory traffic.
 
-The rules run in order, each on the result of those before: widen odd products, compute injective
-stages where they are read (`inline`), run stages over the same rows together (`rows`), give each
-stage vectors (`elementwise`, `reductions`), share the outer loops among the threads (`threads`).
-There is no search: a kernel is scheduled in milliseconds. Whatever TVM refuses is left out step by
-step: a schedule is never a reason to lose a kernel.
+The rules run in order: pad products with odd rows, inline injective stages (`inline`), run stages over the
+same rows together (`rows`), vectorise each stage (`elementwise`, `reductions`), distribute the outer loops
+over the threads (`threads`). There is no search: scheduling a kernel takes milliseconds. A step refused by
+TVM is left out; the kernel remains.
 """
 
 from collections.abc import Callable
@@ -12,29 +11,28 @@ from collections.abc import Callable
 import tvm
 from tvm import s_tir, tirx
 
+from collage.backends.common.tvm.inline import inline_stages
+from collage.backends.common.tvm.lower import SYMBOL
+from collage.backends.common.tvm.nest import Block, nest, stages
+from collage.backends.common.tvm.schedule_steps import attempt, optional_step
+from collage.backends.common.tvm.tuned_schedules import OPAQUE
 from collage.backends.cpu.tvm.elementwise import schedule_elementwise
-from collage.backends.cpu.tvm.inline import inline_stages
-from collage.backends.cpu.tvm.lower import SYMBOL
-from collage.backends.cpu.tvm.nest import Block, nest, stages
 from collage.backends.cpu.tvm.reductions import clear_sums, pad_product, schedule_reduction
 from collage.backends.cpu.tvm.rows import join_rows
 from collage.backends.cpu.tvm.threads import share_outer_loops
 
-Rule = Callable[[s_tir.Schedule], None]
 StageRule = Callable[[s_tir.Schedule, Block], None]
-OPAQUE = 8
-"""TVM's kind of functions that its own passes must leave alone."""
 
 
 def schedule(function: tirx.PrimFunc, threads: int) -> tvm.IRModule:
-    """Return a module that holds `function`, scheduled, under `lower.SYMBOL`."""
+    """Return a module with the scheduled `function` under `lower.SYMBOL`."""
     named = function.with_attr("global_symbol", SYMBOL).with_attr("op_pattern", OPAQUE)
     module = tvm.IRModule({SYMBOL: named})
-    try:
+    plan = None
+    with optional_step("schedule a function without stages (a scatter, a sort)"):
         plan = s_tir.Schedule(module)
         plan.work_on(SYMBOL)
-    except Exception:
-        # The function is no nest of stages (a scatter, a sort): it runs as TVM wrote it.
+    if plan is None:
         return module
     plan = _for_each_stage(plan, pad_product)
     plan = attempt(plan, inline_stages)
@@ -43,17 +41,6 @@ def schedule(function: tirx.PrimFunc, threads: int) -> tvm.IRModule:
     if threads > 1:
         plan = attempt(plan, share_outer_loops)
     return _for_each_stage(plan, clear_sums).mod
-
-
-def attempt(plan: s_tir.Schedule, rule: Rule) -> s_tir.Schedule:
-    """Apply one rule, all of it or, when TVM refuses a step, none of it."""
-    trial = plan.copy()
-    try:
-        rule(trial)
-    except Exception:
-        # TVM's schedule errors share no base class with each other or with a rule's ValueError.
-        return plan
-    return trial
 
 
 def _for_each_stage(plan: s_tir.Schedule, rule: StageRule) -> s_tir.Schedule:

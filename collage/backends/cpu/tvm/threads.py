@@ -1,43 +1,43 @@
-"""Outer loops, shared by the threads where there is enough work."""
+"""Parallel outer loops, for stages with enough work."""
 
 from math import prod
 
 from tvm import s_tir
 
-from collage.backends.cpu.tvm.nest import Loop, Nest, nest, stages
+from collage.backends.common.tvm.nest import Loop, Nest, nest, stages
 
 SHARES = 64
-"""Iterations that are enough for any number of threads."""
+"""Enough parallel iterations for any number of threads."""
 MINIMUM_SHARED = 16384
-"""Iterations of a stage below which one thread is faster than waking the others."""
+"""Least iterations of a parallel stage; below, one thread is faster than a wake-up of more."""
 
 
 def share_outer_loops(plan: s_tir.Schedule) -> None:
     """Run the outermost loops of every nest in parallel."""
     nests: list[list[Nest]] = []
     for block in stages(plan):
-        found = nest(plan, block)
+        stage = nest(plan, block)
         for group in nests:
-            if plan.get(group[0].loops[0]).same_as(plan.get(found.loops[0])):
-                group.append(found)
+            if plan.get(group[0].loops[0]).same_as(plan.get(stage.loops[0])):
+                group.append(stage)
                 break
         else:
-            nests.append([found])
+            nests.append([stage])
     for group in nests:
-        if max(prod(found.extents) for found in group) >= MINIMUM_SHARED:
+        if max(prod(stage.extents) for stage in group) >= MINIMUM_SHARED:
             _share(plan, group)
 
 
 def _share(plan: s_tir.Schedule, group: list[Nest]) -> None:
-    """Fuse loops that all stages have in common and that reduce nothing, then share them."""
+    """Fuse the common loops of all stages without reductions and run them in parallel."""
     first = group[0]
     loops: list[Loop] = []
     iterations = 1
-    for level in range(min(len(found.loops) for found in group)):
+    for level in range(min(len(stage.loops) for stage in group)):
         loop = plan.get(first.loops[level])
         if iterations >= SHARES or any(
-            found.reducing[level] or not plan.get(found.loops[level]).same_as(loop)
-            for found in group
+            stage.reducing[level] or not plan.get(stage.loops[level]).same_as(loop)
+            for stage in group
         ):
             break
         if str(loop.kind) != str(plan.get(first.loops[0]).kind):

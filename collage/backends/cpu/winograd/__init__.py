@@ -1,11 +1,11 @@
-"""Winograd convolutions of the plug-in's own: 3x3, stride 1, fp32, with what follows them elementwise.
+"""Winograd convolutions of the plug-in: 3x3, stride 1, fp32, with an elementwise epilogue.
 
-Every library runs direct fp32 convolutions at the core's peak, so only fewer multiplications are
-faster: 2.25 times fewer in tiles of 2x2 outputs (variant f2), 4 times fewer in tiles of 4x4 (f4),
-which waste more at the border of small images and have larger transformed weights. Where few tiles
-share the weights, reading those of f4 takes longer than computing: the variant f4-small keeps the
-original ones and transforms them in every run. Each is a candidate of its own; the measurement
-decides. See native/kernels/winograd.h.
+Libraries run direct fp32 convolutions at the core's peak, so only fewer multiplications are faster: 2.25
+times fewer in tiles of 2x2 outputs (variant f2), 4 times fewer in tiles of 4x4 (f4). Larger tiles waste
+more at the border of small images and have larger transformed weights. With few tiles per weight, reading
+the weights of f4 takes longer than the arithmetic: the variant f4-small stores the original weights and
+transforms them in every run. Each variant is a candidate; the measurement decides. See
+native/kernels/winograd.h.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import numpy as np
 
 from collage.backends.base import Availability, Backend, BackendStyle, PluginKernel
 from collage.backends.common.native_kernels import by_panels, kernels_availability
-from collage.backends.cpu.winograd.convolution import Convolution, describe, refusal
+from collage.backends.cpu.winograd.convolution import WinogradConvolution, describe, refusal
 from collage.backends.cpu.winograd.patterns import winograd_rule
 from collage.backends.cpu.winograd.weights import transformed_weights
 from collage.errors import BackendError
@@ -25,12 +25,12 @@ from collage.rules.rule import PartitionRule
 from collage.runtime.blob import Header, pack
 
 REVISION = "2"
-"""Part of every cost's key: kernels that change invalidate what was measured with the old ones."""
+"""In every cost key: a new revision of the kernels invalidates the costs of the old ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Outputs per tile and side, and whether the weights are transformed when compiling."""
+    """Outputs per side of a tile, and whether the weights are transformed at compilation."""
 
     tile: int
     transformed: bool
@@ -62,33 +62,35 @@ class WinogradBackend(Backend):
     ) -> PluginKernel:
         if variant not in VARIANTS:
             raise BackendError(f"winograd has no variant {variant!r}")
-        found, chosen = describe(function, nodes), VARIANTS[variant]
+        convolution, algorithm = describe(function, nodes), VARIANTS[variant]
         inputs, _ = region_values(function, nodes)
         header = {
-            **_geometry(function, found), "threads": threads, "tile": chosen.tile,
-            "transformed": int(chosen.transformed), "inputs": len(inputs),
-            "residual": inputs.index(found.residual) if found.residual else -1,
-            "first": int(found.first.kind), "last": int(found.last.kind),
+            **_geometry(function, convolution), "threads": threads, "tile": algorithm.tile,
+            "transformed": int(algorithm.transformed), "inputs": len(inputs),
+            "residual": inputs.index(convolution.residual) if convolution.residual else -1,
+            "first": int(convolution.first.kind), "last": int(convolution.last.kind),
         }  # fmt: skip
-        return PluginKernel("winograd", pack(header, _tensors(function, found, chosen)))
+        return PluginKernel("winograd", pack(header, _tensors(function, convolution, algorithm)))
 
 
-def _geometry(function: Function, found: Convolution) -> Header:
+def _geometry(function: Function, convolution: WinogradConvolution) -> Header:
     types = function.graph.types
-    batch, channels_in, height, width = types[found.node.inputs[0]].shape
-    _, channels_out, out_height, out_width = types[found.node.outputs[0]].shape
+    batch, channels_in, height, width = types[convolution.node.inputs[0]].shape
+    _, channels_out, out_height, out_width = types[convolution.node.outputs[0]].shape
     return {
         "batch": batch, "channels_in": channels_in, "channels_out": channels_out,
         "height": height, "width": width, "out_height": out_height, "out_width": out_width,
-        "pad_top": found.pad_top, "pad_left": found.pad_left,
+        "pad_top": convolution.pad_top, "pad_left": convolution.pad_left,
     }  # fmt: skip
 
 
-def _tensors(function: Function, found: Convolution, variant: Variant) -> list[np.ndarray]:
-    weights = function.weights[found.node.inputs[1]]
-    name = found.node.inputs[2] if len(found.node.inputs) > 2 else ""
+def _tensors(
+    function: Function, convolution: WinogradConvolution, variant: Variant
+) -> list[np.ndarray]:
+    weights = function.weights[convolution.node.inputs[1]]
+    name = convolution.node.inputs[2] if len(convolution.node.inputs) > 2 else ""
     bias = function.weights[name] if name else np.zeros(weights.shape[0], np.float32)
-    parameters = (found.first.a, found.first.b, found.last.a, found.last.b)
+    parameters = (convolution.first.a, convolution.first.b, convolution.last.a, convolution.last.b)
     packed = (
         transformed_weights(weights, variant.tile) if variant.transformed else by_panels(weights)
     )

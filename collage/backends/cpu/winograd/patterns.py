@@ -1,8 +1,8 @@
-"""The regions that the kernel takes: a convolution and what can be done while its result is stored."""
+"""Patterns of the kernel: a convolution and its epilogue."""
 
 from collections.abc import Callable
 
-from collage.backends.cpu.winograd.convolution import describe
+from collage.backends.cpu.winograd.convolution import ACTIVATION_OPS, describe
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.rules.base_rules import DFPattern
@@ -10,7 +10,6 @@ from collage.rules.pattern import Match, Pattern, is_constant, op, wildcard
 from collage.rules.rule import PartitionRule
 from collage.rules.wrap import Union
 
-ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish")
 GATES = ("Sigmoid", "HardSigmoid")
 
 
@@ -19,8 +18,8 @@ def convolution() -> Pattern:
 
 
 def activated(value: Pattern) -> Pattern:
-    """An activation of `value`, or `value` times its own sigmoid."""
-    return op(ACTIVATIONS, value) | op("Mul", value, op(GATES, value))
+    """Return an activation of `value`, or `value` times its own sigmoid."""
+    return op(ACTIVATION_OPS, value) | op("Mul", value, op(GATES, value))
 
 
 def added(value: Pattern) -> Pattern:
@@ -38,7 +37,7 @@ PATTERNS = {
 
 
 def winograd_rule(function: Function) -> PartitionRule:
-    """Return the rule that lists every match which the kernel can compute."""
+    """Return the rule for the matches of the patterns accepted by `describe`."""
     refuse = _refuse_in(function)
     return Union(tuple(DFPattern(name, pattern, refuse) for name, pattern in PATTERNS.items()))
 

@@ -1,9 +1,9 @@
-"""Winograd's matrices, and weights transformed and packed as native/kernels/winograd.h describes.
+"""Winograd's matrices, and transformed weights in the layout of native/kernels/winograd.h.
 
 F(m, 3) computes m outputs of a 3-tap filter from n = m + 2 inputs with n products instead of 3 m:
-y = A'[(G g) * (B' d)]. The three matrices follow from n - 1 points (and infinity), at which the two
-polynomials are evaluated, multiplied and interpolated (Toom and Cook). Any points are right; they
-differ in rounding errors. For F(4, 3), 0, +-sqrt(1/2), +-sqrt(2) has less than half the mean and a
+y = A'[(G g) * (B' d)]. The three matrices follow from n - 1 points (and infinity): the two polynomials are
+evaluated there, multiplied and interpolated (Toom and Cook). All points are correct; they differ in rounding
+errors. For F(4, 3), 0, +-sqrt(1/2), +-sqrt(2) has less than half the mean and a
 quarter of the largest error of the usual 0, +-1, +-2.
 
 A and B' are written out in native/kernels/winograd_kernels.h; G is applied here, in double precision,
@@ -30,7 +30,7 @@ def filter_matrix(tile: int) -> np.ndarray:
     """
     points = POINTS[tile]
     rows = [
-        [point**power / prod(point - other for other in points if other != point)
+        [point**power / prod(point - other_point for other_point in points if other_point != point)
          for power in range(3)]
         for point in points
     ]  # fmt: skip

@@ -1,9 +1,9 @@
 """cuBLASLt: matrix products with the epilogues of its interface, the heuristic's best few as variants.
 
-cuBLASLt proposes algorithms for a product in the order that its heuristic believes in. The first four
-are variants, so that the measurement decides. Its GELU is the tanh approximation, up to 5e-4 away from
-the one with erf: in float32 that is another function, in TF32 and in 16 bits it is within a rounding. float32
-is computed in float32 but for the reduced variants, whose factors are rounded to TF32.
+cuBLASLt's heuristic proposes algorithms for a product, best first. The first four are variants; the
+measurement decides. Its GELU is the tanh approximation, up to 5e-4 off the one with erf: in float32 that is
+another function, in TF32 and in 16 bits it is within rounding. float32 is computed in float32, except in the
+reduced variants: their factors are rounded to TF32.
 """
 
 import math
@@ -14,18 +14,18 @@ from collage.backends.nvidia.epilogue import Epilogue, read_epilogue
 from collage.backends.nvidia.libraries import CUBLASLT, CUDART
 from collage.backends.nvidia.operands import Operands
 from collage.backends.nvidia.product import Product, read_product
-from collage.backends.nvidia.toolchain import TF32, CudaBackend, tell_plugin, with_tf32
+from collage.backends.nvidia.toolchain import TF32, CudaBackend, register_with_plugin, with_tf32
 from collage.errors import BackendError
 from collage.frontend.model import Function
-from collage.graph.index_set import IndexSet, index_set
+from collage.graph.index_set import IndexSet
 from collage.rules.rule import PartitionRule
 from collage.runtime.blob import Header, pack
 
 VARIANTS = {"": 0, "heuristic-2": 1, "heuristic-3": 2, "heuristic-4": 3}
-"""Rank of the algorithm among those that the heuristic proposes."""
+"""Rank of the algorithm among the heuristic's proposals."""
 
 WORKSPACE_BYTES = 32 << 20
-ACTIVATIONS = {"": "none", "relu": "relu", "gelu_tanh": "gelu", "gelu_erf": "gelu"}
+EPILOGUES = {"": "none", "relu": "relu", "gelu_tanh": "gelu", "gelu_erf": "gelu"}
 
 
 class CublasBackend(CudaBackend):
@@ -45,16 +45,14 @@ class CublasBackend(CudaBackend):
         return _refusal(function, Chain(node, op))
 
     def rule(self, function: Function) -> PartitionRule:
-        count = len(function.graph)
-        anchors = index_set(i for i in range(count) if self.unsupported(function, i) is None)
-        return ChainRule.of(function, anchors, _refusal, self.reduced)
+        return ChainRule.of(function, self.supported_nodes(function), _refusal, self.reduced)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
         exact, rounds = self.read_variant(variant)
-        tell_plugin("cublaslt", CUBLASLT)
-        tell_plugin("cudart", CUDART)
+        register_with_plugin("cublaslt", CUBLASLT)
+        register_with_plugin("cudart", CUDART)
         chain = Chains(function).read(nodes, PRODUCTS)
         product, epilogue = _describe(function, chain, rounds=rounds)
         operands = Operands(function, nodes)
@@ -62,7 +60,7 @@ class CublasBackend(CudaBackend):
         header: Header = {
             **_geometry(product), "rank": VARIANTS[exact],
             "workspace": WORKSPACE_BYTES, "alpha": repr(epilogue.alpha),
-            "activation": ACTIVATIONS[epilogue.activation],
+            "activation": EPILOGUES[epilogue.activation],
             "residual_stride": epilogue.residual_stride,
             "left": operands.number(node.inputs[0]), "right": operands.number(node.inputs[1]),
             "bias": operands.number(epilogue.bias), "residual": operands.number(epilogue.residual),
@@ -84,7 +82,7 @@ def _refusal(function: Function, chain: Chain, *, rounds: bool = False) -> str |
 def _describe(function: Function, chain: Chain, *, rounds: bool) -> tuple[Product, Epilogue]:
     product = read_product(function, chain.anchor)
     epilogue = read_epilogue(function, product, chain)
-    if epilogue.activation not in ACTIVATIONS:
+    if epilogue.activation not in EPILOGUES:
         raise BackendError(f"cuBLAS has no {epilogue.activation} epilogue")
     if epilogue.activation == "gelu_erf" and product.dtype == "float32" and not rounds:
         raise BackendError("cuBLAS's GELU is the tanh approximation, 5e-4 off the one with erf")

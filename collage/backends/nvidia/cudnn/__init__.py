@@ -1,20 +1,19 @@
 """cuDNN: convolutions with an epilogue, attention and norms as operation graphs; softmax and pooling.
 
-A region is described to the plug-in as a graph of operations (`region`), its heuristics propose
-engines for the graph, and the first three that fit are variants. float32 is computed in float32:
-engines that would round to TF32 are left out. They are the reduced variants, of convolutions. Softmax
-over the last axis, pooling and batch norm of running statistics are calls of the older descriptor
-interface, which takes them channels-first: each operation has one way.
+A region becomes a graph of operations for the plug-in (`graph_builder`). cuDNN's heuristics propose engines
+for the graph; the first three suitable ones are variants. float32 is computed in float32: engines with TF32
+are left out, except in the reduced variants of convolutions. Softmax over the last axis, pooling and batch
+norm of running statistics use the older descriptor interface, channels-first.
 
-What comes before a convolution's activation is folded into weights and bias here. Tensors are
-channels-first as in ONNX; where an engine wants channels-last, copies are part of the kernel and of
-its cost.
+Steps before a convolution's activation are folded into its weights and bias. Tensors are channels-first as in
+ONNX; for channels-last engines, the copies are part of the kernel and of its cost.
 """
 
 from collage.backends.base import BackendStyle, PluginKernel
 from collage.backends.nvidia.chain import ChainRule
 from collage.backends.nvidia.cudnn.attention import AttentionRule, describe_attention
 from collage.backends.nvidia.cudnn.convolution import convolution_refusal, read_convolution
+from collage.backends.nvidia.cudnn.graph_builder import GraphBuilder
 from collage.backends.nvidia.cudnn.norm import (
     CHANNELS,
     ROWS,
@@ -23,9 +22,8 @@ from collage.backends.nvidia.cudnn.norm import (
     describe_rms_norm,
 )
 from collage.backends.nvidia.cudnn.operations import dtype_of, refusal, single_operation
-from collage.backends.nvidia.cudnn.region import Region
 from collage.backends.nvidia.libraries import CUDART, CUDNN
-from collage.backends.nvidia.toolchain import CudaBackend, tell_plugin, with_tf32
+from collage.backends.nvidia.toolchain import CudaBackend, register_with_plugin, with_tf32
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet, index_set, indices
@@ -36,9 +34,9 @@ from collage.runtime.blob import pack
 from collage.runtime.plugin import library_reason
 
 VARIANTS = {"": 0, "heuristic-2": 1, "heuristic-3": 2}
-"""Rank of the engine among those that the heuristic proposes."""
+"""Rank of the engine among the heuristic's proposals."""
 COMPILERS = ("nvrtc", "nvrtc_builtins")
-"""With these cuDNN compiles some engines where a kernel is loaded; without them it proposes others."""
+"""Libraries of cuDNN's run-time compiled engines; without them it proposes other engines."""
 
 
 class CudnnBackend(CudaBackend):
@@ -55,8 +53,7 @@ class CudnnBackend(CudaBackend):
         return refusal(function, node)
 
     def rule(self, function: Function) -> PartitionRule:
-        count = len(function.graph)
-        supported = index_set(i for i in range(count) if refusal(function, i) is None)
+        supported = self.supported_nodes(function)
         convolutions = index_set(n.index for n in function.graph.nodes if n.op == "Conv")
         chains = ChainRule.of(function, supported & convolutions, convolution_refusal, self.reduced)
         spelled = (AttentionRule(function), RmsNormRule(function))
@@ -66,8 +63,8 @@ class CudnnBackend(CudaBackend):
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
         exact, rounds = self.read_variant(variant)
-        tell_plugin("cudnn", CUDNN)
-        tell_plugin("cudart", CUDART)
+        register_with_plugin("cudnn", CUDNN)
+        register_with_plugin("cudart", CUDART)
         root = nodes.bit_length() - 1
         ops = {function.graph.nodes[index].op for index in indices(nodes)}
         if nodes.bit_count() == 1 and not ops & {"Conv", *ROWS, *CHANNELS}:
@@ -81,17 +78,19 @@ class CudnnBackend(CudaBackend):
         return PluginKernel(self.kind, pack(header, region.constants))
 
 
-def describe(function: Function, nodes: IndexSet, rank: int, *, rounds: bool = False) -> Region:
+def describe(
+    function: Function, nodes: IndexSet, rank: int, *, rounds: bool = False
+) -> GraphBuilder:
     """Describe a region of the graph interface.
 
     Args:
-        function: of the region.
-        nodes: the region.
-        rank: of the heuristic's proposal to take.
-        rounds: products in float32 are to be computed in TF32.
+        function: function of the region.
+        nodes: nodes of the region.
+        rank: rank of the heuristic's proposal.
+        rounds: whether float32 products are computed in TF32.
 
     Raises:
-        BackendError: cuDNN has no graph for it.
+        BackendError: cuDNN has no graph for the region.
     """
     ops = {function.graph.nodes[index].op for index in indices(nodes)}
     if "Conv" in ops:

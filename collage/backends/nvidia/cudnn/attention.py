@@ -1,18 +1,17 @@
 """Scaled dot-product attention: softmax(scale * Q K + mask) V as one operation graph.
 
-Recognised as ONNX spells it: a product, a scale, a summand, a softmax, a product, with the
-transpositions of its operands and its result, which are strides. cuDNN's flash attention takes
-float16 and bfloat16, heads in multiples of 8 values up to 256, and a mask of which each dimension
-is whole or 1 (developer guide, "Fused Flash Attention fprop"; asked of cuDNN 9.19 for an H200). The
-pattern that it knows is that of training: it also writes the logarithm of each row's sum, which
-lands in a buffer here.
+The ONNX form is a product, a scale, a summand, a softmax and a product. Transpositions of operands and result
+become strides. cuDNN's flash attention supports float16 and bfloat16, heads of up to 256 values in multiples
+of 8, and masks with full or unit dimensions (developer guide, "Fused Flash Attention fprop"; checked with
+cuDNN 9.19 for an H200). Its pattern is that of training: it also writes the logarithm of each row's sum, into
+a scratch buffer here.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collage.backends.nvidia.cudnn.region import Region, strides_of
-from collage.backends.nvidia.product import attributes
+from collage.backends.common.onnx_attributes import node_attributes
+from collage.backends.nvidia.cudnn.graph_builder import GraphBuilder, strides_of
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph, Node
@@ -22,12 +21,12 @@ from collage.rules.pattern import Match, Pattern, matches, op, wildcard
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, Refusal
 
 MOST_VALUES, STEP = 256, 8
-LABEL = "attention"
+ATTENTION_LABEL = "attention"
 
 
 @dataclass(frozen=True)
 class View:
-    """An operand or the result: the value outside, and dimension of it that each of the four is."""
+    """A value viewed with the attention's four dimensions; `order` lists the value's dimensions."""
 
     name: str
     order: tuple[int, ...] = (0, 1, 2, 3)
@@ -47,7 +46,7 @@ class Attention:
 
 
 def attention_pattern() -> Pattern:
-    """The spelling, with the names of its nodes."""
+    """Return the pattern with named nodes."""
     scores = op("MatMul", wildcard(), wildcard(), name="scores")
     scaled = scores.optional(lambda p: op(("Mul", "Div"), p, wildcard(), name="scale"))
     masked = scaled.optional(lambda p: op("Add", p, wildcard(), name="mask"))
@@ -56,7 +55,7 @@ def attention_pattern() -> Pattern:
 
 
 def read_attention(function: Function, match: Match) -> Attention:
-    """Return the attention of a match, with the transpositions at its border.
+    """Return the attention of a match, with the transpositions of its operands.
 
     Raises:
         BackendError: cuDNN does not compute it, with the reason.
@@ -75,17 +74,17 @@ def read_attention(function: Function, match: Match) -> Attention:
     for name, (value, innermost) in operands.items():
         if value in function.weights:
             raise BackendError(f"the {name} are a constant")
-        views[name], more = _operand(function, value, innermost)
-        nodes |= more
+        views[name], transposition = _operand(function, value, innermost)
+        nodes |= transposition
     if views["keys"].order[2] != 3:
         raise BackendError("the keys are not a transposition: the values of each lie apart")
     scale, mask = _scale(function, match), _mask(function, match)
     return Attention(nodes, **views, result=View(result.outputs[0]), scale=scale, mask=mask)
 
 
-def with_result_turned(function: Function, found: Attention) -> Attention | None:
-    """Return the attention that also transposes its result, where the model does so next."""
-    graph, name = function.graph, found.result.name
+def with_transposed_result(function: Function, attention: Attention) -> Attention | None:
+    """Return the attention with the following transposition of its result, None without one."""
+    graph, name = function.graph, attention.result.name
     readers = graph.readers.get(name, 0)
     if readers.bit_count() != 1 or name in graph.outputs:
         return None
@@ -96,110 +95,117 @@ def with_result_turned(function: Function, found: Attention) -> Attention | None
     if order[3] != 3:
         return None
     result = View(node.outputs[0], tuple(order.index(axis) for axis in range(4)))
-    fields = {**vars(found), "nodes": found.nodes | 1 << node.index, "result": result}
+    fields = {**vars(attention), "nodes": attention.nodes | 1 << node.index, "result": result}
     return Attention(**fields)
 
 
 @dataclass(frozen=True)
 class AttentionRule(PartitionRule):
-    """Each attention that cuDNN computes, and the same with its result transposed."""
+    """Attentions of cuDNN, without and with a transposition of the result."""
 
     function: Function
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return [
-            Candidate(SubGraph(graph, one.nodes, (), LABEL), spec, "AttentionRule")
-            for one in attentions(self.function)
+            Candidate(SubGraph(graph, attention.nodes, (), ATTENTION_LABEL), spec, "AttentionRule")
+            for attention in attentions(self.function)
         ]
 
     def refusals(self, graph: DataflowGraph) -> list[Refusal]:
-        found = []
+        refusals = []
         for match in matches(attention_pattern(), graph):
             try:
                 read_attention(self.function, match)
             except BackendError as error:
-                found.append(Refusal(match.nodes, LABEL, str(error)))
-        return found
+                refusals.append(Refusal(match.nodes, ATTENTION_LABEL, str(error)))
+        return refusals
 
 
 def attentions(function: Function) -> Iterator[Attention]:
-    """Yield every attention that cuDNN computes, each set of nodes once."""
-    seen = set()
+    """Yield the attentions of cuDNN, each set of nodes once."""
+    node_sets = set()
     for match in matches(attention_pattern(), function.graph):
         try:
-            found = read_attention(function, match)
+            plain = read_attention(function, match)
         except BackendError:
             continue
-        for one in (found, with_result_turned(function, found)):
-            if one is not None and one.nodes not in seen:
-                seen.add(one.nodes)
-                yield one
+        for attention in (plain, with_transposed_result(function, plain)):
+            if attention is not None and attention.nodes not in node_sets:
+                node_sets.add(attention.nodes)
+                yield attention
 
 
-def describe_attention(function: Function, nodes: IndexSet, rank: int) -> Region:
-    """Describe the attention that consists of `nodes` for the plug-in.
+def describe_attention(function: Function, nodes: IndexSet, rank: int) -> GraphBuilder:
+    """Return the operation graph of the attention of exactly `nodes`.
 
     Raises:
-        BackendError: there is none.
+        BackendError: `nodes` are no attention.
     """
-    found = next((one for one in attentions(function) if one.nodes == nodes), None)
-    if found is None:
+    attention = next(
+        (candidate for candidate in attentions(function) if candidate.nodes == nodes), None
+    )
+    if attention is None:
         raise BackendError("this is no attention that cuDNN computes")
-    region = Region(function, nodes)
+    region = GraphBuilder(function, nodes)
     shapes: dict[int, tuple[int, ...]] = {}
     query, keys, values, result = (
-        _seen(region, function, view, shapes)
-        for view in (found.query, found.keys, found.values, found.result)
+        _add_view(region, function, view, shapes)
+        for view in (attention.query, attention.keys, attention.values, attention.result)
     )
-    whole = (*shapes[query][:3], shapes[keys][3])
-    rows = (*whole[:3], 1)
-    dtype = function.graph.types[found.query.name].dtype
+    score_shape = (*shapes[query][:3], shapes[keys][3])
+    rows = (*score_shape[:3], 1)
+    dtype = function.graph.types[attention.query.name].dtype
     statistics = region.buffer("float32", rows)
     region.begin(rank)
-    scores = region.virtual(whole)
+    scores = region.virtual(score_shape)
     region.operation("matmul", a=query, b=keys, y=scores)
-    scores = _then(region, scores, "mul", region.number(found.scale, 4))
-    if found.mask:
-        extents = function.graph.types[found.mask].shape
-        mask = region.named(found.mask, (*(1,) * (4 - len(extents)), *extents))
+    scores = _then(region, scores, "mul", region.number(attention.scale, 4))
+    if attention.mask:
+        extents = function.graph.types[attention.mask].shape
+        mask = region.named(attention.mask, (*(1,) * (4 - len(extents)), *extents))
         scores = _then(region, scores, "add", mask)
-    most, total, logarithm = (region.virtual(rows) for _ in range(3))
-    region.operation("reduction", mode="max", x=scores, y=most)
-    powers = _then(region, _then(region, scores, "sub", most), "exp")
+    maximum, total, logarithm = (region.virtual(rows) for _ in range(3))
+    region.operation("reduction", mode="max", x=scores, y=maximum)
+    powers = _then(region, _then(region, scores, "sub", maximum), "exp")
     region.operation("reduction", mode="sum", x=powers, y=total)
     region.pointwise("log", x=total, y=logarithm)
-    region.pointwise("add", x=most, b=logarithm, y=statistics)
-    weights = region.virtual(whole, dtype=dtype)
+    region.pointwise("add", x=maximum, b=logarithm, y=statistics)
+    weights = region.virtual(score_shape, dtype=dtype)
     region.pointwise("div", x=powers, b=total, y=weights)
     region.operation("matmul", a=weights, b=values, y=result)
     return region
 
 
-def _then(region: Region, x: int, mode: str, b: int | None = None) -> int:
+def _then(region: GraphBuilder, x: int, mode: str, b: int | None = None) -> int:
     y = region.like(x)
     region.pointwise(mode, x=x, y=y, **({} if b is None else {"b": b}))
     return y
 
 
-def _seen(
-    region: Region, function: Function, view: View, shapes: dict[int, tuple[int, ...]]
+def _add_view(
+    region: GraphBuilder, function: Function, view: View, shapes: dict[int, tuple[int, ...]]
 ) -> int:
-    """The value as the attention's four dimensions; notes its extents in `shapes`."""
+    """Add the value with the attention's four dimensions; note its extents in `shapes`."""
     shape = function.graph.types[view.name].shape
     strides = strides_of(shape)
-    turned = tuple(shape[axis] for axis in view.order)
-    value = region.named(view.name, turned, [strides[axis] for axis in view.order])
-    shapes[value] = turned
+    permuted = tuple(shape[axis] for axis in view.order)
+    value = region.named(view.name, permuted, [strides[axis] for axis in view.order])
+    shapes[value] = permuted
     return value
 
 
 def _check_types(function: Function, match: Match) -> None:
     types = function.graph.types
     scores, result = match.node("scores"), match.node("result")
-    found = [types.get(name) for name in (*scores.inputs, result.inputs[1])]
-    if any(one is None or len(one.shape) != 4 or 0 in one.shape for one in found):
+    operand_types = [types.get(name) for name in (*scores.inputs, result.inputs[1])]
+    if any(
+        operand_type is None or len(operand_type.shape) != 4 or 0 in operand_type.shape
+        for operand_type in operand_types
+    ):
         raise BackendError("the attention's operands are not [batch, heads, length, values]")
-    query, keys, values = (one for one in found if one is not None)
+    query, keys, values = (
+        operand_type for operand_type in operand_types if operand_type is not None
+    )
     if query.dtype not in ("float16", "bfloat16"):
         raise BackendError(f"attention in {query.dtype}: cuDNN's takes float16 and bfloat16")
     if not query.shape[:2] == keys.shape[:2] == values.shape[:2]:
@@ -208,14 +214,15 @@ def _check_types(function: Function, match: Match) -> None:
         if length > MOST_VALUES or length % STEP:
             raise BackendError(f"heads of {length} values")
     softmax = match.node("softmax")
-    axis = int(attributes(function, softmax.index).get("axis", -1))  # type: ignore[call-overload]
+    axis = node_attributes(function, softmax.index).integer("axis", -1)
     if axis not in (-1, 3) or function.opsets.get("", 1) < 13:
         raise BackendError(f"attention with a softmax over axis {axis}")
 
 
 def _operand(function: Function, value: str, innermost: int) -> tuple[View, IndexSet]:
-    """The operand, or what a transposition makes it of: where nobody else reads it, and the elements
-    of dimension `innermost` stay side by side.
+    """Return the operand, viewed through its transposition if possible, with the transposition's node.
+
+    The transposition must have no other reader, and dimension `innermost` must remain contiguous.
     """
     graph = function.graph
     index = graph.producer.get(value)
@@ -230,16 +237,15 @@ def _operand(function: Function, value: str, innermost: int) -> tuple[View, Inde
 
 
 def _permutation(function: Function, node: Node) -> tuple[int, ...]:
-    given = attributes(function, node.index).get("perm")
-    return tuple(given) if given else (3, 2, 1, 0)  # type: ignore[arg-type]
+    return node_attributes(function, node.index).integers("perm", ()) or (3, 2, 1, 0)
 
 
 def _scale(function: Function, match: Match) -> float:
     if "scale" not in match.named:
         return 1.0
     node, before = match.node("scale"), match.node("scores").outputs[0]
-    other = node.inputs[1] if node.inputs[0] == before else node.inputs[0]
-    array = function.weights.get(other)
+    operand = node.inputs[1] if node.inputs[0] == before else node.inputs[0]
+    array = function.weights.get(operand)
     if array is None or array.size != 1:
         raise BackendError("attention with a scale that is no constant number")
     number = float(array.reshape(())[()])
@@ -253,10 +259,17 @@ def _mask(function: Function, match: Match) -> str:
     before = match.node("scale" if "scale" in match.named else "scores").outputs[0]
     mask = node.inputs[1] if node.inputs[0] == before else node.inputs[0]
     types = function.graph.types
-    whole, found = types[node.outputs[0]], types.get(mask)
-    if found is None or found.dtype != whole.dtype or whole.shape != types[before].shape:
+    score_type, mask_type = types[node.outputs[0]], types.get(mask)
+    if (
+        mask_type is None
+        or mask_type.dtype != score_type.dtype
+        or score_type.shape != types[before].shape
+    ):
         raise BackendError("attention with a mask of another type")
-    padded = (1,) * (4 - len(found.shape)) + found.shape
-    if any(one not in (1, all_) for one, all_ in zip(padded, whole.shape, strict=True)):
+    padded = (1,) * (4 - len(mask_type.shape)) + mask_type.shape
+    if any(
+        extent not in (1, score_extent)
+        for extent, score_extent in zip(padded, score_type.shape, strict=True)
+    ):
         raise BackendError("attention with a mask of another shape")
     return mask

@@ -1,44 +1,50 @@
-"""A convolution and what cuDNN fuses with it: y = activation(x * w + bias + residual).
+"""Convolutions with an epilogue in cuDNN: y = activation(x * w + bias + residual).
 
-What is folded into the weights and the bias says `nvidia.convolution`.
+`nvidia.convolution` folds constants into weights and bias.
 
 Two kinds of engines compute this (cuDNN developer guide, "Graph API", "Pre-compiled single
-operation engines" and "Runtime fusion engines"; each was asked of cuDNN 9.19 for an H200, see
+operation engines" and "Runtime fusion engines"; checked with cuDNN 9.19 for an H200, see
 docs/nvidia.md):
 
-* a convolution, alone or with a residual, a bias and ReLU added in this very order, in any layout:
-  as the model has it, channels first;
-* a convolution with any pointwise operations after it, compiled at run time. The channels must lie
-  side by side in the weights and the residual, and in x or y at least: y is copied there and back
-  where tensor cores compute (16 bits and TF32), x where float32 does, without them.
+* a convolution, alone or with residual, bias and ReLU in this order, in any layout: channels first, as in
+  the model;
+* a convolution with any pointwise operations, compiled at run time. Channels must be innermost in the
+  weights and the residual, and in x or y: y is copied on tensor cores (16 bits and TF32), x in float32
+  without them.
 """
 
 import numpy as np
 
-from collage.backends.nvidia.chain import Chain, Chains, Step, StepKind
-from collage.backends.nvidia.convolution import ConvolutionValues, Window, folded, steps_refusal
+from collage.backends.common.onnx_attributes import node_attributes
+from collage.backends.nvidia.chain import Chain, Chains, ChainStep, StepKind
+from collage.backends.nvidia.convolution import (
+    ConvolutionValues,
+    convolution_groups,
+    convolution_window,
+    folded,
+    steps_refusal,
+)
+from collage.backends.nvidia.cudnn.graph_builder import GraphBuilder, channels_last, strides_of
 from collage.backends.nvidia.cudnn.operations import dtype_of, refusal
-from collage.backends.nvidia.cudnn.region import Region, channels_last, strides_of
-from collage.backends.nvidia.product import attributes
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
 
 PLAIN = ("", "relu")
-"""Activations of the engines that take any layout."""
+"""Activations of the pre-compiled engines."""
 FUSED = frozenset({
     "sigmoid", "tanh", "elu", "softplus", "gelu_erf", "gelu_tanh", "swish", "hardswish",
 })  # fmt: skip
-"""Those of the engines that are compiled."""
+"""Activations of the engines compiled at run time."""
 
 
 def convolution_refusal(function: Function, chain: Chain, *, rounds: bool = False) -> str | None:
-    """Return why cuDNN does not compute the chain in one graph, or None when it does.
+    """Return why cuDNN does not compute the chain in one graph, None where it does.
 
     Args:
-        function: of the chain.
-        chain: a convolution and what follows it.
-        rounds: float32 may be rounded to TF32.
+        function: function of the chain.
+        chain: a convolution and its epilogue.
+        rounds: whether TF32 is allowed for float32.
     """
     if reason := refusal(function, chain.anchor):
         return reason
@@ -49,16 +55,16 @@ def convolution_refusal(function: Function, chain: Chain, *, rounds: bool = Fals
 
 def read_convolution(
     function: Function, nodes: IndexSet, rank: int, *, rounds: bool = False
-) -> Region:
-    """Describe a region for the plug-in; arguments as in `cudnn.describe`.
+) -> GraphBuilder:
+    """Return the operation graph of a region; arguments as in `cudnn.describe`.
 
     Raises:
-        BackendError: the region is no convolution that cuDNN computes in one graph.
+        BackendError: cuDNN does not compute the region in one graph.
     """
     chain = Chains(function).read(nodes, ("Conv",))
     if reason := convolution_refusal(function, chain, rounds=rounds):
         raise BackendError(reason)
-    region = Region(function, nodes)
+    region = GraphBuilder(function, nodes)
     activation = chain.find(StepKind.ACTIVATION)
     if (activation.name if activation else "") in PLAIN:
         _plain(region, function, chain, rank)
@@ -68,17 +74,17 @@ def read_convolution(
 
 
 def _activation_refusal(
-    function: Function, chain: Chain, step: Step, *, rounds: bool
+    function: Function, chain: Chain, step: ChainStep, *, rounds: bool
 ) -> str | None:
     if step.name not in FUSED and step.name not in PLAIN:
         return f"cuDNN has no {step.name}"
     node = function.graph.nodes[step.nodes.bit_length() - 1]
-    if node.op == "Elu" and attributes(function, node.index).get("alpha", 1.0) != 1.0:
+    if node.op == "Elu" and node_attributes(function, node.index).number("alpha", 1.0) != 1.0:
         return "elu with an alpha that is not 1"
     dtype = dtype_of(function, chain.anchor)
     _, weights, *_ = function.graph.nodes[chain.anchor].inputs
     _, channels, *kernel = function.graph.types[weights].shape
-    depthwise = channels == 1 and attributes(function, chain.anchor).get("group", 1) != 1
+    depthwise = channels == 1 and convolution_groups(function, chain.anchor) != 1
     if step.name in FUSED and dtype == "bfloat16" and depthwise:
         return f"{step.name} after a depthwise convolution in bfloat16: cuDNN has no engine"
     if step.name in FUSED and dtype == "float32" and len(kernel) > 2 and not rounds:
@@ -86,8 +92,8 @@ def _activation_refusal(
     return None
 
 
-def _plain(region: Region, function: Function, chain: Chain, rank: int) -> None:
-    """x * w, + residual, + bias, relu, channels first: each but the first may be missing."""
+def _plain(region: GraphBuilder, function: Function, chain: Chain, rank: int) -> None:
+    """Add x * w, residual, bias and relu, channels first; all but the first are optional."""
     weights, bias = folded(function, chain)
     names = ConvolutionValues(function, chain)
     residual = region.named(names.residual, names.extents) if names.residual else None
@@ -106,14 +112,16 @@ def _plain(region: Region, function: Function, chain: Chain, rank: int) -> None:
         region.pointwise(mode, x=source, y=target, **second)
 
 
-def _fused(region: Region, function: Function, chain: Chain, rank: int, *, rounds: bool) -> None:
-    """x * w + bias, + residual, activation, channels last inside."""
+def _fused(
+    region: GraphBuilder, function: Function, chain: Chain, rank: int, *, rounds: bool
+) -> None:
+    """Add x * w + bias, residual and activation, channels last inside."""
     weights, bias = folded(function, chain)
     names, dtype = ConvolutionValues(function, chain), dtype_of(function, chain.anchor)
     order = channels_last(len(names.extents))
     inner = strides_of(names.extents, order)
     on_tensor_cores = dtype != "float32" or rounds
-    dense = on_tensor_cores and Window(function, chain.anchor).groups == 1
+    dense = on_tensor_cores and convolution_groups(function, chain.anchor) == 1
     x = region.named(names.x, names.input_extents)
     if not dense:
         source, strides = x, strides_of(names.input_extents, order)
@@ -126,21 +134,21 @@ def _fused(region: Region, function: Function, chain: Chain, rank: int, *, round
     result = region.named(names.y, names.extents)
     y = region.buffer(dtype, names.extents, inner) if on_tensor_cores else result
     region.begin(rank)
-    made = region.virtual(names.extents, inner)
-    _convolve(region, function, chain, (x, region.constant(weights, order), made))
+    value = region.virtual(names.extents, inner)
+    _convolve(region, function, chain, (x, region.constant(weights, order), value))
     for operand in (region.constant(_per_channel(bias, len(names.extents))), residual):
         if operand is not None:
             summed = region.virtual(names.extents, inner)
-            region.pointwise("add", x=made, b=operand, y=summed)
-            made = summed
+            region.pointwise("add", x=value, b=operand, y=summed)
+            value = summed
     activation = chain.find(StepKind.ACTIVATION)
     assert activation is not None
-    _activate(region, activation, made, y)
+    _activate(region, activation, value, y)
     if on_tensor_cores:
         region.copy(y, result)
 
 
-def _activate(region: Region, step: Step, x: int, y: int) -> None:
+def _activate(region: GraphBuilder, step: ChainStep, x: int, y: int) -> None:
     if step.name != "hardswish":
         beta = {"beta": float(step.number)} if step.name == "swish" else {}
         region.pointwise(step.name, x=x, y=y, **beta)
@@ -154,11 +162,11 @@ def _activate(region: Region, step: Step, x: int, y: int) -> None:
 
 
 def _convolve(
-    region: Region, function: Function, chain: Chain, operands: tuple[int, int, int]
+    region: GraphBuilder, function: Function, chain: Chain, operands: tuple[int, int, int]
 ) -> None:
-    window, (x, w, y) = Window(function, chain.anchor), operands
+    window, (x, w, y) = convolution_window(function, chain.anchor), operands
     region.operation(
-        "convolution", x=x, w=w, y=y, pads_before=window.pads_before, pads_after=window.pads_after,
+        "convolution", x=x, w=w, y=y, pads_before=window.pads_begin, pads_after=window.pads_end,
         strides=window.strides, dilations=window.dilations,
     )  # fmt: skip
 

@@ -1,13 +1,11 @@
 """Norms: over the last axes of a tensor (layer, RMS), over each channel (instance, batch).
 
 cuDNN's graph interface has layer, RMS and instance norm as one operation each (developer guide,
-"Normalization Forward"): of rows it wants [rows, length, 1, 1] with a scale and a bias of [1,
-length, 1, 1]. Batch norm of running statistics is in the descriptor interface; the graph
-interface's one is for training.
+"Normalization Forward"): rows are [rows, length, 1, 1] with scale and bias [1, length, 1, 1]. Batch norm of
+running statistics is in the descriptor interface; the graph interface's is for training.
 
-RMS norm is no operator of ONNX before opset 23: exporters write a mean of squares, a root, a
-product. That spelling is recognised where it is over the last axis, with the weights' product or
-without.
+Before opset 23 ONNX has no RMS norm: exporters write a mean of squares, a root, a product. This form is
+recognised over the last axis, with or without a product with weights.
 """
 
 from collections.abc import Iterator
@@ -16,8 +14,9 @@ from math import prod
 
 import numpy as np
 
-from collage.backends.nvidia.cudnn.region import Region
-from collage.backends.nvidia.product import DTYPES, attributes
+from collage.backends.common.onnx_attributes import node_attributes
+from collage.backends.nvidia.cudnn.graph_builder import GraphBuilder
+from collage.backends.nvidia.product import DTYPES
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph, Node
@@ -27,13 +26,13 @@ from collage.rules.pattern import Match, Pattern, Wildcard, is_constant, matches
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec, Refusal
 
 EPSILON = 1e-5
-LABEL = "rms_norm"
+RMS_NORM_LABEL = "rms_norm"
 ROWS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 CHANNELS = ("InstanceNormalization",)
 
 
 def row_norm_refusal(function: Function, node: Node) -> str | None:
-    """Return why cuDNN does not compute a norm over the last axes, or None when it does."""
+    """Return why cuDNN does not compute a norm over the last axes, None where it does."""
     graph = function.graph
     if any(name in graph.readers or name in graph.outputs for name in node.outputs[1:] if name):
         return f"{node.op} whose mean or deviation is used"
@@ -46,21 +45,21 @@ def row_norm_refusal(function: Function, node: Node) -> str | None:
 
 
 def channel_norm_refusal(function: Function, node: Node) -> str | None:
-    """Return why cuDNN does not compute a norm over channels, or None when it does."""
+    """Return why cuDNN does not compute a norm over channels, None where it does."""
     graph = function.graph
     if any(name not in function.weights for name in node.inputs[1:]):
         return f"{node.op} whose parameters are computed"
-    if attributes(function, node.index).get("training_mode", 0) or len(node.outputs) > 1:
+    if node_attributes(function, node.index).integer("training_mode", 0) or len(node.outputs) > 1:
         return f"{node.op} in training"
     if not 3 <= len(graph.types[node.inputs[0]].shape) <= 5:
         return f"{node.op} over {len(graph.types[node.inputs[0]].shape) - 2} dimensions"
     return None
 
 
-def describe_norm(function: Function, node: Node, rank: int) -> Region:
-    """Describe a node of `ROWS` or `CHANNELS` for the plug-in."""
-    graph, region = function.graph, Region(function, 1 << node.index)
-    epsilon = float(attributes(function, node.index).get("epsilon", EPSILON))  # type: ignore[arg-type]
+def describe_norm(function: Function, node: Node, rank: int) -> GraphBuilder:
+    """Return the operation graph of a node of `ROWS` or `CHANNELS`."""
+    graph, region = function.graph, GraphBuilder(function, 1 << node.index)
+    epsilon = node_attributes(function, node.index).number("epsilon", EPSILON)
     if node.op in CHANNELS:
         shape = graph.types[node.inputs[0]].shape
         extents = (*shape[:2], prod(shape[2:]), 1)
@@ -68,8 +67,8 @@ def describe_norm(function: Function, node: Node, rank: int) -> Region:
             region.constant(function.weights[name].astype(np.float32).reshape(1, -1, 1, 1))
             for name in node.inputs[1:]
         )
-        _norm(region, "instance", (node.inputs[0], node.outputs[0]), extents, rank, epsilon,
-              scale=scale, bias=bias)  # fmt: skip
+        _norm(region, "instance", (node.inputs[0], node.outputs[0]), extents,
+              rank=rank, epsilon=epsilon, scale=scale, bias=bias)  # fmt: skip
         return region
     shape, axis = _rows(function, node)
     length = prod(shape[axis:])
@@ -83,7 +82,15 @@ def describe_norm(function: Function, node: Node, rank: int) -> Region:
         )
     mode = "layer" if node.op == "LayerNormalization" else "rms"
     extents = (prod(shape[:axis]), length, 1, 1)
-    _norm(region, mode, (node.inputs[0], node.outputs[0]), extents, rank, epsilon, **parameters)
+    _norm(
+        region,
+        mode,
+        (node.inputs[0], node.outputs[0]),
+        extents,
+        rank=rank,
+        epsilon=epsilon,
+        **parameters,
+    )
     return region
 
 
@@ -99,7 +106,7 @@ class RmsNorm:
 
 
 def rms_norm_pattern() -> Pattern:
-    """The spelling, with the names of its nodes, the product with weights or without."""
+    """Return the pattern with named nodes, with or without a product with weights."""
     x = Wildcard()
     square = op("Pow", x, is_constant(), name="square") | op("Mul", x, x)
     mean = op("ReduceMean", square, name="mean")
@@ -110,7 +117,7 @@ def rms_norm_pattern() -> Pattern:
 
 
 def rms_norms(function: Function) -> Iterator[tuple[Match, RmsNorm | str]]:
-    """Yield each match of the spelling with what it is, or why cuDNN does not compute it."""
+    """Yield each match with its norm, or the reason of cuDNN's refusal."""
     for match in matches(rms_norm_pattern(), function.graph):
         try:
             yield match, _read(function, match)
@@ -118,45 +125,49 @@ def rms_norms(function: Function) -> Iterator[tuple[Match, RmsNorm | str]]:
             yield match, str(error)
 
 
-def describe_rms_norm(function: Function, nodes: IndexSet, rank: int) -> Region:
-    """Describe the RMS norm that is spelled by `nodes`.
+def describe_rms_norm(function: Function, nodes: IndexSet, rank: int) -> GraphBuilder:
+    """Return the operation graph of the RMS norm of exactly `nodes`.
 
     Raises:
-        BackendError: there is none.
+        BackendError: `nodes` are no RMS norm.
     """
-    found = (one for _, one in rms_norms(function) if isinstance(one, RmsNorm))
-    norm = next((one for one in found if one.nodes == nodes), None)
+    norms = (candidate for _, candidate in rms_norms(function) if isinstance(candidate, RmsNorm))
+    norm = next((candidate for candidate in norms if candidate.nodes == nodes), None)
     if norm is None:
         raise BackendError("this is no RMS norm that cuDNN computes")
-    region, shape = Region(function, nodes), function.graph.types[norm.x].shape
+    region, shape = GraphBuilder(function, nodes), function.graph.types[norm.x].shape
     extents, parameters = (prod(shape[:-1]), shape[-1], 1, 1), (1, shape[-1], 1, 1)
-    ones = np.ones(parameters, np.float32)
-    scale = region.named(norm.scale, parameters) if norm.scale else region.constant(ones)
-    _norm(region, "rms", (norm.x, norm.y), extents, rank, norm.epsilon, scale=scale)
+    unit_scale = np.ones(parameters, np.float32)
+    scale = region.named(norm.scale, parameters) if norm.scale else region.constant(unit_scale)
+    _norm(region, "rms", (norm.x, norm.y), extents, rank=rank, epsilon=norm.epsilon, scale=scale)
     return region
 
 
 @dataclass(frozen=True)
 class RmsNormRule(PartitionRule):
-    """Each RMS norm that several nodes spell."""
+    """RMS norms of several nodes."""
 
     function: Function
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
         return [
-            Candidate(SubGraph(graph, one.nodes, (), LABEL), spec, "RmsNormRule")
-            for _, one in rms_norms(self.function)
-            if isinstance(one, RmsNorm)
+            Candidate(SubGraph(graph, norm.nodes, (), RMS_NORM_LABEL), spec, "RmsNormRule")
+            for _, norm in rms_norms(self.function)
+            if isinstance(norm, RmsNorm)
         ]
 
     def refusals(self, graph: DataflowGraph) -> list[Refusal]:
-        found = rms_norms(self.function)
-        return [Refusal(match.nodes, LABEL, one) for match, one in found if isinstance(one, str)]
+        norms = rms_norms(self.function)
+        return [
+            Refusal(match.nodes, RMS_NORM_LABEL, reason)
+            for match, reason in norms
+            if isinstance(reason, str)
+        ]
 
 
 def _norm(
-    region: Region, mode: str, names: tuple[str, str], extents: tuple[int, ...], rank: int,
-    epsilon: float, **parameters: int,
+    region: GraphBuilder, mode: str, names: tuple[str, str], extents: tuple[int, ...],
+    *, rank: int, epsilon: float, **parameters: int,
 ) -> None:  # fmt: skip
     region.begin(rank)
     x, y = (region.named(name, extents) for name in names)
@@ -166,7 +177,7 @@ def _norm(
 
 def _rows(function: Function, node: Node) -> tuple[tuple[int, ...], int]:
     shape = function.graph.types[node.inputs[0]].shape
-    axis = int(attributes(function, node.index).get("axis", -1))  # type: ignore[call-overload]
+    axis = node_attributes(function, node.index).integer("axis", -1)
     return shape, axis % len(shape)
 
 
@@ -183,8 +194,8 @@ def _read(function: Function, match: Match) -> RmsNorm:
         raise BackendError("an RMS norm of values whose type is not known or not taken")
     if graph.types[mean.outputs[0]].shape != (*kind.shape[:-1], 1) or kind.shape[-1] == 1:
         raise BackendError("an RMS norm that is not over the last axis")
-    for name, wanted in (("square", 2.0), ("one", 1.0)):
-        if name in match.named and _number(function, match.node(name)) != wanted:
+    for name, expected in (("square", 2.0), ("one", 1.0)):
+        if name in match.named and _number(function, match.node(name)) != expected:
             raise BackendError("this is no RMS norm: it has another power or numerator")
     epsilon = _number(function, match.node("sum"))
     scale = _scale(function, match, kind.shape[-1])
@@ -194,7 +205,7 @@ def _read(function: Function, match: Match) -> RmsNorm:
 
 
 def _number(function: Function, node: Node) -> float:
-    """The constant of one element among a node's operands."""
+    """Return the constant of one element among a node's operands."""
     for name in node.inputs:
         if (array := function.weights.get(name)) is not None and array.size == 1:
             return float(array.reshape(())[()])

@@ -1,9 +1,8 @@
-"""CUTLASS: products and convolutions with an epilogue, instantiated for one and compiled by nvcc.
+"""CUTLASS: products and convolutions with an epilogue, instantiated per region and compiled by nvcc.
 
-Each tile shape is a variant; the measurement decides. The generated source is compiled once for each
-content (`nvidia.compiler`), in a worker, so that several compile side by side. float32 runs on the
-ordinary cores in full precision; 16-bit types run on tensor cores with float32 sums, and so does float32 in
-the reduced variants, rounded to TF32.
+Each tile shape is a variant; the measurement decides. Workers compile the generated sources in parallel,
+each source once (`nvidia.compiler`). float32 runs on CUDA cores in full precision. 16-bit types run on
+tensor cores with float32 sums, and so does float32 in the reduced variants, rounded to TF32.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from collage.backends.nvidia.compiler import (
     nvcc_availability,
 )
 from collage.backends.nvidia.cutlass.convolution import (
-    Convolution,
+    CutlassConvolution,
     convolution_refusal,
     read_convolution,
 )
@@ -30,7 +29,7 @@ from collage.backends.nvidia.operands import Operands
 from collage.backends.nvidia.toolchain import CudaBackend, with_tf32
 from collage.errors import BackendError
 from collage.frontend.model import Function
-from collage.graph.index_set import IndexSet, index_set
+from collage.graph.index_set import IndexSet
 from collage.options import Options
 from collage.rules.rule import PartitionRule
 
@@ -57,24 +56,22 @@ class CutlassBackend(CudaBackend):
         return _refusal(function, Chain(node, op))
 
     def rule(self, function: Function) -> PartitionRule:
-        count = len(function.graph)
-        anchors = index_set(i for i in range(count) if self.unsupported(function, i) is None)
-        return ChainRule.of(function, anchors, _refusal, self.reduced)
+        return ChainRule.of(function, self.supported_nodes(function), _refusal, self.reduced)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> CudaKernel:
-        one, constants = self.describe(function, nodes, variant)
-        file = compile_cuda(one.source(), ".so", SHARED, Options().store_dir / "nvcc")
-        return CudaKernel(file, SYMBOL, constants, one.scratch)
+        template, constants = self.describe(function, nodes, variant)
+        file = compile_cuda(template.source(), ".so", SHARED, Options().store_dir / "nvcc")
+        return CudaKernel(file, SYMBOL, constants, template.scratch)
 
     def describe(
         self, function: Function, nodes: IndexSet, variant: str
-    ) -> tuple[Gemm | Convolution, tuple[np.ndarray, ...]]:
-        """Return what is to be instantiated for a region, and the constants that its kernel takes.
+    ) -> tuple[Gemm | CutlassConvolution, tuple[np.ndarray, ...]]:
+        """Return the template instance of a region and the constants of its kernel.
 
         Raises:
-            BackendError: the region is nothing that CUTLASS computes.
+            BackendError: CUTLASS does not compute the region.
         """
         exact, rounds = self.read_variant(variant)
         chain = Chains(function).read(nodes, ANCHORS)
@@ -83,8 +80,8 @@ class CutlassBackend(CudaBackend):
         operands = Operands(function, nodes)
         tile = TILES[exact]
         if chain.op == "Conv":
-            one = read_convolution(function, chain, operands, tile, rounds=rounds)
-            return one, one.constants
+            convolution = read_convolution(function, chain, operands, tile, rounds=rounds)
+            return convolution, convolution.constants
         gemm = read_gemm(function, chain, operands, tile, rounds=rounds)
         return gemm, tuple(operands.constants)
 

@@ -1,11 +1,10 @@
-"""The source of one convolution: CUTLASS's implicit product, between two copies.
+"""CUDA source of one convolution: CUTLASS's implicit GEMM between two layout copies.
 
-CUTLASS convolves tensors whose channels lie side by side, in multiples of its access to memory; those of
-ONNX are planes, of any number. So a kernel of three launches: the input is turned and its channels filled up
-with zeros, the templates compute, and the result is turned back. Weights and bias are turned when the
-kernel is built. A bias is the product's epilogue; so is the activation, unless a residual comes between:
-residual and activation are then part of the copy back, which reads the residual where it lies. What the
-copies cost is part of what is measured.
+CUTLASS convolves channels-last tensors with channels in multiples of its memory access; ONNX has channels
+first, in any number. So a kernel is three launches: a copy of the input to channels last, padded with zeros,
+the templates, and a copy of the result to channels first. Weights and bias are converted at compilation. The
+bias is the GEMM's epilogue; so is the activation, except after a residual: residual and activation are then
+part of the last copy. The copies are part of the measured cost.
 """
 
 from dataclasses import dataclass
@@ -13,19 +12,21 @@ from math import prod
 
 import numpy as np
 
+from collage.backends.common.window import Window
 from collage.backends.nvidia.chain import Chain, StepKind
 from collage.backends.nvidia.compiler import CudaSource
 from collage.backends.nvidia.convolution import (
     ConvolutionValues,
-    Window,
+    convolution_groups,
     convolution_node_refusal,
+    convolution_window,
     folded,
     operand_refusal,
     steps_refusal,
 )
 from collage.backends.nvidia.cutlass.source import (
-    ACTIVATIONS,
     BITS,
+    FUNCTORS,
     Arithmetic,
     Tile,
     activation_refusal,
@@ -35,17 +36,27 @@ from collage.backends.nvidia.operands import ABSENT, Operands
 from collage.frontend.model import Function
 
 LARGEST_WINDOW = 32
-"""Of the iterators that are used here: they keep one bit for each place."""
+"""Largest window extent of CUTLASS's iterators: they have one bit per position."""
 MOST_BYTES = 1 << 31
 ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
-class Convolution:
-    """A convolution to instantiate; `x` and `residual` are numbers of inputs, ABSENT for none.
+class CutlassConvolution:
+    """A convolution to instantiate.
 
-    Extents are those of the model: images, channels, height, width of input and output, and of the window
-    [outputs, inputs, height, width].
+    Attributes:
+        arithmetic: dtype and precision.
+        tile: tile shape.
+        input_extents: images, channels, height, width of the input.
+        extents: images, channels, height, width of the output.
+        window: the sliding window.
+        weights: [outputs, inputs, height, width].
+        bias: [outputs].
+        activation: name of the activation, "" for none.
+        x: number of the input.
+        residual: number of the residual, ABSENT for none.
+        inputs: number of inputs.
     """
 
     arithmetic: Arithmetic
@@ -62,64 +73,64 @@ class Convolution:
 
     @property
     def channels(self) -> int:
-        """Of the input as it is convolved."""
+        """Padded channels of the input."""
         return _filled(self.input_extents[1], self.arithmetic.step)
 
     @property
     def outputs(self) -> int:
-        """Channels of the result as it is computed."""
+        """Padded channels of the result."""
         return _filled(self.extents[1], self.arithmetic.step)
 
     @property
     def constants(self) -> tuple[np.ndarray, np.ndarray]:
-        """Weights [outputs, height, width, channels] and bias [outputs], filled up with zeros."""
+        """Weights [outputs, height, width, channels] and bias [outputs], padded with zeros."""
         outputs, channels, *window = self.weights.shape
-        more = (0, self.outputs - outputs), (0, self.channels - channels)
-        turned = np.pad(self.weights, (*more, *[(0, 0)] * len(window))).transpose(0, 2, 3, 1)
-        return np.ascontiguousarray(turned), np.pad(self.bias, more[0])
+        padding = (0, self.outputs - outputs), (0, self.channels - channels)
+        turned = np.pad(self.weights, (*padding, *[(0, 0)] * len(window))).transpose(0, 2, 3, 1)
+        return np.ascontiguousarray(turned), np.pad(self.bias, padding[0])
 
     @property
     def result_offset(self) -> int:
-        """Where in the scratch memory the result is, in bytes: after the input."""
+        """Offset of the result in scratch memory, in bytes: after the input."""
         images, _, *pixels = self.input_extents
         return _filled(self._bytes(images, *pixels, self.channels), ALIGNMENT)
 
     @property
     def scratch(self) -> int:
-        """Bytes of device memory for the two turned tensors."""
+        """Bytes of device memory for both channels-last tensors."""
         images, _, *pixels = self.extents
         return self.result_offset + self._bytes(images, *pixels, self.outputs)
 
     def source(self) -> CudaSource:
-        """Generate the CUDA C++. It takes the inputs, the constants, scratch memory and the result.
+        """Generate the CUDA C++; its arguments are inputs, constants, scratch memory and result.
 
         Raises:
-            BackendError: there are no CUTLASS headers.
+            BackendError: the CUTLASS headers are missing.
         """
-        return cutlass_source(TEMPLATE, _places(self))
+        return cutlass_source(CONVOLUTION_TEMPLATE, _placeholders(self))
 
     def _bytes(self, *extents: int) -> int:
         return prod(extents) * BITS[self.arithmetic.dtype] // 8
 
 
 def convolution_refusal(function: Function, chain: Chain, *, rounds: bool = False) -> str | None:
-    """Return why CUTLASS does not compute the chain, or None when it does.
+    """Return why CUTLASS does not compute the chain, None where it does.
 
     Args:
-        function: of the chain.
-        chain: a convolution and what follows it.
-        rounds: float32 may be rounded to TF32.
+        function: function of the chain.
+        chain: a convolution and its epilogue.
+        rounds: whether TF32 is allowed for float32.
     """
     node = function.graph.nodes[chain.anchor]
     if reason := operand_refusal(function, node) or convolution_node_refusal(function, node):
         return reason
-    values, window = ConvolutionValues(function, chain), Window(function, chain.anchor)
+    values, groups = ConvolutionValues(function, chain), convolution_groups(function, chain.anchor)
     arithmetic = Arithmetic(values.dtype, rounds)
     _, _, *kernel = function.graph.types[node.inputs[1]].shape
     if len(kernel) > 2:
         return f"a convolution over {len(kernel)} dimensions: of CUTLASS's only those over two are used"
-    if window.groups != 1:
-        return f"a convolution of {window.groups} groups: CUTLASS's is one product"
+    if groups != 1:
+        return f"a convolution of {groups} groups: CUTLASS's is one product"
     if max(kernel) > LARGEST_WINDOW:
         return f"a window of {max(kernel)}: CUTLASS's iterator has {LARGEST_WINDOW} places"
     if _most_bytes(values, arithmetic) >= MOST_BYTES:
@@ -131,41 +142,45 @@ def convolution_refusal(function: Function, chain: Chain, *, rounds: bool = Fals
 
 def read_convolution(
     function: Function, chain: Chain, operands: Operands, tile: Tile, *, rounds: bool = False
-) -> Convolution:
-    """Return what to instantiate for a chain that is not refused."""
+) -> CutlassConvolution:
+    """Return the convolution to instantiate for an accepted chain."""
     values = ConvolutionValues(function, chain)
     weights, bias = folded(function, chain)
     activation = chain.find(StepKind.ACTIVATION)
-    return Convolution(
+    return CutlassConvolution(
         Arithmetic(values.dtype, rounds), tile, tuple(values.input_extents), tuple(values.extents),
-        Window(function, chain.anchor), weights, bias, activation.name if activation else "",
+        convolution_window(function, chain.anchor), weights, bias, activation.name if activation else "",
         operands.number(values.x), operands.number(values.residual), len(operands.inputs),
     )  # fmt: skip
 
 
-def _places(one: Convolution) -> dict[str, str]:
-    images, channels, height, width = one.input_extents
-    _, outputs, rows, columns = one.extents
-    _, _, window_height, window_width = one.weights.shape
-    has_residual, activation = one.residual != ABSENT, ACTIVATIONS[one.activation]
+def _placeholders(convolution: CutlassConvolution) -> dict[str, str]:
+    images, channels, height, width = convolution.input_extents
+    _, outputs, rows, columns = convolution.extents
+    _, _, window_height, window_width = convolution.weights.shape
+    has_residual, activation = convolution.residual != ABSENT, FUNCTORS[convolution.activation]
     places = {
-        "x": one.x, "weights": one.inputs, "bias": one.inputs + 1, "scratch": one.inputs + 2,
-        "output": one.inputs + 3, "count": one.inputs + 4,
-        "residual": one.residual if has_residual else one.inputs + 3,
-        "result_offset": one.result_offset, "images": images, "channels": channels,
-        "filled_channels": one.channels, "outputs": outputs, "filled_outputs": one.outputs,
+        "x": convolution.x, "weights": convolution.inputs, "bias": convolution.inputs + 1,
+        "scratch": convolution.inputs + 2,
+        "output": convolution.inputs + 3, "count": convolution.inputs + 4,
+        "residual": convolution.residual if has_residual else convolution.inputs + 3,
+        "result_offset": convolution.result_offset, "images": images, "channels": channels,
+        "filled_channels": convolution.channels, "outputs": outputs, "filled_outputs": convolution.outputs,
         "height": height, "width": width, "rows": rows, "columns": columns,
         "window_height": window_height, "window_width": window_width,
-        "pad_height": one.window.pads_before[0], "pad_width": one.window.pads_before[1],
-        "stride_height": one.window.strides[0], "stride_width": one.window.strides[1],
-        "dilation_height": one.window.dilations[0], "dilation_width": one.window.dilations[1],
-        "has_bias": "1.0f" if one.bias.any() else "0.0f",
+        "pad_height": convolution.window.pads_begin[0], "pad_width": convolution.window.pads_begin[1],
+        "stride_height": convolution.window.strides[0], "stride_width": convolution.window.strides[1],
+        "dilation_height": convolution.window.dilations[0], "dilation_width": convolution.window.dilations[1],
+        "has_bias": "1.0f" if convolution.bias.any() else "0.0f",
         "has_residual": "true" if has_residual else "false",
-        "epilogue": ACTIVATIONS[""] if has_residual else activation,
-        "last": activation if has_residual else ACTIVATIONS[""],
+        "epilogue": FUNCTORS[""] if has_residual else activation,
+        "last": activation if has_residual else FUNCTORS[""],
         "header": "cutlass/conv/kernel/default_conv2d_fprop.h",
     }  # fmt: skip
-    return {**one.arithmetic.places(one.tile), **{name: str(at) for name, at in places.items()}}
+    return {
+        **convolution.arithmetic.placeholders(convolution.tile),
+        **{name: str(value) for name, value in places.items()},
+    }
 
 
 def _most_bytes(values: ConvolutionValues, arithmetic: Arithmetic) -> int:
@@ -181,7 +196,7 @@ def _filled(extent: int, step: int) -> int:
     return -(-extent // step) * step
 
 
-TEMPLATE = """
+CONVOLUTION_TEMPLATE = """
 #include "cutlass/conv/device/implicit_gemm_convolution.h"
 
 namespace {

@@ -1,7 +1,7 @@
-"""The source of one matrix product: CUTLASS's templates filled in, behind one exported function.
+"""CUDA source of one matrix product: CUTLASS's templates behind one exported function.
 
-The bias is the epilogue's summand read with a leading dimension of 0 (the same row again and again), so
-bias and residual exclude each other here. Alignments follow from the extents: 16 bytes where rows allow.
+The bias is the epilogue's summand with a leading dimension of 0 (the same row for all), so bias and residual
+exclude each other. Alignments follow from the extents: 16 bytes where rows allow.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import ClassVar
 from collage.backends.nvidia.chain import Chain, StepKind
 from collage.backends.nvidia.compiler import CudaSource
 from collage.backends.nvidia.cutlass.source import (
-    ACTIVATIONS,
+    FUNCTORS,
     Arithmetic,
     Tile,
     activation_refusal,
@@ -25,7 +25,20 @@ from collage.frontend.model import Function
 
 @dataclass(frozen=True)
 class Gemm:
-    """A product to instantiate: numbers of operands as in `nvidia.operands`."""
+    """A product to instantiate; operands are numbers as in `nvidia.operands`.
+
+    Attributes:
+        product: extents and dtype.
+        epilogue: the epilogue.
+        tile: tile shape.
+        left: number of the left operand.
+        right: number of the right operand.
+        bias: number of the bias, ABSENT for none.
+        residual: number of the residual, ABSENT for none.
+        arguments: number of inputs and constants.
+        rounds: whether float32 is rounded to TF32 for tensor cores.
+        scratch: bytes of device memory.
+    """
 
     product: Product
     epilogue: Epilogue
@@ -36,30 +49,28 @@ class Gemm:
     residual: int
     arguments: int
     rounds: bool = False
-    """float32 is rounded to TF32 and multiplied on tensor cores."""
     scratch: ClassVar[int] = 0
-    """Bytes of device memory that it needs besides."""
 
     @property
     def arithmetic(self) -> Arithmetic:
         return Arithmetic(self.product.dtype, self.rounds)
 
     def source(self) -> CudaSource:
-        """Generate the CUDA C++. It takes the inputs, the constants and the result.
+        """Generate the CUDA C++; its arguments are inputs, constants and result.
 
         Raises:
-            BackendError: there are no CUTLASS headers.
+            BackendError: the CUTLASS headers are missing.
         """
-        return cutlass_source(TEMPLATE, _places(self, self.product))
+        return cutlass_source(GEMM_TEMPLATE, _placeholders(self, self.product))
 
 
 def gemm_refusal(function: Function, chain: Chain, *, rounds: bool = False) -> str | None:
-    """Return why CUTLASS does not compute the chain, or None when it does.
+    """Return why CUTLASS does not compute the chain, None where it does.
 
     Args:
-        function: of the chain.
-        chain: a product and what follows it.
-        rounds: float32 may be rounded to TF32.
+        function: function of the chain.
+        chain: a product and its epilogue.
+        rounds: whether TF32 is allowed for float32.
     """
     try:
         product = read_product(function, chain.anchor)
@@ -78,7 +89,7 @@ def gemm_refusal(function: Function, chain: Chain, *, rounds: bool = False) -> s
 def read_gemm(
     function: Function, chain: Chain, operands: Operands, tile: Tile, *, rounds: bool = False
 ) -> Gemm:
-    """Return what to instantiate; every operand gets its number in the order of the call."""
+    """Return the product to instantiate; operands are numbered in the order of the call."""
     product = read_product(function, chain.anchor)
     epilogue = read_epilogue(function, product, chain)
     node = function.graph.nodes[chain.anchor]
@@ -88,14 +99,14 @@ def read_gemm(
     return Gemm(product, epilogue, tile, left, right, bias, residual, count, rounds)
 
 
-def _places(gemm: Gemm, product: Product) -> dict[str, str]:
+def _placeholders(gemm: Gemm, product: Product) -> dict[str, str]:
     summand = gemm.residual if gemm.bias == ABSENT else gemm.bias
     has_row = gemm.bias != ABSENT
     return {
-        **gemm.arithmetic.places(gemm.tile), "header": "cutlass/gemm/device/gemm_universal.h",
+        **gemm.arithmetic.placeholders(gemm.tile), "header": "cutlass/gemm/device/gemm_universal.h",
         "left_layout": "ColumnMajor" if product.left_transposed else "RowMajor",
         "right_layout": "ColumnMajor" if product.right_transposed else "RowMajor",
-        "epilogue": ACTIVATIONS[gemm.epilogue.activation],
+        "epilogue": FUNCTORS[gemm.epilogue.activation],
         "m": str(product.m), "n": str(product.n), "k": str(product.k), "batch": str(product.batch),
         "alpha": repr(float(gemm.epilogue.alpha)) + "f",
         "beta": "0.0f" if summand == ABSENT else "1.0f",
@@ -120,7 +131,7 @@ def _misaligned(product: Product, arithmetic: Arithmetic) -> str | None:
     return f"rows of {odd[0]}: {product.dtype} needs multiples of {step}" if odd else None
 
 
-TEMPLATE = """
+GEMM_TEMPLATE = """
 namespace {
 
 using Epilogue = cutlass::epilogue::thread::LinearCombinationGeneric<

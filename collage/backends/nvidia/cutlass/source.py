@@ -1,4 +1,4 @@
-"""What every source that is made of CUTLASS's templates has: tiles, includes, the exported function."""
+"""Common parts of sources from CUTLASS's templates: tiles, includes, the exported function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from collage.errors import BackendError
 SYMBOL = "collage_cutlass"
 ELEMENTS = {"float32": "float", "float16": "cutlass::half_t", "bfloat16": "cutlass::bfloat16_t"}
 BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
-ACTIVATIONS = {
+FUNCTORS = {
     "": "Identity", "relu": "ReLu", "gelu_erf": "GELU", "gelu_tanh": "GELU_taylor",
     "sigmoid": "Sigmoid", "swish": "SiLu", "tanh": "Tanh",
 }  # fmt: skip
-"""CUTLASS's functor of each activation; GELU is the one with erf, SiLU that of x sigmoid(x)."""
+"""CUTLASS's functors by activation; GELU uses erf, SiLU is x sigmoid(x)."""
 APPROXIMATE = ("gelu_tanh", "tanh")
-"""Use the processor's own tanh, which is right to 11 bits."""
+"""Activations with the hardware's tanh; it has 11 bits of precision."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Extents of a thread block's and a warp's tile, and the stages of its pipeline."""
+    """Tile extents of a thread block and a warp, and the stages of the pipeline."""
 
     block: tuple[int, int, int]
     warp: tuple[int, int, int]
@@ -35,28 +35,28 @@ TILES = {
     "64x128": Tile((64, 128, 32), (32, 64, 32), 4),
     "256x128": Tile((256, 128, 32), (64, 64, 32), 3),
 }
-"""By variant; those of 16-bit types, of which float32 takes thinner ones (`fitting`)."""
+"""Tiles for 16-bit types, by variant; float32 uses thinner ones (`fitting`)."""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What multiplies: `rounds` means float32 that is rounded to TF32 for the tensor cores."""
+    """Arithmetic of a product; `rounds` means float32 rounded to TF32 for tensor cores."""
 
     dtype: str
     rounds: bool = False
 
     @property
     def exact(self) -> bool:
-        """It is computed on the ordinary cores."""
+        """Whether the product runs on CUDA cores."""
         return self.dtype == "float32" and not self.rounds
 
     @property
     def step(self) -> int:
-        """Elements of one access to memory, of which rows are multiples."""
+        """Elements of one memory access; rows are multiples of it."""
         return 1 if self.exact else 128 // BITS[self.dtype]
 
     def fitting(self, tile: Tile) -> Tile:
-        """Return the tile with warps and steps that the instruction has."""
+        """Return the tile with the instruction's warps and steps."""
         m, n, k = tile.block
         if self.exact:
             return Tile((m, n, 8), (min(m // 2, 64), min(n // 2, 64), 8), 2)
@@ -65,27 +65,27 @@ class Arithmetic:
         rows, columns, _ = tile.warp  # as many bytes a step as in 16 bits
         return Tile((m, n, k // 2), (rows, columns, k // 2), tile.stages)
 
-    def places(self, tile: Tile) -> dict[str, str]:
-        """Return what the templates are told of it, by the name of the place."""
-        found = self.fitting(tile)
+    def placeholders(self, tile: Tile) -> dict[str, str]:
+        """Return the templates' values, by placeholder."""
+        fitted = self.fitting(tile)
         return {
             "element": ELEMENTS[self.dtype],
             "class": "OpClassSimt" if self.exact else "OpClassTensorOp",
-            "block": _shape(found.block), "warp": _shape(found.warp),
+            "block": _shape(fitted.block), "warp": _shape(fitted.warp),
             "instruction": "1, 1, 1" if self.exact else f"16, 8, {256 // BITS[self.dtype]}",
-            "stages": str(found.stages), "aligned": str(self.step),
+            "stages": str(fitted.stages), "aligned": str(self.step),
         }  # fmt: skip
 
 
 def activation_refusal(name: str, number: float, arithmetic: Arithmetic) -> str | None:
-    """Return why CUTLASS has no such epilogue, or None when it has.
+    """Return why CUTLASS has no such epilogue, None where it has.
 
     Args:
-        name: of the activation, as in a chain; "" for none.
-        number: its factor, that of swish in x sigmoid(number x).
-        arithmetic: of the product.
+        name: name of the activation as in a chain, "" for none.
+        number: factor of swish in x sigmoid(number x).
+        arithmetic: arithmetic of the product.
     """
-    if name not in ACTIVATIONS:
+    if name not in FUNCTORS:
         return f"CUTLASS has no {name} epilogue"
     if name == "swish" and number != 1.0:
         return f"CUTLASS's swish has the factor 1, and this one {number:g}"
@@ -94,22 +94,22 @@ def activation_refusal(name: str, number: float, arithmetic: Arithmetic) -> str 
     return None
 
 
-def cutlass_source(template: str, places: Mapping[str, str]) -> CudaSource:
+def cutlass_source(template: str, values: Mapping[str, str]) -> CudaSource:
     """Generate CUDA C++ that exports `SYMBOL`.
 
     Args:
-        template: of a function `Run(tvm::ffi::PackedArgs, cudaStream_t)` and what it needs.
-        places: what stands for each `@name@`; `header` is CUTLASS's, `count` is how many tensors there are,
-            the result last.
+        template: definition of a function `Run(tvm::ffi::PackedArgs, cudaStream_t)`.
+        values: text for each placeholder `@name@`; `header` is CUTLASS's header, `count` the number of
+            tensors, the result last.
 
     Raises:
-        BackendError: there are no CUTLASS headers.
+        BackendError: the CUTLASS headers are missing.
     """
     include = cutlass_include()
     if include is None:
         raise BackendError("no CUTLASS headers")
     text = WHOLE.replace("@template@", template)
-    for name, value in {**places, "symbol": SYMBOL}.items():
+    for name, value in {**values, "symbol": SYMBOL}.items():
         text = text.replace(f"@{name}@", value)
     tools = include.parent / "tools" / "util" / "include"
     includes = [f"-I{include}", *([f"-I{tools}"] if tools.is_dir() else []), *_ffi_flags()]
@@ -125,7 +125,7 @@ def _ffi_flags() -> list[str]:
 
     folders = {libinfo.find_include_path(), libinfo.find_dlpack_include_path()}
     library = libinfo.find_libtvm_ffi()
-    return [*(f"-I{one}" for one in sorted(folders)), "-Xlinker", library]
+    return [*(f"-I{folder}" for folder in sorted(folders)), "-Xlinker", library]
 
 
 WHOLE = """\

@@ -1,9 +1,9 @@
 """Regions on the CPU inside an executable for a GPU: ONNX Runtime between two copies.
 
-The kernel takes and gives device tensors like any other; it copies its inputs to the host, runs there, and
-copies its outputs back. So the copies are in its measured cost, and a small region that suits the host, or
-an operator that no toolchain has on the GPU, competes like any candidate. It waits for the device, so
-a plan with one is not captured in a CUDA graph. Large products are refused: no copy is worth them.
+The kernel's arguments are device tensors; it copies its inputs to the host, runs there, and copies its
+outputs back. The copies are part of its measured cost. Small regions, and operators without a GPU kernel in
+any toolchain, compete like any candidate. The kernel waits for the device, so a plan with one is not captured
+in a CUDA graph. Large products are refused.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from collage.backends.base import Availability, BackendStyle, PluginKernel
-from collage.backends.cpu.onnxruntime import OnnxRuntimeBackend
+from collage.backends.common.onnxruntime import cpu_session_kernel, onnxruntime_availability
 from collage.backends.nvidia.libraries import CUDART
 from collage.backends.nvidia.toolchain import CudaBackend
 from collage.errors import BackendError
@@ -28,31 +28,34 @@ from collage.runtime.blob import Header, pack
 
 SHORT = 3
 MOST_FLOP = 4_000_000
-"""Largest product that may stay on the host: about what one core does in the time of a copy."""
+"""Largest product on the host: about the work of one core in the time of a copy."""
 HEAVY = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 
 @dataclass(frozen=True)
 class HostRegions(PartitionRule):
-    """Single nodes, short regions, and the maximal ones: few, since few of them win."""
+    """Single nodes, short regions, and maximal regions: few candidates, since few of them win."""
 
     supported: IndexSet
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
-        found = {one.inside: one for one in Singles(self.supported).candidates(graph, spec)}
+        by_nodes = {
+            candidate.inside: candidate
+            for candidate in Singles(self.supported).candidates(graph, spec)
+        }
         for origin, regions in (
             ("short", short_intervals(graph, SHORT)),
             ("maximal", maximal_regions(graph, self.supported)),
         ):
             for region in regions:
-                if is_subset(region, self.supported) and region not in found:
-                    made = Candidate(SubGraph(graph, region), spec, f"HostRegions.{origin}")
-                    found[region] = made
-        return list(found.values())
+                if is_subset(region, self.supported) and region not in by_nodes:
+                    candidate = Candidate(SubGraph(graph, region), spec, f"HostRegions.{origin}")
+                    by_nodes[region] = candidate
+        return list(by_nodes.values())
 
 
 class OnHostBackend(CudaBackend):
-    """ONNX Runtime on the CPU, with copies (style GRAPH)."""
+    """ONNX Runtime on the CPU between copies (style GRAPH)."""
 
     name = "onnxruntime-host"
     style = BackendStyle.GRAPH
@@ -60,30 +63,29 @@ class OnHostBackend(CudaBackend):
     kind = "on_host"
     captures = False
 
-    def further(self) -> tuple[Availability, ...]:
-        return (OnnxRuntimeBackend().availability(),)
+    def runtime_requirements(self) -> tuple[Availability, ...]:
+        return (onnxruntime_availability(),)
 
     @property
     def group(self) -> str:
         return "host"
 
     def unsupported(self, function: Function, node: int) -> str | None:
-        found, types = function.graph.nodes[node], function.graph.types
-        for value in filter(None, (*found.inputs, *found.outputs)):
+        graph_node, types = function.graph.nodes[node], function.graph.types
+        for value in filter(None, (*graph_node.inputs, *graph_node.outputs)):
             if value not in types:
                 return f"the shape of {value!r} depends on data"
-        if found.op not in HEAVY:
+        if graph_node.op not in HEAVY:
             return None
-        weights = types[found.inputs[1]].shape
-        reduced = prod(weights[1:]) if found.op.startswith("Conv") else weights[-2:][0]
-        flop = 2 * prod(types[found.outputs[0]].shape) * reduced
+        weights = types[graph_node.inputs[1]].shape
+        reduced = prod(weights[1:]) if graph_node.op.startswith("Conv") else weights[-2:][0]
+        flop = 2 * prod(types[graph_node.outputs[0]].shape) * reduced
         if flop <= MOST_FLOP:
             return None
         return f"a product of {flop / 1e6:.0f} MFLOP is far slower on the CPU"
 
     def rule(self, function: Function) -> PartitionRule:
-        count = range(len(function.graph))
-        return HostRegions(sum(1 << i for i in count if self.unsupported(function, i) is None))
+        return HostRegions(self.supported_nodes(function))
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
@@ -91,7 +93,7 @@ class OnHostBackend(CudaBackend):
         if variant:
             raise BackendError(f"{self.name} has no variant {variant!r}")
         inputs, _ = region_values(function, nodes)
-        inner = OnnxRuntimeBackend().compile(function, nodes, threads)
+        inner = cpu_session_kernel(function, nodes, threads)
         header: Header = {"kind": inner.kind, "inputs": len(inputs)}
         blob = pack(header, [np.frombuffer(inner.blob, np.uint8)])
         return PluginKernel(self.kind, blob, captures=self.captures)

@@ -1,20 +1,20 @@
 """ONNX Runtime's CUDA execution provider: regions as ONNX models, device tensors in and out.
 
-The variants are for convolutions: algorithms found by trying all, or by cuDNN's heuristic, or layers in
-channels-last order, which tensor cores want. Other regions are the same in all of them, and are offered
-once. float32 is computed in float32 but for the reduced variants, whose products may be in TF32.
+The variants differ in convolutions: an exhaustive search for algorithms, cuDNN's heuristic, or channels-last
+layout for tensor cores. Regions without a convolution are candidates once. float32 is computed in float32,
+except for products in the reduced variants (TF32).
 """
 
 from collections.abc import Sequence
 
 from collage.backends.base import Availability, BackendStyle, PluginKernel
-from collage.backends.cpu.onnxruntime import ConvolutionVariants
+from collage.backends.common.onnxruntime import ConvolutionVariants
 from collage.backends.nvidia.graph import refusal
 from collage.backends.nvidia.libraries import CUBLASLT, CUDART, CUDNN
 from collage.backends.nvidia.providers import provider_availability, region_model, session_kernel
-from collage.backends.nvidia.toolchain import TF32, CudaBackend, tell_plugin, with_tf32
+from collage.backends.nvidia.toolchain import TF32, CudaBackend, register_with_plugin, with_tf32
 from collage.frontend.model import Function
-from collage.graph.index_set import IndexSet, index_set
+from collage.graph.index_set import IndexSet
 from collage.rules.rule import PartitionRule
 
 VARIANTS = {
@@ -37,27 +37,33 @@ class OnnxRuntimeCudaBackend(CudaBackend):
     reduced = with_tf32(("", "channels-last"))
     captures = False
 
-    def further(self) -> Sequence[Availability]:
+    def runtime_requirements(self) -> Sequence[Availability]:
         return (provider_availability(self.kind),)
 
     def unsupported(self, function: Function, node: int) -> str | None:
-        return refusal(function, node, "ONNX Runtime", DTYPES, frozenset({"NonZero", "Range"}))
+        return refusal(
+            function,
+            node,
+            "ONNX Runtime",
+            dtypes=DTYPES,
+            extra_operators=frozenset({"NonZero", "Range"}),
+        )
 
     def rule(self, function: Function) -> PartitionRule:
-        count = range(len(function.graph))
-        supported = index_set(i for i in count if self.unsupported(function, i) is None)
-        return ConvolutionVariants.of(function.graph, supported, TF32)
+        return ConvolutionVariants.of(function.graph, self.supported_nodes(function), TF32)
 
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
         exact, rounds = self.read_variant(variant)
         for name, need in (("cudart", CUDART), ("cublaslt", CUBLASLT), ("cudnn", CUDNN)):
-            tell_plugin(name, need)
+            register_with_plugin(name, need)
         options = provider_options(exact, rounds=rounds)
-        return session_kernel(self.kind, function, nodes, region_model(function, nodes), options)
+        return session_kernel(
+            self.kind, function, nodes, region_model(function, nodes), options=options
+        )
 
 
 def provider_options(variant: str = "", *, rounds: bool = False) -> dict[str, str]:
-    """Return the provider's options for a variant in full precision, or the same with TF32."""
+    """Return the provider's options for a variant, in full precision or (`rounds`) with TF32."""
     return {**COMMON, **VARIANTS[variant], **({"use_tf32": "1"} if rounds else {})}

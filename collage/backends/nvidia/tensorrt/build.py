@@ -1,8 +1,8 @@
 """Build one engine: `python -m collage.backends.nvidia.tensorrt.build PARENT`, a blob on standard input.
 
-Whether TensorRT may round float32 to TF32 is said by a variable of the environment, and other libraries of
-NVIDIA read it too, some once and for all. So an engine is built in a process of its own: what that
-process may do says nothing about the one that asked for it, which goes on to measure other kernels.
+An environment variable allows or forbids TF32 in TensorRT. Other NVIDIA libraries read it too, some only at
+their start. So an engine is built in a process of its own: the setting does not affect other kernels in the
+calling process.
 """
 
 import os
@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from collage.backends.nvidia.libraries import CUDART, TENSORRT
-from collage.backends.nvidia.toolchain import tell_plugin
+from collage.backends.nvidia.toolchain import register_with_plugin
 from collage.errors import BackendError
 from collage.runtime.child import die_with_parent
 from collage.runtime.child_environment import child_environment
@@ -20,14 +20,14 @@ KIND = "tensorrt"
 
 
 def build(blob: bytes, *, rounds: bool) -> None:
-    """Have an engine built and left where the blob's options say.
+    """Build an engine in a child process; the blob's options name its file.
 
     Args:
-        blob: of a kernel whose model is the region's own.
-        rounds: float32 may be rounded to TF32.
+        blob: blob of a kernel with the region's own model.
+        rounds: whether TF32 is allowed for float32.
 
     Raises:
-        RuntimeError: TensorRT refuses the region, in its own words, or the process ended.
+        RuntimeError: TensorRT refuses the region, with its own message, or the process ended.
     """
     done = subprocess.run(
         [sys.executable, "-m", "collage.backends.nvidia.tensorrt.build", str(os.getpid())],
@@ -53,8 +53,8 @@ def main() -> int:
     die_with_parent(int(sys.argv[1]))
     blob = sys.stdin.buffer.read()
     try:
-        tell_plugin("cudart", CUDART)
-        tell_plugin("nvinfer", TENSORRT)
+        register_with_plugin("cudart", CUDART)
+        register_with_plugin("nvinfer", TENSORRT)
         tvm_ffi.get_global_func("collage.try_session")(KIND, blob)
     except (BackendError, RuntimeError) as error:
         print((str(error).strip() or type(error).__name__).splitlines()[0], file=sys.stderr)

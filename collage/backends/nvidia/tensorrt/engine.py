@@ -1,9 +1,9 @@
-"""Engines, built once for each content and kept.
+"""A cache of TensorRT engines.
 
-ONNX Runtime's provider leaves an engine as an ONNX model whose one node holds it (an EP context). The file
-is kept under the digest of the region, the options, the versions of the libraries and the GPU: for
-another of these the engine is built anew. TensorRT's own timings are kept beside, so that later engines
-take less long. Two processes that build the same one both end with a whole file.
+ONNX Runtime's provider writes an engine as an ONNX model of one node (an EP context). The cache key is the
+digest of the region, the options, the versions of the libraries and the GPU. TensorRT's own timing cache is
+stored beside the engines and shortens later builds. Files are renamed into place, so two processes that build
+the same engine both get a complete file.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from collage.runtime.gpu import compute_capability, gpu_name
 from collage.runtime.plugin import FULL_PRECISION
 
 ENGINES = "engines"
-"""Their folder in the local store."""
+"""Folder of the engines in the local store."""
 
 
 def kept_engine(
@@ -31,31 +31,30 @@ def kept_engine(
     *,
     rounds: bool = False,
 ) -> bytes:
-    """Return the model that holds the engine of a kernel, from `folder` where it was built before.
+    """Return the model with the engine of a kernel, from the cache if possible.
 
     Args:
-        kernel: makes the kernel from the region's own model, with further options of the provider.
-        identity: of the backend, with the versions of its libraries.
-        folder: where engines are kept; made when it is missing.
-        rounds: TensorRT may round float32 to TF32.
+        kernel: function from additional provider options to the kernel of the region's own model.
+        identity: the backend's identity, with the versions of its libraries.
+        folder: folder of the cache, created if missing.
+        rounds: whether TF32 is allowed for float32.
 
     Raises:
-        BackendError: TensorRT refuses the region, in its own words.
+        BackendError: TensorRT refuses the region, with its own message.
     """
     plain = kernel({})
     allowed = (TF32,) if rounds else tuple(FULL_PRECISION)
-    facts = (identity, gpu_name(), compute_capability(), *allowed)
-    digest = hashlib.sha256("\0".join(facts).encode() + plain.blob).hexdigest()
-    kept = folder / f"{digest}.onnx"
-    if not kept.is_file():
-        timings = (
-            folder / TF32 if rounds else folder
-        )  # TensorRT's own, of kernels that may be chosen
+    key = (identity, gpu_name(), compute_capability(), *allowed)
+    digest = hashlib.sha256("\0".join(key).encode() + plain.blob).hexdigest()
+    engine = folder / f"{digest}.onnx"
+    if not engine.is_file():
+        # TensorRT's timings depend on the kernels it may choose, so those with TF32 are separate.
+        timings = folder / TF32 if rounds else folder
         timings.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix="engine-") as made:
-            _build(kernel, timings, Path(made) / "engine.onnx", rounds=rounds)
-            os.replace(Path(made) / "engine.onnx", kept)
-    return kept.read_bytes()
+        with tempfile.TemporaryDirectory(dir=folder, prefix="engine-") as scratch:
+            _build(kernel, timings, Path(scratch) / "engine.onnx", rounds=rounds)
+            os.replace(Path(scratch) / "engine.onnx", engine)
+    return engine.read_bytes()
 
 
 def _build(

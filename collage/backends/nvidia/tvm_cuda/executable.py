@@ -1,7 +1,7 @@
-"""From a Relax module of calls to an executable for a GPU, with its memory planned and CUDA graphs.
+"""From a Relax module of kernel calls to an executable for a GPU, with planned memory and CUDA graphs.
 
-The module calls kernels that were chosen before: TVM's own passes lay out memory, capture graphs and
-generate the code that calls; none chooses a kernel or a schedule.
+The kernels are fixed: TVM's passes lay out memory, capture graphs and generate the calls; none of them
+selects a kernel or a schedule.
 """
 
 from functools import cache
@@ -10,16 +10,16 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax import transform
 
-from collage.backends.cpu.tvm.target import host_target
+from collage.backends.common.tvm.target import host_target
 from collage.backends.nvidia.tvm_cuda.schedule import cuda_target, use_nvcc
 from collage.runtime.plugin import load_cuda_runtime
 
 
 def compile_for_gpu(module: tvm.IRModule, threads: int, capture: bool) -> tvm.runtime.Executable:
-    """Compile the host part, and the kernels that TVM generated; `capture` makes CUDA graphs.
+    """Compile the host part and TVM's own kernels; `capture` enables CUDA graphs.
 
     Raises:
-        BackendError: TVM generated a kernel and there is no nvcc, or there is no CUDA runtime.
+        BackendError: the CUDA runtime is missing, or nvcc with kernels of TVM in the module.
     """
     if any(isinstance(function, tirx.PrimFunc) for function in module.functions.values()):
         use_nvcc()
@@ -34,13 +34,13 @@ def compile_for_gpu(module: tvm.IRModule, threads: int, capture: bool) -> tvm.ru
 
 @cache
 def devices(threads: int) -> tuple[relax.VDevice, relax.VDevice]:
-    """GPU and host; types and module refer to the same objects."""
+    """Return GPU and host; cached, since types and module must refer to the same objects."""
     gpu = relax.VDevice(cuda_target(), 0, "global")
     return gpu, relax.VDevice(host_target(threads), 0, "global")
 
 
 def _passes() -> list[tvm.transform.Pass]:
-    """TVM's own, without those that would choose kernels or schedules."""
+    """Return TVM's passes, without those that select kernels or schedules."""
     return [
         transform.LegalizeOps(),
         transform.RewriteDataflowReshape(),

@@ -1,9 +1,9 @@
-"""dlight's rule-based schedules, the target they are for, and their machine code.
+"""dlight's rule-based schedules, their target, and their machine code.
 
-Where TVM's runtime for GPUs is loaded, a module is machine code as soon as it is compiled. On a machine
-without a driver there is no such runtime, and a module holds its CUDA C++, which TVM would compile when it
-is loaded. So that who loads needs no compiler, the machine code goes along with the module, by the digest
-of its source, and TVM gets it where it would compile (`use_device_code`).
+With TVM's GPU runtime loaded, a compiled module contains machine code. On a machine without a driver there is
+no such runtime: a module contains CUDA C++, and TVM compiles it at load time. For loaders without a compiler,
+the machine code travels beside the module, by the digest of its source, and replaces TVM's compilation
+(`use_device_code`).
 """
 
 import os
@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import dlight
 
-from collage.backends.cpu.tvm.lower import SYMBOL, last_line
+from collage.backends.common.tvm.lower import SYMBOL, last_line
 from collage.backends.nvidia.architecture import architecture
 from collage.backends.nvidia.compiler import (
     find_nvcc,
@@ -26,7 +26,7 @@ from collage.backends.nvidia.compiler import (
 from collage.errors import BackendError
 
 COMPILE = "tvm_callback_cuda_compile"
-"""What TVM calls to compile CUDA C++."""
+"""TVM's callback for compilation of CUDA C++."""
 
 _BUILT: dict[str, bytes] = {}
 
@@ -40,9 +40,10 @@ def cuda_target() -> tvm.target.Target:
 
 @cache
 def target_of(name: str) -> tvm.target.Target:
-    """Return the target of an architecture; the host side is this machine's.
+    """Return the target of an architecture; the host is this machine.
 
-    Limits are those of every GPU since compute capability 8: TVM would ask a device that may not be here.
+    Limits are those of every GPU since compute capability 8: by default TVM queries a device, and there may
+    be none.
     """
     return tvm.target.Target(
         {
@@ -57,10 +58,10 @@ def target_of(name: str) -> tvm.target.Target:
 
 
 def schedule(function: tirx.PrimFunc, variant: str = "") -> tvm.IRModule:
-    """Return a module that holds `function`, scheduled for a GPU, under `lower.SYMBOL`.
+    """Return a module with `function`, scheduled for a GPU, under `lower.SYMBOL`.
 
     Raises:
-        BackendError: no rule fits: a loop has no thread, which no GPU kernel may have.
+        BackendError: no rule fits: a loop remains without a thread.
     """
     named = function.with_attr("global_symbol", SYMBOL)
     chosen = RULES if variant == "" else RULES[-1:]
@@ -74,18 +75,20 @@ def schedule(function: tirx.PrimFunc, variant: str = "") -> tvm.IRModule:
 
 
 def cuda_code(module: tvm.IRModule) -> str:
-    """Return the CUDA C++ of a scheduled module. Raises BackendError when TVM refuses it."""
-    return "\n".join(one.inspect_source() for one in cuda_module(module).mod.imports)
+    """Return the CUDA C++ of a scheduled module. Raises BackendError where TVM refuses it."""
+    return "\n".join(
+        source_module.inspect_source() for source_module in cuda_module(module).mod.imports
+    )
 
 
 def use_nvcc() -> None:
-    """Tell TVM, which compiles what it generates itself, which compiler to use.
+    """Set TVM's compiler for its CUDA C++.
 
-    Its default is NVRTC through another package. Its fast mathematics is off: costs and numbers are those
-    of float32.
+    TVM's default is NVRTC through another package. Fast mathematics is off: costs and numbers are those of
+    float32.
 
     Raises:
-        BackendError: there is no nvcc.
+        BackendError: nvcc is missing.
     """
     nvcc = find_nvcc()
     if nvcc is None:
@@ -111,33 +114,33 @@ def device_code(executable: tvm.runtime.Executable) -> dict[str, bytes]:
     """
     use_nvcc()
     compile_source = tvm_ffi.get_global_func(COMPILE)
-    found = {}
-    for one in executable.mod.imports:
-        if one.kind == "cuda":
-            source = one.inspect_source()
+    code = {}
+    for source_module in executable.mod.imports:
+        if source_module.kind == "cuda":
+            source = source_module.inspect_source()
             try:
                 with cuda_target():
-                    found[_digest(source)] = bytes(compile_source(source))
+                    code[_digest(source)] = bytes(compile_source(source))
             except Exception as error:
                 raise BackendError(f"TVM's CUDA code: {last_line(error)}") from error
-    return found
+    return code
 
 
 def use_device_code(built: Mapping[str, bytes]) -> None:
-    """Let TVM take this machine code for its sources instead of compiling them, in this process."""
-    _give_code()
+    """Replace TVM's compilation of these sources by their machine code, in this process."""
+    _install_callback()
     _BUILT.update(built)
 
 
 @cache
-def _give_code() -> None:
+def _install_callback() -> None:
     compile_source = tvm_ffi.get_global_func(COMPILE)
 
     def code_of(source: str) -> bytes:
         return _BUILT.get(_digest(source)) or compile_source(source)
 
     tvm_ffi.register_global_func(COMPILE, code_of, override=True)
-    os.environ["TVM_CUDA_COMPILE_MODE"] = "nvcc"  # which is what made the code
+    os.environ["TVM_CUDA_COMPILE_MODE"] = "nvcc"  # the compiler of this code
 
 
 def _digest(source: str) -> str:

@@ -1,8 +1,8 @@
 """ONNX Runtime's Python package with execution providers for the simulated GPU: the real one, changed.
 
-A provider is here when its file lies in the toolkit (`CUDA_HOME`). A session with one computes on the CPU,
-and SIMULATED_GPU_LOG says which options it got. The provider that SIMULATED_ONNXRUNTIME_BROKEN names is
-there but does not start: the session falls back to the others, as a real one does.
+A provider is available if its file is in the toolkit (`CUDA_HOME`). A session with one computes on the CPU
+and logs its options to SIMULATED_GPU_LOG. The provider in SIMULATED_ONNXRUNTIME_BROKEN does not start: the
+session falls back to the other ones, like a real session.
 """
 
 import os
@@ -16,7 +16,9 @@ FILES = {"TensorrtExecutionProvider": "tensorrt", "CUDAExecutionProvider": "cuda
 
 
 def real():
-    spec = PathFinder.find_spec(__name__, [one for one in sys.path if Path(one).resolve() != HERE])
+    spec = PathFinder.find_spec(
+        __name__, [entry for entry in sys.path if Path(entry).resolve() != HERE]
+    )
     module = module_from_spec(spec)
     sys.modules[__name__] = module
     spec.loader.exec_module(module)
@@ -25,18 +27,20 @@ def real():
 
 def change(module):
     lib = Path(os.environ["CUDA_HOME"]) / "lib"
-    named = [one for one in FILES if (lib / f"libonnxruntime_providers_{FILES[one]}.so").exists()]
+    named = [
+        name for name in FILES if (lib / f"libonnxruntime_providers_{FILES[name]}.so").exists()
+    ]
     broken = os.environ.get("SIMULATED_ONNXRUNTIME_BROKEN", "")
 
     class InferenceSession(module.InferenceSession):
-        def __init__(self, path_or_bytes, sess_options=None, providers=None, **more):
+        def __init__(self, path_or_bytes, sess_options=None, providers=None, **extra):
             self._on_gpu = []
-            for one in providers or ():
-                name, options = one if isinstance(one, tuple) else (one, {})
+            for provider in providers or ():
+                name, options = provider if isinstance(provider, tuple) else (provider, {})
                 if name in named and name != broken:
                     self._on_gpu.append(name)
                     log(" ".join([name, *(f"{key}={options[key]}" for key in sorted(options))]))
-            super().__init__(path_or_bytes, sess_options, ["CPUExecutionProvider"], **more)
+            super().__init__(path_or_bytes, sess_options, ["CPUExecutionProvider"], **extra)
 
         def get_providers(self):
             return [*self._on_gpu, *super().get_providers()]

@@ -20,25 +20,27 @@ class TritonPythonModel:
             self.bundle.check()
         except CollageError as error:
             raise pb_utils.TritonModelException(str(error)) from error
-        self.inputs = [one["name"] for one in config["input"]]
-        self.outputs = [one["name"] for one in config["output"]]
+        self.inputs = [tensor["name"] for tensor in config["input"]]
+        self.outputs = [tensor["name"] for tensor in config["output"]]
 
     def execute(self, requests):
         """Answer every request, in order; shapes choose the bundle's function."""
         return [self.answer(request) for request in requests]
 
     def answer(self, request):
-        given = {
+        inputs = {
             name: tensor.as_numpy()
             for name in self.inputs
             if (tensor := pb_utils.get_input_tensor_by_name(request, name)) is not None
         }
         try:
-            found = self.bundle.run(given)
+            outputs = self.bundle.run(inputs)
         except InputError as error:
             return pb_utils.InferenceResponse([], pb_utils.TritonError(str(error)))
-        wanted = set(request.requested_output_names())
-        tensors = [pb_utils.Tensor(name, found[name]) for name in self.outputs if name in wanted]
+        requested = set(request.requested_output_names())
+        tensors = [
+            pb_utils.Tensor(name, outputs[name]) for name in self.outputs if name in requested
+        ]
         return pb_utils.InferenceResponse(tensors)
 
     def finalize(self):

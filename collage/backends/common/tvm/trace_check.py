@@ -1,18 +1,18 @@
-"""What a recorded schedule may say, before TVM is told any of it.
+"""Validation of a recorded schedule before TVM reads it.
 
-A trace is a program: a list of instructions, each with inputs, attributes and outputs, and the decisions
-that were drawn for some of them. TVM runs whatever it finds there, and some of it is more than a
-schedule: an annotation `pragma_import_llvm` carries a module of LLVM that is linked into the kernel, and
-whose constructors run when the kernel is loaded; `pragma_import_c` does that with C. Traces come from a
-store that others write, so only what the searches of `collage.tuning.schedule_search` make passes:
+A trace is a program: a list of instructions, each with inputs, attributes and outputs, and sampled
+decisions for some of them. TVM executes every instruction, and some are more than a schedule: an annotation
+`pragma_import_llvm` links a module of LLVM into the kernel, and its constructors run at load time;
+`pragma_import_c` does the same with C. Traces come from a store with other writers, so only the forms of
+`collage.tuning.schedule_search` are accepted:
 
-* the kinds of instructions in `_KINDS`, each with attributes of the types that it has;
-* annotations with the keys in `_ANNOTATIONS`, and integers as values, each within its bound;
-* the memories and threads that have a name here;
+* the kinds of instructions in `_KINDS`, with attributes of their types;
+* annotations with the keys in `_ANNOTATIONS` and integer values, each within its bound;
+* the memories and threads listed here;
 * decisions of samples, as small integers.
 
-Whether the steps fit the function is TVM's question; whether what came out is of the function's own size is
-`collage.backends.cpu.tvm.tuned`'s. Linear in the size of the trace.
+TVM checks that the steps fit the function; `collage.backends.common.tvm.tuned_schedules` checks the size of
+the result. Time is linear in the size of the trace.
 """
 
 import re
@@ -22,11 +22,11 @@ from typing import NoReturn
 from collage.store.records import RecordError
 
 MOST_INSTRUCTIONS = 2000
-"""Searches make some dozens."""
+"""Searches record some dozens."""
 MOST_VALUES = 256
 """Inputs or outputs of one instruction."""
 MOST_UNROLLED = 64
-"""Steps of loops that may be unrolled; TVM's 512 takes LLVM seconds to compile."""
+"""Largest unrolled loop; with TVM's 512, LLVM compiles for seconds."""
 LONGEST_VECTOR = 64
 LARGEST_TILE = 1 << 16
 MOST_THREADS = 1024
@@ -58,28 +58,28 @@ _PRAGMA = "pragma_"
 
 
 def check_trace(trace: object) -> list[object]:
-    """Return the trace, parsed JSON. Raises RecordError where it says more than a schedule may."""
+    """Return the trace (parsed JSON). Raises RecordError for anything but a schedule."""
     if not isinstance(trace, list) or len(trace) != 2:
         _refuse("a trace is a list of instructions and one of decisions")
     instructions, decisions = trace
     for part in (instructions, decisions):
         if not isinstance(part, list) or len(part) > MOST_INSTRUCTIONS:
             _refuse(f"a trace has at most {MOST_INSTRUCTIONS} instructions and decisions")
-    kinds = [_instruction(one) for one in instructions]
+    kinds = [_instruction(instruction) for instruction in instructions]
     for decision in decisions:
         _decision(decision, kinds)
     return trace
 
 
-def _instruction(found: object) -> str:
+def _instruction(instruction: object) -> str:
     """Check one instruction; return its kind."""
-    if not isinstance(found, list) or len(found) != 4:
+    if not isinstance(instruction, list) or len(instruction) != 4:
         _refuse("an instruction is a kind, inputs, attributes and outputs")
-    kind, *parts = found
+    kind, *parts = instruction
     if not isinstance(kind, str) or kind not in _KINDS:
         _refuse(f"the instruction {str(kind)[:40]!r} is none of a schedule")
     inputs, attributes, outputs = (_listed(kind, part) for part in parts)
-    if not all(_is_name(one) for one in outputs):
+    if not all(_is_name(output) for output in outputs):
         _refuse(f"an output of {kind}")
     _KINDS[kind](kind, inputs, attributes)
     return kind
@@ -92,9 +92,11 @@ def _listed(kind: str, part: object) -> list[object]:
 
 
 def _plain(kind: str, inputs: list[object], attributes: list[object]) -> None:
-    """Check blocks, loops and sizes, with flags and small numbers for attributes."""
-    for one in inputs:
-        if not (_is_name(one) or one in (None, "None") or _is_number(one, 0, LARGEST_TILE)):
+    """Check blocks, loops and sizes; attributes are flags and small numbers."""
+    for operand in inputs:
+        if not (
+            _is_name(operand) or operand in (None, "None") or _is_number(operand, 0, LARGEST_TILE)
+        ):
             _refuse(f"an input of {kind}")
     for attribute in attributes:
         if not (isinstance(attribute, bool) or _is_number(attribute, -1, MOST_VALUES)):
@@ -102,13 +104,15 @@ def _plain(kind: str, inputs: list[object], attributes: list[object]) -> None:
 
 
 def _block(kind: str, inputs: list[object], attributes: list[object]) -> None:
-    if inputs or not all(isinstance(one, str) and _BLOCK.fullmatch(one) for one in attributes):
+    if inputs or not all(isinstance(name, str) and _BLOCK.fullmatch(name) for name in attributes):
         _refuse(f"the block of {kind}")
 
 
 def _copy(kind: str, inputs: list[object], attributes: list[object]) -> None:
-    """Check a copy to another memory: a block and its consumers, a buffer's number and the memory."""
-    names = [name for one in inputs for name in (one if isinstance(one, list) else [one])]
+    """Check a copy to another memory: a block, its consumers, a buffer's number, the memory."""
+    names = [
+        name for operand in inputs for name in (operand if isinstance(operand, list) else [operand])
+    ]
     if len(names) > MOST_VALUES or not all(map(_is_name, names)):
         _refuse(f"an input of {kind}")
     if len(attributes) != 2 or not _is_number(attributes[0], 0, MOST_VALUES):
@@ -126,17 +130,21 @@ def _bind(kind: str, inputs: list[object], attributes: list[object]) -> None:
 def _tile(kind: str, inputs: list[object], attributes: list[object]) -> None:
     if not all(map(_is_name, inputs)):
         _refuse(f"an input of {kind}")
-    if not all(_is_number(one, 1, LARGEST_TILE) for one in attributes):
+    if not all(_is_number(factor, 1, LARGEST_TILE) for factor in attributes):
         _refuse(f"the tiles of {kind}")
 
 
 def _choice(kind: str, inputs: list[object], attributes: list[object]) -> None:
     if inputs or len(attributes) != 2:
         _refuse(f"the choices of {kind}")
-    values, shares = (_listed(kind, one) for one in attributes)
-    if len(values) != len(shares) or not all(_is_number(one, 0, MOST_THREADS) for one in values):
+    values, shares = (_listed(kind, attribute) for attribute in attributes)
+    if len(values) != len(shares) or not all(
+        _is_number(choice, 0, MOST_THREADS) for choice in values
+    ):
         _refuse(f"the choices of {kind}")
-    if not all(isinstance(one, int | float) and 0 <= one <= 1 for one in shares):
+    if not all(
+        isinstance(probability, int | float) and 0 <= probability <= 1 for probability in shares
+    ):
         _refuse(f"the probabilities of {kind}")
 
 
@@ -147,7 +155,7 @@ def _annotation(kind: str, inputs: list[object], attributes: list[object]) -> No
     value = inputs[1]
     if key == _STRUCTURE:
         fits = isinstance(value, str) and _TILING.fullmatch(value) is not None
-    else:  # what is drawn is bounded where it is drawn; what compilers read is a number here
+    else:  # sampled values have bounds of their own; pragmas, read by compilers, must be numbers
         drawn = _is_name(value) and not key.startswith(_PRAGMA)
         fits = drawn or _is_number(value, 0, _ANNOTATIONS[key])
     if not fits:
@@ -188,14 +196,16 @@ _KINDS: Mapping[str, Callable[[str, list[object], list[object]], None]] = {
 }  # fmt: skip
 
 
-def _decision(found: object, kinds: list[str]) -> None:
-    if not isinstance(found, list) or len(found) != 2:
+def _decision(decision: object, kinds: list[str]) -> None:
+    if not isinstance(decision, list) or len(decision) != 2:
         _refuse("a decision is an instruction's number and a value")
-    place, value = found
+    place, value = decision
     if not _is_number(place, 0, len(kinds) - 1):
         _refuse("a decision of no instruction")
     values = value if isinstance(value, list) else [value]
-    if len(values) > MOST_VALUES or not all(_is_number(one, -2, LARGEST_TILE) for one in values):
+    if len(values) > MOST_VALUES or not all(
+        _is_number(number, -2, LARGEST_TILE) for number in values
+    ):
         _refuse("the value of a decision")
 
 
@@ -207,9 +217,9 @@ def _is_one_of(value: object, allowed: frozenset[str]) -> bool:
     return isinstance(value, str) and value in allowed
 
 
-def _is_number(value: object, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+def _is_number(value: object, minimum: int, maximum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
 
 
-def _refuse(what: str) -> NoReturn:
-    raise RecordError(f"the trace is refused: {what}")
+def _refuse(part: str) -> NoReturn:
+    raise RecordError(f"the trace is refused: {part}")

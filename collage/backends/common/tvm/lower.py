@@ -1,5 +1,6 @@
-"""From the Relax form of a region to one TIR function without a schedule."""
+"""From the Relax form of a region to one unscheduled TIR function."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,26 +8,28 @@ import tvm
 from tvm import ir, relax, tirx
 from tvm.relax import transform
 
-from collage.backends.cpu.tvm.legalize import legalizers
 from collage.errors import BackendError
 
 SYMBOL = "fused"
 
+Legalizers = Mapping[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]]
+"""Lowerings of Relax operators, by name."""
+
 
 @dataclass(frozen=True)
 class Lowered:
-    """`function` takes the region's parameters, then `constants`, then one buffer an output."""
+    """A fused function; its arguments are the region's parameters, `constants` and the outputs."""
 
     function: tirx.PrimFunc
     constants: tuple[np.ndarray, ...]
 
 
-def lower(module: tvm.IRModule, for_cpu: bool = True) -> Lowered:
+def lower(module: tvm.IRModule, legalizers: Legalizers | None = None) -> Lowered:
     """Fuse the Relax function `main` of `module` into one TIR function.
 
     Args:
         module: the region.
-        for_cpu: lower operators in the forms that LLVM vectorises, instead of TVM's own.
+        legalizers: lowerings in place of TVM's own (default: none).
 
     Raises:
         BackendError: an operator has no TIR form, or TVM refuses the fusion.
@@ -34,10 +37,10 @@ def lower(module: tvm.IRModule, for_cpu: bool = True) -> Lowered:
     try:
         lifter = _LiftConstants()
         primitive = lifter.lift(module["main"])
-        fused = tvm.transform.Sequential(
-            [transform.LegalizeOps(legalizers() if for_cpu else None), transform.FuseTIR()]
-        )(_call_once(primitive))
-    except Exception as error:  # TVM's share no base class
+        fused = tvm.transform.Sequential([transform.LegalizeOps(legalizers), transform.FuseTIR()])(
+            _call_once(primitive)
+        )
+    except Exception as error:  # TVM's errors share no base class
         raise BackendError(f"TVM cannot fuse the region: {last_line(error)}") from error
     functions = [
         function for function in fused.functions.values() if isinstance(function, tirx.PrimFunc)
@@ -48,13 +51,14 @@ def lower(module: tvm.IRModule, for_cpu: bool = True) -> Lowered:
 
 
 def last_line(error: Exception) -> str:
+    """Return the last line of TVM's message: the reason; the lines before are its stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
 @relax.expr_functor.mutator
 class _LiftConstants(relax.expr_functor.PyExprMutator):
-    """Turns constants into parameters: a Primitive function may hold scalars only."""
+    """Turns constants into parameters: a Primitive function may contain scalars only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +84,7 @@ class _LiftConstants(relax.expr_functor.PyExprMutator):
 
 
 def _call_once(primitive: relax.Function) -> tvm.IRModule:
-    """Wrap `primitive` so that no pass takes it for dead code."""
+    """Wrap `primitive` in a call, so that no pass removes it as dead code."""
     builder = relax.BlockBuilder()
     name = builder.add_func(primitive, SYMBOL)
     params = [

@@ -1,16 +1,15 @@
-"""Kernels whose schedule was searched for: a recorded trace, applied to the region's function.
+"""Tuned schedules: recorded traces of a search, applied to a region's function.
 
-A trace lists the steps of a schedule with every decision in it (tile sizes, unrolling, where a stage
-is computed), so applying it searches nothing and always gives the same kernel. Steps name stages, not
-weights: a trace fits every region with the same structure.
+A trace lists the steps of a schedule with all decisions (tile sizes, unrolling, locations of stages), so
+applying it needs no search and always gives the same kernel. Steps refer to stages, not to weights: a trace
+fits every region with the same structure.
 
-Traces come from a store, so nothing of one is believed: what it says is checked before TVM reads it
-(`collage.backends.cpu.tvm.trace_check`), and what comes out before it is compiled: a schedule
-computes what the function does, so it has about as many steps and needs about as much memory.
+Traces come from a store and are not trusted. The trace is checked before TVM reads it
+(`collage.backends.common.tvm.trace_check`), its result before compilation: a schedule computes the function's
+own result, so it has about as many steps and needs about as much memory.
 
-The variant is called `tuned-` and the digest of the trace, so that a better record is another candidate
-with a cost of its own. The traces lie as files in `TvmBackend.recipes`, under their digests; whoever
-compiles has them there.
+The variant's name is `tuned-` and the digest of the trace: a better record is another candidate with a cost
+of its own. Traces are files in `Backend.recipes`, named by their digests.
 """
 
 import hashlib
@@ -21,30 +20,34 @@ from pathlib import Path
 import tvm
 from tvm import s_tir, tirx
 
-from collage.backends.cpu.tvm.inline import inline_endings, inline_stages
-from collage.backends.cpu.tvm.lower import SYMBOL, last_line
-from collage.backends.cpu.tvm.schedule import OPAQUE, attempt
-from collage.backends.cpu.tvm.trace_check import LONGEST_VECTOR, check_trace
+from collage.backends.common.tvm.inline import inline_endings, inline_stages
+from collage.backends.common.tvm.lower import SYMBOL, last_line
+from collage.backends.common.tvm.schedule_steps import attempt
+from collage.backends.common.tvm.trace_check import LONGEST_VECTOR, check_trace
 from collage.errors import BackendError
 from collage.store.records import RecordError, parse_json
 
 PREFIX = "tuned-"
+"""Of the names of variants with a tuned schedule; the digest of the trace follows."""
+
+OPAQUE = 8
+"""TVM's kind of functions exempt from its own passes."""
 
 MOST_STEPS = 4096
-"""Times the function's own. Stages that are computed where they are read are computed again there: a GPU's
-threads copy 150 times as much as a small convolution reads."""
+"""Largest ratio of a schedule's steps to the function's own. Inlined stages are computed repeatedly: a GPU's
+threads copy 150 times the operands of a small convolution."""
 MOST_BYTES = 16
-"""Times the function's own tensors."""
+"""Largest ratio of a schedule's tensors to the function's own, in bytes."""
 SPARE_BYTES = 1 << 20
 
 
 def recipe_name(trace: str) -> str:
-    """Return the digest that names a trace."""
+    """Return the digest of a trace: the name of its file."""
     return hashlib.sha256(trace.encode()).hexdigest()[:32]
 
 
 def write_recipe(folder: Path, trace: str) -> str:
-    """Put the trace where the backend looks for it; return the variant that uses it."""
+    """Write the trace to the backend's folder; return the name of its variant."""
     name = recipe_name(trace)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(trace)
@@ -55,7 +58,7 @@ def read_recipe(folder: Path | None, variant: str) -> str:
     """Return the trace of a variant.
 
     Raises:
-        BackendError: it is not there, or is not what its name says.
+        BackendError: the file is missing, or its digest is not its name.
     """
     name = variant.removeprefix(PREFIX)
     try:
@@ -68,9 +71,9 @@ def read_recipe(folder: Path | None, variant: str) -> str:
 
 
 def unscheduled(function: tirx.PrimFunc, device: str = "cpu") -> tvm.IRModule:
-    """Return what traces start from: injective stages are computed where they are read.
+    """Return the starting point of traces: the function with injective stages inlined.
 
-    On a GPU those before a product are not: the search copies operands to the memory of a block.
+    On a GPU stages before a product remain: the search copies operands to the memory of a block.
     """
     named = function.with_attr("global_symbol", SYMBOL).with_attr("op_pattern", OPAQUE)
     plan = s_tir.Schedule(tvm.IRModule({SYMBOL: named}))
@@ -79,23 +82,23 @@ def unscheduled(function: tirx.PrimFunc, device: str = "cpu") -> tvm.IRModule:
 
 
 def apply_trace(function: tirx.PrimFunc, trace: str, device: str = "cpu") -> tvm.IRModule:
-    """Return a module that holds `function`, scheduled by the trace, under `SYMBOL`.
+    """Return a module with `function`, scheduled by the trace, under `SYMBOL`.
 
     Raises:
         BackendError: the trace does not fit the function.
     """
     try:
         return replay(trace, unscheduled(function, device)).mod
-    except Exception as error:  # TVM's share no base class
+    except Exception as error:  # TVM's errors share no base class
         raise BackendError(f"the tuning record does not fit: {last_line(error)}") from error
 
 
 def replay(trace: str, module: tvm.IRModule) -> s_tir.Schedule:
-    """Return the schedule that a trace makes of a module from `unscheduled`.
+    """Return the schedule of a module from `unscheduled` after the steps of a trace.
 
     Raises:
-        RecordError: the trace says more than a schedule may, or what it makes is out of proportion.
-        Exception: of TVM, for a trace that does not fit the module.
+        RecordError: a step is not allowed in a schedule, or the result is out of proportion.
+        Exception: TVM's own, for a trace of another function.
     """
     steps = check_trace(parse_json(trace))
     plan = s_tir.Schedule(module, error_render_level="fast")
@@ -112,7 +115,7 @@ def replay(trace: str, module: tvm.IRModule) -> s_tir.Schedule:
 
 
 class _Size:
-    """Steps of the innermost loops, bytes of all tensors, and the longest vector of a schedule."""
+    """Iterations of the innermost loops, bytes of all tensors, and longest vector of a schedule."""
 
     def __init__(self, plan: s_tir.Schedule) -> None:
         root = plan.get_sblock("root", SYMBOL)
@@ -121,7 +124,7 @@ class _Size:
         for block in _blocks(plan, root):
             loops = [plan.get(loop) for loop in plan.get_loops(block)]
             self.steps += prod(int(loop.extent) for loop in loops)
-            vectors = [int(one.extent) for one in loops if one.kind == tirx.ForKind.VECTORIZED]
+            vectors = [int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.VECTORIZED]
             self.vector = max([self.vector, *vectors])
             buffers += plan.get(block).alloc_buffers
         self.memory_bytes = sum(_bytes(buffer) for buffer in buffers)

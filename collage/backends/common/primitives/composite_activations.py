@@ -1,7 +1,6 @@
-"""Activations that ONNX spells with several nodes and oneDNN computes in one.
+"""Activations of several ONNX nodes: GELU, SiLU and HardSwish as exporters write them.
 
-Exporters write GELU and SiLU as products of simpler operators. Each spelling is a pattern; its
-constants are part of it.
+Libraries compute each in one operation. Each form is a pattern; its constants are part of the pattern.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,8 +9,8 @@ from math import isclose, pi, sqrt
 
 import numpy as np
 
-from collage.backends.cpu.onednn.program import Post
-from collage.backends.cpu.onednn.view import NodeView
+from collage.backends.common.onnx_attributes import node_attributes
+from collage.backends.common.primitives.primitive import PostOp
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph, Node
 from collage.graph.index_set import IndexSet, indices, is_subset
@@ -19,17 +18,17 @@ from collage.rules.pattern import Match, Pattern, State, Wildcard, matches, op
 
 
 @dataclass(frozen=True)
-class Activation:
-    """`nodes` compute `post` of `value`; nothing else reads what they make on the way."""
+class CompositeActivation:
+    """`nodes` compute `post_op` of `value`; their intermediate values have no other reader."""
 
     nodes: IndexSet
     value: str
-    post: Post
+    post_op: PostOp
 
 
 @dataclass(frozen=True, eq=False)
 class Number(Pattern):
-    """A constant of one element that holds `number`."""
+    """A constant of one element, equal to `number`."""
 
     weights: Mapping[str, np.ndarray]
     number: float
@@ -46,15 +45,15 @@ class Number(Pattern):
             yield state
 
 
-def spellings(function: Function) -> list[tuple[Pattern, Post]]:
-    """The known spellings; each pattern has one wildcard, the activation's operand."""
+def activation_patterns(function: Function) -> list[tuple[Pattern, PostOp]]:
+    """Return the patterns; each has one wildcard, the activation's operand."""
 
     def number(value: float) -> Pattern:
         return Number(function.weights, value)
 
     def is_sixth(graph: DataflowGraph, node: Node) -> bool:
-        view = NodeView(function, node.index)
-        return isclose(view.number("alpha", 0.2), 1 / 6, rel_tol=1e-3)
+        alpha = node_attributes(function, node.index).number("alpha", 0.2)
+        return isclose(alpha, 1 / 6, rel_tol=1e-3)
 
     def gelu(x: Pattern, inner: Pattern) -> Pattern:
         """x * inner * 0.5 in any order."""
@@ -72,45 +71,50 @@ def spellings(function: Function) -> list[tuple[Pattern, Post]]:
     tanh = op("Tanh", op("Mul", sum_of_cubes, number(sqrt(2 / pi))))
     shifted = op("Clip", op("Add", z, number(3)), number(0), number(6))
     return [
-        (gelu(x, op("Add", op("Erf", scaled), number(1))), Post("gelu_erf")),
-        (gelu(y, op("Add", tanh, number(1))), Post("gelu_tanh")),
-        (op("Mul", z, op("Sigmoid", z)), Post("swish", 1.0)),
-        (op("Mul", z, op("Sigmoid", op("Mul", z, number(1.702)))), Post("swish", 1.702)),
-        (op("Mul", z, op("HardSigmoid", z, where=is_sixth)), Post("hardswish", 1 / 6, 0.5)),
-        (op("Div", op("Mul", z, shifted), number(6)), Post("hardswish", 1 / 6, 0.5)),
-        (op("Mul", z, op("Div", shifted, number(6))), Post("hardswish", 1 / 6, 0.5)),
+        (gelu(x, op("Add", op("Erf", scaled), number(1))), PostOp("gelu_erf")),
+        (gelu(y, op("Add", tanh, number(1))), PostOp("gelu_tanh")),
+        (op("Mul", z, op("Sigmoid", z)), PostOp("swish", 1.0)),
+        (op("Mul", z, op("Sigmoid", op("Mul", z, number(1.702)))), PostOp("swish", 1.702)),
+        (op("Mul", z, op("HardSigmoid", z, where=is_sixth)), PostOp("hardswish", 1 / 6, 0.5)),
+        (op("Div", op("Mul", z, shifted), number(6)), PostOp("hardswish", 1 / 6, 0.5)),
+        (op("Mul", z, op("Div", shifted, number(6))), PostOp("hardswish", 1 / 6, 0.5)),
     ]
 
 
-def all_activations(function: Function) -> list[Activation]:
-    """Every activation of the function that is spelled with several nodes, largest first."""
-    found = []
-    for pattern, post in spellings(function):
+def all_activations(function: Function) -> list[CompositeActivation]:
+    """Return the function's activations of several nodes, largest first."""
+    activations = []
+    for pattern, post_op in activation_patterns(function):
         for match in matches(pattern, function.graph):
             value = _operand(match)
             if value is not None:
-                found.append(Activation(match.nodes, value, post))
-    return sorted(found, key=lambda one: (-one.nodes.bit_count(), one.nodes))
+                activations.append(CompositeActivation(match.nodes, value, post_op))
+    return sorted(
+        activations, key=lambda activation: (-activation.nodes.bit_count(), activation.nodes)
+    )
 
 
 def _operand(match: Match) -> str | None:
     graph = match.graph
-    made = {value for index in indices(match.nodes) for value in graph.nodes[index].outputs}
+    results = {value for index in indices(match.nodes) for value in graph.nodes[index].outputs}
     read = {value for index in indices(match.nodes) for value in graph.nodes[index].inputs if value}
-    outside = read - made - graph.constants
+    outside = read - results - graph.constants
     return outside.pop() if len(outside) == 1 else None
 
 
 def activations_within(
-    function: Function, known: Sequence[Activation], nodes: IndexSet, outputs: frozenset[str]
-) -> Iterator[Activation]:
-    """Yield those of `known`, disjoint, inside `nodes`, whose intermediate values nobody else reads."""
-    taken = 0
-    for found in known:
-        inside = is_subset(found.nodes, nodes) and not found.nodes & taken
-        if inside and _is_private(function, found.nodes, outputs):
-            taken |= found.nodes
-            yield found
+    function: Function,
+    activations: Sequence[CompositeActivation],
+    nodes: IndexSet,
+    outputs: frozenset[str],
+) -> Iterator[CompositeActivation]:
+    """Yield disjoint activations inside `nodes` without outside readers of intermediate values."""
+    covered = 0
+    for activation in activations:
+        inside = is_subset(activation.nodes, nodes) and not activation.nodes & covered
+        if inside and _is_private(function, activation.nodes, outputs):
+            covered |= activation.nodes
+            yield activation
 
 
 def _is_private(function: Function, nodes: IndexSet, outputs: frozenset[str]) -> bool:

@@ -1,11 +1,10 @@
-"""What the schedule asks about one stage (TIR block) of a kernel: its loops, and how it walks memory.
+"""Analysis of one stage (TIR block) of a kernel: its loops and their strides in memory.
 
-Every rule is decided by strides: how many elements a step of a loop moves in each tensor that the
-stage reads or writes. Loops that walk all tensors as one may be fused; a loop of stride 0 or 1
-everywhere may be vectorised; a read whose contiguous loop is not the innermost one is a transposition.
-Strides come from TVM's analysis of the flat offset, so that reshapes fused into a stage (divisions and
-remainders by constants) vanish where they can. A stride is None where the offset is no linear
-function of the loop.
+Scheduling rules depend on strides: the elements per step of a loop, in each tensor of the stage. Loops
+contiguous in all tensors may be fused; a loop with stride 0 or 1 everywhere may be vectorised; a read with
+its contiguous loop outside of the innermost one is a transposition. Strides come from TVM's analysis of the
+flat offset: reshapes fused into a stage (divisions and remainders by constants) are simplified away where
+possible. A stride is None if the offset is not linear in the loop.
 """
 
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ _OPERANDS = ("a", "b", "value", "condition", "true_value", "false_value", "args"
 
 @dataclass(frozen=True)
 class Access:
-    """One read or write; `strides` are in elements, one a loop of the nest."""
+    """One read or write; `strides` are in elements, one per loop of the nest."""
 
     buffer: tirx.Buffer
     strides: tuple[int | None, ...]
@@ -36,10 +35,17 @@ class Access:
 
 @dataclass(frozen=True)
 class Nest:
-    """A stage with all loops around it.
+    """A stage with all its loops.
 
-    `shared` counts the leading loops that other stages are under too; `guarded` tells which loops decide
-    a condition of the stage (a padding, a concatenation).
+    Attributes:
+        block: the stage.
+        loops: its loops, outermost first.
+        extents: iterations of each loop.
+        reducing: whether each loop reduces.
+        accesses: its reads and its write.
+        guarded: whether each loop occurs in a condition of the stage (a padding, a concatenation).
+        shared: number of leading loops in common with other stages.
+        expressions: the stored value and its indices.
     """
 
     block: Block
@@ -53,7 +59,7 @@ class Nest:
 
     @property
     def spatial(self) -> tuple[int, ...]:
-        """The stage's own loops that do not reduce."""
+        """The stage's own loops without reductions."""
         return tuple(n for n in range(self.shared, len(self.loops)) if not self.reducing[n])
 
     @property
@@ -62,7 +68,7 @@ class Nest:
 
     @property
     def reads(self) -> tuple[Access, ...]:
-        """What is read; the accumulator of a reduction is left out."""
+        """Reads without the accumulator of a reduction."""
         written = self.written.buffer
         return tuple(a for a in self.accesses if not a.writes and not a.buffer.same_as(written))
 
@@ -84,7 +90,7 @@ class Nest:
 
 
 def stages(plan: s_tir.Schedule) -> list[Block]:
-    """Return all stages, whatever loops they are under, in order."""
+    """Return all stages in order, at any depth of loops."""
     return list(plan.get_child_blocks(plan.get_sblock("root")))
 
 
@@ -92,14 +98,14 @@ def walk(expression: object) -> Iterator[tirx.Expr]:
     """Yield every expression within `expression`, itself included."""
     stack = [expression]
     while stack:
-        found = stack.pop()
-        yield found
+        node = stack.pop()
+        yield node
         for name in _OPERANDS:
-            inner = getattr(found, name, None)
+            inner = getattr(node, name, None)
             if isinstance(inner, tirx.Expr):
                 stack.append(inner)
             elif name in ("args", "indices") and inner is not None:
-                stack.extend(one for one in inner if isinstance(one, tirx.Expr))
+                stack.extend(child for child in inner if isinstance(child, tirx.Expr))
 
 
 def _is_call(expression: object, names: set[str] | frozenset[str]) -> bool:
@@ -108,53 +114,53 @@ def _is_call(expression: object, names: set[str] | frozenset[str]) -> bool:
 
 
 def nest(plan: s_tir.Schedule, block: Block) -> Nest:
-    """Describe the stage as it stands in the schedule now.
+    """Analyse a stage in the current schedule.
 
     Raises:
-        ValueError: the stage is more than one store under plain loops.
+        ValueError: the stage is not one store under plain loops.
     """
     loops = tuple(plan.get_loops(block))
-    found, realized = plan.get(block), _realization(plan, block, loops)
-    if not isinstance(found.body, tirx.BufferStore):
+    stage, realization = plan.get(block), _realization(plan, block, loops)
+    if not isinstance(stage.body, tirx.BufferStore):
         raise ValueError("the stage is not one store")
     extents = tuple(int(plan.get(loop).extent) for loop in loops)
     variables = [plan.get(loop).loop_var for loop in loops]
-    reducing = _reducing(found, realized, variables)
-    expressions = (found.body.value, *found.body.indices)
-    accesses = _accesses(found, realized, variables, extents)
+    reducing = _reducing(stage, realization, variables)
+    expressions = (stage.body.value, *stage.body.indices)
+    accesses = _accesses(stage, realization, variables, extents)
     shared = sum(len(plan.get_child_blocks(loop)) > 1 for loop in loops)
-    guarded = _guarded(found, realized, variables, expressions)
+    guarded = _guarded(stage, realization, variables, expressions)
     return Nest(block, loops, extents, reducing, accesses, guarded, shared, expressions)
 
 
 def _realization(plan: s_tir.Schedule, block: Block, loops: tuple[Loop, ...]) -> object:
-    wanted = plan.get(block)
+    stage = plan.get(block)
     if not loops:
         raise ValueError("the stage has no loop")
     stack = [plan.get(loops[-1]).body]
     while stack:
-        found = stack.pop()
-        if hasattr(found, "iter_values"):
-            if found.block.same_as(wanted):
-                return found
+        node = stack.pop()
+        if hasattr(node, "iter_values"):
+            if node.block.same_as(stage):
+                return node
         else:
-            stack.extend(getattr(found, "seq", None) or [getattr(found, "body", None)])
+            stack.extend(getattr(node, "seq", None) or [getattr(node, "body", None)])
     raise ValueError("the stage is not under its loops")
 
 
-def _reducing(found: object, realized: object, variables: list[tirx.Var]) -> tuple[bool, ...]:
+def _reducing(stage: object, realization: object, variables: list[tirx.Var]) -> tuple[bool, ...]:
     bound = [
         value
-        for one, value in zip(found.iter_vars, realized.iter_values, strict=True)  # type: ignore[attr-defined]
-        if one.iter_type != tirx.IterVar.DataPar
+        for block_variable, value in zip(stage.iter_vars, realization.iter_values, strict=True)  # type: ignore[attr-defined]
+        if block_variable.iter_type != tirx.IterVar.DataPar
     ]
     used = [part for value in bound for part in walk(value)]
     return tuple(any(variable.same_as(part) for part in used) for variable in variables)
 
 
 def _guarded(
-    found: object,
-    realized: object,
+    stage: object,
+    realization: object,
     variables: list[tirx.Var],
     expressions: tuple[tirx.Expr, ...],
 ) -> tuple[bool, ...]:
@@ -167,25 +173,25 @@ def _guarded(
     used = [part for condition in conditions for part in walk(condition)]
     bound = [
         inner
-        for one, value in zip(found.iter_vars, realized.iter_values, strict=True)  # type: ignore[attr-defined]
-        if any(one.var.same_as(part) for part in used)
+        for block_variable, value in zip(stage.iter_vars, realization.iter_values, strict=True)  # type: ignore[attr-defined]
+        if any(block_variable.var.same_as(part) for part in used)
         for inner in walk(value)
     ]
     return tuple(any(variable.same_as(part) for part in bound) for variable in variables)
 
 
 def _accesses(
-    found: object, realized: object, variables: list[tirx.Var], extents: tuple[int, ...]
+    stage: object, realization: object, variables: list[tirx.Var], extents: tuple[int, ...]
 ) -> tuple[Access, ...]:
-    names = [one.var for one in found.iter_vars]  # type: ignore[attr-defined]
+    names = [block_variable.var for block_variable in stage.iter_vars]  # type: ignore[attr-defined]
     analyzer = sym.Analyzer()
-    for one in found.iter_vars:  # type: ignore[attr-defined]
-        analyzer.bind(one.var, one.dom)
+    for block_variable in stage.iter_vars:  # type: ignore[attr-defined]
+        analyzer.bind(block_variable.var, block_variable.dom)
     per_loop = [
         _strides(value, variables, None)
-        for value in realized.iter_values  # type: ignore[attr-defined]
+        for value in realization.iter_values  # type: ignore[attr-defined]
     ]
-    store = found.body  # type: ignore[attr-defined]
+    store = stage.body  # type: ignore[attr-defined]
     places = [(store.buffer, store.indices, True)]
     for expression in (store.value, *store.indices):
         for part in walk(expression):
@@ -207,12 +213,12 @@ def _combined(outer: list[int | None], inner: list[int | None], extent: int) -> 
     if extent == 1:
         return 0
     total = 0
-    for one, two in zip(outer, inner, strict=True):
-        if one == 0 or two == 0:
+    for by_variable, by_loop in zip(outer, inner, strict=True):
+        if by_variable == 0 or by_loop == 0:
             continue
-        if one is None or two is None:
+        if by_variable is None or by_loop is None:
             return None
-        total += one * two
+        total += by_variable * by_loop
     return total
 
 

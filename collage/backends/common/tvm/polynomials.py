@@ -1,12 +1,12 @@
-"""exp, erf, tanh and sigmoid of float32 as plain arithmetic, so that LLVM vectorises them.
+"""exp, erf, tanh and sigmoid of float32 as plain arithmetic; LLVM vectorises it.
 
-TVM lowers these to scalar calls of the C library. The forms here are within 1e-6 relative of the exact
-value: exp by range reduction and a polynomial of degree six; erf by N. Juffa's two polynomials
-(CUDA's, also MLAS's); tanh by Eigen's rational function. exp is 0 below -87.7 and infinite above 88.4
-(the exact limits are -103.3 and 88.7); NaN is not propagated.
+TVM lowers these operators to scalar calls of the C library. The forms here have a relative error of at most
+1e-6: exp by range reduction and a polynomial of degree six; erf by N. Juffa's two polynomials (also in CUDA
+and MLAS); tanh by Eigen's rational function. exp is 0 below -87.7 and infinite above 88.4 (the exact limits
+are -103.3 and 88.7); NaN is not propagated.
 
-They replace TVM's lowering of the operators in the last pass before LLVM, so that schedules see small
-expressions; scalars and vectors alike. float64 keeps the C library.
+They replace TVM's lowering in the last pass before LLVM: schedules still see small expressions, scalars and
+vectors alike. float64 remains with the C library.
 """
 
 from collections.abc import Callable, Sequence
@@ -72,8 +72,8 @@ def exp(x: tirx.Expr) -> tirx.Expr:
     def scaled(x: tirx.Expr, power: tirx.Expr) -> tirx.Expr:
         exponent = tirx.Cast(integer, power) + tirx.const(127, integer)
         scale = tirx.reinterpret(str(x.ty.dtype), exponent << tirx.const(23, integer))
-        rest = x - power * like(x, LN_2_HIGH) - power * like(x, LN_2_LOW)
-        return bound(rest, lambda rest: horner(rest, EXP_COEFFICIENTS)) * scale
+        remainder = x - power * like(x, LN_2_HIGH) - power * like(x, LN_2_LOW)
+        return bound(remainder, lambda remainder: horner(remainder, EXP_COEFFICIENTS)) * scale
 
     def of(x: tirx.Expr) -> tirx.Expr:
         power = tirx.floor(x * like(x, LOG2_E) + like(x, 0.5))
@@ -118,8 +118,8 @@ def _lowering(name: str, form: Form) -> Form:
             wide = f"float32x{lanes}" if lanes else "float32"
             return tirx.Cast(dtype, form(tirx.Cast(wide, operand)))
         if name == "sigmoid":
-            one = tirx.const(1.0, dtype)
-            return one / (one + tirx.call_pure_extern(dtype, "exp", -operand))
+            unit = tirx.const(1.0, dtype)
+            return unit / (unit + tirx.call_pure_extern(dtype, "exp", -operand))
         return tirx.call_pure_extern(dtype, name, operand)
 
     return lowered

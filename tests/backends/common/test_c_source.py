@@ -1,4 +1,4 @@
-"""Kernels written in C: what a subclass says, and what it is told when it is wrong."""
+"""Kernels written in C: the interface of a subclass, and its error messages."""
 
 import re
 
@@ -29,7 +29,7 @@ class AddReluBackend(CSourceBackend):
         return "too long" if region.outputs[0].size > 1000 else None
 
     def source(self, region: Region, threads: int) -> str:
-        y, total = region.outputs[0], " + ".join(f"{one}[i]" for one in region.inputs)
+        y, total = region.outputs[0], " + ".join(f"{operand}[i]" for operand in region.inputs)
         return (
             f"for (int i = 0; i < {y.size}; ++i) {{ float s = {total}; {y}[i] = s > 0 ? s : 0; }}"
         )
@@ -58,8 +58,8 @@ def sums(path, side=4, tapped=False):
 
 
 def candidates(backend, function):
-    found = find_candidates(function, [backend])
-    return [c.inside for c in found if c.backend == backend.name]
+    listed = find_candidates(function, [backend])
+    return [c.inside for c in listed if c.backend == backend.name]
 
 
 def test_every_match_is_a_candidate_that_computes_the_same(tmp_path):
@@ -143,9 +143,9 @@ def test_a_missing_symbol_and_a_failure_are_named(activations):
 @pytest.mark.parametrize("command", ["no-such-compiler", "no-such-compiler -m64"])
 def test_without_a_compiler_it_says_what_to_install(tmp_path, monkeypatch, command):
     monkeypatch.setenv("CC", command)
-    found = AddReluBackend().availability()
-    assert not found.available
-    assert "no C compiler 'no-such-compiler' ($CC): install gcc or clang" in found.reason
+    availability = AddReluBackend().availability()
+    assert not availability.available
+    assert "no C compiler 'no-such-compiler' ($CC): install gcc or clang" in availability.reason
     with pytest.raises(BackendError, match="no C compiler"):
         AddReluBackend().compile(sums(tmp_path), 0b10, threads=1)
 
@@ -194,7 +194,7 @@ def test_the_first_errors_are_shown(output, shown):
     assert c_source.first_errors(output) == shown
 
 
-def test_missing_libraries_are_named_and_versions_are_part_of_the_identity(monkeypatch):
+def test_missing_libraries_are_named_and_versions_identify(monkeypatch):
     monkeypatch.setattr(plugin, "LIBRARIES", dict(plugin.LIBRARIES))
 
     class Absent(AddReluBackend):
@@ -215,7 +215,7 @@ def test_missing_libraries_are_named_and_versions_are_part_of_the_identity(monke
 
 def test_an_edited_module_is_another_identity(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    text = "from tests.backends.test_c_source import AddReluBackend as Base\nclass B(Base): pass\n"
+    text = "from tests.backends.common.test_c_source import AddReluBackend as Base\nclass B(Base): pass\n"
     identities = set()
     for name, source in (("mine_a", text), ("mine_b", text), ("mine_c", text + "# edited\n")):
         (tmp_path / f"{name}.py").write_text(source)

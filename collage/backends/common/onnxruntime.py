@@ -1,0 +1,74 @@
+"""ONNX Runtime on the CPU: availability, kernels, and its candidates by variant.
+
+Its kernels run regions of the CPU backend, and regions on the host inside an executable for a GPU.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collage.backends.base import Availability, PluginKernel
+from collage.frontend.model import Function
+from collage.frontend.region import region_onnx
+from collage.graph.dataflow import DataflowGraph
+from collage.graph.dynamic_shape_groups import returned_open
+from collage.graph.index_set import IndexSet, index_set
+from collage.rules.regions import Regions
+from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
+from collage.runtime.blob import Header, pack
+from collage.runtime.plugin import library_reason, library_version
+
+ONNXRUNTIME = "onnxruntime"
+"""Name of the library, and kind of the plug-in's kernel."""
+
+
+@dataclass(frozen=True)
+class ConvolutionVariants(PartitionRule):
+    """Graph regions; variants outside of `for_all` are limited to regions with a convolution.
+
+    Attributes:
+        regions: rule for all regions.
+        convolutions: the graph's convolutions.
+        for_all: variants with candidates for every region.
+    """
+
+    regions: Regions
+    convolutions: IndexSet
+    for_all: frozenset[str]
+
+    @classmethod
+    def of(cls, graph: DataflowGraph, supported: IndexSet, *variants: str) -> "ConvolutionVariants":
+        """Return the rule; the first variant, "", and `variants` are for all regions."""
+        convolutions = index_set(node.index for node in graph.nodes if node.op == "Conv")
+        return cls(Regions(supported), convolutions, frozenset(("", *variants)))
+
+    def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:
+        candidates = self.regions.candidates(graph, spec)
+        if spec.variant in self.for_all:
+            return candidates
+        return [candidate for candidate in candidates if candidate.inside & self.convolutions]
+
+
+def onnxruntime_availability() -> Availability:
+    """Tell whether ONNX Runtime's library is installed, with its version."""
+    if reason := library_reason(ONNXRUNTIME):
+        return Availability(reason)
+    return Availability("", {ONNXRUNTIME: library_version(ONNXRUNTIME)})
+
+
+def cpu_session_kernel(
+    function: Function, nodes: IndexSet, threads: int, optimisation: str = "all"
+) -> PluginKernel:
+    """Return a kernel for a region: an ONNX Runtime session on the CPU.
+
+    Args:
+        function: function of the region.
+        nodes: nodes of the region.
+        threads: threads of the session.
+        optimisation: ONNX Runtime's level of graph optimisation.
+    """
+    allocates = returned_open(function.graph, nodes)
+    header: Header = {"graph_optimization_level": optimisation, "threads": threads}
+    header = {**header, "allocates": 1} if allocates else header
+    model = region_onnx(function, nodes).SerializeToString()
+    return PluginKernel(ONNXRUNTIME, pack(header, [np.frombuffer(model, np.uint8)]), allocates)
