@@ -67,9 +67,9 @@ def publish(
 ) -> Manifest:
     """Save the bundle. Raises BundleError when the folder cannot be written."""
     golden = {
-        f"{one.function.name}/{side}/{name}": value
-        for one in functions
-        for side, values in (("input", one.inputs), ("output", one.expected))
+        f"{published.function.name}/{side}/{name}": value
+        for published in functions
+        for side, values in (("input", published.inputs), ("output", published.expected))
         for name, value in values.items()
     }
     return save_bundle(
@@ -80,7 +80,9 @@ def publish(
 def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str]) -> Manifest:
     cpu_model, features = cpu_features()
     return Manifest(
-        functions=tuple(_signature(one.function, one.decision) for one in functions),
+        functions=tuple(
+            _signature(published.function, published.decision) for published in functions
+        ),
         threads=facts.threads,
         cpu=Cpu(model=cpu_model, features=features),
         libraries={
@@ -91,8 +93,9 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
             )
             for name in sorted(facts.libraries)
         },
-        gate=tuple(_gate(one.function.name, one.decision) for one in functions),
-        allow_slower=facts.allow_slower and not all(one.decision.passed for one in functions),
+        gate=tuple(_gate(published.function.name, published.decision) for published in functions),
+        allow_slower=facts.allow_slower
+        and not all(published.decision.passed for published in functions),
         provenance=Provenance(
             model_path=facts.model.path.name,
             model_sha256=facts.model.sha256,
@@ -102,7 +105,7 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
             toolchains=dict(facts.toolchains),
         ),
         precision=facts.precision,
-        quantised=any(is_quantised(one.function) for one in functions),
+        quantised=any(is_quantised(published.function) for published in functions),
         device=facts.device,
         compute_capability=facts.compute_capability,
         files=files,
@@ -110,35 +113,39 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
 
 
 def _signature(function: Function, decision: Decision) -> Signature:
-    found = function_signature(function, decision.chosen.kernel)
+    signature = function_signature(function, decision.chosen.kernel)
     inputs, outputs = (
-        tuple(Tensor(name=one.name, shape=one.shape, dtype=one.dtype) for one in tensors)
-        for tensors in (found.inputs, found.outputs)
+        tuple(
+            Tensor(name=tensor.name, shape=tensor.shape, dtype=tensor.dtype) for tensor in tensors
+        )
+        for tensors in (signature.inputs, signature.outputs)
     )
-    return Signature(function=found.function, inputs=inputs, outputs=outputs, kernel=found.kernel)
+    return Signature(
+        function=signature.function, inputs=inputs, outputs=outputs, kernel=signature.kernel
+    )
 
 
 def _gate(function: str, decision: Decision) -> FunctionGate:
     latency = {"collage": _latency(decision.latency)}
-    latency |= {name: _latency(found) for name, found in decision.baselines.items()}
+    latency |= {name: _latency(baseline) for name, baseline in decision.baselines.items()}
     return FunctionGate(
         function=function,
         original=decision.chosen.original,
         latency=latency,
-        ratios={name: ratio_of(found) for name, found in decision.ratios.items()},
+        ratios={name: ratio_of(interval) for name, interval in decision.ratios.items()},
         verdict=decision.verdict,
         reason=decision.reason,
         deterministic=decision.golden is None or decision.golden.deterministic,
     )
 
 
-def ratio_of(found: RatioInterval) -> Ratio:
+def ratio_of(interval: RatioInterval) -> Ratio:
     """Return an interval as a document has it."""
-    high = found.high if math.isfinite(found.high) else None
-    return Ratio(ratio=found.ratio, low=found.low or None, high=high)
+    high = interval.high if math.isfinite(interval.high) else None
+    return Ratio(ratio=interval.ratio, low=interval.low or None, high=high)
 
 
-def _latency(found: Latency) -> MeasuredLatency:
-    if found.reason:
-        return MeasuredLatency(seconds=None, reason=found.reason)
-    return MeasuredLatency(seconds=found.seconds, low=found.low, high=found.high)
+def _latency(latency: Latency) -> MeasuredLatency:
+    if latency.reason:
+        return MeasuredLatency(seconds=None, reason=latency.reason)
+    return MeasuredLatency(seconds=latency.seconds, low=latency.low, high=latency.high)

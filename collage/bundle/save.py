@@ -63,15 +63,15 @@ def save_bundle(
             digests: dict[str, str] = {
                 file.name: digest_of(file) for file in sorted(partial.iterdir())
             }
-            made = manifest(digests)
-            write_durably(partial / "manifest.json", made.model_dump_json(indent=1).encode())
+            document = manifest(digests)
+            write_durably(partial / "manifest.json", document.model_dump_json(indent=1).encode())
             replace_folder(partial, output, scratch)
     except OSError as error:
         raise BundleError(
             f"the bundle could not be written to {output}: {error.strerror}. Free space or choose "
             "another folder with --output; what was measured is kept, so a second run is fast."
         ) from error
-    return made
+    return document
 
 
 def cpu_features() -> tuple[str, tuple[str, ...]]:

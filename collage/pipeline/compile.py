@@ -40,7 +40,7 @@ from collage.report.build import Run, build_report
 from collage.report.data import CandidateCounts, Summary, TuningFacts
 from collage.report.html import render_html
 from collage.report.precision import Allowed, FunctionResult, manifest_precision
-from collage.report.terminal import Progress
+from collage.report.progress import Progress
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import library_names
 from collage.search.function_search import Enumerated, FunctionSearch

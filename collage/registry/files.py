@@ -59,18 +59,18 @@ class FileRegistry:
 
     def find(self, name: str, version: str | None = None) -> ModelVersion:
         _check(name)
-        found = version or self._alias_of(name, self._alias)
-        if not found:
+        number = version or self._alias_of(name, self._alias)
+        if not number:
             raise RegistryError(
                 f"{self.url} has no model {name!r} with the alias {self._alias!r}; add it with "
                 f"`FileRegistry.add`, or name the version"
             )
-        if self._record(name, _check(found)) is None:
+        if self._record(name, _check(number)) is None:
             raise RegistryError(
-                f"{self.url} has no whole version {found!r} of {name!r}: there is no "
-                f"{name}/{found}/{_VERSION}, which is written last. Add it with `FileRegistry.add`"
+                f"{self.url} has no whole version {number!r} of {name!r}: there is no "
+                f"{name}/{number}/{_VERSION}, which is written last. Add it with `FileRegistry.add`"
             )
-        return self._version(name, found)
+        return self._version(name, number)
 
     def download(self, version: ModelVersion, folder: Path) -> Path:
         files = self._record(version.name, version.version)
@@ -109,11 +109,11 @@ class FileRegistry:
             raise OptionError(
                 f"a version holds {MODEL}, is not called {_ALIASES!r}, and has no file {' or '.join(_OWN)}"
             )
-        digests = {one: str(digest_of(path)) for one, path in sorted(files.items())}
+        digests = {file: str(digest_of(path)) for file, path in sorted(files.items())}
         if self._is_there(name, version, digests):
             return self._version(name, version)
-        for one, path in files.items():
-            self._do("write to", self._store.create, f"{name}/{version}/{one}", path)
+        for file, path in files.items():
+            self._do("write to", self._store.create, f"{name}/{version}/{file}", path)
         record = json.dumps({"files": digests, "token": uuid4().hex}).encode()
         key = f"{name}/{version}/{_VERSION}"
         if not self._do("write to", self._store.swap, key, record, None):
@@ -121,13 +121,13 @@ class FileRegistry:
         return self._version(name, version)
 
     def _is_there(self, name: str, version: str, digests: Mapping[str, str]) -> bool:
-        found = self._record(name, version)
-        if found is not None and found != digests:
+        stored_digests = self._record(name, version)
+        if stored_digests is not None and stored_digests != digests:
             raise RegistryError(
                 f"{self.url} has version {version!r} of {name!r} with other content; versions never "
                 "change: choose another version"
             )
-        return found is not None
+        return stored_digests is not None
 
     def _version(self, name: str, version: str) -> ModelVersion:
         return ModelVersion(self.url, name, version, f"{self.url}/{name}/{version}/{MODEL}")
@@ -135,9 +135,9 @@ class FileRegistry:
     def _record(self, name: str, version: str) -> dict[str, str] | None:
         """Return the files and digests of a version; None where it is not whole."""
         key = f"{name}/{version}/{_VERSION}"
-        fields, there = self._read(key)
+        fields, stored_version = self._read(key)
         files = fields.get("files")
-        if there is None:
+        if stored_version is None:
             return None
         if (
             not isinstance(files, dict)
@@ -172,11 +172,11 @@ class FileRegistry:
         return version
 
     def _read(self, key: str) -> tuple[dict, Version | None]:
-        found = self._do("read from", self._store.read, key)
-        if found is None:
+        entry = self._do("read from", self._store.read, key)
+        if entry is None:
             return {}, None
         try:
-            return parse_object(found.data), found.version
+            return parse_object(entry.data), entry.version
         except RecordError as error:
             raise RegistryError(
                 f"{key} in {self.url} is no JSON object: {error}; repair or delete it"
@@ -184,9 +184,9 @@ class FileRegistry:
 
     def _swap(self, key: str, fields: Mapping[str, str]) -> None:
         for _ in range(_ATTEMPTS):
-            now, version = self._read(key)
-            now.pop("token", None)
-            if version is not None and now == fields:
+            current_fields, version = self._read(key)
+            current_fields.pop("token", None)
+            if version is not None and current_fields == fields:
                 return
             data = json.dumps({**fields, "token": uuid4().hex}).encode()
             if self._do("write to", self._store.swap, key, data, version):
@@ -194,7 +194,7 @@ class FileRegistry:
         raise RegistryError(f"{key} in {self.url} was changed by others in {_ATTEMPTS} attempts")
 
     def _keys(self) -> list[str]:
-        return sorted(one.key for one in self._store.entries(""))
+        return sorted(entry.key for entry in self._store.entries(""))
 
     def _do(self, action: str, act: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         try:

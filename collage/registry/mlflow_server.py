@@ -82,33 +82,33 @@ class MlflowRegistry:
     def find(self, name: str, version: str | None = None) -> ModelVersion:
         if version is not None:
             return self._version(self._get(name, version))
-        found = self._do(
+        record = self._do(
             f"find the version of {name!r} with the alias {self._alias!r}",
             self._client.get_model_version_by_alias,
             name,
             self._alias,
         )
-        return self._version(found)
+        return self._version(record)
 
     def download(self, version: ModelVersion, folder: Path) -> Path:
         data = self._onnx_file(version, folder)
-        whole = Path(
+        artifacts = Path(
             self._do(
                 f"download {version}",
                 download_artifacts,
                 artifact_uri=_uri(version), dst_path=str(folder), **self._uris,
             )
         )  # fmt: skip
-        return _pick(version, whole, data)
+        return _pick(version, artifacts, data)
 
     def status(self, version: ModelVersion) -> VersionStatus:
         return from_tags(self._get(version.name, version.version).tags)
 
     def mark(self, version: ModelVersion, status: VersionStatus) -> None:
         name, number = version.name, version.version
-        now = self._get(name, number).tags
+        current_tags = self._get(name, number).tags
         for tag, value in to_tags(status).items():
-            if value and now.get(tag) != value:
+            if value and current_tags.get(tag) != value:
                 self._do(
                     f"set the tag {tag} of {version}",
                     self._client.set_model_version_tag,
@@ -117,7 +117,7 @@ class MlflowRegistry:
                     tag,
                     value,
                 )
-            elif not value and tag in now:
+            elif not value and tag in current_tags:
                 self._do(
                     f"delete the tag {tag} of {version}",
                     self._client.delete_model_version_tag,
@@ -143,11 +143,11 @@ class MlflowRegistry:
 
     def _ready(self, name: str, version: str) -> Iterator[ModelVersion]:
         try:
-            found = self._get(name, version)
+            record = self._get(name, version)
         except _Absent:
             return  # deleted since it was listed
-        if found.status == "READY":
-            yield self._version(found)
+        if record.status == "READY":
+            yield self._version(record)
 
     def _get(self, name: str, version: str) -> Found:
         return self._do(
@@ -157,8 +157,8 @@ class MlflowRegistry:
             version,
         )
 
-    def _version(self, found: Found) -> ModelVersion:
-        return ModelVersion(self.url, found.name, str(found.version), found.source or "")
+    def _version(self, record: Found) -> ModelVersion:
+        return ModelVersion(self.url, record.name, str(record.version), record.source or "")
 
     def _onnx_file(self, version: ModelVersion, folder: Path) -> str:
         """Return the path of the model inside the version, from its small description."""
@@ -166,7 +166,7 @@ class MlflowRegistry:
             f"list the files of {version}",
             lambda: get_artifact_repository(_uri(version), **self._uris).list_artifacts(None),
         )
-        if not any(Path(one.path).name == _DESCRIPTION for one in files):
+        if not any(Path(file.path).name == _DESCRIPTION for file in files):
             raise ModelError(
                 f"{version} has no file {_DESCRIPTION}: it was not logged as a model, or not whole. Log "
                 "it with mlflow.onnx.log_model and give that version the alias"
@@ -230,11 +230,11 @@ def _flavour(version: ModelVersion, description: str) -> str:
     return onnx["data"]
 
 
-def _pick(version: ModelVersion, whole: Path, data: str) -> Path:
+def _pick(version: ModelVersion, artifacts: Path, data: str) -> Path:
     """Return the .onnx file at `data`, which may be the folder that holds it."""
-    found = (whole / data).resolve()
-    if found.is_dir():
-        found = next(iter(sorted(found.glob("*.onnx"))), found)
-    if not found.is_relative_to(whole.resolve()) or not found.is_file():
+    file = (artifacts / data).resolve()
+    if file.is_dir():
+        file = next(iter(sorted(file.glob("*.onnx"))), file)
+    if not file.is_relative_to(artifacts.resolve()) or not file.is_file():
         raise ModelError(f"{version} lacks its file {data!r}; log it again")
-    return found
+    return file

@@ -44,9 +44,9 @@ def lay_out(predecessors: Sequence[Sequence[int]]) -> Layout:
         for source in sources:
             below[source].append(vertex)
     xs = _columns(ranks, above, below, count)
-    left = min((x for x in xs), default=0.0) - BOX_WIDTH / 2 - GAP_X
+    left_edge = min((x for x in xs), default=0.0) - BOX_WIDTH / 2 - GAP_X
     points = [
-        (round(x - left, 1), round(depth * (BOX_HEIGHT + GAP_Y) + BOX_HEIGHT, 1))
+        (round(x - left_edge, 1), round(depth * (BOX_HEIGHT + GAP_Y) + BOX_HEIGHT, 1))
         for x, depth in zip(xs, layer, strict=True)
     ]
     bends = {edge: tuple(points[vertex] for vertex in chain) for edge, chain in chains.items()}
@@ -88,29 +88,29 @@ def _columns(
         down = sweep % 2 == 0
         near = above if down else below
         for rank in ranks if down else reversed(ranks):
-            wanted = {vertex: _wanted(vertex, near[vertex], xs, boxes) for vertex in rank}
-            rank.sort(key=lambda vertex: (wanted[vertex], xs[vertex]))
-            _place(rank, wanted, xs, boxes)
+            targets = {vertex: _wanted(vertex, near[vertex], xs, boxes) for vertex in rank}
+            rank.sort(key=lambda vertex: (targets[vertex], xs[vertex]))
+            _place(rank, targets, xs, boxes)
     return xs
 
 
 def _wanted(vertex: int, near: Sequence[int], xs: Sequence[float], boxes: int) -> float:
     """Follow the boxes next to it, else the bends: a chain beside long edges stays straight."""
-    leaders = [other for other in near if other < boxes] or near
-    return sum(xs[other] for other in leaders) / len(leaders) if leaders else xs[vertex]
+    leaders = [neighbour for neighbour in near if neighbour < boxes] or near
+    return sum(xs[neighbour] for neighbour in leaders) / len(leaders) if leaders else xs[vertex]
 
 
-def _place(rank: list[int], wanted: dict[int, float], xs: list[float], boxes: int) -> None:
+def _place(rank: list[int], targets: dict[int, float], xs: list[float], boxes: int) -> None:
     """Keep the order, leave room, and stay as near to the wanted columns as the mean allows."""
     placed: list[float] = []
     edge = float("-inf")
     for vertex in rank:
         half = (BOX_WIDTH + GAP_X if vertex < boxes else BEND_WIDTH) / 2
-        x = max(wanted[vertex], edge + half)
+        x = max(targets[vertex], edge + half)
         placed.append(x)
         edge = x + half
     weights = [1.0 if vertex < boxes else BEND_WEIGHT for vertex in rank]
-    off = sum(w * (wanted[v] - x) for v, x, w in zip(rank, placed, weights, strict=True))
+    off = sum(w * (targets[v] - x) for v, x, w in zip(rank, placed, weights, strict=True))
     shift = off / sum(weights)
     for vertex, x in zip(rank, placed, strict=True):
         xs[vertex] = x + shift

@@ -8,7 +8,8 @@ from collage.cli import main
 from collage.errors import BundleError, InputError, OptionError
 from collage.report.data import ReportData
 from collage.report.explain_text import diff_text, node_text, overview_text
-from collage.report.explanation import diff, explain_node, overview, read_report
+from collage.report.explanation import diff, explain_node, overview
+from collage.report.stored_report import read_report
 from tests.report.sample import sample_report
 
 

@@ -107,7 +107,7 @@ def test_what_kernels_took_alone_stands_beside_what_is_predicted():
     region = data.functions[0].regions[0]
     cells = f'<td class="n">{duration(region.alone_s)}</td><td class="n">{duration(region.predicted_s)}</td>'
     assert cells in render_html(data)
-    assert "Alone: timed by itself" in render_html(data)
+    assert "Isolated: measured alone" in render_html(data)
     regions = tuple(one.model_copy(update={"alone_s": None}) for one in data.functions[0].regions)
     function = data.functions[0].model_copy(update={"regions": regions})
     old = render_html(data.model_copy(update={"functions": (function,)}))

@@ -4,7 +4,7 @@ import pytest
 
 from collage.report.data import PrecisionResult
 from collage.report.html import render_html
-from collage.report.terminal import format_summary
+from collage.report.summary_text import format_summary
 from tests.report.sample import sample_report
 from tests.report.test_html import HOSTILE, Page
 
@@ -31,7 +31,7 @@ def report(hostile=""):
 @pytest.mark.parametrize("show", [lambda data: format_summary(data.summary), render_html])
 def test_errors_tolerance_and_reasons_are_shown(show):
     text = show(report())
-    for fact in ("0.0042", "0.01", "11", "does not count", "offers no bf16"):
+    for fact in ("0.0042", "0.01", "11", "excluded", "offers no bf16"):
         assert fact in text
 
 
