@@ -92,26 +92,26 @@ def single_node(
 
 def _attributes(node: onnx.NodeProto, types: Mapping[str, TensorType]) -> list[onnx.AttributeProto]:
     """Return the attributes by name, a convolution's automatic padding written out."""
-    found = {attribute.name: attribute for attribute in node.attribute}
-    mode = found["auto_pad"].s if "auto_pad" in found else b""
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    mode = attributes["auto_pad"].s if "auto_pad" in attributes else b""
     if node.op_type == "Conv" and mode in (b"SAME_UPPER", b"SAME_LOWER"):
-        del found["auto_pad"]
+        del attributes["auto_pad"]
         pads = _same_pads(node, types, upper=mode == b"SAME_UPPER")
-        found["pads"] = onnx.helper.make_attribute("pads", pads)
-    return [found[name] for name in sorted(found)]
+        attributes["pads"] = onnx.helper.make_attribute("pads", pads)
+    return [attributes[name] for name in sorted(attributes)]
 
 
 def _same_pads(node: onnx.NodeProto, types: Mapping[str, TensorType], upper: bool) -> list[int]:
-    given = {attribute.name: list(attribute.ints) for attribute in node.attribute}
+    attributes = {attribute.name: list(attribute.ints) for attribute in node.attribute}
     sizes, kernel = types[node.input[0]].shape[2:], types[node.input[1]].shape[2:]
-    strides = given.get("strides") or [1] * len(sizes)
-    dilations = given.get("dilations") or [1] * len(sizes)
+    strides = attributes.get("strides") or [1] * len(sizes)
+    dilations = attributes.get("dilations") or [1] * len(sizes)
     begins, ends = [], []
     for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         total = max(0, (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1 - size)
-        less, more = total // 2, total - total // 2
-        begins.append(less if upper else more)
-        ends.append(more if upper else less)
+        smaller, larger = total // 2, total - total // 2
+        begins.append(smaller if upper else larger)
+        ends.append(larger if upper else smaller)
     return begins + ends
 
 
@@ -136,7 +136,7 @@ class RelaxNodes(Sequence[RelaxNode | None]):
     def __getitem__(self, index: slice) -> list[RelaxNode | None]: ...
     def __getitem__(self, index: int | slice) -> RelaxNode | list[RelaxNode | None] | None:
         if isinstance(index, slice):
-            return [self._at(one) for one in range(self._size)[index]]
+            return [self._at(position) for position in range(self._size)[index]]
         return self._at(range(self._size)[index])
 
     def _at(self, index: int) -> RelaxNode | None:
@@ -157,10 +157,10 @@ def convert(single: SingleNode) -> RelaxNode | None:
     key = single.key
     if key not in _converted:
         _converted[key] = _convert(single.model)
-    found = _converted[key]
-    if found is None:
+    conversion = _converted[key]
+    if conversion is None:
         return None
-    function, composite = found
+    function, composite = conversion
     return RelaxNode(function, single.operands, composite)
 
 
@@ -169,13 +169,13 @@ def _convert(model: onnx.ModelProto) -> "tuple[relax.Function, bool] | None":
     from collage.frontend import emitters
     from collage.frontend.relax_ir import calls, is_plain, result_types, simplify
 
-    wanted = [tensor_type(value.type) for value in model.graph.output]
+    expected_types = [tensor_type(value.type) for value in model.graph.output]
     for source in (emitters.emit, _ask_tvm):
         function = source(model)
         if function is None:
             continue
         function = simplify(function)
-        if function is not None and is_plain(function) and result_types(function) == wanted:
+        if function is not None and is_plain(function) and result_types(function) == expected_types:
             return function, len(calls(function)) != 1
     return None
 
@@ -189,7 +189,7 @@ def _ask_tvm(model: onnx.ModelProto) -> "relax.Function | None":
     from tvm.relax.frontend.onnx import from_onnx
 
     results = [tensor_type(value.type) for value in model.graph.output]
-    size_bytes = sum(one.size_bytes for one in results if one)
+    size_bytes = sum(result_type.size_bytes for result_type in results if result_type)
     if not model.graph.input and size_bytes > MAX_FOLDED_BYTES:
         return None
     logging.getLogger("tvm").setLevel(logging.ERROR)

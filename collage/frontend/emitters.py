@@ -41,19 +41,21 @@ def emit(model: onnx.ModelProto) -> relax.Function | None:
     node = model.graph.node[0]
     emitter = _EMITTERS.get(node.op_type)
     types = {value.name: tensor_type(value.type) for value in model.graph.input}
-    known = {name: found for name, found in types.items() if found}
-    if emitter is None or len(known) < len(types):
+    static_types = {name: value_type for name, value_type in types.items() if value_type}
+    if emitter is None or len(static_types) < len(types):
         return None
-    params = {name: relax.Var(name, relax_type(found)) for name, found in known.items()}
+    params = {
+        name: relax.Var(name, relax_type(static_type)) for name, static_type in static_types.items()
+    }
     embedded = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-    known |= {name: TensorType(v.shape, str(v.dtype)) for name, v in embedded.items()}
+    static_types |= {name: TensorType(v.shape, str(v.dtype)) for name, v in embedded.items()}
     values = params | {name: _const(value) for name, value in embedded.items()}
     result = emitter(
         Call(
             operands=[values.get(name) for name in node.input],
             constants=[embedded.get(name) for name in node.input],
             attributes={a.name: onnx.helper.get_attribute_value(a) for a in node.attribute},
-            types=[known.get(name, TensorType((), "")) for name in node.input],
+            types=[static_types.get(name, TensorType((), "")) for name in node.input],
         )
     )
     return None if result is None else build(list(params.values()), result)
@@ -147,9 +149,9 @@ def _gather(call: Call) -> relax.Expr | None:
     if index is not None:
         places = _const(np.where(index < 0, index + size, index))
     else:
-        given = call.operands[1]
-        negative = relax.op.less(given, relax.const(0, dtype))
-        places = relax.op.where(negative, relax.op.add(given, relax.const(size, dtype)), given)
+        axes = call.operands[1]
+        negative = relax.op.less(axes, relax.const(0, dtype))
+        places = relax.op.where(negative, relax.op.add(axes, relax.const(size, dtype)), axes)
     return relax.op.take(call.operands[0], places, axis, mode="clip")
 
 

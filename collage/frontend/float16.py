@@ -22,8 +22,8 @@ FLOATS = (*HALVES, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 def half_type(model: onnx.ModelProto) -> int:
     """Return the 16-bit type of all floats in the model; 0 where there are none, or others too."""
-    found = {number for number in element_types(model) if number in FLOATS}
-    return found.pop() if len(found) == 1 and found <= set(HALVES) else 0
+    float_numbers = {number for number in element_types(model) if number in FLOATS}
+    return float_numbers.pop() if len(float_numbers) == 1 and float_numbers <= set(HALVES) else 0
 
 
 def file_float_types(file: Path) -> frozenset[str]:
@@ -41,21 +41,21 @@ def float_types(model: onnx.ModelProto) -> frozenset[str]:
 
 def retyped(model: onnx.ModelProto, before: int, after: int) -> onnx.ModelProto:
     """Copy the model with every float of type `before` as `after`."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    for graph in _graphs(made):
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for graph in _graphs(copy):
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type == before:
                 value.type.tensor_type.elem_type = after
         for tensor in graph.initializer:
             _retype(tensor, before, after)
-    for node in all_nodes(made):
+    for node in all_nodes(copy):
         for attribute in node.attribute:
             if node.op_type == "Cast" and attribute.name == "to" and attribute.i == before:
                 attribute.i = after
             if attribute.HasField("t"):
                 _retype(attribute.t, before, after)
-    return made
+    return copy
 
 
 def retyped_array(value: np.ndarray, before: int, after: int) -> np.ndarray:
@@ -65,11 +65,11 @@ def retyped_array(value: np.ndarray, before: int, after: int) -> np.ndarray:
     """
     if value.dtype != helper.tensor_dtype_to_np_dtype(before):
         return value
-    wanted = helper.tensor_dtype_to_np_dtype(after)
+    dtype = helper.tensor_dtype_to_np_dtype(after)
     if after in HALVES:
-        largest = float(ml_dtypes.finfo(wanted).max)
+        largest = float(ml_dtypes.finfo(dtype).max)
         value = np.where(np.isfinite(value), np.clip(value, -largest, largest), value)
-    return value.astype(wanted)
+    return value.astype(dtype)
 
 
 def _retype(tensor: TensorProto, before: int, after: int) -> None:

@@ -9,12 +9,13 @@ import onnx
 
 from collage.errors import InputError, ModelError
 from collage.frontend.float16 import float_types, half_type, retyped
-from collage.frontend.fold import fold, save_model, tidy
+from collage.frontend.fold import fold, save_model
 from collage.frontend.infer import infer_types
 from collage.frontend.load import bind_shapes, read_model
 from collage.frontend.load_function import KINDS, make_function
 from collage.frontend.model import Function, Model
 from collage.frontend.onnx_proto import tensor_type
+from collage.frontend.tidy import tidy
 from collage.graph.op_pattern import OpPatternKind
 
 ShapeSet = Mapping[str, tuple[int, ...]]
@@ -131,10 +132,10 @@ def _with_kinds(name: str, file: Path) -> Function:
     model = onnx.load(file)
     unknown = [OpPatternKind.OPAQUE] * len(model.graph.node)
     kinds = _kinds(make_function(model, name, file, unknown))
-    more = onnx.ModelProto()
-    more.metadata_props.add(key=KINDS, value=json.dumps([int(kind) for kind in kinds]))
+    addition = onnx.ModelProto()
+    addition.metadata_props.add(key=KINDS, value=json.dumps([int(kind) for kind in kinds]))
     with file.open("ab") as stream:
-        stream.write(more.SerializeToString())
+        stream.write(addition.SerializeToString())
     return make_function(model, name, file, kinds)
 
 
@@ -155,14 +156,14 @@ def _kinds(function: Function) -> list[OpPatternKind]:
 
 def _require_tensors(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> None:
     for value in model.graph.output:
-        found = types.get(value.name, onnx.TypeProto())
-        kind = found.WhichOneof("value")
+        output_type = types.get(value.name, onnx.TypeProto())
+        kind = output_type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
             raise ModelError(
                 f"output {value.name} is a {(kind or '').removesuffix('_type')} and no tensor;"
                 " cut the last operators off (a ZipMap of scikit-learn: export with zipmap=False)"
             )
-        if found.tensor_type.elem_type == onnx.TensorProto.STRING:
+        if output_type.tensor_type.elem_type == onnx.TensorProto.STRING:
             raise ModelError(
                 f"output {value.name} holds strings, which no executable returns; return the indices"
                 " instead and look the strings up outside of the model"
@@ -176,13 +177,13 @@ def write_types(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> 
     open_values = []
     for node in graph.node:
         for name in filter(None, node.output):
-            found = types.get(name)
-            if found is None or tensor_type(found) is None:
+            value_type = types.get(name)
+            if value_type is None or tensor_type(value_type) is None:
                 open_values.append(f"{name} ({node.op_type})")
-            if found is not None and name in outputs:
-                outputs[name].type.CopyFrom(found)
-            elif found is not None:
-                graph.value_info.append(onnx.helper.make_value_info(name, found))
+            if value_type is not None and name in outputs:
+                outputs[name].type.CopyFrom(value_type)
+            elif value_type is not None:
+                graph.value_info.append(onnx.helper.make_value_info(name, value_type))
     if not open_values:
         return []
     shown = ", ".join(open_values[:3]) + (", ..." if len(open_values) > 3 else "")

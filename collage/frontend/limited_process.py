@@ -66,32 +66,32 @@ def ask_limited(
         InputError: what the child says, or why it ended without an answer.
     """
     with tempfile.TemporaryDirectory(prefix="limited-", dir=folder) as scratch:
-        asked, told = Path(scratch) / "question.json", Path(scratch) / "answer.json"
+        question_file, answer_file = Path(scratch) / "question.json", Path(scratch) / "answer.json"
         limits = {
             "parent": os.getpid(),
             "memory_bytes": allowance.memory_bytes,
             "cpu_s": math.ceil(allowance.cpu_s),
         }
-        asked.write_text(json.dumps({"limits": limits, "question": dict(question)}))
+        question_file.write_text(json.dumps({"limits": limits, "question": dict(question)}))
         with tempfile.TemporaryFile() as words:
-            code = _run([module, str(asked), str(told)], allowance, path, words)
+            code = _run([module, str(question_file), str(answer_file)], allowance, path, words)
             if code:
                 raise _refusal(path, code, allowance, words)
-        return _read_answer(path, told)
+        return _read_answer(path, answer_file)
 
 
 def answer_limited(answer: Callable[[Question], Mapping[str, Any]]) -> None:
     """Be the child: set the limits, answer the question, and end the process."""
-    asked, told = sys.argv[1:]
-    document = json.loads(Path(asked).read_text())
+    question_file, answer_file = sys.argv[1:]
+    document = json.loads(Path(question_file).read_text())
     _limit_process(document["limits"])
     try:
-        found = dict(answer(document["question"]))
+        content = dict(answer(document["question"]))
     except MemoryError:
         os._exit(_OUT_OF_MEMORY)
     except CollageError as error:
-        found = {"error": type(error).__name__, "message": str(error)}
-    Path(told).write_text(json.dumps(found))
+        content = {"error": type(error).__name__, "message": str(error)}
+    Path(answer_file).write_text(json.dumps(content))
     os._exit(0)
 
 

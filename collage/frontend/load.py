@@ -150,13 +150,13 @@ def _check_names(
                 f"input {value.name} holds strings; cut the text processing off the model, run it"
                 " before, and give its numbers as inputs"
             )
-    known = {
+    named_dims = {
         dim.dim_param for v in inputs.values() for dim in v.type.tensor_type.shape.dim
     } - UNNAMED
     for name in dims:
-        if name not in known:
+        if name not in named_dims:
             raise DimensionError(
-                f"the model has no dimension named {name!r}; named dimensions: {_list(known)}"
+                f"the model has no dimension named {name!r}; named dimensions: {_list(named_dims)}"
             )
     for name in shapes:
         if name not in inputs:
@@ -174,25 +174,25 @@ def _bind_input(value: onnx.ValueInfoProto, shape: tuple[int, ...], bound: dict[
             f" ({_written(value)}), but its shape was given as {shape}"
         )
     for axis, (dim, size) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
-        where = f"dimension {axis} of input {value.name}"
-        _positive(where, size)
+        location = f"dimension {axis} of input {value.name}"
+        _positive(location, size)
         if not _dynamic(dim) and dim.dim_value != size:
             raise DimensionError(
-                f"{where} is {dim.dim_value} in the model, but was given as {size}"
+                f"{location} is {dim.dim_value} in the model, but was given as {size}"
             )
         name = dim.dim_param
         if name not in UNNAMED and bound.setdefault(name, size) != size:
             raise DimensionError(
-                f"dimension {name} is bound to {bound[name]} and to {size} ({where})"
+                f"dimension {name} is bound to {bound[name]} and to {size} ({location})"
             )
         dim.dim_value = size
 
 
-def _positive(what: str, size: int) -> int:
+def _positive(subject: str, size: int) -> int:
     if size < 1:
-        raise DimensionError(f"{what} must be at least 1, not {size}")
+        raise DimensionError(f"{subject} must be at least 1, not {size}")
     if size > LARGEST:
-        raise DimensionError(f"{what} must be at most {LARGEST}, not {size}")
+        raise DimensionError(f"{subject} must be at most {LARGEST}, not {size}")
     return size
 
 

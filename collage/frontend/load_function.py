@@ -35,7 +35,11 @@ def make_function(
     for value in weights.values():
         value.setflags(write=False)
     value_types = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
-    types = {key: found for key, value in value_types.items() if (found := tensor_type(value))}
+    types = {
+        key: static_type
+        for key, value in value_types.items()
+        if (static_type := tensor_type(value))
+    }
     types |= {
         key: TensorType(value.shape, str(value.dtype))
         for key, value in weights.items()

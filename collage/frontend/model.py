@@ -59,12 +59,18 @@ class Function:
 
     def type_of(self, value: str) -> TensorType | OpenType:
         """Return the type of any tensor, as far as it is known before the model runs."""
-        known = self.graph.types.get(value)
-        return known or open_type(self.value_types.get(value, onnx.TypeProto()))
+        static_type = self.graph.types.get(value)
+        return static_type or open_type(self.value_types.get(value, onnx.TypeProto()))
 
     @cached_property
     def digests(self) -> RegionDigests:
-        return RegionDigests(self)
+        return RegionDigests(
+            self.graph,
+            self.onnx_nodes,
+            weights=self.weights,
+            opsets=self.opsets,
+            value_types=self.value_types,
+        )
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class ModelFiles:
 
     @property
     def size_bytes(self) -> int:
-        return self.own.size_bytes + sum(one.size_bytes for one in self.external.values())
+        return self.own.size_bytes + sum(file.size_bytes for file in self.external.values())
 
     @cached_property
     def digest(self) -> str:
@@ -88,12 +88,12 @@ class ModelFiles:
         for tensor in all_tensors(model):
             if tensor.data_location != onnx.TensorProto.EXTERNAL:
                 continue
-            told = {entry.key: entry.value for entry in tensor.external_data}
-            offset = int(told.get("offset", "0"))
+            entries = {entry.key: entry.value for entry in tensor.external_data}
+            offset = int(entries.get("offset", "0"))
             size_bytes = tensor_bytes(tensor.dims, tensor.data_type)
-            content = self.external[checked_name(told["location"])].read(offset, size_bytes)
+            content = self.external[checked_name(entries["location"])].read(offset, size_bytes)
             if len(content) != size_bytes:
-                raise _too_short(self.path, tensor.name, told["location"])
+                raise _too_short(self.path, tensor.name, entries["location"])
             tensor.ClearField("data_location")
             del tensor.external_data[:]
             tensor.raw_data = content
@@ -111,16 +111,16 @@ def open_model(path: Path) -> Iterator[ModelFiles]:
         own = _open_own(path, stack)
         data = own.read(0, own.size_bytes)
         try:
-            found = survey(data, import_limits())
-            names = sorted({checked_name(one.location) for one in found.external})
+            surveyed = survey(data, import_limits())
+            names = sorted({checked_name(tensor.location) for tensor in surveyed.external})
         except ModelError as error:
             raise ModelError(f"{path}: {error}; export or download it again") from error
         external = _open_external(path, names, stack)
-        for tensor in found.external:
+        for tensor in surveyed.external:
             file = external[checked_name(tensor.location)]
             if tensor.offset + tensor.size_bytes > file.size_bytes:
                 raise _too_short(path, tensor.name, tensor.location)
-        yield ModelFiles(path, own, data, found, external)
+        yield ModelFiles(path, own, data, surveyed, external)
 
 
 def external_names(path: Path) -> list[str]:
@@ -132,8 +132,8 @@ def external_names(path: Path) -> list[str]:
     with ExitStack() as stack:
         own = _open_own(path, stack)
         try:
-            found = survey(own.read(0, own.size_bytes), import_limits())
-            return sorted({checked_name(one.location) for one in found.external})
+            surveyed = survey(own.read(0, own.size_bytes), import_limits())
+            return sorted({checked_name(tensor.location) for tensor in surveyed.external})
         except ModelError as error:
             raise ModelError(f"{path}: {error}; export or download it again") from error
 
@@ -172,10 +172,10 @@ def _open_own(path: Path, stack: ExitStack) -> HeldFile:
 def _open_external(path: Path, names: list[str], stack: ExitStack) -> dict[str, HeldFile]:
     roots = _roots(path)
     folder = Path(os.path.abspath(path)).parent
-    found, missing = {}, []
+    files, missing = {}, []
     for name in names:
         try:
-            found[name] = _open_below(path, name, os.path.realpath(folder / name), roots, stack)
+            files[name] = _open_below(path, name, os.path.realpath(folder / name), roots, stack)
         except (FileNotFoundError, NotADirectoryError):
             missing.append(name)
     if missing:
@@ -183,7 +183,7 @@ def _open_external(path: Path, names: list[str], stack: ExitStack) -> dict[str, 
             f"{path}: its weights are in other files, which are missing: {', '.join(missing[:10])};"
             " copy them beside the model"
         )
-    return found
+    return files
 
 
 def _roots(path: Path) -> list[Path]:
@@ -194,14 +194,14 @@ def _roots(path: Path) -> list[Path]:
         if revision.parent.name == "snapshots" and blobs.is_dir():
             repository = Path(os.path.realpath(blobs.parent))
             roots = [repository / "snapshots" / revision.name, repository / "blobs"]
-            if all(os.path.realpath(one) == str(one) for one in roots):
+            if all(os.path.realpath(root) == str(root) for root in roots):
                 return roots
     return [Path(os.path.realpath(folder))]
 
 
 def _open_below(path: Path, name: str, real: str, roots: list[Path], stack: ExitStack) -> HeldFile:
     """Open the file that a name was resolved to, below one of the roots, without following links."""
-    root = next((one for one in roots if Path(real).is_relative_to(one)), None)
+    root = next((folder for folder in roots if Path(real).is_relative_to(folder)), None)
     if root is None:
         raise ModelError(
             f"{path}: its external data {name!r} lies outside of the model's folder ({real}); copy the"

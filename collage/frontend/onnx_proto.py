@@ -97,8 +97,8 @@ def _attribute_tensors(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorPr
         yield attribute.t
     yield from attribute.tensors
     sparse = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
-    for one in (*sparse, *attribute.sparse_tensors):
-        yield from (one.values, one.indices)
+    for sparse_tensor in (*sparse, *attribute.sparse_tensors):
+        yield from (sparse_tensor.values, sparse_tensor.indices)
     graphs = [attribute.g] if attribute.HasField("g") else []
     for graph in (*graphs, *attribute.graphs):
         yield from _graph_tensors(graph)
@@ -106,18 +106,18 @@ def _attribute_tensors(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorPr
 
 def captured(node: onnx.NodeProto) -> list[str]:
     """Return the outer values that the node's bodies read, in order of first use."""
-    found: dict[str, None] = {}
+    captured_names: dict[str, None] = {}
     for graph in sub_graphs(node):
         own = {value.name for value in graph.input}
         own.update(value.name for value in graph.initializer)
         own.update(value.values.name for value in graph.sparse_initializer)
         for inner in graph.node:
             reads = [*inner.input, *captured(inner)]
-            found.update((name, None) for name in reads if name and name not in own)
+            captured_names.update((name, None) for name in reads if name and name not in own)
             own.update(inner.output)
         results = [value.name for value in graph.output]
-        found.update((name, None) for name in results if name not in own)
-    return list(found)
+        captured_names.update((name, None) for name in results if name not in own)
+    return list(captured_names)
 
 
 def reads(node: onnx.NodeProto) -> tuple[str, ...]:

@@ -92,9 +92,9 @@ def _newest_known(domain: str) -> int:
     return max(version for name, version in helper.OP_SET_ID_VERSION_MAP if name == _named(domain))
 
 
-def _newest(newest: int, oldest: int, made: Callable[[int], bytes]) -> int:
+def _newest(newest: int, oldest: int, build_model: Callable[[int], bytes]) -> int:
     for version in range(newest, oldest, -1):
-        if _is_read(made(version)):
+        if _is_read(build_model(version)):
             return version
     return oldest
 
@@ -151,10 +151,11 @@ def _lower_opset(model: onnx.ModelProto, domain: str, oldest: int) -> None:
     if not too_new:
         return
     stamped = max(stamp.version for stamp in too_new)
-    if stamped > (known := _newest_known(domain)):
+    newest_described = _newest_known(domain)
+    if stamped > newest_described:
         raise ModelError(
             f"it is of operator set {stamped}{' of ' + domain if domain else ''}, and what operators mean"
-            f" is known up to {known} here: export the model with opset {newest}"
+            f" is known up to {newest_described} here: export the model with opset {newest_described}"
         )
     _require_operators_of(model, domain, stamped, newest)
     for stamp in too_new:

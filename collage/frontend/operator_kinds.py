@@ -47,10 +47,10 @@ def _module(functions: Sequence[relax.Function]) -> tvm.IRModule:
 
 
 def _kind(module: tvm.IRModule, function: relax.Function) -> OpPatternKind:
-    found = OpPatternKind.ELEMWISE
+    highest = OpPatternKind.ELEMWISE
     for call in calls(function):
         kind = OpPatternKind.OPAQUE
         if call.args and isinstance(call.args[0], tvm.ir.GlobalVar):
             kind = OpPatternKind(int(module[call.args[0]].attrs["op_pattern"]))
-        found = max(found, kind)
-    return found
+        highest = max(highest, kind)
+    return highest

@@ -65,11 +65,11 @@ class WireReader:
         """Return the numbers of a repeated field, which may be packed."""
         if field.kind == VARINT:
             return [field.value]
-        found, place = [], field.start
+        numbers, place = [], field.start
         while place < field.end:
             value, place = self._varint(place, field.end)
-            found.append(value)
-        return found
+            numbers.append(value)
+        return numbers
 
     def _varint(self, place: int, end: int) -> tuple[int, int]:
         value = shift = 0

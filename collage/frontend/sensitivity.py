@@ -88,18 +88,18 @@ class Sensitivity:
             names = [*self._function.graph.outputs, *self._points]
             self._exact = dict(zip(names, self._session.run(names, self._feed), strict=True))
         right = self._exact[value]
-        usual = right[np.abs(right) < MASK]
-        scale = float(np.abs(usual).max()) if usual.size else 0.0
+        unmasked = right[np.abs(right) < MASK]
+        scale = float(np.abs(unmasked).max()) if unmasked.size else 0.0
         if not scale or not math.isfinite(scale):
             return 1.0
         noise = np.random.default_rng(0).standard_normal(right.shape).astype(np.float32)
         noise *= self._level * scale / max(float(np.abs(noise).max()), 1e-12)
         outputs = list(self._function.graph.outputs)
-        found = self._session.run(outputs, {**self._feed, value + NOISE: noise})
+        noisy_outputs = self._session.run(outputs, {**self._feed, value + NOISE: noise})
         certain = probability_outputs(self._function)
         errors = [
             output_error(self._exact[name], actual, probability=name in certain)
-            for name, actual in zip(outputs, found, strict=True)
+            for name, actual in zip(outputs, noisy_outputs, strict=True)
         ]
         return min(MOST, max(errors) / self._level)
 
@@ -125,5 +125,5 @@ class Sensitivity:
         )
 
     def _is_float(self, value: str) -> bool:
-        found = self._function.graph.types.get(value)
-        return found is not None and found.dtype == "float32"
+        static_type = self._function.graph.types.get(value)
+        return static_type is not None and static_type.dtype == "float32"

@@ -124,8 +124,8 @@ class _Surveyor:
         self._depth = 0
 
     def survey(self) -> Survey:
-        seen = {entry.name for entry, _ in self._walk("ModelProto", 0, len(self._data))}
-        if "graph" not in seen:
+        fields = {entry.name for entry, _ in self._walk("ModelProto", 0, len(self._data))}
+        if "graph" not in fields:
             raise ModelError("not an ONNX model (no graph)")
         nodes = inlined_nodes(self._calls, self._functions)
         self._require_nodes(nodes, " once its functions are expanded")
@@ -136,54 +136,54 @@ class _Surveyor:
         self._messages += 1
         if self._messages > MAX_MESSAGES:
             raise ModelError(f"it has more than {MAX_MESSAGES} parts, which no real model has")
-        known, single = _SCHEMA[message], set()
-        for found in self._reader.fields(start, end):
-            entry = known.get(found.number)
-            if entry is None or (entry.message and found.kind != BYTES):
+        schema, single = _SCHEMA[message], set()
+        for wire_field in self._reader.fields(start, end):
+            entry = schema.get(wire_field.number)
+            if entry is None or (entry.message and wire_field.kind != BYTES):
                 continue  # a parser takes it for an unknown field
             if entry.message:
                 if not entry.is_repeated:
-                    if found.number in single:
+                    if wire_field.number in single:
                         raise ModelError(f"it is damaged: a second {entry.name} in one {message}")
-                    single.add(found.number)
-                self._visit(entry.message, found)
-            elif entry.is_text and found.kind == BYTES:
-                self._text(found)
-            yield entry, found
+                    single.add(wire_field.number)
+                self._visit(entry.message, wire_field)
+            elif entry.is_text and wire_field.kind == BYTES:
+                self._text(wire_field)
+            yield entry, wire_field
 
-    def _visit(self, message: str, found: Field) -> None:
+    def _visit(self, message: str, wire_field: Field) -> None:
         if message == "TensorProto":
-            self._tensor(found)
+            self._tensor(wire_field)
         elif message == "SparseTensorProto":
-            self._sparse(found)
+            self._sparse(wire_field)
         elif message == "NodeProto":
-            self._node(found)
+            self._node(wire_field)
         elif message == "FunctionProto":
-            self._function(found)
+            self._function(wire_field)
         else:
             is_nesting = message in ("GraphProto", "TypeProto")
             self._depth += is_nesting
             if self._depth > MAX_DEPTH:
                 raise ModelError(f"its graphs or types are nested more than {MAX_DEPTH} deep")
-            for entry, inner in self._walk(message, found.start, found.end):
+            for entry, inner in self._walk(message, wire_field.start, wire_field.end):
                 if entry.is_bytes:
                     self._require_short(inner)
             self._depth -= is_nesting
 
-    def _node(self, found: Field) -> None:
+    def _node(self, wire_field: Field) -> None:
         self._nodes += 1
         self._require_nodes(self._nodes)
         texts = dict.fromkeys(("domain", "op_type", "overload"), "")
-        for entry, inner in self._walk("NodeProto", found.start, found.end):
+        for entry, inner in self._walk("NodeProto", wire_field.start, wire_field.end):
             if entry.name in texts:
                 texts[entry.name] = self._text(inner)
         domain = "" if texts["domain"] == "ai.onnx" else texts["domain"]
         self._calls[domain, texts["op_type"], texts["overload"]] += 1
 
-    def _function(self, found: Field) -> None:
+    def _function(self, wire_field: Field) -> None:
         outer, self._calls = self._calls, Counter()
         texts = dict.fromkeys(("domain", "name", "overload"), "")
-        for entry, inner in self._walk("FunctionProto", found.start, found.end):
+        for entry, inner in self._walk("FunctionProto", wire_field.start, wire_field.end):
             if entry.name in texts:
                 texts[entry.name] = self._text(inner)
         domain = "" if texts["domain"] == "ai.onnx" else texts["domain"]
@@ -200,8 +200,8 @@ class _Surveyor:
                 f" {NODES} higher if you trust the model"
             )
 
-    def _tensor(self, found: Field) -> _Tensor:
-        tensor = self._read_tensor(found)
+    def _tensor(self, wire_field: Field) -> _Tensor:
+        tensor = self._read_tensor(wire_field)
         count = self._count(tensor.name, tensor.dims)
         bits = _BITS.get(tensor.data_type)
         if bits is None and tensor.data_type != _STRING:
@@ -218,14 +218,14 @@ class _Surveyor:
             _require_elements(tensor, count, bits)
         return tensor
 
-    def _read_tensor(self, found: Field) -> _Tensor:
+    def _read_tensor(self, wire_field: Field) -> _Tensor:
         tensor = _Tensor()
-        for entry, inner in self._walk("TensorProto", found.start, found.end):
+        for entry, inner in self._walk("TensorProto", wire_field.start, wire_field.end):
             match entry.name:
                 case "name":
                     tensor.name = self._text(inner)
                 case "dims":
-                    tensor.dims += [signed(one) for one in self._reader.varints(inner)]
+                    tensor.dims += [signed(number) for number in self._reader.varints(inner)]
                 case "data_type" if inner.kind == VARINT:
                     tensor.data_type = inner.value
                 case "data_location" if inner.kind == VARINT:
@@ -241,23 +241,25 @@ class _Surveyor:
                     tensor.elements[name] += self._elements(name, inner)
         return tensor
 
-    def _elements(self, name: str, found: Field) -> int:
+    def _elements(self, name: str, wire_field: Field) -> int:
         """Count the elements of a repeated field of numbers, packed or not."""
-        if found.kind != BYTES:
+        if wire_field.kind != BYTES:
             return 1
         size = _DATA[name]
         if size:
-            return (found.end - found.start) // size
-        packed = np.frombuffer(self._data, np.uint8, found.end - found.start, found.start)
+            return (wire_field.end - wire_field.start) // size
+        packed = np.frombuffer(
+            self._data, np.uint8, wire_field.end - wire_field.start, wire_field.start
+        )
         return int(np.count_nonzero(packed < 0x80))
 
-    def _sparse(self, found: Field) -> None:
+    def _sparse(self, wire_field: Field) -> None:
         self._messages += 1
         dims: list[int] = []
         bits = 0
-        for entry, inner in self._walk_sparse(found):
+        for entry, inner in self._walk_sparse(wire_field):
             if entry == "dims":
-                dims += [signed(one) for one in self._reader.varints(inner)]
+                dims += [signed(number) for number in self._reader.varints(inner)]
             elif entry == "values":
                 bits = _BITS.get(self._tensor(inner).data_type, 0)
             else:
@@ -271,36 +273,36 @@ class _Surveyor:
                 " model"
             )
 
-    def _walk_sparse(self, found: Field) -> Iterator[tuple[str, Field]]:
-        seen = set()
-        for inner in self._reader.fields(found.start, found.end):
+    def _walk_sparse(self, wire_field: Field) -> Iterator[tuple[str, Field]]:
+        names = set()
+        for inner in self._reader.fields(wire_field.start, wire_field.end):
             entry = _SCHEMA["SparseTensorProto"].get(inner.number)
             if entry is None or (entry.message and inner.kind != BYTES):
                 continue
-            if entry.message and entry.name in seen:
+            if entry.message and entry.name in names:
                 raise ModelError(f"it is damaged: a second {entry.name} in one sparse tensor")
-            seen.add(entry.name)
+            names.add(entry.name)
             yield entry.name, inner
 
-    def _pair(self, found: Field) -> tuple[str, str]:
+    def _pair(self, wire_field: Field) -> tuple[str, str]:
         texts = {"key": "", "value": ""}
-        for entry, inner in self._walk("StringStringEntryProto", found.start, found.end):
+        for entry, inner in self._walk("StringStringEntryProto", wire_field.start, wire_field.end):
             texts[entry.name] = self._text(inner)
         return texts["key"], texts["value"]
 
-    def _text(self, found: Field) -> str:
-        self._require_short(found)
-        content = self._data[found.start : found.end]
+    def _text(self, wire_field: Field) -> str:
+        self._require_short(wire_field)
+        content = self._data[wire_field.start : wire_field.end]
         try:
             return content.decode()
         except UnicodeDecodeError:
             raise ModelError(f"it is damaged: the name {content[:60]!r} is no UTF-8") from None
 
-    def _require_short(self, found: Field) -> None:
-        if found.kind == BYTES and found.end - found.start > MAX_STRING_BYTES:
+    def _require_short(self, wire_field: Field) -> None:
+        if wire_field.kind == BYTES and wire_field.end - wire_field.start > MAX_STRING_BYTES:
             raise ModelError(
-                f"it holds a text of {found.end - found.start} bytes; names and string attributes may"
-                f" have {MAX_STRING_BYTES}: weights belong into tensors"
+                f"it holds a text of {wire_field.end - wire_field.start} bytes; names and string"
+                f" attributes may have {MAX_STRING_BYTES}: weights belong into tensors"
             )
 
     def _count(self, name: str, dims: list[int]) -> int:
@@ -312,15 +314,15 @@ class _Surveyor:
 
 
 def _external(tensor: _Tensor, size_bytes: int) -> ExternalTensor:
-    told = dict(tensor.entries)
-    if len(told) != len(tensor.entries):
+    entries = dict(tensor.entries)
+    if len(entries) != len(tensor.entries):
         raise ModelError(f"tensor {tensor.name!r} says twice where its data is")
-    if not told.get("location"):
+    if not entries.get("location"):
         raise ModelError(f"tensor {tensor.name!r} does not say in which file its data is")
-    offset, length = (_number(tensor.name, key, told.get(key)) for key in ("offset", "length"))
+    offset, length = (_number(tensor.name, key, entries.get(key)) for key in ("offset", "length"))
     if length is not None and length != size_bytes:
         raise _mismatch(tensor, f"{length} bytes", str(size_bytes))
-    return ExternalTensor(tensor.name, told["location"], offset or 0, length, size_bytes)
+    return ExternalTensor(tensor.name, entries["location"], offset or 0, length, size_bytes)
 
 
 def _number(tensor: str, key: str, text: str | None) -> int | None:
@@ -340,14 +342,14 @@ def _require_elements(tensor: _Tensor, count: int, bits: int | None) -> None:
     else:
         is_complex = tensor.data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
         fitting = (count * (2 if is_complex else 1),)
-    found = sum(tensor.elements.values())
-    if found not in fitting:
-        raise _mismatch(tensor, f"{found} elements", str(fitting[0]))
+    count_found = sum(tensor.elements.values())
+    if count_found not in fitting:
+        raise _mismatch(tensor, f"{count_found} elements", str(fitting[0]))
 
 
-def _mismatch(tensor: _Tensor, found: str, needed: str) -> ModelError:
+def _mismatch(tensor: _Tensor, actual: str, needed: str) -> ModelError:
     return ModelError(
-        f"tensor {tensor.name!r} with the shape {tensor.dims} has {found} of data and needs {needed}:"
+        f"tensor {tensor.name!r} with the shape {tensor.dims} has {actual} of data and needs {needed}:"
         " truncated or damaged"
     )
 
@@ -358,26 +360,26 @@ def _size(size_bytes: int) -> str:
 
 def _schema() -> Schema:
     """Read off ONNX's own description which field holds what."""
-    found: dict[str, dict[int, _Entry]] = {}
+    schema: dict[str, dict[int, _Entry]] = {}
     pending = [onnx.ModelProto.DESCRIPTOR]
     while pending:
         message = pending.pop()
-        if message.name in found:
+        if message.name in schema:
             continue
-        entries = found[message.name] = {}
-        for one in message.fields:
-            inner = one.message_type
-            is_text = one.type == one.TYPE_STRING and one.name != "doc_string"
-            entries[one.number] = _Entry(
-                one.name,
+        entries = schema[message.name] = {}
+        for descriptor in message.fields:
+            inner = descriptor.message_type
+            is_text = descriptor.type == descriptor.TYPE_STRING and descriptor.name != "doc_string"
+            entries[descriptor.number] = _Entry(
+                descriptor.name,
                 inner.name if inner else "",
                 is_text,
-                one.type == one.TYPE_BYTES,
-                bool(one.is_repeated),
+                descriptor.type == descriptor.TYPE_BYTES,
+                bool(descriptor.is_repeated),
             )
             if inner:
                 pending.append(inner)
-    return found
+    return schema
 
 
 _SCHEMA = _schema()

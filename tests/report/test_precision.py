@@ -20,12 +20,12 @@ def report(hostile=""):
         excused={"openvino-bf16": "y: error 0.013, tolerance 0.01" + hostile},
         notes=("onednn offers no bf16: this processor has neither" + hostile,),
     )
-    found = sample_report()
-    summary = found.summary.model_copy(update={"precision": result})
-    (function,) = found.functions
+    report = sample_report()
+    summary = report.summary.model_copy(update={"precision": result})
+    (function,) = report.functions
     first = function.regions[0].model_copy(update={"precision": "bf16", "error": 0.0031})
     function = function.model_copy(update={"regions": (first, *function.regions[1:])})
-    return found.model_copy(update={"summary": summary, "functions": (function,)})
+    return report.model_copy(update={"summary": summary, "functions": (function,)})
 
 
 @pytest.mark.parametrize("show", [lambda data: format_summary(data.summary), render_html])

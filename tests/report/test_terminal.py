@@ -163,11 +163,11 @@ def test_every_function_has_its_latencies_and_its_verdict():
 )
 def test_a_machine_that_changed_its_pace_is_mentioned(pace, said):
     summary = sample_report().summary
-    functions = tuple(one.model_copy(update={"pace": pace}) for one in summary.functions)
+    functions = tuple(function.model_copy(update={"pace": pace}) for function in summary.functions)
     lines = format_summary(summary.model_copy(update={"functions": functions})).splitlines()
-    found = [line for line in lines if line.startswith("speed ")]
-    assert bool(found) == bool(said)
-    assert not said or f" calls took {said} in the final comparison" in found[0]
+    speed_lines = [line for line in lines if line.startswith("speed ")]
+    assert bool(speed_lines) == bool(said)
+    assert not said or f" calls took {said} in the final comparison" in speed_lines[0]
 
 
 def test_hostile_names_do_not_steer_the_terminal():
