@@ -1,4 +1,4 @@
-"""From decisions to a bundle: the manifest's facts are gathered here, and only here."""
+"""Building of a bundle's manifest from the gate's decisions, and saving of the bundle."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from collage.verify.verdict import RatioInterval
 
 @dataclass(frozen=True)
 class Published:
-    """One function of the bundle with the decision about it and its golden data."""
+    """One function of the bundle with the gate's decision and its golden data."""
 
     function: Function
     decision: Decision
@@ -42,16 +42,16 @@ class Published:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the manifest says about the compile."""
+    """Metadata of the compile for the manifest."""
 
     model: Model
     threads: int
     environment_digest: str
     seed: int
     libraries: frozenset[str]
-    """Vendor libraries (plug-in names) that the chosen kernels call."""
+    """Vendor libraries of the chosen kernels, by plug-in name."""
     toolchains: Mapping[str, str]
-    """Identities of the backends that made the chosen kernels, by name."""
+    """Identities of the chosen kernels' backends, by name."""
     precision: Precision | None = None
     device: str = "cpu"
     compute_capability: str = ""
@@ -140,7 +140,7 @@ def _gate(function: str, decision: Decision) -> FunctionGate:
 
 
 def ratio_of(interval: RatioInterval) -> Ratio:
-    """Return an interval as a document has it."""
+    """Convert an interval to its document."""
     high = interval.high if math.isfinite(interval.high) else None
     return Ratio(ratio=interval.ratio, low=interval.low or None, high=high)
 

@@ -1,7 +1,7 @@
-"""Relax forms for the ONNX operators that TVM's converter writes badly.
+"""Relax forms of ONNX operators with poor conversions in TVM.
 
-`Clip`, `Pad`, `Tile` and reflected pads become TIR calls there, which no pattern can see into; `Sum`
-becomes broadcasts, a stack and a sum. An emitter returns None where it has nothing better to say.
+TVM's converter turns `Clip`, `Pad`, `Tile` and reflected pads into TIR calls, opaque to every pattern, and
+`Sum` into broadcasts, a stack and a sum. An emitter returns None to leave a node to TVM's converter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from collage.graph.dataflow import TensorType
 
 @dataclass(frozen=True)
 class Call:
-    """An ONNX call: `operands` has None where one is omitted, `constants` the embedded ones."""
+    """An ONNX call; `operands` has None for omitted operands, `constants` holds embedded constants."""
 
     operands: Sequence[relax.Expr | None]
     constants: Sequence[np.ndarray | None]
@@ -37,7 +37,7 @@ Emitter = Callable[[Call], relax.Expr | None]
 
 
 def emit(model: onnx.ModelProto) -> relax.Function | None:
-    """Write the only node of `model` in Relax; None leaves it to TVM's converter."""
+    """Return the only node of `model` in Relax; None leaves it to TVM's converter."""
     node = model.graph.node[0]
     emitter = _EMITTERS.get(node.op_type)
     types = {value.name: tensor_type(value.type) for value in model.graph.input}
@@ -142,7 +142,7 @@ def _tile(call: Call) -> relax.Expr | None:
 
 
 def _gather(call: Call) -> relax.Expr | None:
-    """Select with bounds kept: TVM's own form reads beyond the buffer at a bad index."""
+    """Select with a bounds check: TVM's own form reads beyond the buffer at a bad index."""
     axis = call.attributes.get("axis", 0)
     size, dtype = call.types[0].shape[axis], call.types[1].dtype
     index = call.constant(1)
@@ -156,7 +156,7 @@ def _gather(call: Call) -> relax.Expr | None:
 
 
 def _pow(call: Call) -> relax.Expr | None:
-    """Write small integer powers as products: they round alike and need no call of `pow`."""
+    """Write small integer powers as products: the rounding is equal, without a call of `pow`."""
     exponent = call.constant(1)
     if exponent is None or exponent.ndim or exponent not in (2, 3):
         return None

@@ -23,13 +23,13 @@ ShapeSet = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Simplified:
-    """What was written of a model: the files of its functions, and what its own file is.
+    """The simplified files of a model.
 
     Attributes:
-        sha256: of the model's files.
-        float_types: of the model, before anything was changed.
+        sha256: digest of the model's original files.
+        float_types: names of the float types of the original model.
         functions: name and simplified file of each function.
-        notes: what could not be done, in plain words.
+        notes: notes of the import for the report, e.g. constants without folding.
     """
 
     sha256: str
@@ -48,15 +48,15 @@ def import_model(
 ) -> Model:
     """Import an ONNX model as functions `main`, `main_1`, ..., one per shape set.
 
-    It is read in this process, without limits of memory and time: for a model that may be hostile there
-    is `frontend.guarded.guarded_import`.
+    The import runs in this process, without limits of memory and time. For an untrusted model use
+    `frontend.isolated_import.guarded_import`.
 
     Args:
-        path: the model; external data lies beside it.
+        path: ONNX file, with external data beside it.
         dims: values of named dynamic dimensions, for all shape sets.
-        shapes: input shapes by input name, one mapping a shape set; none means one set from `dims`.
-        work_dir: where each function's simplified file is written; created when missing.
-        keep_half: keep the type of a model in float16 or bfloat16, for a GPU (`frontend.half`).
+        shapes: input shapes by input name, one mapping per shape set; default: one set from `dims`.
+        work_dir: folder for the simplified file of each function; created if missing.
+        keep_half: keep the type of a float16 or bfloat16 model, for a GPU (`frontend.float16`).
 
     Raises:
         ModelError: the file cannot be used.
@@ -81,7 +81,7 @@ def simplify_model(
     work_dir: Path,
     keep_half: bool,
 ) -> Simplified:
-    """Write each function of the model, simplified and with all types, to a file of its own.
+    """Write each function of the model, simplified and with all types, to its own file.
 
     The arguments and errors are those of `import_model`.
     """
@@ -107,7 +107,7 @@ def simplify_model(
 
 
 def finish_import(path: Path, simplified: Simplified) -> Model:
-    """Make a model of the simplified files, with the operator kinds, which are written into them."""
+    """Make a model of the simplified files; add the operator kinds to them."""
     functions = tuple(_with_kinds(name, file) for name, file in simplified.functions)
     return Model(path, simplified.sha256, functions, simplified.float_types, simplified.notes)
 
@@ -127,7 +127,7 @@ def _simplify(model: onnx.ModelProto, file: Path, work_dir: Path, keep_half: boo
 def _with_kinds(name: str, file: Path) -> Function:
     """Load a simplified function, find its operator kinds, and add them to its file.
 
-    What follows a protobuf's bytes is merged into it when it is parsed, so the file is not written again.
+    A parser merges bytes after a protobuf into it, so the kinds are appended to the file.
     """
     model = onnx.load(file)
     unknown = [OpPatternKind.OPAQUE] * len(model.graph.node)
@@ -140,7 +140,7 @@ def _with_kinds(name: str, file: Path) -> Function:
 
 
 def _folded(model: onnx.ModelProto, work_dir: Path) -> tuple[onnx.ModelProto, str]:
-    """Fold a model so that 16-bit floats stay what they are."""
+    """Fold a model and keep its 16-bit floats."""
     kind = half_type(model)
     if not kind:
         return fold(model, work_dir)
@@ -171,7 +171,7 @@ def _require_tensors(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]
 
 
 def write_types(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> list[str]:
-    """Write the types into the model; note values without static shape."""
+    """Write the types into the model; return notes about values without a static shape."""
     graph = model.graph
     outputs = {value.name: value for value in graph.output}
     open_values = []

@@ -1,7 +1,7 @@
-"""How many nodes a model has once its functions are inlined, counted without inlining.
+"""The number of nodes of a model after inlining, counted without inlining.
 
-A function that calls two others twice doubles with every level, so a kilobyte can become a million
-nodes. Each function is counted once, after those that it calls; one that reaches itself has no end.
+A function with two calls doubles the size at every level, so a kilobyte can become a million nodes. Each
+function is counted once, after its callees; a recursive function is an error.
 Complexity: linear in the calls.
 """
 
@@ -14,7 +14,7 @@ from collage.errors import ModelError
 FunctionId = tuple[str, str, str]
 """Domain, name and overload."""
 Calls = Counter[FunctionId]
-"""How often each operator or function is called, bodies included."""
+"""Number of calls of each operator or function, bodies included."""
 
 MAX_CALL_DEPTH = 64
 
@@ -39,7 +39,7 @@ class _Size(NamedTuple):
 def _measure(
     first: FunctionId, functions: Mapping[FunctionId, Calls], sizes: dict[FunctionId, _Size]
 ) -> None:
-    """Add the sizes of a function and of all that it reaches."""
+    """Add the sizes of a function and of its direct and indirect callees."""
     path: dict[FunctionId, None] = {}
     pending = [first]
     while pending:

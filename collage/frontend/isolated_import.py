@@ -1,7 +1,7 @@
-"""Import a model that may be hostile: a child with limits reads, expands, folds and infers it.
+"""Import of an untrusted model in a child process with limits.
 
-What comes back are files of simplified functions and a few facts (`frontend.limited`); this process finds
-the operator kinds.
+The child reads, expands, folds and infers the model. It returns files of simplified functions and a few
+facts (`frontend.limited_process`); this process finds the operator kinds.
 """
 
 import os
@@ -18,7 +18,7 @@ from collage.import_limits import MEMORY, SECONDS_PER_GIB, import_limits
 
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _VALUE_COPIES = 3
-"""Of a run's values: as they are made, as they are returned, and of the original model's run."""
+"""Copies of values during a run: while computing, as results, and of the original model's run."""
 
 
 def guarded_import(
@@ -52,10 +52,10 @@ def guarded_import(
 
 
 def run_allowance(path: Path, function: Function) -> Allowance:
-    """Return what one run of a function of the model at `path` may take, all values kept.
+    """Return the limits of one run of a function with all values as outputs.
 
     Raises:
-        ModelError: the values that have static shapes need more than their share of this machine's memory.
+        ModelError: values with static shapes need more than their share of this machine's memory.
     """
     graph = function.graph
     needed = sum(
@@ -117,7 +117,7 @@ def _simplified(path: Path, answer: Mapping[str, Any], count: int, work_dir: Pat
 
 
 def _memory_bytes() -> int:
-    """Bytes of memory of this machine, or of the container around this process."""
+    """Return the memory of this machine or of the container, in bytes."""
     physical_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         allowed = _CGROUP.read_text().strip()

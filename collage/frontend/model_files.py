@@ -1,16 +1,16 @@
-"""The files of a model, held open: what was checked is what is read.
+"""The files of a model, held open, so that checks and reads see the same file.
 
-A model names the files of its weights. A name may be a trap: `../../token`, `/proc/self/environ`, a
-link out of the folder, a pipe that never answers, a file that is another one a moment later. So a name is
-relative and has no `..`; what it resolves to must lie below the model's folder; each step there is opened
-without following links, and the descriptor is kept for all that is done with the content.
+A model names the files of its weights. In an untrusted model such a name may be `../../token`,
+`/proc/self/environ`, a link out of the folder, a blocking pipe, or a file under replacement. So a name is
+relative and has no `..`; its resolved path must lie below the model's folder; each step of the path is
+opened without following links, and all reads use the open descriptor.
 
-Links are followed inside the model's own snapshot only. In the cache of Hugging Face,
+Links are followed only inside the model's own snapshot. In the cache of Hugging Face,
 
     models--org--name/snapshots/REVISION/onnx/model.onnx -> ../../../blobs/DIGEST
 
-that is the folder of the revision and, beside `snapshots`, the folder `blobs`. Everywhere else it is the
-folder that holds the model's file.
+the snapshot is the folder of the revision and, beside `snapshots`, the folder `blobs`. Everywhere else it
+is the folder of the model's file.
 """
 
 import hashlib
@@ -29,26 +29,26 @@ from collage.frontend.onnx_proto import all_tensors
 from collage.frontend.survey import Survey, survey, tensor_bytes
 from collage.import_limits import import_limits
 
-_LARGEST_BYTES = (1 << 31) - 1
-"""A protobuf ends there."""
+_MAX_PROTOBUF_BYTES = (1 << 31) - 1
+"""Size limit of a protobuf message."""
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
 class HeldFile:
-    """A regular file that stays open."""
+    """An open regular file."""
 
     descriptor: int
     size_bytes: int
 
     @property
     def path(self) -> Path:
-        """A path by which this process reads this very file, whatever has its name by now."""
+        """Path of the open file for this process, independent of its name."""
         return Path(f"/proc/self/fd/{self.descriptor}")
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Return the bytes from `offset` on; fewer where the file ends."""
+        """Return bytes from `offset` on; fewer at the end of the file."""
         parts, end = [], offset + size_bytes
         while offset < end and (
             part := os.pread(self.descriptor, min(end - offset, 1 << 30), offset)
@@ -60,7 +60,7 @@ class HeldFile:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model's own file and those with its external data, by their names relative to it."""
+    """A model's own file, and the files of its external data by relative name."""
 
     path: Path
     own: HeldFile
@@ -74,7 +74,7 @@ class ModelFiles:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of all the files, one after the other."""
+        """SHA-256 of all files in sequence."""
         digest = hashlib.sha256(self.data)
         for _, file in sorted(self.external.items()):
             offset = 0
@@ -84,7 +84,7 @@ class ModelFiles:
         return digest.hexdigest()
 
     def fill(self, model: onnx.ModelProto) -> None:
-        """Bring the external data into the tensors of the parsed model. Raises ModelError."""
+        """Copy the external data into the tensors of the parsed model. Raises ModelError."""
         for tensor in all_tensors(model):
             if tensor.data_location != onnx.TensorProto.EXTERNAL:
                 continue
@@ -101,11 +101,11 @@ class ModelFiles:
 
 @contextmanager
 def open_model(path: Path) -> Iterator[ModelFiles]:
-    """Hold the files of the model at `path` open, all of them checked.
+    """Open and check the files of the model at `path`.
 
     Raises:
-        ModelError: there is no model, it is beyond the limits (`frontend.survey`), or external data is
-            missing, incomplete, no regular file, or lies outside of the model's folder.
+        ModelError: no model, a model beyond the limits (`frontend.survey`), or external data that is
+            missing, incomplete, no regular file, or outside of the model's folder.
     """
     with ExitStack() as stack:
         own = _open_own(path, stack)
@@ -124,10 +124,10 @@ def open_model(path: Path) -> Iterator[ModelFiles]:
 
 
 def external_names(path: Path) -> list[str]:
-    """Name the files with external data, relative to the model; they need not be there.
+    """Return the names of files with external data, relative to the model; they need not exist.
 
     Raises:
-        ModelError: as `open_model`, without what it says about those files.
+        ModelError: as `open_model`, except for errors of those files.
     """
     with ExitStack() as stack:
         own = _open_own(path, stack)
@@ -139,7 +139,7 @@ def external_names(path: Path) -> list[str]:
 
 
 def checked_name(location: str) -> str:
-    """Return the plain relative name that a location is. Raises ModelError where it leads elsewhere.
+    """Return a location as a plain relative name. Raises ModelError for paths outside of the folder.
 
     >>> checked_name("./weights/part 1.bin")
     'weights/part 1.bin'
@@ -161,7 +161,7 @@ def _open_own(path: Path, stack: ExitStack) -> HeldFile:
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode):
         raise ModelError(f"{path}: no regular file; give the path of an ONNX model")
-    if facts.st_size > _LARGEST_BYTES:
+    if facts.st_size > _MAX_PROTOBUF_BYTES:
         raise ModelError(
             f"{path}: not an ONNX model: {facts.st_size} bytes, and none is larger than 2 GiB; save"
             " its weights as external data"
@@ -187,7 +187,7 @@ def _open_external(path: Path, names: list[str], stack: ExitStack) -> dict[str, 
 
 
 def _roots(path: Path) -> list[Path]:
-    """Return the folders, free of links, in which the files of the model may lie."""
+    """Return the permitted folders for the files of the model, free of links."""
     folder = Path(os.path.abspath(path)).parent
     for revision in (folder, *folder.parents):
         blobs = revision.parent.parent / "blobs"
@@ -200,7 +200,7 @@ def _roots(path: Path) -> list[Path]:
 
 
 def _open_below(path: Path, name: str, real: str, roots: list[Path], stack: ExitStack) -> HeldFile:
-    """Open the file that a name was resolved to, below one of the roots, without following links."""
+    """Open the resolved path of a name below one of the roots, without following links."""
     root = next((folder for folder in roots if Path(real).is_relative_to(folder)), None)
     if root is None:
         raise ModelError(

@@ -1,7 +1,7 @@
-"""The operator kind of every node, found by TVM from the TIR that it would generate.
+"""The operator kind of every node, from TVM's analysis of its TIR.
 
 All distinct nodes of a function are legalised in one module; a node's kind is the highest of its TIR
-functions. A foreign node, and one that TVM cannot legalise, is opaque.
+functions. Foreign nodes, and nodes without a legalisation, are opaque.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def _function_kinds(functions: Sequence[relax.Function]) -> list[OpPatternKind]:
     try:
         module = relax.transform.AnnotateTIROpPattern()(relax.transform.LegalizeOps()(module))
     except Exception:
-        # One node that TVM cannot legalise must not cost the others their kinds.
+        # A node without a legalisation must not affect the kinds of the others: analyse them one by one.
         if len(functions) == 1:
             return [OpPatternKind.OPAQUE]
         return [kind for function in functions for kind in _function_kinds([function])]

@@ -1,7 +1,7 @@
-"""A region (a set of nodes) of a function: its values, its ONNX, its Relax, its digest, its work.
+"""A region (a set of nodes) of a function: its values, ONNX and Relax forms, digest, bytes and FLOP.
 
-The ONNX of a region is looked up, never reverse-engineered. In Relax the region is one dataflow block
-of plain operators, with composite operators replaced by their bodies.
+The ONNX form consists of the original nodes. The Relax form is one dataflow block of plain operators, with
+the bodies of composite operators inline.
 """
 
 import math
@@ -31,8 +31,8 @@ _PARTIAL_READS = frozenset({
 def region_values(function: Function, nodes: IndexSet) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the region's inputs and outputs.
 
-    Inputs are values that the region reads and does not make, weights left out, in order of first use.
-    Outputs are values that other nodes read or the function returns, in order of their making.
+    Inputs are values from outside, without weights, in order of first use. Outputs are values for other
+    nodes or for the function's outputs, in order of production.
     """
     graph = function.graph
     inputs: dict[str, None] = {}
@@ -52,12 +52,12 @@ def region_values(function: Function, nodes: IndexSet) -> tuple[tuple[str, ...],
 
 
 def probability_outputs(function: Function) -> frozenset[str]:
-    """Name the function's outputs that a Softmax or a Sigmoid makes, directly or through views."""
+    """Return the function's outputs of a Softmax or a Sigmoid, direct or through views."""
     return function_outputs_of(function, frozenset({"Softmax", "Sigmoid"}))
 
 
 def function_outputs_of(function: Function, ops: Set[str]) -> frozenset[str]:
-    """Name the function's outputs that one of `ops` makes, directly or through views."""
+    """Return the function's outputs of one of `ops`, direct or through views."""
     graph, matching = function.graph, set()
     for output in graph.outputs:
         value = output
@@ -69,9 +69,10 @@ def function_outputs_of(function: Function, ops: Set[str]) -> frozenset[str]:
 
 
 def computes_int8(function: Function, nodes: IndexSet) -> bool:
-    """Tell whether a region of a quantised model holds a product of small integers.
+    """Tell whether a region of a quantised model has a product of small integers.
 
-    That is an operator on integers (QLinearConv, MatMulInteger), or a product of dequantised operands.
+    Such a product is an operator on integers (QLinearConv, MatMulInteger), or one of dequantised
+    operands.
     """
     ops = {function.graph.nodes[index].op for index in indices(nodes)}
     if any(op.startswith("QLinear") or op.endswith("Integer") for op in ops):
@@ -80,7 +81,7 @@ def computes_int8(function: Function, nodes: IndexSet) -> bool:
 
 
 def region_weights(function: Function, nodes: IndexSet) -> tuple[str, ...]:
-    """Return all weights that the region reads, in order of first use."""
+    """Return all weights of the region, in order of first use."""
     weights: dict[str, None] = {}
     for index in indices(nodes):
         for value in function.graph.nodes[index].inputs:
@@ -125,7 +126,7 @@ def _value_info(function: Function, name: str) -> onnx.ValueInfoProto:
 
 
 def region_constants(function: Function, nodes: IndexSet) -> tuple[str, ...]:
-    """Return the weights that `region_relax` takes as parameters after the inputs, in order."""
+    """Return the weight parameters of `region_relax`, in order; they follow the inputs."""
     constants: dict[str, None] = {}
     for index in indices(nodes):
         node = function.relax_nodes[index]
@@ -199,12 +200,11 @@ def region_digest(function: Function, nodes: IndexSet) -> str:
 
 
 def region_bytes_and_flops(function: Function, nodes: IndexSet) -> tuple[int, int]:
-    """Return the least bytes that the region must move, and the FLOP of its products.
+    """Return the minimum memory traffic of the region in bytes, and the FLOP of its products.
 
-    Each input, weight and output counts once; an operand that is only looked up (`Gather`, `Slice`)
-    counts as what is taken from it; a region of reshapes alone moves nothing. FLOP are those of direct
-    convolutions and matrix products (2 a multiply-add), nothing else; an algorithm like Winograd's
-    needs fewer.
+    Each input, weight and output counts once. A partially read operand (`Gather`, `Slice`) counts with
+    the bytes read. A region of reshapes alone moves nothing. FLOP are those of direct convolutions and
+    matrix products (2 per multiply-add), nothing else; an algorithm like Winograd's needs fewer.
     """
     graph = function.graph
     inside = [graph.nodes[index] for index in indices(nodes)]

@@ -1,13 +1,13 @@
-"""What is in a model's file, found before any library reads it.
+"""A survey of a model's file before any library parses it.
 
-ONNX's readers expand as they read: functions are inlined where they are called, sparse weights become
-dense, names of other files are opened. This survey walks over the bytes once (`frontend.wire`), makes
-none of that, and refuses what would grow beyond the limits or is no model: it counts the nodes that
-inlining would give, compares the data of every tensor with its shape, and lists every tensor whose data
-is in another file, wherever it hides (bodies, functions, attributes, training). What it cannot foresee,
-such as the size of a folded constant, is bounded by the process that imports (`frontend.guarded`).
+ONNX's readers expand a file: they inline functions, make sparse weights dense, and open other files by
+name. This survey walks over the bytes once (`frontend.protobuf_wire`) and expands nothing. It refuses
+files that are no model or would exceed the limits: it counts the nodes after inlining, compares the data of
+every tensor with its shape, and lists every tensor with external data (in bodies, functions, attributes,
+training). The import process bounds the rest, e.g. the size of folded constants
+(`frontend.isolated_import`).
 
-Complexity: a few operations a field; data of tensors is skipped, so its size does not matter.
+Complexity: a few operations per field; data of tensors is skipped, so its size does not matter.
 """
 
 from collections import Counter
@@ -26,11 +26,11 @@ from collage.import_limits import MEMORY, NODES, ImportLimits
 
 MAX_STRING_BYTES = 1 << 20
 MAX_DEPTH = 32
-"""Of graphs in graphs; a parser gives up at about as many."""
+"""Nesting depth of graphs; parsers have a similar limit."""
 MAX_RANK = 64
 MAX_MESSAGES = 2_000_000
 DENSE_SHARE = 8
-"""Sparse tensors may take this part of the memory once they are dense."""
+"""Dense forms of sparse tensors may take one such part of the memory limit."""
 
 _SIZES = {"FLOAT": 4, "DOUBLE": 8, "INT64": 8, "UINT64": 8, "INT32": 4, "UINT32": 4, "INT16": 2,
           "UINT16": 2, "FLOAT16": 2, "BFLOAT16": 2, "INT8": 1, "UINT8": 1, "BOOL": 1, "FLOAT8E4M3FN": 1,
@@ -44,11 +44,11 @@ _BITS = {
 }
 _STRING = onnx.TensorProto.STRING
 _DATA = {"float_data": 4, "double_data": 8, "int32_data": 0, "int64_data": 0, "uint64_data": 0}
-"""Bytes of an element on the wire; 0 is a varint."""
+"""Encoded size of an element in bytes; 0 means a varint."""
 
 
 class _Entry(NamedTuple):
-    """What is known of a field: its name, the message in it, and how it is read."""
+    """Schema of a field: its name, the type of a nested message, and its encoding."""
 
     name: str
     message: str
@@ -62,9 +62,9 @@ Schema = Mapping[str, Mapping[int, _Entry]]
 
 @dataclass(frozen=True)
 class ExternalTensor:
-    """A tensor whose data is in another file, by the words of the model.
+    """A tensor with its data in another file, as declared by the model.
 
-    `size_bytes` follows from its shape and type; `length` is None where the model leaves it out.
+    `size_bytes` follows from shape and type; `length` is None if the model omits it.
     """
 
     name: str
@@ -76,23 +76,23 @@ class ExternalTensor:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a model holds: nodes once its functions are inlined, and tensors in other files."""
+    """Contents of a model: number of nodes after inlining, and tensors in other files."""
 
     nodes: int
     external: tuple[ExternalTensor, ...]
 
 
 def survey(data: bytes, limits: ImportLimits) -> Survey:
-    """Look through the bytes of an ONNX file; `data` may be a mapped file.
+    """Survey the bytes of an ONNX file; `data` may be a mapped file.
 
     Raises:
-        ModelError: it is no ONNX model, contradicts itself, or would take more than the limits.
+        ModelError: no ONNX model, an inconsistent model, or a model beyond the limits.
     """
     return _Surveyor(data, limits).survey()
 
 
 def tensor_bytes(dims: Sequence[int], data_type: int) -> int:
-    """Return the size of a surveyed tensor's data from its shape and ONNX's number of its type."""
+    """Return the size of a tensor's data in bytes, from its shape and ONNX type number."""
     return _bytes_of(prod(dims), _BITS[data_type])
 
 
@@ -102,7 +102,7 @@ def _bytes_of(elements: int, bits: int) -> int:
 
 @dataclass
 class _Tensor:
-    """What a TensorProto says, as far as it was read."""
+    """The fields of a TensorProto."""
 
     name: str = ""
     dims: list[int] = field(default_factory=list)
@@ -132,7 +132,7 @@ class _Surveyor:
         return Survey(nodes, tuple(self._external))
 
     def _walk(self, message: str, start: int, end: int) -> Iterator[tuple[_Entry, Field]]:
-        """Yield the known fields of a message that hold no messages; visit those that do."""
+        """Yield the known fields of a message without nested messages; visit those with."""
         self._messages += 1
         if self._messages > MAX_MESSAGES:
             raise ModelError(f"it has more than {MAX_MESSAGES} parts, which no real model has")
@@ -140,7 +140,7 @@ class _Surveyor:
         for wire_field in self._reader.fields(start, end):
             entry = schema.get(wire_field.number)
             if entry is None or (entry.message and wire_field.kind != BYTES):
-                continue  # a parser takes it for an unknown field
+                continue  # a parser treats it as an unknown field
             if entry.message:
                 if not entry.is_repeated:
                     if wire_field.number in single:
@@ -181,7 +181,7 @@ class _Surveyor:
         self._calls[domain, texts["op_type"], texts["overload"]] += 1
 
     def _function(self, wire_field: Field) -> None:
-        outer, self._calls = self._calls, Counter()
+        caller_calls, self._calls = self._calls, Counter()
         texts = dict.fromkeys(("domain", "name", "overload"), "")
         for entry, inner in self._walk("FunctionProto", wire_field.start, wire_field.end):
             if entry.name in texts:
@@ -190,7 +190,7 @@ class _Surveyor:
         identity = (domain, texts["name"], texts["overload"])
         if identity in self._functions:
             raise ModelError(f"it defines the function {texts['name']!r} twice")
-        self._functions[identity], self._calls = self._calls, outer
+        self._functions[identity], self._calls = self._calls, caller_calls
 
     def _require_nodes(self, nodes: int, when: str = "") -> None:
         if nodes > self._limits.nodes:
@@ -334,7 +334,7 @@ def _number(tensor: str, key: str, text: str | None) -> int | None:
 
 
 def _require_elements(tensor: _Tensor, count: int, bits: int | None) -> None:
-    """Compare what is in the fields of numbers with the shape."""
+    """Compare the number of elements with the shape."""
     if tensor.data_type == _STRING:
         fitting: tuple[int, ...] = (count,)
     elif bits is not None and bits < 8:
@@ -342,9 +342,9 @@ def _require_elements(tensor: _Tensor, count: int, bits: int | None) -> None:
     else:
         is_complex = tensor.data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
         fitting = (count * (2 if is_complex else 1),)
-    count_found = sum(tensor.elements.values())
-    if count_found not in fitting:
-        raise _mismatch(tensor, f"{count_found} elements", str(fitting[0]))
+    element_count = sum(tensor.elements.values())
+    if element_count not in fitting:
+        raise _mismatch(tensor, f"{element_count} elements", str(fitting[0]))
 
 
 def _mismatch(tensor: _Tensor, actual: str, needed: str) -> ModelError:
@@ -359,7 +359,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _schema() -> Schema:
-    """Read off ONNX's own description which field holds what."""
+    """Return the fields of all messages from ONNX's own protobuf description."""
     schema: dict[str, dict[int, _Entry]] = {}
     pending = [onnx.ModelProto.DESCRIPTOR]
     while pending:

@@ -2,12 +2,12 @@
 
     NAME/VERSION/model.onnx        the model, and the files with its data beside it     create
     NAME/VERSION/version.json      every file with size and SHA-256, written last       swap, once
-    NAME/VERSION/status.json       what Collage found                                   swap
+    NAME/VERSION/status.json       status of the optimization                           swap
     NAME/aliases/ALIAS.json        {"version": "3"}                                     swap
 
-A version exists when its `version.json` does: an upload that was interrupted has none, whatever files
-it left, and files that were changed or mixed afterwards do not match it. Aliases and marks are moved by
-compare-and-swap; a random token in each tells a writer whose answer was lost whether it won.
+A version exists if its `version.json` does: an interrupted upload has none, and later changes of files do
+not match it. Aliases and statuses change by compare-and-swap; a random token in each lets a writer with a
+lost response detect its own success.
 """
 
 import json
@@ -28,7 +28,7 @@ _VERSION, _STATUS, _ALIASES = "version.json", "status.json", "aliases"
 _OWN = (_VERSION, _STATUS)
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 _ATTEMPTS = 100
-"""Of a swap; each one that fails means that another writer's succeeded."""
+"""Attempts of a swap; each failure means success of another writer."""
 
 
 P = ParamSpec("P")
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class FileRegistry:
-    """Implements `Registry` on a store; `add` and `set_alias` are what a user does."""
+    """A `Registry` on a store; `add` and `set_alias` are for users."""
 
     def __init__(self, store: Store, alias: str, accepted: str) -> None:
         self._store = store
@@ -91,17 +91,17 @@ class FileRegistry:
         self.set_alias(version, self._accepted)
 
     def set_alias(self, version: ModelVersion, alias: str = "") -> None:
-        """Let an alias of the model, by default the asking one, name this version."""
+        """Point an alias of the model, by default the request alias, to this version."""
         self._swap(_alias_key(version.name, alias or self._alias), {"version": version.version})
 
     def add(self, name: str, version: str, files: Mapping[str, Path]) -> ModelVersion:
-        """Upload a version: `model.onnx` and the files with its data, by the names it has for them.
+        """Upload a version: `model.onnx` and its external data, by relative name.
 
-        Adding the same again does nothing; an interrupted call can be repeated.
+        A repeated call with the same content does nothing; an interrupted call can be repeated.
 
         Raises:
-            OptionError: a name that cannot be a key.
-            RegistryError: the version is there with other content, or the store fails.
+            OptionError: an invalid name.
+            RegistryError: the version exists with other content, or the store fails.
         """
         for part in (name, version, *files):
             _check(part)
@@ -133,7 +133,7 @@ class FileRegistry:
         return ModelVersion(self.url, name, version, f"{self.url}/{name}/{version}/{MODEL}")
 
     def _record(self, name: str, version: str) -> dict[str, str] | None:
-        """Return the files and digests of a version; None where it is not whole."""
+        """Return the digests of a version's files by name; None for an incomplete version."""
         key = f"{name}/{version}/{_VERSION}"
         fields, stored_version = self._read(key)
         files = fields.get("files")

@@ -1,11 +1,11 @@
-"""The registry in an MLflow server. The one module that knows MLflow.
+"""The registry in an MLflow server; the only module with MLflow imports.
 
-Aliases and tags are the contract (stages are deprecated): read the alias that asks, write tags of the
-version, and the alias that answers. A version is a candidate once MLflow says that it is ready. What
-`mlflow.onnx` logged has an entry `onnx` in its file `MLmodel`; that small file is fetched first, so that
-a version of another flavour costs no download.
+Aliases and tags are the contract (stages are deprecated): the module reads the request alias and writes
+tags of the version and the result alias. A version is a candidate in MLflow's state READY. A model of
+`mlflow.onnx` has an entry `onnx` in its file `MLmodel`; that small file is fetched first, to avoid the
+download of other flavours.
 
-The client is told to give up after seconds: its defaults retry for minutes.
+The client's timeouts are seconds: its defaults retry for minutes.
 """
 
 import os
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-_PATIENCE = {
+_CLIENT_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-for _name, _value in _PATIENCE.items():
+for _name, _value in _CLIENT_SETTINGS.items():
     os.environ.setdefault(_name, _value)
 
 import requests  # noqa: E402
@@ -45,15 +45,15 @@ T = TypeVar("T")
 
 
 class MlflowRegistry:
-    """Implements `Registry` on the server at `url` (http or https, without credentials)."""
+    """A `Registry` on the server at `url` (http or https, without credentials)."""
 
     def __init__(self, url: str, alias: str, accepted: str) -> None:
-        """Make the client; nothing is sent."""
+        """Create the client without a request."""
         self._server = url
         self._alias = alias
         self._accepted = accepted
         self._uris = {"tracking_uri": url, "registry_uri": url}
-        # For `models:/` addresses MLflow makes clients of its own, which know only the process's server.
+        # For `models:/` addresses MLflow makes clients of its own, with the process's server.
         set_tracking_uri(url)
         set_registry_uri(url)
         self._client = MlflowClient(tracking_uri=url, registry_uri=url)
@@ -161,7 +161,7 @@ class MlflowRegistry:
         return ModelVersion(self.url, record.name, str(record.version), record.source or "")
 
     def _onnx_file(self, version: ModelVersion, folder: Path) -> str:
-        """Return the path of the model inside the version, from its small description."""
+        """Return the path of the model inside the version, from its file MLmodel."""
         files = self._do(
             f"list the files of {version}",
             lambda: get_artifact_repository(_uri(version), **self._uris).list_artifacts(None),
@@ -197,7 +197,7 @@ class MlflowRegistry:
 
 
 class _Absent(RegistryError):
-    """There is no such model, version or alias."""
+    """Missing model, version or alias."""
 
 
 def _advise(code: str, error: MlflowException) -> str:
@@ -231,7 +231,7 @@ def _flavour(version: ModelVersion, description: str) -> str:
 
 
 def _pick(version: ModelVersion, artifacts: Path, data: str) -> Path:
-    """Return the .onnx file at `data`, which may be the folder that holds it."""
+    """Return the .onnx file at `data`, a file or its folder."""
     file = (artifacts / data).resolve()
     if file.is_dir():
         file = next(iter(sorted(file.glob("*.onnx"))), file)

@@ -1,4 +1,4 @@
-"""What the page's script draws: both views of a function's graph and the details of its regions.
+"""Data for the page's script: both views of a function's graph, and the details of its regions.
 
 Positions are computed here, so that the script stays small and the page is the same every time.
 """
@@ -12,7 +12,7 @@ from collage.report.formatting import duration, node_ranges, op_counts, precisio
 from collage.report.layout import BOX_HEIGHT, BOX_WIDTH, lay_out
 
 Mark = tuple[str, str]
-"""Colour class and letter of a backend: colour is never the only sign."""
+"""Colour class and letter of a backend: the letter serves readers without colour vision."""
 
 _KNOWN: Mapping[str, Mark] = {
     "tvm": ("0", "T"), "onednn": ("1", "D"), "onnxruntime": ("2", "O"), "openvino": ("3", "V"),
@@ -67,7 +67,7 @@ class Drawing(TypedDict):
 
 
 def backend_marks(backends: Iterable[str]) -> dict[str, Mark]:
-    """Give every backend a colour and a letter of its own; the well-known ones always the same."""
+    """Assign a unique colour and letter to every backend; known backends have fixed ones."""
     names = sorted(set(backends))
     marks = {name: _KNOWN[name] for name in names if name in _KNOWN}
     for name in names:
@@ -139,7 +139,7 @@ def _region_view(
 
 
 def _topological(before: Mapping[int, set[int]]) -> list[int]:
-    """Order regions so that sources come first; the smallest number first among the ready."""
+    """Sort regions topologically; ties in order of their numbers."""
     sorter = TopologicalSorter({number: sorted(before[number]) for number in sorted(before)})
     try:
         sorter.prepare()
@@ -222,7 +222,7 @@ def _choice(candidate: Alternative, marks: Mapping[str, Mark]) -> Choice:
 
 
 def interval(low_s: float | None, high_s: float | None) -> str:
-    """Write `1.00 ms to 1.10 ms`, or nothing where there is no interval."""
+    """Format an interval as `1.00 ms to 1.10 ms`; "" without one."""
     if low_s is None or high_s is None:
         return ""
     return f"{duration(low_s)} to {duration(high_s)}"

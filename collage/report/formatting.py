@@ -1,4 +1,4 @@
-"""How numbers and names are written: the same on the terminal and on the page."""
+"""Formatting of numbers and names, shared by the terminal and the page."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -12,7 +12,7 @@ def finite_or_none(value: float) -> float | None:
 
 
 def duration(seconds: float | None) -> str:
-    """Three significant digits with a unit: `1.23 ms`, `45.0 µs`, `12.3 s`.
+    """Format seconds with three significant digits and a unit: `1.23 ms`, `45.0 µs`, `12.3 s`.
 
     >>> duration(0.00123), duration(4.5e-5), duration(None)
     ('1.23 ms', '45.0 µs', '–')
@@ -31,7 +31,7 @@ def _three_digits(value: float) -> str:
 
 
 def node_ranges(nodes: Iterable[int]) -> str:
-    """Write indices as ranges.
+    """Format indices as ranges.
 
     >>> node_ranges([1, 2, 3, 7])
     '1-3, 7'
@@ -46,7 +46,7 @@ def node_ranges(nodes: Iterable[int]) -> str:
 
 
 def op_counts(ops: Iterable[str], limit: int = 4) -> str:
-    """Name the operators of a region in order of first use.
+    """Count the operators of a region, in order of first use.
 
     >>> op_counts(["Conv", "Relu", "Conv"])
     'Conv ×2, Relu'
@@ -60,7 +60,7 @@ def op_counts(ops: Iterable[str], limit: int = 4) -> str:
 
 
 def precision_text(precision: str, error: float | None = None) -> str:
-    """Write what a region computes in, with its error where that is less than the model says.
+    """Format the precision of a region, with its error for reduced precision.
 
     >>> precision_text("bf16", 0.00312), precision_text("int8"), precision_text("")
     ('bf16, error 0.0031', 'int8', '')
@@ -69,7 +69,7 @@ def precision_text(precision: str, error: float | None = None) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace control characters: names of a model must not steer a terminal."""
+    """Replace control characters, so that names from a model cannot control a terminal."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

@@ -37,7 +37,7 @@ def table(
 
 
 def meter(seconds: float | None, longest_s: float, own: bool, reason: str = "") -> str:
-    """Return a cell with a bar as a share of `most`; without seconds, with the reason."""
+    """Return a cell with a bar relative to `longest_s`; without seconds, a cell with the reason."""
     if seconds is None:
         return f'<td class="soft long">{escaped(reason)}</td>'
     kind = "meter own" if own else "meter"

@@ -159,7 +159,7 @@ def roofline(
         return ""
     return (
         f"<h3>Roofline</h3>\n<p class=soft>The roof: {peaks.flops_per_s / 1e9:.0f} GFLOP/s and "
-        f"{peaks.bytes_per_s / 1e9:.0f} GB/s, the highest rates on this machine, of a probe or these kernels; "
+        f"{peaks.bytes_per_s / 1e9:.0f} GB/s, the highest rates of a probe or these kernels; "
         f"dashed: memory, {peaks.memory_bytes_per_s / 1e9:.0f} GB/s. It bounds direct algorithms; "
         f"algorithms with fewer FLOP, such as Winograd's, may exceed it.</p>\n{drawn}"
     )

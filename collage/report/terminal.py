@@ -44,7 +44,7 @@ class TerminalProgress:
 
     @contextmanager
     def stage(self, name: str, total: int | None = None) -> Iterator[Stage]:
-        """Show one stage until the block ends."""
+        """Show one stage for the duration of a `with` block."""
         stage = Stage(printable(name), total, self._clock)
         if self._quiet:
             yield stage
@@ -103,7 +103,7 @@ def print_summary(summary: Summary, file: TextIO | None = None) -> None:
 def print_backends(
     rows: Sequence["tuple[str, str, str, Availability]"], file: TextIO | None = None
 ) -> None:
-    """Print (name, style, device, availability) of every backend: versions, or why it is missing."""
+    """Print the backends (name, style, device, availability) with versions or the reason."""
     table = []
     for name, style, device, availability in rows:
         versions = ", ".join(
