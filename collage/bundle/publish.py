@@ -63,7 +63,7 @@ def publish(
     executable: Path,
     functions: Sequence[Published],
     facts: Facts,
-    texts: Mapping[str, str],
+    generated_files: Mapping[str, str],
 ) -> Manifest:
     """Save the bundle. Raises BundleError when the folder cannot be written."""
     golden = {
@@ -73,7 +73,7 @@ def publish(
         for name, value in values.items()
     }
     return save_bundle(
-        output, executable, texts, golden, lambda files: _manifest(functions, facts, files)
+        output, executable, generated_files, golden, lambda files: _manifest(functions, facts, files)
     )
 
 

@@ -35,7 +35,7 @@ ISA_PREFIXES = (
 def save_bundle(
     output: Path,
     executable: Path,
-    texts: Mapping[str, str],
+    generated_files: Mapping[str, str],
     golden: Mapping[str, np.ndarray],
     manifest: Callable[[dict[str, str]], Manifest],
 ) -> Manifest:
@@ -44,7 +44,7 @@ def save_bundle(
     Args:
         output: folder to create or replace; any content other than a bundle is refused.
         executable: shared library, copied as `model.so`.
-        texts: contents of generated files by name (plan.json, report.html).
+        generated_files: contents of generated files by name (plan.json, report.html).
         golden: arrays by `function/input/NAME` and `function/output/NAME`.
         manifest: function from the digests of all files to the manifest.
 
@@ -58,7 +58,7 @@ def save_bundle(
             partial.mkdir()
             shutil.copyfile(executable, partial / "model.so")
             save_arrays(partial / "golden.npz", golden)
-            for name, text in texts.items():
+            for name, text in generated_files.items():
                 (partial / name).write_text(text)
             digests: dict[str, str] = {
                 file.name: digest_of(file) for file in sorted(partial.iterdir())

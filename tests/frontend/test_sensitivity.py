@@ -14,7 +14,7 @@ def sensitivity(nodes, outputs, tmp_path, seconds=60.0, weights=None):
     return function, Sensitivity(function, random_inputs(function, 0), 0.005, seconds)
 
 
-def test_a_residual_sum_makes_errors_smaller_and_an_output_keeps_them(tmp_path):
+def test_a_residual_sum_damps_errors_and_an_output_keeps_them(tmp_path):
     nodes = [
         helper.make_node("Relu", ["x"], ["small"]),
         helper.make_node("MatMul", ["x", "x"], ["large"]),

@@ -46,7 +46,7 @@ def test_an_unknown_node_is_refused_with_a_hint(name, message):
         explain_node(sample_report(blocks=2), name)
 
 
-def test_alternatives_are_ranked_by_regret_and_refusals_keep_their_reasons():
+def test_alternatives_are_ranked_and_refusals_keep_their_reasons():
     explanation = explain_node(sample_report(blocks=2), "0")
     regrets = [candidate.regret_s for candidate in explanation.ranked]
     assert explanation.ranked[0].chosen
