@@ -48,7 +48,7 @@ def run_command(run: Callable[[], int], *, as_json: bool) -> int:
         return _fail(
             INTERRUPTED,
             "interrupted",
-            "measured costs are stored: run the command again to continue",
+            "measured costs are kept: run the command again to continue",
             as_json,
         )
     except BrokenPipeError:
