@@ -63,6 +63,7 @@ def publish(
     executable: Path,
     functions: Sequence[Published],
     facts: Facts,
+    *,
     generated_files: Mapping[str, str],
 ) -> Manifest:
     """Save the bundle. Raises BundleError when the folder cannot be written."""
@@ -73,7 +74,11 @@ def publish(
         for name, value in values.items()
     }
     return save_bundle(
-        output, executable, generated_files, golden, lambda files: _manifest(functions, facts, files)
+        output,
+        executable,
+        generated_files,
+        golden=golden,
+        manifest=lambda files: _manifest(functions, facts, files),
     )
 
 

@@ -36,6 +36,7 @@ def save_bundle(
     output: Path,
     executable: Path,
     generated_files: Mapping[str, str],
+    *,
     golden: Mapping[str, np.ndarray],
     manifest: Callable[[dict[str, str]], Manifest],
 ) -> Manifest:

@@ -41,22 +41,22 @@ def run_command(run: Callable[[], int], *, as_json: bool) -> int:
     except UsageError as error:
         if not as_json:
             print(error.usage, end="", file=sys.stderr)
-        return _fail(error.exit_code, error.reason, error.advice, as_json, str(error))
+        return _fail(error.exit_code, error.reason, error.advice, as_json=as_json, text=str(error))
     except CollageError as error:
-        return _fail(error.exit_code, error.reason, error.advice, as_json, str(error))
+        return _fail(error.exit_code, error.reason, error.advice, as_json=as_json, text=str(error))
     except KeyboardInterrupt:
         return _fail(
             INTERRUPTED,
             "interrupted",
             "measured costs are kept: run the command again to continue",
-            as_json,
+            as_json=as_json,
         )
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except Exception as error:  # a fault of Collage, of any kind
         reason, advice = _fault(error)
-        return _fail(1, reason, advice, as_json)
+        return _fail(1, reason, advice, as_json=as_json)
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
@@ -64,7 +64,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
     return "--json" in arguments
 
 
-def _fail(code: int, reason: str, advice: str, as_json: bool, text: str = "") -> int:
+def _fail(code: int, reason: str, advice: str, *, as_json: bool, text: str = "") -> int:
     if as_json:
         print(json.dumps({"error": {"exit_code": code, "reason": reason, "advice": advice}}))
     else:

@@ -26,7 +26,8 @@ import onnx
 
 from collage.errors import ModelError
 from collage.frontend.onnx_proto import all_tensors
-from collage.frontend.survey import Survey, survey, tensor_bytes
+from collage.frontend.survey import Survey, survey
+from collage.frontend.tensor_fields import tensor_bytes
 from collage.import_limits import import_limits
 
 _MAX_PROTOBUF_BYTES = (1 << 31) - 1

@@ -11,17 +11,28 @@ Complexity: a few operations per field; data of tensors is skipped, so its size 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 import onnx
 
 from collage.errors import ModelError
 from collage.frontend.inlined_size import Calls, FunctionId, inlined_nodes
+from collage.frontend.onnx_schema import SCHEMA, FieldSchema
 from collage.frontend.protobuf_wire import BYTES, VARINT, Field, WireReader, signed
+from collage.frontend.tensor_fields import (
+    DATA_FIELDS,
+    ELEMENT_BITS,
+    STRING,
+    ExternalTensor,
+    TensorFields,
+    bytes_of,
+    external_tensor,
+    mismatch,
+    require_elements,
+)
 from collage.import_limits import MEMORY, NODES, ImportLimits
 
 MAX_STRING_BYTES = 1 << 20
@@ -31,47 +42,6 @@ MAX_RANK = 64
 MAX_MESSAGES = 2_000_000
 DENSE_SHARE = 8
 """Dense forms of sparse tensors may take one such part of the memory limit."""
-
-_SIZES = {"FLOAT": 4, "DOUBLE": 8, "INT64": 8, "UINT64": 8, "INT32": 4, "UINT32": 4, "INT16": 2,
-          "UINT16": 2, "FLOAT16": 2, "BFLOAT16": 2, "INT8": 1, "UINT8": 1, "BOOL": 1, "FLOAT8E4M3FN": 1,
-          "FLOAT8E4M3FNUZ": 1, "FLOAT8E5M2": 1, "FLOAT8E5M2FNUZ": 1, "FLOAT8E8M0": 1, "COMPLEX64": 8,
-          "COMPLEX128": 16, "INT4": 0.5, "UINT4": 0.5, "FLOAT4E2M1": 0.5, "INT2": 0.25,
-          "UINT2": 0.25}  # fmt: skip
-_BITS = {
-    number: int(8 * _SIZES[name])
-    for name, number in onnx.TensorProto.DataType.items()
-    if name in _SIZES
-}
-_STRING = onnx.TensorProto.STRING
-_DATA = {"float_data": 4, "double_data": 8, "int32_data": 0, "int64_data": 0, "uint64_data": 0}
-"""Encoded size of an element in bytes; 0 means a varint."""
-
-
-class _Entry(NamedTuple):
-    """Schema of a field: its name, the type of a nested message, and its encoding."""
-
-    name: str
-    message: str
-    is_text: bool
-    is_bytes: bool
-    is_repeated: bool
-
-
-Schema = Mapping[str, Mapping[int, _Entry]]
-
-
-@dataclass(frozen=True)
-class ExternalTensor:
-    """A tensor with its data in another file, as declared by the model.
-
-    `size_bytes` follows from shape and type; `length` is None if the model omits it.
-    """
-
-    name: str
-    location: str
-    offset: int
-    length: int | None
-    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -89,28 +59,6 @@ def survey(data: bytes, limits: ImportLimits) -> Survey:
         ModelError: no ONNX model, an inconsistent model, or a model beyond the limits.
     """
     return _Surveyor(data, limits).survey()
-
-
-def tensor_bytes(dims: Sequence[int], data_type: int) -> int:
-    """Return the size of a tensor's data in bytes, from its shape and ONNX type number."""
-    return _bytes_of(prod(dims), _BITS[data_type])
-
-
-def _bytes_of(elements: int, bits: int) -> int:
-    return (elements * bits + 7) // 8
-
-
-@dataclass
-class _Tensor:
-    """The fields of a TensorProto."""
-
-    name: str = ""
-    dims: list[int] = field(default_factory=list)
-    data_type: int = 0
-    raw_bytes: int | None = None
-    elements: Counter[str] = field(default_factory=Counter)
-    is_external: bool = False
-    entries: list[tuple[str, str]] = field(default_factory=list)
 
 
 class _Surveyor:
@@ -131,12 +79,12 @@ class _Surveyor:
         self._require_nodes(nodes, " once its functions are expanded")
         return Survey(nodes, tuple(self._external))
 
-    def _walk(self, message: str, start: int, end: int) -> Iterator[tuple[_Entry, Field]]:
+    def _walk(self, message: str, start: int, end: int) -> Iterator[tuple[FieldSchema, Field]]:
         """Yield the known fields of a message without nested messages; visit those with."""
         self._messages += 1
         if self._messages > MAX_MESSAGES:
             raise ModelError(f"it has more than {MAX_MESSAGES} parts, which no real model has")
-        schema, single = _SCHEMA[message], set()
+        schema, single = SCHEMA[message], set()
         for wire_field in self._reader.fields(start, end):
             entry = schema.get(wire_field.number)
             if entry is None or (entry.message and wire_field.kind != BYTES):
@@ -200,26 +148,26 @@ class _Surveyor:
                 f" {NODES} higher if you trust the model"
             )
 
-    def _tensor(self, wire_field: Field) -> _Tensor:
+    def _tensor(self, wire_field: Field) -> TensorFields:
         tensor = self._read_tensor(wire_field)
         count = self._count(tensor.name, tensor.dims)
-        bits = _BITS.get(tensor.data_type)
-        if bits is None and tensor.data_type != _STRING:
+        bits = ELEMENT_BITS.get(tensor.data_type)
+        if bits is None and tensor.data_type != STRING:
             raise ModelError(f"tensor {tensor.name!r} has the unknown type {tensor.data_type}")
-        size_bytes = _bytes_of(count, bits or 0)
+        size_bytes = bytes_of(count, bits or 0)
         if tensor.is_external:
             if bits is None:
                 raise ModelError(f"tensor {tensor.name!r} has strings in another file")
-            self._external.append(_external(tensor, size_bytes))
+            self._external.append(external_tensor(tensor, size_bytes))
         elif tensor.raw_bytes is not None:
             if bits is None or tensor.raw_bytes != size_bytes:
-                raise _mismatch(tensor, f"{tensor.raw_bytes} bytes", f"{size_bytes}")
+                raise mismatch(tensor, f"{tensor.raw_bytes} bytes", f"{size_bytes}")
         else:
-            _require_elements(tensor, count, bits)
+            require_elements(tensor, count, bits)
         return tensor
 
-    def _read_tensor(self, wire_field: Field) -> _Tensor:
-        tensor = _Tensor()
+    def _read_tensor(self, wire_field: Field) -> TensorFields:
+        tensor = TensorFields()
         for entry, inner in self._walk("TensorProto", wire_field.start, wire_field.end):
             match entry.name:
                 case "name":
@@ -237,7 +185,7 @@ class _Surveyor:
                     tensor.elements["string_data"] += 1
                 case "external_data" if inner.kind == BYTES:
                     tensor.entries.append(self._pair(inner))
-                case name if name in _DATA:
+                case name if name in DATA_FIELDS:
                     tensor.elements[name] += self._elements(name, inner)
         return tensor
 
@@ -245,7 +193,7 @@ class _Surveyor:
         """Count the elements of a repeated field of numbers, packed or not."""
         if wire_field.kind != BYTES:
             return 1
-        size = _DATA[name]
+        size = DATA_FIELDS[name]
         if size:
             return (wire_field.end - wire_field.start) // size
         packed = np.frombuffer(
@@ -261,7 +209,7 @@ class _Surveyor:
             if entry == "dims":
                 dims += [signed(number) for number in self._reader.varints(inner)]
             elif entry == "values":
-                bits = _BITS.get(self._tensor(inner).data_type, 0)
+                bits = ELEMENT_BITS.get(self._tensor(inner).data_type, 0)
             else:
                 self._tensor(inner)
         self._dense_bytes += self._count("of sparse weights", dims) * bits // 8
@@ -276,7 +224,7 @@ class _Surveyor:
     def _walk_sparse(self, wire_field: Field) -> Iterator[tuple[str, Field]]:
         names = set()
         for inner in self._reader.fields(wire_field.start, wire_field.end):
-            entry = _SCHEMA["SparseTensorProto"].get(inner.number)
+            entry = SCHEMA["SparseTensorProto"].get(inner.number)
             if entry is None or (entry.message and inner.kind != BYTES):
                 continue
             if entry.message and entry.name in names:
@@ -313,73 +261,5 @@ class _Surveyor:
         return prod(dims)
 
 
-def _external(tensor: _Tensor, size_bytes: int) -> ExternalTensor:
-    entries = dict(tensor.entries)
-    if len(entries) != len(tensor.entries):
-        raise ModelError(f"tensor {tensor.name!r} says twice where its data is")
-    if not entries.get("location"):
-        raise ModelError(f"tensor {tensor.name!r} does not say in which file its data is")
-    offset, length = (_number(tensor.name, key, entries.get(key)) for key in ("offset", "length"))
-    if length is not None and length != size_bytes:
-        raise _mismatch(tensor, f"{length} bytes", str(size_bytes))
-    return ExternalTensor(tensor.name, entries["location"], offset or 0, length, size_bytes)
-
-
-def _number(tensor: str, key: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise ModelError(f"the {key} {text[:40]!r} of tensor {tensor!r} in its file is no number")
-    return int(text)
-
-
-def _require_elements(tensor: _Tensor, count: int, bits: int | None) -> None:
-    """Compare the number of elements with the shape."""
-    if tensor.data_type == _STRING:
-        fitting: tuple[int, ...] = (count,)
-    elif bits is not None and bits < 8:
-        fitting = (count, -(-count * bits // 8), -(-count * bits // 32))
-    else:
-        is_complex = tensor.data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
-        fitting = (count * (2 if is_complex else 1),)
-    element_count = sum(tensor.elements.values())
-    if element_count not in fitting:
-        raise _mismatch(tensor, f"{element_count} elements", str(fitting[0]))
-
-
-def _mismatch(tensor: _Tensor, actual: str, needed: str) -> ModelError:
-    return ModelError(
-        f"tensor {tensor.name!r} with the shape {tensor.dims} has {actual} of data and needs {needed}:"
-        " truncated or damaged"
-    )
-
-
 def _size(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 30):.3g} GiB"
-
-
-def _schema() -> Schema:
-    """Return the fields of all messages from ONNX's own protobuf description."""
-    schema: dict[str, dict[int, _Entry]] = {}
-    pending = [onnx.ModelProto.DESCRIPTOR]
-    while pending:
-        message = pending.pop()
-        if message.name in schema:
-            continue
-        entries = schema[message.name] = {}
-        for descriptor in message.fields:
-            inner = descriptor.message_type
-            is_text = descriptor.type == descriptor.TYPE_STRING and descriptor.name != "doc_string"
-            entries[descriptor.number] = _Entry(
-                descriptor.name,
-                inner.name if inner else "",
-                is_text,
-                descriptor.type == descriptor.TYPE_BYTES,
-                bool(descriptor.is_repeated),
-            )
-            if inner:
-                pending.append(inner)
-    return schema
-
-
-_SCHEMA = _schema()

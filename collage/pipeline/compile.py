@@ -124,7 +124,7 @@ def _compile(path: Path, output: Path, session: Session) -> Summary:
         "report.json": report.to_json(),
         "report.html": render_html(report),
     }
-    publish(output, executable, published, facts, texts)
+    publish(output, executable, published, facts, generated_files=texts)
     return report.summary
 
 

@@ -28,7 +28,9 @@ def executable(tmp_path):
 
 def publish(output, executable, text="{}"):
     golden = {"main/input/x": np.ones(3, np.float32)}
-    return save.save_bundle(output, executable, {"plan.json": text}, golden, manifest)
+    return save.save_bundle(
+        output, executable, {"plan.json": text}, golden=golden, manifest=manifest
+    )
 
 
 def test_every_file_has_its_digest(tmp_path, executable):
