@@ -32,7 +32,7 @@ from collage.graph.index_set import index_set
 from collage.measure.callable_kernel import as_tensors, callable_kernel
 from collage.pipeline.search_stage import model_sweep
 from collage.report.data import RegionReport
-from collage.report.explanation import read_report
+from collage.report.stored_report import read_report
 from collage.runtime.arrays import aligned_copy
 from collage.runtime.plugin import load_plugin
 

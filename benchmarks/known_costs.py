@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.model_set import BenchmarkModel
-from collage.cli import parse_shapes
+from collage.cli.arguments import parse_shapes
 from collage.cost import Cost
 from collage.measure.local import LocalMeasurer
 from collage.options import Options

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.model_set import BenchmarkModel, chosen_models, model_options
 from benchmarks.results import machine, write_section
 from collage.report.data import RegionReport
-from collage.report.explanation import read_report
+from collage.report.stored_report import read_report
 
 SHOWN = 3
 """Number of named regions of a model, farthest above the roofline first."""

@@ -21,7 +21,7 @@ from rapidocr_onnxruntime.ch_ppocr_det.utils import DetPreProcess
 
 import collage
 from collage.pipeline import compile_model
-from collage.report.terminal import Progress, print_summary
+from collage.report.terminal import TerminalProgress, print_summary
 
 SIDE = 480
 LINES = ("COLLAGE", "one executable", "many toolchains", "measured, not guessed")
@@ -63,7 +63,7 @@ def main() -> int:
         measure_budget_s=arguments.budget,
     )
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    print_summary(compile_model(DETECTOR, options, arguments.output, Progress()))
+    print_summary(compile_model(DETECTOR, options, arguments.output, TerminalProgress()))
 
     picture = draw()
     reader = RapidOCR(intra_op_num_threads=arguments.threads, use_cls=False)

@@ -17,7 +17,7 @@ from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 
 from collage.report.formatting import duration, printable
-from collage.report.terminal import Progress, Stage
+from collage.report.progress import SilentProgress, Stage
 
 CLOSE_S = 10.0
 """How long the end of a task waits for the last report."""
@@ -56,11 +56,11 @@ class _Phase:
         return min(99.0, 100.0 * self.stage.done / self.stage.total) if self.stage.total else 0.0
 
 
-class FlowProgress(Progress):
+class FlowProgress(SilentProgress):
     """A `Progress` that reports to the run in whose context it is made; see `flow_progress`."""
 
     def __init__(self, subject: str, every_s: float) -> None:
-        super().__init__(quiet=True)
+        super().__init__()
         self._subject, self._every_s = printable(subject), every_s
         self._log = _run_logger()
         self._phases: list[_Phase] = []

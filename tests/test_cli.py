@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import collage
 from collage.cli import main
-from collage.cli.commands import _parser
+from collage.cli.command_line import make_parser
 from collage.errors import EXIT_CODES, CollageError
 
 
@@ -77,13 +77,13 @@ def test_a_mistake_is_named(folder, capsys, line, code, said):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("compile model.onnx --budget=nan", "'nan' is no duration"),
-        ("compile model.onnx --budget=-5s", "'-5s' is no duration"),
-        ("compile model.onnx --verify=x", "'x' is no duration"),
-        ("compile model.onnx --timeout=s", "'s' is no duration"),
-        ("compile model.onnx --memory=infGiB", "'infGiB' is no size"),
-        ("compile model.onnx --memory=GiB", "'GiB' is no size"),
-        ("bench none --seconds=-1", "'-1' is no duration"),
+        ("compile model.onnx --budget=nan", "'nan' is not a duration"),
+        ("compile model.onnx --budget=-5s", "'-5s' is not a duration"),
+        ("compile model.onnx --verify=x", "'x' is not a duration"),
+        ("compile model.onnx --timeout=s", "'s' is not a duration"),
+        ("compile model.onnx --memory=infGiB", "'infGiB' is not a size"),
+        ("compile model.onnx --memory=GiB", "'GiB' is not a size"),
+        ("bench none --seconds=-1", "'-1' is not a duration"),
     ],
 )
 def test_numbers_that_are_none_are_refused_by_the_parser(capsys, line, said):
@@ -123,8 +123,8 @@ def test_with_json_a_mistake_is_one_document(folder, capsys, line, code, said):
 
 
 def commands():
-    (subparsers,) = [a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    return sorted(subparsers.choices)
+    (found,) = [a for a in make_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    return sorted(found.choices)
 
 
 @pytest.mark.parametrize("command", commands())

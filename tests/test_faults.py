@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import collage.cli
+import collage.cli.compile
 from collage.cli import main
 from collage.options import Options
 
@@ -122,7 +122,7 @@ def user_backends(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(collage.cli, "Options", QUICK)
+    monkeypatch.setattr(collage.cli.compile, "Options", QUICK)
 
 
 def arguments(tmp_path, model, *options):
@@ -165,14 +165,14 @@ def test_a_plan_that_is_wrong_only_when_whole_is_refused(tmp_path, model, user_b
 
 COMPILE = """
 import functools, sys
-import collage.cli, collage.report.terminal as terminal
+import collage.cli.compile, collage.report.terminal as terminal
 from tests.test_faults import QUICK
-collage.cli.Options = QUICK
-real = terminal.Progress.stage
+collage.cli.compile.Options = QUICK
+real = terminal.TerminalProgress.stage
 def stage(self, name, *rest):
     print(name, flush=True)
     return real(self, name, *rest)
-terminal.Progress.stage = stage
+terminal.TerminalProgress.stage = stage
 import collage.pipeline.search_stage as pipeline
 search = pipeline.search_function
 def search_and_tell(*given, **named):

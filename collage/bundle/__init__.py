@@ -1,4 +1,4 @@
-"""What is published: the executable with its manifest, plan, report and golden data."""
+"""Bundles: the executable with its manifest, plan, report and golden data."""
 
 from collage.bundle.manifest import Manifest
 from collage.bundle.save import save_bundle

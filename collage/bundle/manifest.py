@@ -1,4 +1,4 @@
-"""The manifest of a bundle: what serving teams and publishers read, schema-versioned.
+"""The manifest of a bundle, with a schema version, for serving and publishing.
 
 The loader (`collage.runtime.loader`) reads the same file with the standard library alone.
 """
@@ -17,8 +17,8 @@ class _Frozen(BaseModel):
 class Tensor(_Frozen):
     """A named input or output; `dtype` is numpy's name.
 
-    An output's shape has -1 for a dimension that depends on data, and is None when even their number
-    does. Inputs have every dimension.
+    An output's shape has -1 for a data-dependent dimension, and is None for a data-dependent rank. Inputs
+    have static shapes.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Tensor(_Frozen):
 class Signature(_Frozen):
     """One function of the executable (one shape set).
 
-    `kernel` is the symbol of the one kernel that is the whole function, where calls need no virtual machine.
+    `kernel` is the symbol of the only kernel of the function, for calls without the virtual machine; else "".
     """
 
     function: str
@@ -39,17 +39,16 @@ class Signature(_Frozen):
 
 
 class Cpu(_Frozen):
-    """The processor that the executable was built for; every feature must be present to load."""
+    """The processor of the build; loading requires all of its features."""
 
     model: str
     features: tuple[str, ...]
 
 
 class Library(_Frozen):
-    """A vendor library that kernels call: its distribution on the package index and exact version.
+    """A vendor library of kernels: its distribution on the package index and exact version.
 
-    `file` matches the library's file name in the distribution, so that a loader finds the library of a
-    backend that it does not have.
+    `file` is a pattern of the library's file name in the distribution, for loaders without the backend.
     """
 
     distribution: str
@@ -58,7 +57,7 @@ class Library(_Frozen):
 
 
 class MeasuredLatency(_Frozen):
-    """Median seconds of one call with its 95 % interval; None with a reason when it could not run."""
+    """Median latency of one call in seconds, with its 95 % interval; None, with a reason, if it failed."""
 
     seconds: float | None
     low: float | None = None
@@ -67,9 +66,9 @@ class MeasuredLatency(_Frozen):
 
 
 class Ratio(_Frozen):
-    """Time of a call over that of a framework's, round by round: the median with its 95 % interval.
+    """Ratio of latencies, bundle over framework, round by round: the median with its 95 % interval.
 
-    An end that is None is not known: there were too few rounds.
+    An end of None is unknown: there were too few rounds.
     """
 
     ratio: float
@@ -78,16 +77,17 @@ class Ratio(_Frozen):
 
 
 class FunctionGate(_Frozen):
-    """What the gate said of one function.
+    """The gate's decision about one function.
 
     Attributes:
-        function: its name in the executable.
-        original: the framework that runs the original file itself; "" for a plan of regions.
-        latency: of the bundle ("collage") and of every framework on the original file.
-        ratios: of the bundle to each framework that ran.
+        function: name of the function in the executable.
+        original: framework for the original file as fallback; "" for a plan of regions.
+        latency: latencies of the bundle ("collage") and of every framework on the original file.
+        ratios: ratios of the bundle to each framework.
         verdict: "not slower", "slower" or "unproven" (`collage.verify.verdict`).
-        reason: the decision in words.
-        deterministic: two calls give the same numbers; else golden data tells shapes and dtypes only.
+        reason: explanation of the decision.
+        deterministic: True if repeated calls give equal numbers; else golden data holds only shapes and
+            dtypes.
     """
 
     function: str
@@ -100,7 +100,7 @@ class FunctionGate(_Frozen):
 
 
 class ReducedRegion(_Frozen):
-    """A region of the plan that computes in less than the model says; `error` is its own."""
+    """A region of the plan below the model's precision, with its own error."""
 
     function: str
     nodes: tuple[int, ...]
@@ -110,10 +110,10 @@ class ReducedRegion(_Frozen):
 
 
 class Precision(_Frozen):
-    """What less than float32 was allowed, and what came of it.
+    """The permission for reduced precision and its results.
 
-    The error of an output is max |actual - fp32| / max |fp32|, `probabilities` with a scale of 1, the
-    largest over all trials (`collage.runtime.precision`).
+    The error of an output is max |actual - fp32| / max |fp32|, the largest over all accuracy samples; the
+    scale of `probabilities` is 1 (`collage.runtime.precision`).
     """
 
     reduced: bool
@@ -124,7 +124,7 @@ class Precision(_Frozen):
 
 
 class Provenance(_Frozen):
-    """Where the bundle comes from; `toolchains` are the identities of the backends whose kernels it holds."""
+    """Origin of the bundle; `toolchains` holds the identities of its kernels' backends."""
 
     model_path: str
     model_sha256: str
@@ -135,7 +135,7 @@ class Provenance(_Frozen):
 
 
 class Manifest(_Frozen):
-    """Written last: a folder without it holds no bundle."""
+    """The manifest, written last: a folder without it is no bundle."""
 
     schema_version: int = SCHEMA_VERSION
     executable: str = "model.so"
@@ -144,15 +144,15 @@ class Manifest(_Frozen):
     cpu: Cpu
     libraries: dict[str, Library]
     gate: tuple[FunctionGate, ...]
-    """One entry a function, in the order of `functions`."""
+    """One entry per function, in the order of `functions`."""
     allow_slower: bool = False
-    """Written though the gate refuses it: for trying out, never to be published or served."""
+    """True for a bundle against the gate's decision: for experiments, never published or served."""
     provenance: Provenance
     precision: Precision | None = None
     quantised: bool = False
-    """The model rounds to small integers, so two right answers may differ by one step."""
+    """True for a quantised model: correct outputs may differ by one quantisation step."""
     device: str = "cpu"
-    """Where its kernels run."""
+    """Device of the kernels."""
     compute_capability: str = ""
-    """Of the GPU that it was built for, e.g. "90"; "" without one."""
+    """Compute capability of the build's GPU, e.g. "90"; "" without a GPU."""
     files: dict[str, str]

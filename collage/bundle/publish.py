@@ -1,4 +1,4 @@
-"""From decisions to a bundle: the manifest's facts are gathered here, and only here."""
+"""Building of a bundle's manifest from the gate's decisions, and saving of the bundle."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from collage.verify.verdict import RatioInterval
 
 @dataclass(frozen=True)
 class Published:
-    """One function of the bundle with the decision about it and its golden data."""
+    """One function of the bundle with the gate's decision and its golden data."""
 
     function: Function
     decision: Decision
@@ -42,16 +42,16 @@ class Published:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the manifest says about the compile."""
+    """Metadata of the compile for the manifest."""
 
     model: Model
     threads: int
     environment_digest: str
     seed: int
     libraries: frozenset[str]
-    """Vendor libraries (plug-in names) that the chosen kernels call."""
+    """Vendor libraries of the chosen kernels, by plug-in name."""
     toolchains: Mapping[str, str]
-    """Identities of the backends that made the chosen kernels, by name."""
+    """Identities of the chosen kernels' backends, by name."""
     precision: Precision | None = None
     device: str = "cpu"
     compute_capability: str = ""
@@ -63,24 +63,31 @@ def publish(
     executable: Path,
     functions: Sequence[Published],
     facts: Facts,
-    texts: Mapping[str, str],
+    *,
+    generated_files: Mapping[str, str],
 ) -> Manifest:
     """Save the bundle. Raises BundleError when the folder cannot be written."""
     golden = {
-        f"{one.function.name}/{side}/{name}": value
-        for one in functions
-        for side, values in (("input", one.inputs), ("output", one.expected))
+        f"{published.function.name}/{side}/{name}": value
+        for published in functions
+        for side, values in (("input", published.inputs), ("output", published.expected))
         for name, value in values.items()
     }
     return save_bundle(
-        output, executable, texts, golden, lambda files: _manifest(functions, facts, files)
+        output,
+        executable,
+        generated_files,
+        golden=golden,
+        manifest=lambda files: _manifest(functions, facts, files),
     )
 
 
 def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str]) -> Manifest:
     cpu_model, features = cpu_features()
     return Manifest(
-        functions=tuple(_signature(one.function, one.decision) for one in functions),
+        functions=tuple(
+            _signature(published.function, published.decision) for published in functions
+        ),
         threads=facts.threads,
         cpu=Cpu(model=cpu_model, features=features),
         libraries={
@@ -91,8 +98,9 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
             )
             for name in sorted(facts.libraries)
         },
-        gate=tuple(_gate(one.function.name, one.decision) for one in functions),
-        allow_slower=facts.allow_slower and not all(one.decision.passed for one in functions),
+        gate=tuple(_gate(published.function.name, published.decision) for published in functions),
+        allow_slower=facts.allow_slower
+        and not all(published.decision.passed for published in functions),
         provenance=Provenance(
             model_path=facts.model.path.name,
             model_sha256=facts.model.sha256,
@@ -102,7 +110,7 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
             toolchains=dict(facts.toolchains),
         ),
         precision=facts.precision,
-        quantised=any(is_quantised(one.function) for one in functions),
+        quantised=any(is_quantised(published.function) for published in functions),
         device=facts.device,
         compute_capability=facts.compute_capability,
         files=files,
@@ -110,35 +118,39 @@ def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str
 
 
 def _signature(function: Function, decision: Decision) -> Signature:
-    found = function_signature(function, decision.chosen.kernel)
+    signature = function_signature(function, decision.chosen.kernel)
     inputs, outputs = (
-        tuple(Tensor(name=one.name, shape=one.shape, dtype=one.dtype) for one in tensors)
-        for tensors in (found.inputs, found.outputs)
+        tuple(
+            Tensor(name=tensor.name, shape=tensor.shape, dtype=tensor.dtype) for tensor in tensors
+        )
+        for tensors in (signature.inputs, signature.outputs)
     )
-    return Signature(function=found.function, inputs=inputs, outputs=outputs, kernel=found.kernel)
+    return Signature(
+        function=signature.function, inputs=inputs, outputs=outputs, kernel=signature.kernel
+    )
 
 
 def _gate(function: str, decision: Decision) -> FunctionGate:
     latency = {"collage": _latency(decision.latency)}
-    latency |= {name: _latency(found) for name, found in decision.baselines.items()}
+    latency |= {name: _latency(baseline) for name, baseline in decision.baselines.items()}
     return FunctionGate(
         function=function,
         original=decision.chosen.original,
         latency=latency,
-        ratios={name: ratio_of(found) for name, found in decision.ratios.items()},
+        ratios={name: ratio_of(interval) for name, interval in decision.ratios.items()},
         verdict=decision.verdict,
         reason=decision.reason,
         deterministic=decision.golden is None or decision.golden.deterministic,
     )
 
 
-def ratio_of(found: RatioInterval) -> Ratio:
-    """Return an interval as a document has it."""
-    high = found.high if math.isfinite(found.high) else None
-    return Ratio(ratio=found.ratio, low=found.low or None, high=high)
+def ratio_of(interval: RatioInterval) -> Ratio:
+    """Convert an interval to its document."""
+    high = interval.high if math.isfinite(interval.high) else None
+    return Ratio(ratio=interval.ratio, low=interval.low or None, high=high)
 
 
-def _latency(found: Latency) -> MeasuredLatency:
-    if found.reason:
-        return MeasuredLatency(seconds=None, reason=found.reason)
-    return MeasuredLatency(seconds=found.seconds, low=found.low, high=found.high)
+def _latency(latency: Latency) -> MeasuredLatency:
+    if latency.reason:
+        return MeasuredLatency(seconds=None, reason=latency.reason)
+    return MeasuredLatency(seconds=latency.seconds, low=latency.low, high=latency.high)

@@ -1,7 +1,7 @@
-"""Write a bundle so that a crash, a full disk or a kill never leaves half of one behind.
+"""Atomic writing of a bundle: a crash, a full disk or a kill leaves no partial bundle.
 
-Everything goes into a hidden sibling folder first, the manifest last; then the folder takes the
-place of the old bundle in one rename. Whoever reads finds the old bundle, the new one, or none.
+All files go into a hidden sibling folder, the manifest last; then one rename replaces the old bundle.
+Readers find the old bundle, the new one, or none.
 """
 
 import shutil
@@ -35,18 +35,19 @@ ISA_PREFIXES = (
 def save_bundle(
     output: Path,
     executable: Path,
-    texts: Mapping[str, str],
+    generated_files: Mapping[str, str],
+    *,
     golden: Mapping[str, np.ndarray],
     manifest: Callable[[dict[str, str]], Manifest],
 ) -> Manifest:
     """Publish a bundle as the folder `output`.
 
     Args:
-        output: the folder to make or replace; anything there that is no bundle is refused.
-        executable: the shared library, moved in as `model.so`.
-        texts: further files by name (plan.json, report.html).
-        golden: `function/input/NAME` and `function/output/NAME` to arrays.
-        manifest: makes the manifest from the digests of all files.
+        output: folder to create or replace; any content other than a bundle is refused.
+        executable: shared library, copied as `model.so`.
+        generated_files: contents of generated files by name (plan.json, report.html).
+        golden: arrays by `function/input/NAME` and `function/output/NAME`.
+        manifest: function from the digests of all files to the manifest.
 
     Raises:
         BundleError: the folder cannot be written; the old content is untouched.
@@ -58,24 +59,24 @@ def save_bundle(
             partial.mkdir()
             shutil.copyfile(executable, partial / "model.so")
             save_arrays(partial / "golden.npz", golden)
-            for name, text in texts.items():
+            for name, text in generated_files.items():
                 (partial / name).write_text(text)
             digests: dict[str, str] = {
                 file.name: digest_of(file) for file in sorted(partial.iterdir())
             }
-            made = manifest(digests)
-            write_durably(partial / "manifest.json", made.model_dump_json(indent=1).encode())
+            document = manifest(digests)
+            write_durably(partial / "manifest.json", document.model_dump_json(indent=1).encode())
             replace_folder(partial, output, scratch)
     except OSError as error:
         raise BundleError(
             f"the bundle could not be written to {output}: {error.strerror}. Free space or choose "
-            "another folder with --output; what was measured is kept, so a second run is fast."
+            "another folder with --output; measured costs are stored, so a second run is fast."
         ) from error
-    return made
+    return document
 
 
 def cpu_features() -> tuple[str, tuple[str, ...]]:
-    """Model name and instruction-set flags of this machine's processor."""
+    """Return model name and instruction-set flags of this machine's processor."""
     model, flags = "unknown", set()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")

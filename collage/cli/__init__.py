@@ -1,5 +1,5 @@
 """The command line: one module for each group of commands."""
 
-from collage.cli.commands import main
+from collage.cli.command_line import main
 
 __all__ = ["main"]

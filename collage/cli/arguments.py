@@ -1,67 +1,77 @@
-"""What every command line of Collage is made of."""
+"""Parsing of options and printing of results, shared by all commands."""
 
 import argparse
 import json
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from collage.errors import DimensionError
 
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
-def command(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+
+def add_command(
+    commands: Commands,
     name: str,
     run: Callable[[argparse.Namespace], int],
     summary: str,
 ) -> argparse.ArgumentParser:
-    """Add a subcommand that `run` carries out."""
+    """Add a subcommand and return its parser.
+
+    Args:
+        commands: subcommands of the main parser.
+        name: name of the subcommand.
+        run: function of the subcommand; it takes the parsed arguments and returns the exit code.
+        summary: help text in one line.
+    """
     parser = commands.add_parser(name, help=summary, description=summary)
     parser.set_defaults(run=run)
     return parser
 
 
-def say(as_json: bool, facts: object, text: str) -> None:
+def print_result(as_json: bool, facts: object, text: str) -> None:
     """Print the facts as one JSON document, or the text."""
     print(json.dumps(facts) if as_json else text)
 
 
 def duration(text: str) -> float:
-    """Parse seconds, or a number with the unit s, m, h or d."""
+    """Parse a duration into seconds; the unit is s, m, h or d, by default s."""
     unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     try:
-        found = float(text[:-1]) * unit[text[-1]] if text[-1] in unit else float(text)
+        seconds = float(text[:-1]) * unit[text[-1]] if text[-1] in unit else float(text)
     except (ValueError, IndexError):
-        found = math.nan
-    if not 0 <= found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 3m, 1h or 7d")
-    return found
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write 90s, 3m, 1h or 7d")
+    return seconds
 
 
 def size(text: str) -> int:
-    """Parse a size in bytes with its unit."""
+    """Parse a size with its unit (GiB, MiB, G, M) into bytes."""
     units = {"GiB": 1 << 30, "MiB": 1 << 20, "G": 10**9, "M": 10**6}
     for suffix, factor in units.items():
         number = text.removesuffix(suffix)
         if number != text and number.replace(".", "", 1).isdecimal():
             return int(float(number) * factor)
-    raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4GiB or 512MiB")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 4GiB or 512MiB")
 
 
 def parse_dims(texts: Sequence[str]) -> dict[str, int]:
     """Parse `NAME=N` options."""
-    found: dict[str, int] = {}
+    dims: dict[str, int] = {}
     for text in texts:
         name, _, value = text.rpartition("=")
         if not name or not value.isdigit() or int(value) < 1:
             raise DimensionError(
                 f"--dim {text}: write NAME=N with N at least 1, e.g. --dim batch=1"
             )
-        found[name] = int(value)
-    return found
+        dims[name] = int(value)
+    return dims
 
 
 def parse_shapes(texts: Sequence[str]) -> tuple[dict[str, tuple[int, ...]], ...]:
-    """Parse `INPUT=1,3,480,480` options into shape sets; a repeated input starts the next set."""
+    """Parse `INPUT=1,3,480,480` options into shape sets; a repeated input starts a new set."""
     sets: list[dict[str, tuple[int, ...]]] = []
     for part in (part for text in texts for part in text.split(";")):
         name, _, value = part.rpartition("=")

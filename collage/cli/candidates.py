@@ -1,4 +1,4 @@
-"""The command `candidates`: what each backend could take of a model, and why not the rest."""
+"""The command `candidates`: the regions that each backend offers, and the reasons for refusals."""
 
 import argparse
 import json
@@ -6,30 +6,36 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collage.cli.arguments import command, parse_dims, parse_shapes
+from collage.cli.arguments import Commands, add_command, parse_dims, parse_shapes
 from collage.options import DEVICES, Options, Precision
 
 if TYPE_CHECKING:
     from collage.pipeline import ListedBackend
 
 SHOWN = 12
-"""Labels, and reasons, of one backend on the screen; --json has them all."""
+"""Maximum number of labels, and of reasons, per backend on the terminal; --json lists all."""
 
 
 def add_candidates_command(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    commands: Commands,
 ) -> None:
     """Add the command to the parser."""
-    summary = "list the candidates of a model for each backend, installed or not, and why not"
-    parser = command(commands, "candidates", _candidates, summary)
-    parser.add_argument("model", type=Path, help="the ONNX file")
-    parser.add_argument("--device", choices=DEVICES, default="cpu", help="where kernels run (cpu)")
-    parser.add_argument("--backends", metavar="A,B", help="default: all of the device")
-    parser.add_argument("--dim", action="append", default=[], metavar="NAME=N")
-    parser.add_argument("--shape", action="append", default=[], metavar="INPUT=1,3,480,480")
+    summary = "list the candidate regions of a model of each backend, with the reasons for refusals"
+    parser = add_command(commands, "candidates", _candidates, summary)
+    parser.add_argument("model", type=Path, help="ONNX file")
+    parser.add_argument(
+        "--device", choices=DEVICES, default="cpu", help="target device (default cpu)"
+    )
+    parser.add_argument(
+        "--backends", metavar="A,B", help="backend names (default: all backends of the device)"
+    )
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=N",
+                        help="bind a named dimension")  # fmt: skip
+    parser.add_argument("--shape", action="append", default=[], metavar="INPUT=1,3,480,480",
+                        help="bind the shape of an input")  # fmt: skip
     parser.add_argument("--precision", choices=[*Precision], default=Precision.FP32,
-                        help="auto: also the variants that compute in less (default fp32)")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="everything, as one JSON document")
+                        help="auto: include reduced-precision variants (default fp32)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON document")
 
 
 def _candidates(arguments: argparse.Namespace) -> int:
@@ -42,22 +48,26 @@ def _candidates(arguments: argparse.Namespace) -> int:
         shapes=parse_shapes(arguments.shape),
         precision=arguments.precision,
     )
-    found = list_candidates(arguments.model, options)
+    backends = list_candidates(arguments.model, options)
     if arguments.json:
-        print(json.dumps({"device": arguments.device, "backends": [asdict(one) for one in found]}))
+        print(
+            json.dumps(
+                {"device": arguments.device, "backends": [asdict(backend) for backend in backends]}
+            )
+        )
     else:
-        print("\n\n".join(_text(one) for one in found))
+        print("\n\n".join(_text(backend) for backend in backends))
     return 0
 
 
 def _text(listed: "ListedBackend") -> str:
-    variants = sum(len(one.variants) for one in listed.candidates)
+    variants = sum(len(candidate.variants) for candidate in listed.candidates)
     lines = [
         f"{listed.name} ({listed.style}), function {listed.function}: {len(listed.candidates)} regions, "
-        f"{variants} with variants; alone it takes {listed.alone} of {listed.nodes} nodes"
+        f"{variants} candidates with variants; alone it covers {listed.alone} of {listed.nodes} nodes"
     ]
     if listed.missing:
-        lines.append(f"  not on this machine: {listed.missing}")
+        lines.append(f"  not available: {listed.missing}")
     lines += _first([f"  {count:5d} x {label}" for label, count in listed.labels.items()])
     lines += _first([f"  no {count} x {text}" for text, count in listed.left_out.items()])
     lines += _first([
@@ -68,5 +78,9 @@ def _text(listed: "ListedBackend") -> str:
 
 
 def _first(lines: list[str]) -> list[str]:
-    more = len(lines) - SHOWN
-    return lines if more <= 0 else [*lines[:SHOWN], f"        and {more} more (--json)"]
+    hidden_count = len(lines) - SHOWN
+    return (
+        lines
+        if hidden_count <= 0
+        else [*lines[:SHOWN], f"        and {hidden_count} more (--json)"]
+    )

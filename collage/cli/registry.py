@@ -1,23 +1,23 @@
-"""The command that works on a registry of files: register."""
+"""The command `register`: add a model to a file registry."""
 
 import argparse
 from pathlib import Path
 
-from collage.cli.arguments import command, say
+from collage.cli.arguments import Commands, add_command, print_result
 
 
-def add_registry_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_registry_commands(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = command(commands, "register", _register, "add a model to a registry of files")
+    parser = add_command(commands, "register", _register, "add a model version to a file registry")
     parser.add_argument("registry", help="a folder, or s3://bucket/prefix?endpoint=...")
-    parser.add_argument("name", help="of the model")
-    parser.add_argument("version")
-    parser.add_argument("model", type=Path, help="the ONNX file; its external data goes with it")
+    parser.add_argument("name", help="name of the model")
+    parser.add_argument("version", help="version of the model")
+    parser.add_argument("model", type=Path, help="ONNX file; its external data is added too")
     parser.add_argument(
         "--alias", default="candidate", metavar="NAME",
-        help="alias to give it (default candidate: it will be optimized); '' gives none",
+        help="alias of the version (default candidate: queued for optimization); '' sets none",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _register(arguments: argparse.Namespace) -> int:
@@ -34,10 +34,10 @@ def _register(arguments: argparse.Namespace) -> int:
     path: Path = arguments.model
     with open_model(path) as model:
         files = {name: file.path for name, file in model.external.items()}
-        made = registry.add(arguments.name, arguments.version, {**files, MODEL: model.own.path})
+        version = registry.add(arguments.name, arguments.version, {**files, MODEL: model.own.path})
     if arguments.alias:
-        registry.set_alias(made, arguments.alias)
-    facts = {"name": made.name, "version": made.version, "alias": arguments.alias}
-    given = f", {arguments.alias}" if arguments.alias else ""
-    say(arguments.json, facts, f"{made.name} version {made.version}{given}")
+        registry.set_alias(version, arguments.alias)
+    facts = {"name": version.name, "version": version.version, "alias": arguments.alias}
+    alias_text = f", {arguments.alias}" if arguments.alias else ""
+    print_result(arguments.json, facts, f"{version.name} version {version.version}{alias_text}")
     return 0

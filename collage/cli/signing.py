@@ -1,4 +1,4 @@
-"""Options of the commands that sign or verify, and what they mean."""
+"""The options --sign-key, --verify-key and --model of several commands."""
 
 import argparse
 import os
@@ -19,19 +19,19 @@ def add_sign_options(parser: argparse.ArgumentParser) -> None:
     """Add --sign-key."""
     parser.add_argument(
         "--sign-key", type=Path, metavar="FILE", default=_from_environment(),
-        help=f"private Ed25519 key (PEM) to sign with (default: {SIGN_KEY})",
+        help=f"private Ed25519 key (PEM) for the signature (default: {SIGN_KEY})",
     )  # fmt: skip
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add the name and version that a bundle is signed as."""
+    """Add --model and --model-version, the identity in a signature."""
     parser.add_argument(
         "--model", metavar="NAME",
-        help="the model that it is signed as; only aliases NAME and NAME/... may stand for it "
-        "(default: what the first alias begins with, else the model's file)",
+        help="model name in the signature; only aliases NAME and NAME/... may point to the bundle "
+        "(default: first part of the first alias, else name of the model's file)",
     )  # fmt: skip
     parser.add_argument(
-        "--model-version", default="", metavar="V", help="in the registry; it is signed too"
+        "--model-version", default="", metavar="V", help="registry version in the signature"
     )
 
 
@@ -39,13 +39,13 @@ def add_verify_options(parser: argparse.ArgumentParser) -> None:
     """Add --verify-key."""
     parser.add_argument(
         "--verify-key", type=Path, action="append", default=[], metavar="FILE|DIR",
-        help="refuse a bundle that no key in it signed: PEM, JSON trust file or a folder of them; may "
-        "be repeated (default: COLLAGE_VERIFY_KEYS, separated by colons)",
+        help="refuse bundles without a signature by one of these keys: PEM, JSON trust file or a "
+        "directory of them; repeatable (default: COLLAGE_VERIFY_KEYS, separated by colons)",
     )  # fmt: skip
 
 
 def alias_signing(arguments: argparse.Namespace) -> "AliasSigning | None":
-    """How aliases are signed, or None without a key. Raises OptionError for a bad key."""
+    """Return the signing of aliases, or None without a key. Raises OptionError for a bad key."""
     from collage.runtime.signature import VARIABLE, named_sources
     from collage.store.aliases import AliasSigning
 
@@ -53,29 +53,28 @@ def alias_signing(arguments: argparse.Namespace) -> "AliasSigning | None":
 
 
 def bundle_signing(arguments: argparse.Namespace) -> "BundleSigning | None":
-    """How a bundle is signed as a model, or None without a key. Raises OptionError for a bad key."""
+    """Return the signing of a bundle, or None without a key. Raises OptionError for a bad key."""
     from collage.store.bundles import BundleSigning
     from collage.store.statement import SignedModel, model_file
 
     aliases = alias_signing(arguments)
     if aliases is None:
         if arguments.model or arguments.model_version:
-            raise OptionError(
-                "--model and --model-version are what a signature says: add --sign-key"
-            )
+            raise OptionError("--model and --model-version belong to a signature: add --sign-key")
         return None
     first = arguments.alias[0].partition("/")[0] if arguments.alias else ""
     name = arguments.model or first or model_file(arguments.bundle)
     if not name:
-        raise OptionError("the bundle does not say what its model is called: add --model NAME")
+        raise OptionError("the bundle does not name its model: add --model NAME")
     return BundleSigning(aliases, SignedModel(name, arguments.model_version))
 
 
-def verification(arguments: argparse.Namespace, seen: Path) -> "Verification | None":
-    """What a fetch verifies with, or None, which is said, without a key.
+def verification(arguments: argparse.Namespace, alias_counters: Path) -> "Verification | None":
+    """Return the verification of a fetch, or None, with a log line, without a key.
 
     Args:
-        seen: the folder that remembers the newest record of each alias.
+        arguments: parsed arguments with --verify-key.
+        alias_counters: folder with the newest record of each alias.
 
     Raises:
         OptionError: a bad key.
@@ -84,9 +83,9 @@ def verification(arguments: argparse.Namespace, seen: Path) -> "Verification | N
     from collage.store.alias_counters import Verification
 
     keys = configured_keys(arguments.verify_key)
-    return None if keys is None else Verification(keys, seen)
+    return None if keys is None else Verification(keys, alias_counters)
 
 
 def _from_environment() -> Path | None:
-    found = os.environ.get(SIGN_KEY)
-    return Path(found) if found else None
+    path = os.environ.get(SIGN_KEY)
+    return Path(path) if path else None

@@ -1,10 +1,9 @@
-"""The commands that work on a store: publish, unpublish, fetch, alias, unalias, aliases, gc."""
+"""The commands about a store: publish, unpublish, fetch, alias, unalias, aliases, gc."""
 
 import argparse
 from pathlib import Path
-from typing import TypeAlias
 
-from collage.cli.arguments import command, duration, say
+from collage.cli.arguments import Commands, add_command, duration, print_result
 from collage.cli.signing import (
     add_model_options,
     add_sign_options,
@@ -15,10 +14,7 @@ from collage.cli.signing import (
 )
 from collage.errors import OptionError
 
-STORE_HELP = "a folder, or s3://bucket/prefix?endpoint=...&addressing=path"
-
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+STORE_HELP = "directory, or s3://bucket/prefix?endpoint=...&addressing=path"
 
 
 def add_store_commands(commands: Commands) -> None:
@@ -29,84 +25,93 @@ def add_store_commands(commands: Commands) -> None:
         *_alias_commands(commands),
         _gc_command(commands),
     ):
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _publish_commands(commands: Commands) -> tuple[argparse.ArgumentParser, ...]:
-    publish = command(
-        commands, "publish", _publish, "copy a bundle to a store; the gate must have passed"
+    publish = add_command(
+        commands, "publish", _publish, "copy a bundle to a store; its gate must have passed"
     )
     publish.add_argument("bundle", type=Path)
     publish.add_argument("store", help=STORE_HELP)
     publish.add_argument(
         "--alias", action="append", default=[], metavar="NAME",
-        help="let NAME (e.g. ocr/production) stand for it; may be repeated",
+        help="point the alias NAME (e.g. ocr/production) to the bundle; repeatable",
     )  # fmt: skip
     add_sign_options(publish)
     add_model_options(publish)
-    unpublish = command(
+    unpublish = add_command(
         commands,
         "unpublish",
         _unpublish,
-        "remove a bundle that no alias stands for; gc frees the space",
+        "remove a bundle without aliases; gc frees its space",
     )
     unpublish.add_argument("store", help=STORE_HELP)
-    unpublish.add_argument("bundle", help="its digest")
+    unpublish.add_argument("bundle", help="digest of the bundle")
     return publish, unpublish
 
 
 def _fetch_command(commands: Commands) -> argparse.ArgumentParser:
-    fetch = command(commands, "fetch", _fetch, "copy a bundle from a store: STORE --alias NAME DIR")
+    fetch = add_command(
+        commands, "fetch", _fetch, "copy a bundle from a store: STORE --alias NAME DIR"
+    )
     fetch.add_argument("store", help=STORE_HELP)
     fetch.add_argument("words", nargs="*", metavar="NAME|DIR",
-                       help="the name unless --alias is there, the folder unless -o is")  # fmt: skip
-    fetch.add_argument(  # argparse gives the folder that follows a name to the option
+                       help="alias or digest (without --alias); directory (without -o)")  # fmt: skip
+    fetch.add_argument(  # argparse passes the directory after the name to this option
         "--alias",
         nargs="+",
         default=[],
         metavar=("NAME", "DIR"),
-        help="an alias, or a bundle's digest",
+        help="alias, or digest of a bundle",
     )
-    fetch.add_argument("-o", "--output", type=Path, metavar="DIR")
+    fetch.add_argument("-o", "--output", type=Path, metavar="DIR", help="bundle directory")
     fetch.add_argument(
-        "--cache-dir", type=Path, help="where fetched files are kept (default: the user's cache)"
+        "--cache-dir", type=Path, help="cache of fetched files (default: the user's cache)"
     )
-    fetch.add_argument(
-        "--no-cache", action="store_true", help="look for nothing there, keep nothing"
-    )
+    fetch.add_argument("--no-cache", action="store_true", help="do not read or write the cache")
     add_verify_options(fetch)
     return fetch
 
 
 def _alias_commands(commands: Commands) -> tuple[argparse.ArgumentParser, ...]:
-    alias = command(commands, "alias", _alias, "let a name stand for a published bundle")
+    alias = add_command(commands, "alias", _alias, "point an alias to a published bundle")
     alias.add_argument("store", help=STORE_HELP)
-    alias.add_argument("name")
-    alias.add_argument("bundle", help="its digest, or another alias")
-    alias.add_argument("--expect", metavar="DIGEST", help="only if NAME stands for this one now")
+    alias.add_argument("name", help="name of the alias")
+    alias.add_argument("bundle", help="digest of the bundle, or another alias")
+    alias.add_argument("--expect", metavar="DIGEST", help="only if NAME points to this bundle now")
     add_sign_options(alias)
-    unalias = command(commands, "unalias", _unalias, "let a name stand for nothing any more")
+    unalias = add_command(commands, "unalias", _unalias, "remove an alias")
     unalias.add_argument("store", help=STORE_HELP)
-    unalias.add_argument("name")
-    unalias.add_argument("--expect", metavar="DIGEST", help="only if NAME stands for this one now")
+    unalias.add_argument("name", help="name of the alias")
+    unalias.add_argument(
+        "--expect", metavar="DIGEST", help="only if NAME points to this bundle now"
+    )
     add_sign_options(unalias)
-    aliases = command(commands, "aliases", _aliases, "list the names and their bundles")
+    aliases = add_command(commands, "aliases", _aliases, "list the aliases and their bundles")
     aliases.add_argument("store", help=STORE_HELP)
     return alias, unalias, aliases
 
 
 def _gc_command(commands: Commands) -> argparse.ArgumentParser:
-    gc = command(commands, "gc", _gc, "delete what no bundle in the store reaches; says what first")
+    gc = add_command(
+        commands,
+        "gc",
+        _gc,
+        "delete unreferenced objects of a store; without --delete only list them",
+    )
     gc.add_argument("store", help=STORE_HELP)
-    gc.add_argument("--delete", action="store_true", help="without it nothing is deleted")
+    gc.add_argument(
+        "--delete", action="store_true", help="delete; without it the objects are only listed"
+    )
     gc.add_argument(
         "--older-than", type=duration, default="24h", metavar="24h|7d",
-        help="keep what is younger (default 24h): publishers may be about to use it",
+        help="minimum age (default 24h): a publisher may be about to use younger objects",
     )  # fmt: skip
     gc.add_argument(
         "--keep", type=_retention, action="append", default=[], metavar="KIND=30d",
-        help="how long records stay after they were written last: requests=30d, results=90d, "
-        "searches=90d, costs=180d, shards=30d; may be repeated",
+        help="retention of a kind of record since its last write: requests=30d, results=90d, "
+        "searches=90d, costs=180d, shards=30d; repeatable",
     )  # fmt: skip
     return gc
 
@@ -124,13 +129,13 @@ def _publish(arguments: argparse.Namespace) -> int:
 
     signing = bundle_signing(arguments)
     store = open_store(arguments.store)
-    made = publish_bundle(store, arguments.bundle, arguments.alias, signing)
+    publication = publish_bundle(store, arguments.bundle, arguments.alias, signing)
     moves = [
-        f"{name} {'now stands' if name in made.moved else 'stood already'} for it"
+        f"{name} {'now points' if name in publication.moved else 'already pointed'} to it"
         for name in arguments.alias
     ]
-    facts = {"bundle": made.digest, "moved": list(made.moved)}
-    say(arguments.json, facts, "\n".join([made.digest, *moves]))
+    facts = {"bundle": publication.digest, "moved": list(publication.moved)}
+    print_result(arguments.json, facts, "\n".join([publication.digest, *moves]))
     return 0
 
 
@@ -140,8 +145,8 @@ def _unpublish(arguments: argparse.Namespace) -> int:
     from collage.store.bundles import unpublish_bundle
 
     unpublish_bundle(open_store(arguments.store, writes=False), BlobDigest(arguments.bundle))
-    text = f"{arguments.bundle} is no bundle any more; `collage gc` frees what only it used"
-    say(arguments.json, {"unpublished": arguments.bundle}, text)
+    text = f"{arguments.bundle} is unpublished; `collage gc` frees its space"
+    print_result(arguments.json, {"unpublished": arguments.bundle}, text)
     return 0
 
 
@@ -151,7 +156,7 @@ def _fetch(arguments: argparse.Namespace) -> int:
     from collage.store.bundles import fetch_bundle
     from collage.store.cache import BundleCache
 
-    name, output = _fetch_words(arguments)
+    name, output = _name_and_output(arguments)
     folder = arguments.cache_dir or Options().store_dir / "fetched"
     checks = verification(arguments, folder / "seen-aliases")
     digest = fetch_bundle(
@@ -161,11 +166,12 @@ def _fetch(arguments: argparse.Namespace) -> int:
         cache=None if arguments.no_cache else BundleCache(folder),
         verification=checks,
     )
-    say(arguments.json, {"bundle": digest, "folder": str(output)}, str(output))
+    print_result(arguments.json, {"bundle": digest, "folder": str(output)}, str(output))
     return 0
 
 
-def _fetch_words(arguments: argparse.Namespace) -> tuple[str, Path]:
+def _name_and_output(arguments: argparse.Namespace) -> tuple[str, Path]:
+    """Split the words of `fetch` into the alias or digest and the output directory."""
     words = [*arguments.alias, *arguments.words]
     name = words.pop(0) if words else None
     output = arguments.output or (Path(words.pop(0)) if words else None)
@@ -184,13 +190,15 @@ def _alias(arguments: argparse.Namespace) -> int:
 
     signing = alias_signing(arguments)
     store = open_store(arguments.store)
-    seen = Options().store_dir / "fetched" / "seen-aliases"
-    checks = Verification(signing.keys, seen) if signing else None
+    alias_counters = Options().store_dir / "fetched" / "seen-aliases"
+    checks = Verification(signing.keys, alias_counters) if signing else None
     digest = find_bundle(store, arguments.bundle, checks)
     require_proven(store, digest)
     moved = assign_alias(store, arguments.name, digest, arguments.expect, signing=signing)
     facts = {"alias": arguments.name, "bundle": digest, "moved": moved}
-    say(arguments.json, facts, f"{arguments.name}  {digest}{'' if moved else '  (as before)'}")
+    print_result(
+        arguments.json, facts, f"{arguments.name}  {digest}{'' if moved else '  (unchanged)'}"
+    )
     return 0
 
 
@@ -200,8 +208,10 @@ def _unalias(arguments: argparse.Namespace) -> int:
 
     signing, store = alias_signing(arguments), open_store(arguments.store)
     removed = remove_alias(store, arguments.name, arguments.expect, signing=signing)
-    text = "stands for nothing now" if removed else "stood for nothing before"
-    say(arguments.json, {"alias": arguments.name, "removed": removed}, f"{arguments.name} {text}")
+    text = "is removed" if removed else "does not exist"
+    print_result(
+        arguments.json, {"alias": arguments.name, "removed": removed}, f"{arguments.name} {text}"
+    )
     return 0
 
 
@@ -209,11 +219,14 @@ def _aliases(arguments: argparse.Namespace) -> int:
     from collage.store import open_store
     from collage.store.aliases import list_aliases
 
-    found = list(list_aliases(open_store(arguments.store, writes=False, must_exist=True)))
-    facts = [{"alias": one.name, "bundle": one.bundle, "previous": one.previous} for one in found]
-    width = max((len(one.name) for one in found), default=0)
-    rows = "\n".join(f"{one.name:<{width}}  {one.bundle}" for one in found)
-    say(arguments.json, {"aliases": facts}, rows or "no aliases")
+    aliases = list(list_aliases(open_store(arguments.store, writes=False, must_exist=True)))
+    facts = [
+        {"alias": alias.name, "bundle": alias.bundle, "previous": alias.previous}
+        for alias in aliases
+    ]
+    width = max((len(alias.name) for alias in aliases), default=0)
+    rows = "\n".join(f"{alias.name:<{width}}  {alias.bundle}" for alias in aliases)
+    print_result(arguments.json, {"aliases": facts}, rows or "no aliases")
     return 0
 
 
@@ -231,21 +244,21 @@ def _gc(arguments: argparse.Namespace) -> int:
     if arguments.delete:
         merged = compact(store, arguments.older_than, keep_s=retention.costs)
     verb = "would delete" if sweep.dry_run else "deleted"
-    lines = [f"{verb} {one.key}  {one.size_bytes} bytes" for one in sweep.deleted]
-    lines += [f"{verb} {one}" for one in sweep.partial]
+    lines = [f"{verb} {entry.key}  {entry.size_bytes} bytes" for entry in sweep.deleted]
+    lines += [f"{verb} {key}" for key in sweep.partial]
     lines.append(
         f"{verb} {len(sweep.deleted)} objects, {sweep.bytes_deleted / (1 << 20):.1f} MiB, and "
-        f"{len(sweep.partial)} unfinished writes; {sweep.bundles} bundles keep {sweep.kept} objects"
+        f"{len(sweep.partial)} unfinished writes; {sweep.bundles} bundles use {sweep.kept} objects"
     )
     if sweep.dry_run and (sweep.deleted or sweep.partial):
-        lines.append("nothing was deleted: add --delete to do it")
-    lines += [f"put back {key}, which is needed" for key in sweep.restored]
+        lines.append("nothing was deleted: add --delete")
+    lines += [f"restored {key}: it is referenced again" for key in sweep.restored]
     if merged:
         lines.append(f"merged {merged + 1} batches of costs")
     facts = {
-        "dry_run": sweep.dry_run, "deleted": [one.key for one in sweep.deleted],
+        "dry_run": sweep.dry_run, "deleted": [entry.key for entry in sweep.deleted],
         "bytes": sweep.bytes_deleted, "partial": list(sweep.partial), "kept": sweep.kept,
         "bundles": sweep.bundles, "cost_batches_merged": merged, "restored": list(sweep.restored),
     }  # fmt: skip
-    say(arguments.json, facts, "\n".join(lines))
+    print_result(arguments.json, facts, "\n".join(lines))
     return 0

@@ -1,9 +1,9 @@
-"""One ONNX node becomes one Relax function, or stays foreign.
+"""Conversion of single ONNX nodes to Relax functions.
 
-TVM's own ONNX converter is asked about a model of this single node, so whatever it gets wrong concerns
-that node only: a converter that fails, needs a TIR function, or states another type than ONNX makes the
-node foreign. For the operators that it converts badly `emitters` has its own forms. Equal nodes
-(operator, attributes, types, embedded constants) are converted once per process.
+TVM's ONNX converter receives a model of one node, so its faults concern one node only. The node is foreign
+(without a Relax form) if the converter fails, needs a TIR function, or states another type than ONNX.
+`emitters` replaces the converter for a few operators. Equal nodes (operator, attributes, types, embedded
+constants) are converted once per process.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ _EMBEDDED: Mapping[str, tuple[int, ...]] = {
     "ReduceMax": (1,), "ReduceMin": (1,), "ReduceProd": (1,), "ReduceL1": (1,), "ReduceL2": (1,),
     "ReduceLogSum": (1,), "ReduceLogSumExp": (1,), "ReduceSumSquare": (1,), "CenterCropPad": (1,),
 }  # fmt: skip
-"""Operands that decide a shape or a bound: constants there become part of the node."""
+"""Operands for shapes or bounds, by operator: constants at these positions become part of the node."""
 
 
 @dataclass(frozen=True)
 class SingleNode:
-    """A model of one node with renumbered values, and the names its inputs have in the function."""
+    """A model of one node with renumbered values, and the names of its inputs in the function."""
 
     model: onnx.ModelProto
     operands: tuple[str, ...]
@@ -47,7 +47,7 @@ class SingleNode:
 
 
 def is_embedded(node: onnx.NodeProto, position: int, value: np.ndarray) -> bool:
-    """Tell whether a constant operand is a part of the node and not a weight."""
+    """Tell whether a constant operand is part of the node, as opposed to a weight."""
     if value.ndim == 0:
         return True
     return value.size <= 64 and position in _EMBEDDED.get(node.op_type, ())
@@ -59,7 +59,7 @@ def single_node(
     weights: Mapping[str, np.ndarray],
     opset: int,
 ) -> SingleNode | None:
-    """Make the model of one standard node; None when a type is unknown or it has bodies."""
+    """Make the model of one standard node; None for a node with unknown types or with bodies."""
     values = [name for name in (*node.input, *node.output) if name]
     if node.domain not in STANDARD_DOMAINS or any(True for _ in sub_graphs(node)):
         return None
@@ -91,27 +91,27 @@ def single_node(
 
 
 def _attributes(node: onnx.NodeProto, types: Mapping[str, TensorType]) -> list[onnx.AttributeProto]:
-    """Return the attributes by name, a convolution's automatic padding written out."""
-    found = {attribute.name: attribute for attribute in node.attribute}
-    mode = found["auto_pad"].s if "auto_pad" in found else b""
+    """Return the sorted attributes, with explicit padding for a convolution's automatic padding."""
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    mode = attributes["auto_pad"].s if "auto_pad" in attributes else b""
     if node.op_type == "Conv" and mode in (b"SAME_UPPER", b"SAME_LOWER"):
-        del found["auto_pad"]
+        del attributes["auto_pad"]
         pads = _same_pads(node, types, upper=mode == b"SAME_UPPER")
-        found["pads"] = onnx.helper.make_attribute("pads", pads)
-    return [found[name] for name in sorted(found)]
+        attributes["pads"] = onnx.helper.make_attribute("pads", pads)
+    return [attributes[name] for name in sorted(attributes)]
 
 
 def _same_pads(node: onnx.NodeProto, types: Mapping[str, TensorType], upper: bool) -> list[int]:
-    given = {attribute.name: list(attribute.ints) for attribute in node.attribute}
+    attributes = {attribute.name: list(attribute.ints) for attribute in node.attribute}
     sizes, kernel = types[node.input[0]].shape[2:], types[node.input[1]].shape[2:]
-    strides = given.get("strides") or [1] * len(sizes)
-    dilations = given.get("dilations") or [1] * len(sizes)
+    strides = attributes.get("strides") or [1] * len(sizes)
+    dilations = attributes.get("dilations") or [1] * len(sizes)
     begins, ends = [], []
     for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         total = max(0, (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1 - size)
-        less, more = total // 2, total - total // 2
-        begins.append(less if upper else more)
-        ends.append(more if upper else less)
+        smaller, larger = total // 2, total - total // 2
+        begins.append(smaller if upper else larger)
+        ends.append(larger if upper else smaller)
     return begins + ends
 
 
@@ -120,7 +120,7 @@ def _value_info(name: str, value: TensorType) -> onnx.ValueInfoProto:
 
 
 class RelaxNodes(Sequence[RelaxNode | None]):
-    """The Relax nodes of a function, each converted when it is first asked for."""
+    """The Relax nodes of a function, converted on first access."""
 
     def __init__(self, single: Callable[[int], SingleNode | None], size: int) -> None:
         self._single = single
@@ -136,7 +136,7 @@ class RelaxNodes(Sequence[RelaxNode | None]):
     def __getitem__(self, index: slice) -> list[RelaxNode | None]: ...
     def __getitem__(self, index: int | slice) -> RelaxNode | list[RelaxNode | None] | None:
         if isinstance(index, slice):
-            return [self._at(one) for one in range(self._size)[index]]
+            return [self._at(position) for position in range(self._size)[index]]
         return self._at(range(self._size)[index])
 
     def _at(self, index: int) -> RelaxNode | None:
@@ -153,35 +153,35 @@ _converted: "dict[bytes, tuple[relax.Function, bool] | None]" = {}
 
 
 def convert(single: SingleNode) -> RelaxNode | None:
-    """Convert a node; None means that it is foreign."""
+    """Convert a node; None for a foreign node."""
     key = single.key
     if key not in _converted:
         _converted[key] = _convert(single.model)
-    found = _converted[key]
-    if found is None:
+    conversion = _converted[key]
+    if conversion is None:
         return None
-    function, composite = found
+    function, composite = conversion
     return RelaxNode(function, single.operands, composite)
 
 
 def _convert(model: onnx.ModelProto) -> "tuple[relax.Function, bool] | None":
-    """Return (relax.Function, whether it is a composite), or None."""
+    """Return the function and whether it is a composite, or None for a foreign node."""
     from collage.frontend import emitters
     from collage.frontend.relax_ir import calls, is_plain, result_types, simplify
 
-    wanted = [tensor_type(value.type) for value in model.graph.output]
+    expected_types = [tensor_type(value.type) for value in model.graph.output]
     for source in (emitters.emit, _ask_tvm):
         function = source(model)
         if function is None:
             continue
         function = simplify(function)
-        if function is not None and is_plain(function) and result_types(function) == wanted:
+        if function is not None and is_plain(function) and result_types(function) == expected_types:
             return function, len(calls(function)) != 1
     return None
 
 
 MAX_FOLDED_BYTES = 64 << 20
-"""TVM's converter computes in this process what has constants for all operands: not if it is larger."""
+"""Size limit of results that TVM's converter computes in this process from constants alone."""
 
 
 def _ask_tvm(model: onnx.ModelProto) -> "relax.Function | None":
@@ -189,7 +189,7 @@ def _ask_tvm(model: onnx.ModelProto) -> "relax.Function | None":
     from tvm.relax.frontend.onnx import from_onnx
 
     results = [tensor_type(value.type) for value in model.graph.output]
-    size_bytes = sum(one.size_bytes for one in results if one)
+    size_bytes = sum(result_type.size_bytes for result_type in results if result_type)
     if not model.graph.input and size_bytes > MAX_FOLDED_BYTES:
         return None
     logging.getLogger("tvm").setLevel(logging.ERROR)
@@ -197,7 +197,7 @@ def _ask_tvm(model: onnx.ModelProto) -> "relax.Function | None":
         with contextlib.redirect_stdout(io.StringIO()):
             module = from_onnx(model)
     except Exception:
-        # Any failure of the converter means the same: this node has no Relax form.
+        # Every failure of the converter has one meaning: the node has no Relax form.
         return None
     if any(not isinstance(function, tvm.relax.Function) for function in module.functions.values()):
         return None

@@ -1,7 +1,7 @@
-"""Relax forms for the ONNX operators that TVM's converter writes badly.
+"""Relax forms of ONNX operators with poor conversions in TVM.
 
-`Clip`, `Pad`, `Tile` and reflected pads become TIR calls there, which no pattern can see into; `Sum`
-becomes broadcasts, a stack and a sum. An emitter returns None where it has nothing better to say.
+TVM's converter turns `Clip`, `Pad`, `Tile` and reflected pads into TIR calls, opaque to every pattern, and
+`Sum` into broadcasts, a stack and a sum. An emitter returns None to leave a node to TVM's converter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from collage.graph.dataflow import TensorType
 
 @dataclass(frozen=True)
 class Call:
-    """An ONNX call: `operands` has None where one is omitted, `constants` the embedded ones."""
+    """An ONNX call; `operands` has None for omitted operands, `constants` holds embedded constants."""
 
     operands: Sequence[relax.Expr | None]
     constants: Sequence[np.ndarray | None]
@@ -37,23 +37,25 @@ Emitter = Callable[[Call], relax.Expr | None]
 
 
 def emit(model: onnx.ModelProto) -> relax.Function | None:
-    """Write the only node of `model` in Relax; None leaves it to TVM's converter."""
+    """Return the only node of `model` in Relax; None leaves it to TVM's converter."""
     node = model.graph.node[0]
     emitter = _EMITTERS.get(node.op_type)
     types = {value.name: tensor_type(value.type) for value in model.graph.input}
-    known = {name: found for name, found in types.items() if found}
-    if emitter is None or len(known) < len(types):
+    static_types = {name: value_type for name, value_type in types.items() if value_type}
+    if emitter is None or len(static_types) < len(types):
         return None
-    params = {name: relax.Var(name, relax_type(found)) for name, found in known.items()}
+    params = {
+        name: relax.Var(name, relax_type(static_type)) for name, static_type in static_types.items()
+    }
     embedded = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-    known |= {name: TensorType(v.shape, str(v.dtype)) for name, v in embedded.items()}
+    static_types |= {name: TensorType(v.shape, str(v.dtype)) for name, v in embedded.items()}
     values = params | {name: _const(value) for name, value in embedded.items()}
     result = emitter(
         Call(
             operands=[values.get(name) for name in node.input],
             constants=[embedded.get(name) for name in node.input],
             attributes={a.name: onnx.helper.get_attribute_value(a) for a in node.attribute},
-            types=[known.get(name, TensorType((), "")) for name in node.input],
+            types=[static_types.get(name, TensorType((), "")) for name in node.input],
         )
     )
     return None if result is None else build(list(params.values()), result)
@@ -140,21 +142,21 @@ def _tile(call: Call) -> relax.Expr | None:
 
 
 def _gather(call: Call) -> relax.Expr | None:
-    """Select with bounds kept: TVM's own form reads beyond the buffer at a bad index."""
+    """Select with a bounds check: TVM's own form reads beyond the buffer at a bad index."""
     axis = call.attributes.get("axis", 0)
     size, dtype = call.types[0].shape[axis], call.types[1].dtype
     index = call.constant(1)
     if index is not None:
         places = _const(np.where(index < 0, index + size, index))
     else:
-        given = call.operands[1]
-        negative = relax.op.less(given, relax.const(0, dtype))
-        places = relax.op.where(negative, relax.op.add(given, relax.const(size, dtype)), given)
+        axes = call.operands[1]
+        negative = relax.op.less(axes, relax.const(0, dtype))
+        places = relax.op.where(negative, relax.op.add(axes, relax.const(size, dtype)), axes)
     return relax.op.take(call.operands[0], places, axis, mode="clip")
 
 
 def _pow(call: Call) -> relax.Expr | None:
-    """Write small integer powers as products: they round alike and need no call of `pow`."""
+    """Write small integer powers as products: the rounding is equal, without a call of `pow`."""
     exponent = call.constant(1)
     if exponent is None or exponent.ndim or exponent not in (2, 3):
         return None

@@ -1,9 +1,9 @@
-"""Models in 16 bits keep their type on the way through ONNX Runtime's optimiser.
+"""Models in 16-bit floats keep their type during constant folding.
 
-It has no kernels for 16-bit floats on a CPU: of a float16 model it makes a float32 one with conversions
-at each operator, and a bfloat16 model it does not load. On a GPU the type is the point. So a model whose
-floats are all of one 16-bit type is widened to float32, folded, and narrowed again; constants are folded
-in float32 and rounded once. A model that mixes types is left as it is.
+ONNX Runtime has no CPU kernels for 16-bit floats: its optimiser turns a float16 model into float32 with
+conversions at each operator, and does not load a bfloat16 model. A GPU needs the 16-bit type. So a model
+with floats of a single 16-bit type is widened to float32, folded, and narrowed again; constants are folded
+in float32 and rounded once. A model with mixed types stays unchanged.
 """
 
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ FLOATS = (*HALVES, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
 def half_type(model: onnx.ModelProto) -> int:
-    """Return the 16-bit type of all floats in the model; 0 where there are none, or others too."""
-    found = {number for number in element_types(model) if number in FLOATS}
-    return found.pop() if len(found) == 1 and found <= set(HALVES) else 0
+    """Return the 16-bit type of all floats in the model; 0 without floats or with other types."""
+    float_numbers = {number for number in element_types(model) if number in FLOATS}
+    return float_numbers.pop() if len(float_numbers) == 1 and float_numbers <= set(HALVES) else 0
 
 
 def file_float_types(file: Path) -> frozenset[str]:
-    """Return what `float_types` says of the model in a file."""
+    """Return `float_types` of the model in a file."""
     return float_types(onnx.load(file, load_external_data=False))
 
 
@@ -40,36 +40,36 @@ def float_types(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def retyped(model: onnx.ModelProto, before: int, after: int) -> onnx.ModelProto:
-    """Copy the model with every float of type `before` as `after`."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    for graph in _graphs(made):
+    """Return a copy of the model with floats of type `before` as `after`."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for graph in _graphs(copy):
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type == before:
                 value.type.tensor_type.elem_type = after
         for tensor in graph.initializer:
             _retype(tensor, before, after)
-    for node in all_nodes(made):
+    for node in all_nodes(copy):
         for attribute in node.attribute:
             if node.op_type == "Cast" and attribute.name == "to" and attribute.i == before:
                 attribute.i = after
             if attribute.HasField("t"):
                 _retype(attribute.t, before, after)
-    return made
+    return copy
 
 
 def retyped_array(value: np.ndarray, before: int, after: int) -> np.ndarray:
-    """Return the array in type `after` where it is of type `before`, else as it is.
+    """Return an array of type `before` in type `after`; return other arrays unchanged.
 
-    Numbers that are too large become the largest: a mask of -3e38 times 0 stays 0.
+    Values out of range become the largest finite value: a mask of -3e38 times 0 stays 0.
     """
     if value.dtype != helper.tensor_dtype_to_np_dtype(before):
         return value
-    wanted = helper.tensor_dtype_to_np_dtype(after)
+    dtype = helper.tensor_dtype_to_np_dtype(after)
     if after in HALVES:
-        largest = float(ml_dtypes.finfo(wanted).max)
+        largest = float(ml_dtypes.finfo(dtype).max)
         value = np.where(np.isfinite(value), np.clip(value, -largest, largest), value)
-    return value.astype(wanted)
+    return value.astype(dtype)
 
 
 def _retype(tensor: TensorProto, before: int, after: int) -> None:
@@ -79,7 +79,7 @@ def _retype(tensor: TensorProto, before: int, after: int) -> None:
 
 
 def element_types(model: onnx.ModelProto) -> Iterator[int]:
-    """Yield the type of every input, output, annotated value and constant, and what is cast to."""
+    """Yield the types of all inputs, outputs, annotated values and constants, and targets of casts."""
     for graph in _graphs(model):
         for value in (*graph.input, *graph.output, *graph.value_info):
             yield value.type.tensor_type.elem_type

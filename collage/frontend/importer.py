@@ -9,12 +9,13 @@ import onnx
 
 from collage.errors import InputError, ModelError
 from collage.frontend.float16 import float_types, half_type, retyped
-from collage.frontend.fold import fold, save_model, tidy
+from collage.frontend.fold import fold, save_model
 from collage.frontend.infer import infer_types
 from collage.frontend.load import bind_shapes, read_model
 from collage.frontend.load_function import KINDS, make_function
 from collage.frontend.model import Function, Model
 from collage.frontend.onnx_proto import tensor_type
+from collage.frontend.tidy import tidy
 from collage.graph.op_pattern import OpPatternKind
 
 ShapeSet = Mapping[str, tuple[int, ...]]
@@ -22,13 +23,13 @@ ShapeSet = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Simplified:
-    """What was written of a model: the files of its functions, and what its own file is.
+    """The simplified files of a model.
 
     Attributes:
-        sha256: of the model's files.
-        float_types: of the model, before anything was changed.
+        sha256: digest of the model's original files.
+        float_types: names of the float types of the original model.
         functions: name and simplified file of each function.
-        notes: what could not be done, in plain words.
+        notes: notes of the import for the report, e.g. constants without folding.
     """
 
     sha256: str
@@ -47,15 +48,15 @@ def import_model(
 ) -> Model:
     """Import an ONNX model as functions `main`, `main_1`, ..., one per shape set.
 
-    It is read in this process, without limits of memory and time: for a model that may be hostile there
-    is `frontend.guarded.guarded_import`.
+    The import runs in this process, without limits of memory and time. For an untrusted model use
+    `frontend.isolated_import.guarded_import`.
 
     Args:
-        path: the model; external data lies beside it.
+        path: ONNX file, with external data beside it.
         dims: values of named dynamic dimensions, for all shape sets.
-        shapes: input shapes by input name, one mapping a shape set; none means one set from `dims`.
-        work_dir: where each function's simplified file is written; created when missing.
-        keep_half: keep the type of a model in float16 or bfloat16, for a GPU (`frontend.half`).
+        shapes: input shapes by input name, one mapping per shape set; default: one set from `dims`.
+        work_dir: folder for the simplified file of each function; created if missing.
+        keep_half: keep the type of a float16 or bfloat16 model, for a GPU (`frontend.float16`).
 
     Raises:
         ModelError: the file cannot be used.
@@ -80,7 +81,7 @@ def simplify_model(
     work_dir: Path,
     keep_half: bool,
 ) -> Simplified:
-    """Write each function of the model, simplified and with all types, to a file of its own.
+    """Write each function of the model, simplified and with all types, to its own file.
 
     The arguments and errors are those of `import_model`.
     """
@@ -106,7 +107,7 @@ def simplify_model(
 
 
 def finish_import(path: Path, simplified: Simplified) -> Model:
-    """Make a model of the simplified files, with the operator kinds, which are written into them."""
+    """Make a model of the simplified files; add the operator kinds to them."""
     functions = tuple(_with_kinds(name, file) for name, file in simplified.functions)
     return Model(path, simplified.sha256, functions, simplified.float_types, simplified.notes)
 
@@ -126,20 +127,20 @@ def _simplify(model: onnx.ModelProto, file: Path, work_dir: Path, keep_half: boo
 def _with_kinds(name: str, file: Path) -> Function:
     """Load a simplified function, find its operator kinds, and add them to its file.
 
-    What follows a protobuf's bytes is merged into it when it is parsed, so the file is not written again.
+    A parser merges bytes after a protobuf into it, so the kinds are appended to the file.
     """
     model = onnx.load(file)
     unknown = [OpPatternKind.OPAQUE] * len(model.graph.node)
     kinds = _kinds(make_function(model, name, file, unknown))
-    more = onnx.ModelProto()
-    more.metadata_props.add(key=KINDS, value=json.dumps([int(kind) for kind in kinds]))
+    addition = onnx.ModelProto()
+    addition.metadata_props.add(key=KINDS, value=json.dumps([int(kind) for kind in kinds]))
     with file.open("ab") as stream:
-        stream.write(more.SerializeToString())
+        stream.write(addition.SerializeToString())
     return make_function(model, name, file, kinds)
 
 
 def _folded(model: onnx.ModelProto, work_dir: Path) -> tuple[onnx.ModelProto, str]:
-    """Fold a model so that 16-bit floats stay what they are."""
+    """Fold a model and keep its 16-bit floats."""
     kind = half_type(model)
     if not kind:
         return fold(model, work_dir)
@@ -155,14 +156,14 @@ def _kinds(function: Function) -> list[OpPatternKind]:
 
 def _require_tensors(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> None:
     for value in model.graph.output:
-        found = types.get(value.name, onnx.TypeProto())
-        kind = found.WhichOneof("value")
+        output_type = types.get(value.name, onnx.TypeProto())
+        kind = output_type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
             raise ModelError(
                 f"output {value.name} is a {(kind or '').removesuffix('_type')} and no tensor;"
                 " cut the last operators off (a ZipMap of scikit-learn: export with zipmap=False)"
             )
-        if found.tensor_type.elem_type == onnx.TensorProto.STRING:
+        if output_type.tensor_type.elem_type == onnx.TensorProto.STRING:
             raise ModelError(
                 f"output {value.name} holds strings, which no executable returns; return the indices"
                 " instead and look the strings up outside of the model"
@@ -170,19 +171,19 @@ def _require_tensors(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]
 
 
 def write_types(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> list[str]:
-    """Write the types into the model; note values without static shape."""
+    """Write the types into the model; return notes about values without a static shape."""
     graph = model.graph
     outputs = {value.name: value for value in graph.output}
     open_values = []
     for node in graph.node:
         for name in filter(None, node.output):
-            found = types.get(name)
-            if found is None or tensor_type(found) is None:
+            value_type = types.get(name)
+            if value_type is None or tensor_type(value_type) is None:
                 open_values.append(f"{name} ({node.op_type})")
-            if found is not None and name in outputs:
-                outputs[name].type.CopyFrom(found)
-            elif found is not None:
-                graph.value_info.append(onnx.helper.make_value_info(name, found))
+            if value_type is not None and name in outputs:
+                outputs[name].type.CopyFrom(value_type)
+            elif value_type is not None:
+                graph.value_info.append(onnx.helper.make_value_info(name, value_type))
     if not open_values:
         return []
     shown = ", ".join(open_values[:3]) + (", ..." if len(open_values) > 3 else "")

@@ -1,11 +1,11 @@
-"""Find the type of every value: by inference, and where that ends, by looking at a run.
+"""Types of all values: by ONNX's inference, else by observation of one run.
 
-ONNX's own inference does not know every operator. A value that it leaves open is observed in one run,
-unless its shape depends on data (`NonZero`, a `Reshape` to a computed shape, ...): then one run
-proves nothing and the value stays without a shape, and so does all that inference cannot resolve
-behind it.
+ONNX's inference does not know every operator. One run shows the types of open values. A data-dependent
+shape (`NonZero`, a `Reshape` to a computed shape, ...) is an exception: one run proves nothing, so the
+value, and everything unresolved behind it, stays without a shape.
 """
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +13,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import onnx
 
-from collage.frontend.fold import is_out_of_memory, save_model, session
+from collage.frontend.fold import save_model
 from collage.frontend.onnx_proto import ELEMENT_TYPES, sub_graphs, tensor_type, type_proto
+from collage.frontend.onnxruntime_session import first_line, is_out_of_memory, session
 from collage.graph.dataflow import TensorType
 
-_SMALL_ELEMENTS = 1024
+logger = logging.getLogger(__name__)
+
+_SMALL_TENSOR_ELEMENTS = 1024
 _NOTHING = onnx.TypeProto()
 _DATA_DEPENDENT = frozenset({
     "NonZero", "Unique", "Compress", "NonMaxSuppression", "If", "Loop", "Scan", "Range",
@@ -28,13 +31,13 @@ _DATA_DEPENDENT = frozenset({
 
 
 def infer_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.TypeProto]:
-    """Return the types of all values; a shape that depends on data is left out of its type."""
+    """Return the types of all values; a data-dependent shape is absent from its type."""
     types = _inferred(model)
     open_values = _unresolved(model, types)
     if open_values:
-        for name, found in _observe(model, types, work_dir).items():
+        for name, observed in _observe(model, types, work_dir).items():
             if name in open_values:
-                types[name] = type_proto(found)
+                types[name] = type_proto(observed)
         types = {**_inferred(model, types), **types}
     untyped = {
         value.name
@@ -48,8 +51,8 @@ def infer_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.TypePr
 
 
 def _runtime_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.TypeProto]:
-    """Ask ONNX Runtime for the types of the outputs; without shapes, which may depend on data."""
-    found = {}
+    """Return the outputs' types from ONNX Runtime, without their possibly data-dependent shapes."""
+    output_types = {}
     with TemporaryDirectory(dir=work_dir) as folder:
         save_model(model, Path(folder) / "probe.onnx")
         for value in session(Path(folder) / "probe.onnx").get_outputs():
@@ -57,18 +60,18 @@ def _runtime_types(model: onnx.ModelProto, work_dir: Path) -> dict[str, onnx.Typ
             number = {"float": "float32", "double": "float64"}.get(element, element)
             if kind == "tensor":
                 code = ELEMENT_TYPES.get(number, onnx.TensorProto.STRING)
-                found[value.name] = onnx.helper.make_tensor_type_proto(code, None)
+                output_types[value.name] = onnx.helper.make_tensor_type_proto(code, None)
             else:
                 element_type = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
-                found[value.name] = onnx.helper.make_sequence_type_proto(element_type)
-    return found
+                output_types[value.name] = onnx.helper.make_sequence_type_proto(element_type)
+    return output_types
 
 
 def _inferred(
-    model: onnx.ModelProto, known: Mapping[str, onnx.TypeProto] | None = None
+    model: onnx.ModelProto, known_types: Mapping[str, onnx.TypeProto] | None = None
 ) -> dict[str, onnx.TypeProto]:
     light = _without_large_weights(model)
-    for name, value in (known or {}).items():
+    for name, value in (known_types or {}).items():
         light.graph.value_info.append(onnx.helper.make_value_info(name, value))
     try:
         light = onnx.shape_inference.infer_shapes(light, data_prop=True)
@@ -91,7 +94,7 @@ def _without_large_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
     for tensor in model.graph.initializer:
-        if np.prod(tensor.dims) <= _SMALL_ELEMENTS:
+        if np.prod(tensor.dims) <= _SMALL_TENSOR_ELEMENTS:
             graph.initializer.append(tensor)
         else:
             value = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
@@ -100,22 +103,22 @@ def _without_large_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _unresolved(model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto]) -> set[str]:
-    """Return values whose shape is open and yet does not depend on data."""
-    known = {name for name, value in types.items() if tensor_type(value)}
-    found: set[str] = set()
+    """Return values with an open shape that is not data-dependent."""
+    resolved = {name for name, value in types.items() if tensor_type(value)}
+    unresolved: set[str] = set()
     for node in model.graph.node:
-        outputs = {name for name in node.output if name and name not in known}
+        outputs = {name for name in node.output if name and name not in resolved}
         reads = {name for name in node.input if name}
         free = node.op_type not in _DATA_DEPENDENT and not any(True for _ in sub_graphs(node))
-        if outputs and free and reads <= known | found:
-            found |= outputs
-    return found
+        if outputs and free and reads <= resolved | unresolved:
+            unresolved |= outputs
+    return unresolved
 
 
 def _observe(
     model: onnx.ModelProto, types: Mapping[str, onnx.TypeProto], work_dir: Path
 ) -> dict[str, TensorType]:
-    """Run once on ones, with every value as an output; {} when the model does not run on them."""
+    """Return the types of all values in one run on inputs of ones; {} if that run fails."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     listed = {value.name for value in probe.graph.output}
@@ -125,10 +128,10 @@ def _observe(
                 probe.graph.output.append(onnx.ValueInfoProto(name=name))
     feeds = {}
     for value in model.graph.input:
-        found = tensor_type(types[value.name])
-        if found is None:
+        operand_type = tensor_type(types[value.name])
+        if operand_type is None:
             return {}
-        feeds[value.name] = np.ones(found.shape, found.dtype)
+        feeds[value.name] = np.ones(operand_type.shape, operand_type.dtype)
     with TemporaryDirectory(dir=work_dir) as folder:
         save_model(probe, Path(folder) / "probe.onnx")
         try:
@@ -137,7 +140,8 @@ def _observe(
         except Exception as error:
             if is_out_of_memory(error):
                 raise MemoryError(str(error)) from error
-            # The model cannot run on ones: its open values stay open, and the caller notes that.
+            # Inputs of ones are invalid for this model. Its open values stay open; the importer notes them.
+            logger.debug("no types from a run on inputs of ones: %s", first_line(error))
             return {}
     names = [value.name for value in running.get_outputs()]
     return {

@@ -1,7 +1,7 @@
-"""How many nodes a model has once its functions are inlined, counted without inlining.
+"""The number of nodes of a model after inlining, counted without inlining.
 
-A function that calls two others twice doubles with every level, so a kilobyte can become a million
-nodes. Each function is counted once, after those that it calls; one that reaches itself has no end.
+A function with two calls doubles the size at every level, so a kilobyte can become a million nodes. Each
+function is counted once, after its callees; a recursive function is an error.
 Complexity: linear in the calls.
 """
 
@@ -14,7 +14,7 @@ from collage.errors import ModelError
 FunctionId = tuple[str, str, str]
 """Domain, name and overload."""
 Calls = Counter[FunctionId]
-"""How often each operator or function is called, bodies included."""
+"""Number of calls of each operator or function, bodies included."""
 
 MAX_CALL_DEPTH = 64
 
@@ -25,10 +25,10 @@ def inlined_nodes(calls: Calls, functions: Mapping[FunctionId, Calls]) -> int:
     Raises:
         ModelError: a function calls itself, or functions are nested too deep.
     """
-    known: dict[FunctionId, _Size] = {}
+    sizes: dict[FunctionId, _Size] = {}
     for name in functions:
-        _measure(name, functions, known)
-    return _nodes(calls, known)
+        _measure(name, functions, sizes)
+    return _nodes(calls, sizes)
 
 
 class _Size(NamedTuple):
@@ -37,31 +37,33 @@ class _Size(NamedTuple):
 
 
 def _measure(
-    first: FunctionId, functions: Mapping[FunctionId, Calls], known: dict[FunctionId, _Size]
+    first: FunctionId, functions: Mapping[FunctionId, Calls], sizes: dict[FunctionId, _Size]
 ) -> None:
-    """Add the sizes of a function and of all that it reaches."""
+    """Add the sizes of a function and of its direct and indirect callees."""
     path: dict[FunctionId, None] = {}
     pending = [first]
     while pending:
         name = pending[-1]
-        if name in known:
+        if name in sizes:
             pending.pop()
             continue
-        callees = [one for one in functions[name] if one in functions]
-        unknown = [one for one in callees if one not in known]
+        callees = [callee for callee in functions[name] if callee in functions]
+        unknown = [callee for callee in callees if callee not in sizes]
         if not unknown:
-            depth = 1 + max((known[one].depth for one in callees), default=0)
+            depth = 1 + max((sizes[callee].depth for callee in callees), default=0)
             if depth > MAX_CALL_DEPTH:
                 raise ModelError(f"its functions call each other more than {MAX_CALL_DEPTH} deep")
-            known[name] = _Size(_nodes(functions[name], known), depth)
+            sizes[name] = _Size(_nodes(functions[name], sizes), depth)
             path.pop(name, None)
             pending.pop()
             continue
         path[name] = None
-        if looping := next((one for one in unknown if one in path), None):
+        if looping := next((callee for callee in unknown if callee in path), None):
             raise ModelError(f"its function {looping[1]!r} calls itself, which has no end")
         pending.append(unknown[0])
 
 
-def _nodes(calls: Calls, known: Mapping[FunctionId, _Size]) -> int:
-    return sum(count * (known[one].nodes if one in known else 1) for one, count in calls.items())
+def _nodes(calls: Calls, sizes: Mapping[FunctionId, _Size]) -> int:
+    return sum(
+        count * (sizes[callee].nodes if callee in sizes else 1) for callee, count in calls.items()
+    )

@@ -1,15 +1,15 @@
-"""Seeded inputs of a function, and the reference: every value of the function on them.
+"""Seeded inputs of a function, and reference values of all its tensors on these inputs.
 
-Inputs must be valid before they can be random: an index must lie within the axis that it selects from
-(a native kernel reads beyond the buffer otherwise), a mask that hides everything makes NaN, and
-a sequence length must fit. Ranges are deduced from what an integer input flows into; where the model
-still refuses, smaller integers are tried.
+Random inputs must be valid: an index lies within its axis (a native kernel would read beyond the buffer),
+a mask hides not everything (the result would be NaN), and a sequence length fits. The consumers of an
+integer input determine its range; if the model still refuses, smaller integers are tried.
 
-The reference is one unoptimised run of ONNX Runtime with every value as an output. It is written as
-one `.npy` file a value, so that all workers map the same pages.
+The reference is one unoptimised run of ONNX Runtime with every value as an output. Each value is one
+`.npy` file, so that all workers map the same pages.
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,10 +20,12 @@ import onnxruntime
 
 from collage.errors import ModelError
 from collage.frontend.float16 import retyped, retyped_array
-from collage.frontend.fold import first_line, is_out_of_memory, session_options
 from collage.frontend.model import Function
+from collage.frontend.onnxruntime_session import first_line, is_out_of_memory, session_options
 from collage.frontend.region import region_onnx
 from collage.graph.dataflow import TensorType
+
+logger = logging.getLogger(__name__)
 
 BFLOAT16, FLOAT = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
 
@@ -33,7 +35,7 @@ _CARRIES_INTEGERS = frozenset({
     "Concat", "Split", "Tile", "Pad", "Gather", "Clip", "Where", "Max",
 })  # fmt: skip
 _SEQUENCES = frozenset({"LSTM", "GRU", "RNN"})
-_LARGE_BYTES = 1024
+_SHARED_WEIGHT_BYTES = 1024
 
 
 def random_inputs(function: Function, seed: int) -> dict[str, np.ndarray]:
@@ -45,14 +47,17 @@ def random_inputs(function: Function, seed: int) -> dict[str, np.ndarray]:
     running: onnxruntime.InferenceSession | None = None
     for limit in (None, 2, 1):
         capped = {name: min(own, limit or own) for name, own in limits.items()}
-        found = _draw(function, capped, seed)
+        candidate_inputs = _draw(function, capped, seed)
         running = running or _session(function, every_value=False)
         try:
-            running.run(None, found)
-        except Exception:
-            # These integers are out of some range that no rule here knows: try smaller ones.
+            running.run(None, candidate_inputs)
+        except Exception as error:
+            # These integers exceed a range unknown to the rules of `_bounds`: try smaller ones.
+            logger.debug(
+                "integer inputs below %s refused: %s", limit or "limits", first_line(error)
+            )
             continue
-        return found
+        return candidate_inputs
     return first
 
 
@@ -65,24 +70,24 @@ def _draw(function: Function, limits: Mapping[str, int], seed: int) -> dict[str,
 
 
 def _random(
-    name: str, wanted: TensorType, limit: int, generator: np.random.Generator
+    name: str, tensor: TensorType, limit: int, generator: np.random.Generator
 ) -> np.ndarray:
-    if wanted.dtype == "bool":
-        return generator.integers(0, 2, wanted.shape).astype(np.bool_)
-    if wanted.dtype in ("int8", "uint8"):
-        bounds = np.iinfo(wanted.dtype)
-        return generator.integers(bounds.min, bounds.max + 1, wanted.shape).astype(wanted.dtype)
-    if wanted.dtype.startswith(("int", "uint")):
+    if tensor.dtype == "bool":
+        return generator.integers(0, 2, tensor.shape).astype(np.bool_)
+    if tensor.dtype in ("int8", "uint8"):
+        bounds = np.iinfo(tensor.dtype)
+        return generator.integers(bounds.min, bounds.max + 1, tensor.shape).astype(tensor.dtype)
+    if tensor.dtype.startswith(("int", "uint")):
         if "mask" in name.lower():
-            return np.ones(wanted.shape, wanted.dtype)
-        return generator.integers(0, max(limit, 1), wanted.shape).astype(wanted.dtype)
+            return np.ones(tensor.shape, tensor.dtype)
+        return generator.integers(0, max(limit, 1), tensor.shape).astype(tensor.dtype)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16)
-    drawn = generator.standard_normal(wanted.shape, dtype=np.float32)
-    return drawn.astype(dtype if wanted.dtype == "bfloat16" else wanted.dtype)
+    drawn = generator.standard_normal(tensor.shape, dtype=np.float32)
+    return drawn.astype(dtype if tensor.dtype == "bfloat16" else tensor.dtype)
 
 
 def _limit(function: Function, name: str) -> int:
-    """Return the least bound (exclusive) that the uses of an integer input set."""
+    """Return the smallest exclusive bound from the uses of an integer input."""
     bounds = list(_bounds(function, name))
     return min(bounds) if bounds else _DEFAULT_LIMIT
 
@@ -111,9 +116,9 @@ def _bounds(function: Function, name: str) -> Iterator[int]:
 
 
 def reference_values(function: Function, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return every value of the function on `inputs`, the inputs included, weights left out.
+    """Return every value of the function on `inputs`, with the inputs, without weights.
 
-    A function in bfloat16, for which a CPU has no kernels, is computed in float32 and then rounded.
+    A function in bfloat16 is computed in float32 and rounded: a CPU has no kernels for bfloat16.
 
     Raises:
         ModelError: ONNX Runtime cannot run the function on these inputs.
@@ -133,10 +138,10 @@ def reference_values(function: Function, inputs: Mapping[str, np.ndarray]) -> di
 
 @contextmanager
 def run_explained() -> Iterator[None]:
-    """Raise what ONNX Runtime raises in a run on generated inputs as MemoryError or ModelError."""
+    """Turn errors of ONNX Runtime on generated inputs into MemoryError or ModelError."""
     try:
         yield
-    except Exception as error:  # ONNX Runtime's share no base class
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
         if is_out_of_memory(error):
             raise MemoryError(first_line(error)) from error
         raise ModelError(
@@ -151,22 +156,22 @@ def _session(function: Function, every_value: bool) -> onnxruntime.InferenceSess
 
 def open_unoptimised(
     function: Function,
-    more: Sequence[str],
+    extra_outputs: Sequence[str],
     change: Callable[[onnx.GraphProto], None] = lambda graph: None,
 ) -> onnxruntime.InferenceSession:
-    """Open the function as it stands, its large weights shared and not copied through a protobuf.
+    """Open an unoptimised session; large weights are shared, not copied through a protobuf.
 
     Args:
         function: an imported function.
-        more: values that are outputs too; where there are any, in this order and before all others.
-        change: made to the graph, which has its inputs and outputs by then, and no weights.
+        extra_outputs: values to return before the function's outputs, in this order.
+        change: edit of the graph, with inputs and outputs but without weights; none by default.
     """
-    whole = (1 << len(function.graph)) - 1
-    model = retyped(region_onnx(function, whole, weights_as_inputs=True), BFLOAT16, FLOAT)
+    all_nodes = (1 << len(function.graph)) - 1
+    model = retyped(region_onnx(function, all_nodes, weights_as_inputs=True), BFLOAT16, FLOAT)
     graph = model.graph
-    wanted = dict.fromkeys((*more, *function.graph.outputs))
+    outputs = dict.fromkeys((*extra_outputs, *function.graph.outputs))
     del graph.output[:], graph.input[:]
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     for name in function.graph.inputs:
         graph.input.append(onnx.helper.make_value_info(name, function.value_types[name]))
         if graph.input[-1].type.tensor_type.elem_type == BFLOAT16:
@@ -174,9 +179,9 @@ def open_unoptimised(
     change(graph)
     options = session_options("ORT_DISABLE_ALL")
     external = {}
-    for name, kept in function.weights.items():
-        value = retyped_array(kept, BFLOAT16, FLOAT)
-        if value.nbytes > _LARGE_BYTES and value.dtype.isbuiltin == 1:
+    for name, weight in function.weights.items():
+        value = retyped_array(weight, BFLOAT16, FLOAT)
+        if value.nbytes > _SHARED_WEIGHT_BYTES and value.dtype.isbuiltin == 1:
             graph.initializer.append(_external(name, value))
             external[name] = onnxruntime.OrtValue.ortvalue_from_numpy(value)
         else:
@@ -196,7 +201,7 @@ def _external(name: str, value: np.ndarray) -> onnx.TensorProto:
 
 
 def save_reference(values: Mapping[str, np.ndarray], folder: Path) -> None:
-    """Write values, one file each, and the index that names them last."""
+    """Write the values, one file each, and last their index."""
     folder.mkdir(parents=True, exist_ok=True)
     index = {}
     for position, (name, value) in enumerate(values.items()):
@@ -208,7 +213,7 @@ def save_reference(values: Mapping[str, np.ndarray], folder: Path) -> None:
 
 
 def load_reference(folder: Path) -> dict[str, np.ndarray]:
-    """Map the values that `save_reference` wrote, read-only."""
+    """Map the values of `save_reference`, read-only."""
     index = json.loads((folder / "index.json").read_text())
     return {name: _map(folder / file, dtype) for name, (file, dtype) in index.items()}
 

@@ -1,7 +1,7 @@
-"""Import a model that may be hostile: a child with limits reads, expands, folds and infers it.
+"""Import of an untrusted model in a child process with limits.
 
-What comes back are files of simplified functions and a few facts (`frontend.limited`); this process finds
-the operator kinds.
+The child reads, expands, folds and infers the model. It returns files of simplified functions and a few
+facts (`frontend.limited_process`); this process finds the operator kinds.
 """
 
 import os
@@ -18,7 +18,7 @@ from collage.import_limits import MEMORY, SECONDS_PER_GIB, import_limits
 
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _VALUE_COPIES = 3
-"""Of a run's values: as they are made, as they are returned, and of the original model's run."""
+"""Copies of values during a run: while computing, as results, and of the original model's run."""
 
 
 def guarded_import(
@@ -41,7 +41,9 @@ def guarded_import(
     question = {
         "path": os.path.abspath(path),
         "dims": dict(dims),
-        "shapes": [{name: list(shape) for name, shape in one.items()} for one in shapes],
+        "shapes": [
+            {name: list(shape) for name, shape in shape_set.items()} for shape_set in shapes
+        ],
         "work_dir": str(work_dir.resolve()),
         "keep_half": keep_half,
     }
@@ -50,10 +52,10 @@ def guarded_import(
 
 
 def run_allowance(path: Path, function: Function) -> Allowance:
-    """Return what one run of a function of the model at `path` may take, all values kept.
+    """Return the limits of one run of a function with all values as outputs.
 
     Raises:
-        ModelError: the values that have static shapes need more than their share of this machine's memory.
+        ModelError: values with static shapes need more than their share of this machine's memory.
     """
     graph = function.graph
     needed = sum(
@@ -61,12 +63,12 @@ def run_allowance(path: Path, function: Function) -> Allowance:
         for value in (*graph.inputs, *(name for node in graph.nodes for name in node.outputs))
         if value in graph.types
     )
-    there = max(_memory_bytes() // _VALUE_COPIES, import_limits().memory_bytes)
-    if needed > there:
+    available_bytes = max(_memory_bytes() // _VALUE_COPIES, import_limits().memory_bytes)
+    if needed > available_bytes:
         raise ModelError(
             f"{path}: the values of one run of {function.name} take {gib(needed)}, more than the"
-            f" {gib(there)} that this machine has for them; bind smaller shapes, or set {MEMORY} higher if"
-            " you trust the model"
+            f" {gib(available_bytes)} that this machine has for them; bind smaller shapes, or set {MEMORY}"
+            " higher if you trust the model"
         )
     return _allowance(path, needed)
 
@@ -83,8 +85,11 @@ def _allowance(path: Path, value_bytes: int) -> Allowance:
 
 def _answer(question: Question) -> Mapping[str, object]:
     """Simplify the model, in the child."""
-    shapes = [{name: tuple(shape) for name, shape in one.items()} for one in question["shapes"]]
-    found = simplify_model(
+    shapes = [
+        {name: tuple(shape) for name, shape in shape_set.items()}
+        for shape_set in question["shapes"]
+    ]
+    simplified = simplify_model(
         Path(question["path"]),
         dims=question["dims"],
         shapes=shapes,
@@ -92,10 +97,10 @@ def _answer(question: Question) -> Mapping[str, object]:
         keep_half=question["keep_half"],
     )
     return {
-        "sha256": found.sha256,
-        "float_types": sorted(found.float_types),
-        "functions": len(found.functions),
-        "notes": list(found.notes),
+        "sha256": simplified.sha256,
+        "float_types": sorted(simplified.float_types),
+        "functions": len(simplified.functions),
+        "notes": list(simplified.notes),
     }
 
 
@@ -112,13 +117,13 @@ def _simplified(path: Path, answer: Mapping[str, Any], count: int, work_dir: Pat
 
 
 def _memory_bytes() -> int:
-    """Bytes of memory of this machine, or of the container around this process."""
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Return the memory of this machine or of the container, in bytes."""
+    physical_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         allowed = _CGROUP.read_text().strip()
     except OSError:
-        return there
-    return min(there, int(allowed)) if allowed.isdecimal() else there
+        return physical_bytes
+    return min(physical_bytes, int(allowed)) if allowed.isdecimal() else physical_bytes
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""One question to a child process with limits, and both ends of it.
+"""One request to a child process with resource limits: both ends of the protocol.
 
-Whatever a foreign model makes ONNX's libraries do, fold a gigabyte of zeros, crash, or never end, it does
-to a child that has a limit of private memory (RLIMIT_DATA), of processor time and of files, and no
-secrets in its environment. The question is a JSON file, the answer another one of bounded length; what is
-large travels in files that the limits bound too. A child starts in less than half a second.
+An untrusted model can make ONNX's libraries fold a gigabyte of zeros, crash, or never end. So a child
+process does the work, with limits of private memory (RLIMIT_DATA), processor time and file size, and
+without secrets in its environment. Request and answer are JSON files, the answer of bounded length; large
+results are files under the same limits. A child starts in less than half a second.
 
-Every way in which it can end but one is a refusal with a reason: an InputError, hence exit code 2.
+Every failure is a refusal with a reason: an InputError, hence exit code 2.
 """
 
 import json
@@ -29,14 +29,14 @@ from collage.runtime.child_environment import python_environment
 from collage.runtime.process_group import end_group
 
 _OUT_OF_MEMORY = 77
-"""Exit code, for there may be no memory to write an answer with."""
+"""Exit code of a child without memory, even for an answer."""
 _KINDS: dict[str, type[InputError]] = {
     kind.__name__: kind for kind in (InputError, ModelError, DimensionError, OptionError)
 }
 _WALL_FACTOR, _WALL_SPARE_S = 4.0, 30.0
-"""A machine that is busy gives a child that much less processor time."""
-_LARGEST_ANSWER = 16 << 20
-_LAST_WORDS = 2000
+"""Wall-clock limit relative to processor time, and extra seconds, for a busy machine."""
+_MAX_ANSWER_BYTES = 16 << 20
+_STDERR_BYTES = 2000
 
 Question = Mapping[str, Any]
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Allowance:
-    """What one child may take: bytes of private memory, seconds of processor time."""
+    """Limits of one child: private memory in bytes, processor time in seconds."""
 
     memory_bytes: int
     cpu_s: float
@@ -53,54 +53,54 @@ class Allowance:
 def ask_limited(
     module: str, question: Question, allowance: Allowance, path: Path, folder: Path
 ) -> dict[str, Any]:
-    """Have `module`, whose main is `answer_limited`, answer a question about the model at `path`.
+    """Run `module` in a child process on a request about the model at `path`.
 
     Args:
-        module: dotted name.
-        question: what JSON can write.
-        allowance: of the child.
-        path: for messages.
-        folder: for temporary files; exists.
+        module: dotted name of the child's main module.
+        question: request, JSON values only.
+        allowance: limits of the child.
+        path: path of the model, for messages.
+        folder: existing folder for temporary files.
 
     Raises:
-        InputError: what the child says, or why it ended without an answer.
+        InputError: error of the child, or the reason for an exit without an answer.
     """
     with tempfile.TemporaryDirectory(prefix="limited-", dir=folder) as scratch:
-        asked, told = Path(scratch) / "question.json", Path(scratch) / "answer.json"
+        question_file, answer_file = Path(scratch) / "question.json", Path(scratch) / "answer.json"
         limits = {
             "parent": os.getpid(),
             "memory_bytes": allowance.memory_bytes,
             "cpu_s": math.ceil(allowance.cpu_s),
         }
-        asked.write_text(json.dumps({"limits": limits, "question": dict(question)}))
-        with tempfile.TemporaryFile() as words:
-            code = _run([module, str(asked), str(told)], allowance, path, words)
+        question_file.write_text(json.dumps({"limits": limits, "question": dict(question)}))
+        with tempfile.TemporaryFile() as stderr:
+            code = _run([module, str(question_file), str(answer_file)], allowance, path, stderr)
             if code:
-                raise _refusal(path, code, allowance, words)
-        return _read_answer(path, told)
+                raise _refusal(path, code, allowance, stderr)
+        return _read_answer(path, answer_file)
 
 
 def answer_limited(answer: Callable[[Question], Mapping[str, Any]]) -> None:
-    """Be the child: set the limits, answer the question, and end the process."""
-    asked, told = sys.argv[1:]
-    document = json.loads(Path(asked).read_text())
+    """Main of the child: set the limits, answer the request, and exit."""
+    question_file, answer_file = sys.argv[1:]
+    document = json.loads(Path(question_file).read_text())
     _limit_process(document["limits"])
     try:
-        found = dict(answer(document["question"]))
+        content = dict(answer(document["question"]))
     except MemoryError:
         os._exit(_OUT_OF_MEMORY)
     except CollageError as error:
-        found = {"error": type(error).__name__, "message": str(error)}
-    Path(told).write_text(json.dumps(found))
+        content = {"error": type(error).__name__, "message": str(error)}
+    Path(answer_file).write_text(json.dumps(content))
     os._exit(0)
 
 
-def _run(arguments: list[str], allowance: Allowance, path: Path, words: IO[bytes]) -> int:
+def _run(arguments: list[str], allowance: Allowance, path: Path, stderr: IO[bytes]) -> int:
     process = subprocess.Popen(
         [sys.executable, "-m", *arguments],
         stdin=subprocess.DEVNULL,
-        stdout=words,
-        stderr=words,
+        stdout=stderr,
+        stderr=stderr,
         env=python_environment(1, os.path.dirname(arguments[-1])),
         start_new_session=True,
     )
@@ -125,14 +125,18 @@ def _limit_process(limits: Mapping[str, int]) -> None:
         resource.setrlimit(kind, (allowed, hard))
 
 
-def _refusal(path: Path, code: int, allowance: Allowance, words: IO[bytes]) -> ModelError:
-    words.seek(max(0, words.seek(0, os.SEEK_END) - _LAST_WORDS))
-    said = words.read().decode(errors="replace").strip()
-    logger.debug("%s: the process that read it ended with %s: %s", path, code, said)
-    last = said.rpartition("\n")[2][:300]
+def _refusal(path: Path, code: int, allowance: Allowance, stderr: IO[bytes]) -> ModelError:
+    stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_BYTES))
+    output = stderr.read().decode(errors="replace").strip()
+    logger.debug("%s: the import process exited with %s: %s", path, code, output)
+    last_line = output.rpartition("\n")[2][:300]
     if code == -signal.SIGXCPU:
         return _too_slow(path, allowance)
-    if code in (_OUT_OF_MEMORY, -signal.SIGKILL) or "MemoryError" in last or "bad_alloc" in said:
+    if (
+        code in (_OUT_OF_MEMORY, -signal.SIGKILL)
+        or "MemoryError" in last_line
+        or "bad_alloc" in output
+    ):
         return ModelError(
             f"{path}: reading and running it takes more than {gib(allowance.memory_bytes)} of memory; set"
             f" {MEMORY} (now {gib(import_limits().memory_bytes)}) higher if you trust the model"
@@ -140,7 +144,7 @@ def _refusal(path: Path, code: int, allowance: Allowance, words: IO[bytes]) -> M
     if code < 0:
         name = signal.Signals(-code).name
         return ModelError(f"{path}: the model crashes the libraries that read it ({name})")
-    return ModelError(f"{path}: the model cannot be read: {last or f'exit code {code}'}")
+    return ModelError(f"{path}: the model cannot be read: {last_line or f'exit code {code}'}")
 
 
 def _too_slow(path: Path, allowance: Allowance) -> ModelError:
@@ -152,8 +156,8 @@ def _too_slow(path: Path, allowance: Allowance) -> ModelError:
 
 def _read_answer(path: Path, file: Path) -> dict[str, Any]:
     with file.open("rb") as stream:
-        content = stream.read(_LARGEST_ANSWER + 1)
-    if len(content) > _LARGEST_ANSWER:
+        content = stream.read(_MAX_ANSWER_BYTES + 1)
+    if len(content) > _MAX_ANSWER_BYTES:
         raise ModelError(f"{path}: the names in it are too many or too long")
     answer: dict[str, Any] = json.loads(content)
     if "error" in answer:
@@ -162,5 +166,5 @@ def _read_answer(path: Path, file: Path) -> dict[str, Any]:
 
 
 def gib(size_bytes: float) -> str:
-    """Write a size for people."""
+    """Format a size in GiB."""
     return f"{size_bytes / (1 << 30):.3g} GiB"

@@ -1,4 +1,4 @@
-"""Read a model file, or say what is wrong with it; bind its dynamic dimensions."""
+"""Reading of a model file, and binding of its dynamic dimensions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from collage.frontend.model_files import ModelFiles, open_model
 from collage.frontend.onnx_versions import make_readable
 
 UNNAMED = frozenset({"", "?", "-1"})
-"""What exporters write for a dimension without a name; two of them need not be equal."""
+"""Placeholders for unnamed dimensions in exported models; two of them may differ."""
 
-LARGEST = (1 << 31) - 1
-"""Of a dimension: what is larger is a slip of the pen."""
+MAX_DIMENSION = (1 << 31) - 1
+"""Largest valid dimension; larger numbers are typing errors."""
 
 Shapes = Mapping[str, Sequence[int]]
 
 
 def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
-    """Load `path` with its external data; return it with the SHA-256 of all those files.
+    """Load `path` with its external data; return the model and the SHA-256 of all its files.
 
     Raises:
         ModelError: it is no ONNX model, is damaged, or takes more than the limits of import.
@@ -43,7 +43,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
-    """Load `path` with its external data, otherwise as it is. Raises ModelError."""
+    """Load `path` with its external data, without normalisation. Raises ModelError."""
     with open_model(path) as files:
         model = _parsed(files)
         files.fill(model)
@@ -70,7 +70,7 @@ def _inlined(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
 
 
 def _normalise(model: onnx.ModelProto) -> None:
-    """Make weights that old files list as inputs plain weights, and drop what is no computation."""
+    """Remove weights from the inputs (old files list them), and drop annotations."""
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
     weights.update(tensor.values.name for tensor in graph.sparse_initializer)
@@ -88,7 +88,7 @@ def _normalise(model: onnx.ModelProto) -> None:
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
-    """Write a sparse tensor, whose dense size was checked, as a dense one. Raises ModelError."""
+    """Return a sparse tensor in dense form; its dense size is checked before. Raises ModelError."""
     values = onnx.numpy_helper.to_array(sparse.values)
     places = onnx.numpy_helper.to_array(sparse.indices)
     shape = tuple(sparse.dims)
@@ -150,13 +150,13 @@ def _check_names(
                 f"input {value.name} holds strings; cut the text processing off the model, run it"
                 " before, and give its numbers as inputs"
             )
-    known = {
+    named_dims = {
         dim.dim_param for v in inputs.values() for dim in v.type.tensor_type.shape.dim
     } - UNNAMED
     for name in dims:
-        if name not in known:
+        if name not in named_dims:
             raise DimensionError(
-                f"the model has no dimension named {name!r}; named dimensions: {_list(known)}"
+                f"the model has no dimension named {name!r}; named dimensions: {_list(named_dims)}"
             )
     for name in shapes:
         if name not in inputs:
@@ -174,25 +174,25 @@ def _bind_input(value: onnx.ValueInfoProto, shape: tuple[int, ...], bound: dict[
             f" ({_written(value)}), but its shape was given as {shape}"
         )
     for axis, (dim, size) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
-        where = f"dimension {axis} of input {value.name}"
-        _positive(where, size)
+        location = f"dimension {axis} of input {value.name}"
+        _positive(location, size)
         if not _dynamic(dim) and dim.dim_value != size:
             raise DimensionError(
-                f"{where} is {dim.dim_value} in the model, but was given as {size}"
+                f"{location} is {dim.dim_value} in the model, but was given as {size}"
             )
         name = dim.dim_param
         if name not in UNNAMED and bound.setdefault(name, size) != size:
             raise DimensionError(
-                f"dimension {name} is bound to {bound[name]} and to {size} ({where})"
+                f"dimension {name} is bound to {bound[name]} and to {size} ({location})"
             )
         dim.dim_value = size
 
 
-def _positive(what: str, size: int) -> int:
+def _positive(subject: str, size: int) -> int:
     if size < 1:
-        raise DimensionError(f"{what} must be at least 1, not {size}")
-    if size > LARGEST:
-        raise DimensionError(f"{what} must be at most {LARGEST}, not {size}")
+        raise DimensionError(f"{subject} must be at least 1, not {size}")
+    if size > MAX_DIMENSION:
+        raise DimensionError(f"{subject} must be at most {MAX_DIMENSION}, not {size}")
     return size
 
 

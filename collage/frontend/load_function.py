@@ -1,7 +1,7 @@
-"""Make a function from its simplified file: cheap, because everything slow was written into it.
+"""Loading of a function from its simplified file, without any slow step.
 
-The file is standard ONNX: folded, with static shapes and with the type of every value. The operator
-kinds, which need TVM, are in its metadata.
+The file is standard ONNX: folded, with static shapes and with the type of every value. Its metadata holds
+the operator kinds, so loading needs no TVM.
 """
 
 import json
@@ -16,11 +16,11 @@ from collage.graph.dataflow import DataflowGraph, Node, TensorType
 from collage.graph.op_pattern import OpPatternKind
 
 KINDS = "collage.kinds"
-"""Key of the kinds in the file's metadata: a JSON list of numbers, one a node."""
+"""Key of the operator kinds in the file's metadata: a JSON list of numbers, one per node."""
 
 
 def load_function(simplified: Path, name: str) -> Function:
-    """Load a function that `import_model` wrote, without folding or inferring again."""
+    """Load a function from a file of `import_model`, without folding or inference."""
     model = onnx.load(simplified)
     kinds = next(json.loads(e.value) for e in model.metadata_props if e.key == KINDS)
     return make_function(model, name, simplified, [OpPatternKind(kind) for kind in kinds])
@@ -29,13 +29,17 @@ def load_function(simplified: Path, name: str) -> Function:
 def make_function(
     model: onnx.ModelProto, name: str, simplified: Path, kinds: list[OpPatternKind]
 ) -> Function:
-    """Make a function of a model whose values all have their types in `value_info`."""
+    """Make a function of a model with the types of all values in `value_info`."""
     graph = model.graph
     weights = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
     for value in weights.values():
         value.setflags(write=False)
     value_types = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
-    types = {key: found for key, value in value_types.items() if (found := tensor_type(value))}
+    types = {
+        key: static_type
+        for key, value in value_types.items()
+        if (static_type := tensor_type(value))
+    }
     types |= {
         key: TensorType(value.shape, str(value.dtype))
         for key, value in weights.items()

@@ -1,9 +1,9 @@
 """The imported model: functions whose graph nodes correspond one to one to ONNX nodes.
 
-`DataflowGraph.nodes[i]` is `Function.onnx_nodes[i]`. What Relax says about a node is in
-`Function.relax_nodes[i]`: a function whose body is one Relax op, a function with several (a composite
-op), or None (a foreign op, which only backends that run ONNX may take). Relax nodes are converted when
-they are first asked for, so that a worker that compiles only ONNX regions never loads TVM.
+`DataflowGraph.nodes[i]` is `Function.onnx_nodes[i]`. `Function.relax_nodes[i]` is its Relax form: a
+function of one Relax op, a function of several (a composite op), or None (a foreign op, for backends
+with ONNX input only). Relax nodes are converted on first access, so a worker for ONNX regions never
+loads TVM.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RelaxNode:
-    """A node in Relax: `function` takes `operands` (value names, weights included) in order.
+    """A node in Relax.
 
-    Small constants that decide shapes are already inlined, so `operands` may be fewer than the ONNX
-    operands; each value appears once. Several outputs come back as a tuple.
+    Attributes:
+        function: Relax function; several outputs are a tuple.
+        operands: value names of its parameters, weights included, each once. Small constants for shapes
+            are inlined, so these may be fewer than the ONNX operands.
+        composite: True for several Relax ops.
     """
 
     function: "relax.Function"
@@ -41,10 +44,10 @@ class Function:
     """One shape set of the model, partitioned on its own.
 
     Attributes:
-        weights: constant values by name; read-only arrays.
-        opsets: version of every operator set that the nodes use; "" is the standard one.
-        simplified: the folded, shape-bound ONNX file of this function (a worker re-imports it).
-        value_types: ONNX type of every value, without shape where the shape depends on data.
+        weights: constant values by name, as read-only arrays.
+        opsets: version of every operator set in use; "" is the standard one.
+        simplified: path of the folded, shape-bound ONNX file of this function, for workers.
+        value_types: ONNX type of every value, without data-dependent shapes.
     """
 
     name: str
@@ -58,23 +61,29 @@ class Function:
     value_types: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
 
     def type_of(self, value: str) -> TensorType | OpenType:
-        """Return the type of any tensor, as far as it is known before the model runs."""
-        known = self.graph.types.get(value)
-        return known or open_type(self.value_types.get(value, onnx.TypeProto()))
+        """Return the static type of a tensor, or an open type for a data-dependent shape."""
+        static_type = self.graph.types.get(value)
+        return static_type or open_type(self.value_types.get(value, onnx.TypeProto()))
 
     @cached_property
     def digests(self) -> RegionDigests:
-        return RegionDigests(self)
+        return RegionDigests(
+            self.graph,
+            self.onnx_nodes,
+            weights=self.weights,
+            opsets=self.opsets,
+            value_types=self.value_types,
+        )
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model file with its functions, one per shape set, in the order the user gave them."""
+    """A model file with its functions, one per shape set, in the user's order."""
 
     path: Path
     sha256: str
     functions: tuple[Function, ...]
     float_types: frozenset[str]
-    """Of the file, before anything was changed."""
+    """Names of the float types of the original file."""
     notes: tuple[str, ...] = ()
-    """What import could not do, in plain words (for the report)."""
+    """Notes of the import for the report."""

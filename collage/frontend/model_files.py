@@ -1,16 +1,16 @@
-"""The files of a model, held open: what was checked is what is read.
+"""The files of a model, held open, so that checks and reads see the same file.
 
-A model names the files of its weights. A name may be a trap: `../../token`, `/proc/self/environ`, a
-link out of the folder, a pipe that never answers, a file that is another one a moment later. So a name is
-relative and has no `..`; what it resolves to must lie below the model's folder; each step there is opened
-without following links, and the descriptor is kept for all that is done with the content.
+A model names the files of its weights. In an untrusted model such a name may be `../../token`,
+`/proc/self/environ`, a link out of the folder, a blocking pipe, or a file under replacement. So a name is
+relative and has no `..`; its resolved path must lie below the model's folder; each step of the path is
+opened without following links, and all reads use the open descriptor.
 
-Links are followed inside the model's own snapshot only. In the cache of Hugging Face,
+Links are followed only inside the model's own snapshot. In the cache of Hugging Face,
 
     models--org--name/snapshots/REVISION/onnx/model.onnx -> ../../../blobs/DIGEST
 
-that is the folder of the revision and, beside `snapshots`, the folder `blobs`. Everywhere else it is the
-folder that holds the model's file.
+the snapshot is the folder of the revision and, beside `snapshots`, the folder `blobs`. Everywhere else it
+is the folder of the model's file.
 """
 
 import hashlib
@@ -26,29 +26,30 @@ import onnx
 
 from collage.errors import ModelError
 from collage.frontend.onnx_proto import all_tensors
-from collage.frontend.survey import Survey, survey, tensor_bytes
+from collage.frontend.survey import Survey, survey
+from collage.frontend.tensor_fields import tensor_bytes
 from collage.import_limits import import_limits
 
-_LARGEST_BYTES = (1 << 31) - 1
-"""A protobuf ends there."""
+_MAX_PROTOBUF_BYTES = (1 << 31) - 1
+"""Size limit of a protobuf message."""
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
 class HeldFile:
-    """A regular file that stays open."""
+    """An open regular file."""
 
     descriptor: int
     size_bytes: int
 
     @property
     def path(self) -> Path:
-        """A path by which this process reads this very file, whatever has its name by now."""
+        """Path of the open file for this process, independent of its name."""
         return Path(f"/proc/self/fd/{self.descriptor}")
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Return the bytes from `offset` on; fewer where the file ends."""
+        """Return bytes from `offset` on; fewer at the end of the file."""
         parts, end = [], offset + size_bytes
         while offset < end and (
             part := os.pread(self.descriptor, min(end - offset, 1 << 30), offset)
@@ -60,7 +61,7 @@ class HeldFile:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model's own file and those with its external data, by their names relative to it."""
+    """A model's own file, and the files of its external data by relative name."""
 
     path: Path
     own: HeldFile
@@ -70,11 +71,11 @@ class ModelFiles:
 
     @property
     def size_bytes(self) -> int:
-        return self.own.size_bytes + sum(one.size_bytes for one in self.external.values())
+        return self.own.size_bytes + sum(file.size_bytes for file in self.external.values())
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of all the files, one after the other."""
+        """SHA-256 of all files in sequence."""
         digest = hashlib.sha256(self.data)
         for _, file in sorted(self.external.items()):
             offset = 0
@@ -84,16 +85,16 @@ class ModelFiles:
         return digest.hexdigest()
 
     def fill(self, model: onnx.ModelProto) -> None:
-        """Bring the external data into the tensors of the parsed model. Raises ModelError."""
+        """Copy the external data into the tensors of the parsed model. Raises ModelError."""
         for tensor in all_tensors(model):
             if tensor.data_location != onnx.TensorProto.EXTERNAL:
                 continue
-            told = {entry.key: entry.value for entry in tensor.external_data}
-            offset = int(told.get("offset", "0"))
+            entries = {entry.key: entry.value for entry in tensor.external_data}
+            offset = int(entries.get("offset", "0"))
             size_bytes = tensor_bytes(tensor.dims, tensor.data_type)
-            content = self.external[checked_name(told["location"])].read(offset, size_bytes)
+            content = self.external[checked_name(entries["location"])].read(offset, size_bytes)
             if len(content) != size_bytes:
-                raise _too_short(self.path, tensor.name, told["location"])
+                raise _too_short(self.path, tensor.name, entries["location"])
             tensor.ClearField("data_location")
             del tensor.external_data[:]
             tensor.raw_data = content
@@ -101,45 +102,45 @@ class ModelFiles:
 
 @contextmanager
 def open_model(path: Path) -> Iterator[ModelFiles]:
-    """Hold the files of the model at `path` open, all of them checked.
+    """Open and check the files of the model at `path`.
 
     Raises:
-        ModelError: there is no model, it is beyond the limits (`frontend.survey`), or external data is
-            missing, incomplete, no regular file, or lies outside of the model's folder.
+        ModelError: no model, a model beyond the limits (`frontend.survey`), or external data that is
+            missing, incomplete, no regular file, or outside of the model's folder.
     """
     with ExitStack() as stack:
         own = _open_own(path, stack)
         data = own.read(0, own.size_bytes)
         try:
-            found = survey(data, import_limits())
-            names = sorted({checked_name(one.location) for one in found.external})
+            surveyed = survey(data, import_limits())
+            names = sorted({checked_name(tensor.location) for tensor in surveyed.external})
         except ModelError as error:
             raise ModelError(f"{path}: {error}; export or download it again") from error
         external = _open_external(path, names, stack)
-        for tensor in found.external:
+        for tensor in surveyed.external:
             file = external[checked_name(tensor.location)]
             if tensor.offset + tensor.size_bytes > file.size_bytes:
                 raise _too_short(path, tensor.name, tensor.location)
-        yield ModelFiles(path, own, data, found, external)
+        yield ModelFiles(path, own, data, surveyed, external)
 
 
 def external_names(path: Path) -> list[str]:
-    """Name the files with external data, relative to the model; they need not be there.
+    """Return the names of files with external data, relative to the model; they need not exist.
 
     Raises:
-        ModelError: as `open_model`, without what it says about those files.
+        ModelError: as `open_model`, except for errors of those files.
     """
     with ExitStack() as stack:
         own = _open_own(path, stack)
         try:
-            found = survey(own.read(0, own.size_bytes), import_limits())
-            return sorted({checked_name(one.location) for one in found.external})
+            surveyed = survey(own.read(0, own.size_bytes), import_limits())
+            return sorted({checked_name(tensor.location) for tensor in surveyed.external})
         except ModelError as error:
             raise ModelError(f"{path}: {error}; export or download it again") from error
 
 
 def checked_name(location: str) -> str:
-    """Return the plain relative name that a location is. Raises ModelError where it leads elsewhere.
+    """Return a location as a plain relative name. Raises ModelError for paths outside of the folder.
 
     >>> checked_name("./weights/part 1.bin")
     'weights/part 1.bin'
@@ -161,7 +162,7 @@ def _open_own(path: Path, stack: ExitStack) -> HeldFile:
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode):
         raise ModelError(f"{path}: no regular file; give the path of an ONNX model")
-    if facts.st_size > _LARGEST_BYTES:
+    if facts.st_size > _MAX_PROTOBUF_BYTES:
         raise ModelError(
             f"{path}: not an ONNX model: {facts.st_size} bytes, and none is larger than 2 GiB; save"
             " its weights as external data"
@@ -172,10 +173,10 @@ def _open_own(path: Path, stack: ExitStack) -> HeldFile:
 def _open_external(path: Path, names: list[str], stack: ExitStack) -> dict[str, HeldFile]:
     roots = _roots(path)
     folder = Path(os.path.abspath(path)).parent
-    found, missing = {}, []
+    files, missing = {}, []
     for name in names:
         try:
-            found[name] = _open_below(path, name, os.path.realpath(folder / name), roots, stack)
+            files[name] = _open_below(path, name, os.path.realpath(folder / name), roots, stack)
         except (FileNotFoundError, NotADirectoryError):
             missing.append(name)
     if missing:
@@ -183,25 +184,25 @@ def _open_external(path: Path, names: list[str], stack: ExitStack) -> dict[str, 
             f"{path}: its weights are in other files, which are missing: {', '.join(missing[:10])};"
             " copy them beside the model"
         )
-    return found
+    return files
 
 
 def _roots(path: Path) -> list[Path]:
-    """Return the folders, free of links, in which the files of the model may lie."""
+    """Return the permitted folders for the files of the model, free of links."""
     folder = Path(os.path.abspath(path)).parent
     for revision in (folder, *folder.parents):
         blobs = revision.parent.parent / "blobs"
         if revision.parent.name == "snapshots" and blobs.is_dir():
             repository = Path(os.path.realpath(blobs.parent))
             roots = [repository / "snapshots" / revision.name, repository / "blobs"]
-            if all(os.path.realpath(one) == str(one) for one in roots):
+            if all(os.path.realpath(root) == str(root) for root in roots):
                 return roots
     return [Path(os.path.realpath(folder))]
 
 
 def _open_below(path: Path, name: str, real: str, roots: list[Path], stack: ExitStack) -> HeldFile:
-    """Open the file that a name was resolved to, below one of the roots, without following links."""
-    root = next((one for one in roots if Path(real).is_relative_to(one)), None)
+    """Open the resolved path of a name below one of the roots, without following links."""
+    root = next((folder for folder in roots if Path(real).is_relative_to(folder)), None)
     if root is None:
         raise ModelError(
             f"{path}: its external data {name!r} lies outside of the model's folder ({real}); copy the"

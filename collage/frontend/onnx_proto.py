@@ -1,4 +1,4 @@
-"""Small questions to ONNX protobufs that several modules ask."""
+"""Small queries on ONNX protobufs, shared by several modules."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ ELEMENT_TYPES = {name: number for number, name in _DTYPES.items()}
 
 
 def tensor_type(value: onnx.TypeProto) -> TensorType | None:
-    """Return the type when it is a tensor whose every dimension is known, else None."""
+    """Return the type of a tensor with a static shape, else None."""
     tensor = value.tensor_type
     if not value.HasField("tensor_type") or not tensor.HasField("shape"):
         return None
@@ -32,7 +32,7 @@ def tensor_type(value: onnx.TypeProto) -> TensorType | None:
 
 
 def open_type(value: onnx.TypeProto) -> OpenType:
-    """Return what is known of a tensor whose shape depends on data; a dtype of "" is none of ours."""
+    """Return the open type of a tensor with a data-dependent shape; dtype "" means unsupported."""
     tensor = value.tensor_type
     dtype = _DTYPES.get(tensor.elem_type, "")
     if not tensor.HasField("shape"):
@@ -42,7 +42,7 @@ def open_type(value: onnx.TypeProto) -> OpenType:
 
 
 def type_proto(value: TensorType) -> onnx.TypeProto:
-    """Write a tensor type the way ONNX does."""
+    """Convert a tensor type to ONNX."""
     return onnx.helper.make_tensor_type_proto(ELEMENT_TYPES[value.dtype], value.shape)
 
 
@@ -97,37 +97,37 @@ def _attribute_tensors(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorPr
         yield attribute.t
     yield from attribute.tensors
     sparse = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
-    for one in (*sparse, *attribute.sparse_tensors):
-        yield from (one.values, one.indices)
+    for sparse_tensor in (*sparse, *attribute.sparse_tensors):
+        yield from (sparse_tensor.values, sparse_tensor.indices)
     graphs = [attribute.g] if attribute.HasField("g") else []
     for graph in (*graphs, *attribute.graphs):
         yield from _graph_tensors(graph)
 
 
 def captured(node: onnx.NodeProto) -> list[str]:
-    """Return the outer values that the node's bodies read, in order of first use."""
-    found: dict[str, None] = {}
+    """Return the outer values read by the node's bodies, in order of first use."""
+    captured_names: dict[str, None] = {}
     for graph in sub_graphs(node):
         own = {value.name for value in graph.input}
         own.update(value.name for value in graph.initializer)
         own.update(value.values.name for value in graph.sparse_initializer)
         for inner in graph.node:
             reads = [*inner.input, *captured(inner)]
-            found.update((name, None) for name in reads if name and name not in own)
+            captured_names.update((name, None) for name in reads if name and name not in own)
             own.update(inner.output)
         results = [value.name for value in graph.output]
-        found.update((name, None) for name in results if name not in own)
-    return list(found)
+        captured_names.update((name, None) for name in results if name not in own)
+    return list(captured_names)
 
 
 def reads(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Return operands in order ("" when omitted), then what the bodies capture."""
+    """Return the operands in order ("" for omitted ones), then the values captured by bodies."""
     operands = tuple(node.input)
     return operands + tuple(name for name in captured(node) if name not in operands)
 
 
 def op_name(node: onnx.NodeProto) -> str:
-    """Return the operator's type, prefixed by its domain where that is not the standard one."""
+    """Return the operator's type, with its domain as prefix unless it is the standard one."""
     if node.domain in STANDARD_DOMAINS:
         return node.op_type
     return f"{node.domain}.{node.op_type}"

@@ -1,13 +1,13 @@
-"""Models that are stamped with newer ONNX versions than the installed ONNX Runtime reads.
+"""Models with ONNX versions newer than the installed ONNX Runtime supports.
 
-`onnx.helper.make_model` stamps the newest versions that the `onnx` package knows: of the IR (the file
-format) and of each operator set. ONNX Runtime follows months later and refuses the stamp, whatever the
-model holds. Most models need none of what is new. A stamp is lowered where that changes nothing: an IR
-version where no element type needs it, an operator set where every operator of the model is the same one in
-the older set, by its schema. Nothing else is converted; what remains is an error that names the operator,
-or the operator set where the installed ONNX does not describe it.
+`onnx.helper.make_model` stamps the newest versions of the `onnx` package: of the IR (the file format) and
+of each operator set. ONNX Runtime follows months later and refuses the stamp, regardless of the content.
+Most models use nothing new. A stamp is lowered if that changes nothing: an IR version without a new
+element type in the model, an operator set with equal schemas of all operators in the older set. Nothing
+else is converted. The remaining models are refused, with an error about the operator, or about the
+operator set if the installed ONNX does not describe it.
 
-What ONNX Runtime reads is found by trying, once a process: it tells its versions nowhere.
+ONNX Runtime does not publish its supported versions, so they are probed once per process.
 """
 
 from collections.abc import Callable, Iterator, Set
@@ -24,27 +24,27 @@ from collage.frontend.float16 import element_types
 from collage.frontend.onnx_proto import STANDARD_DOMAINS, all_nodes
 
 _OLDEST_IR = 10
-"""Every ONNX Runtime that Collage runs with reads it."""
+"""IR version with support in every ONNX Runtime of Collage."""
 _OLDEST_OPSETS = {"": 21, "ai.onnx.ml": 4}
-"""The same of operator sets: domain to version."""
+"""Operator sets with support in every ONNX Runtime of Collage, by domain."""
 _IR_OF_TYPES = {
     "FLOAT4E2M1": 11, "FLOAT8E8M0": 12, "UINT2": 13, "INT2": 13, "FLOAT6E2M3": 14, "FLOAT6E3M2": 14,
 }  # fmt: skip
-"""IR version that brought an element type, since `_OLDEST_IR` (onnx.proto tells)."""
+"""First IR version of each element type newer than `_OLDEST_IR` (from onnx.proto)."""
 
 
 def make_readable(model: onnx.ModelProto) -> bool:
-    """Lower the versions of `model` (in place) that ONNX Runtime does not read, where that changes nothing.
+    """Lower unsupported versions of `model` in place, if that changes nothing.
 
     Returns:
-        Whether anything was lowered.
+        True if a version was lowered.
 
     Raises:
-        ModelError: the model needs a version that the installed ONNX Runtime does not read.
+        ModelError: the model needs a version without support in the installed ONNX Runtime.
     """
     before = (model.ir_version, _opset_stamps(model))
     if model.ir_version > _OLDEST_IR and model.ir_version > (newest := newest_ir_version()):
-        _require_known_ir(model.ir_version, newest)
+        _require_described_ir(model.ir_version, newest)
         _require_types_of(model, newest)
         model.ir_version = newest
     for domain, oldest in _OLDEST_OPSETS.items():
@@ -53,7 +53,7 @@ def make_readable(model: onnx.ModelProto) -> bool:
 
 
 def readable_bytes(path: Path) -> bytes | None:
-    """Return the file as ONNX Runtime reads it, None where its versions are not what keeps it from that.
+    """Return the file with lowered versions, or None without a lowered version.
 
     Weights in other files stay there: their names are still relative to the folder of `path`.
 
@@ -62,7 +62,7 @@ def readable_bytes(path: Path) -> bytes | None:
     """
     try:
         model = onnx.load(path, load_external_data=False)
-    except (DecodeError, ValueError, OSError):  # ONNX Runtime's own words tell what is wrong
+    except (DecodeError, ValueError, OSError):  # ONNX Runtime's own error is the better one
         return None
     try:
         lowered = make_readable(model)
@@ -73,33 +73,35 @@ def readable_bytes(path: Path) -> bytes | None:
 
 @lru_cache
 def newest_ir_version() -> int:
-    """Return the newest IR version that the installed ONNX Runtime reads."""
-    return _newest(onnx.IR_VERSION, _OLDEST_IR, lambda version: _identity(version, "", 17))
+    """Return the newest supported IR version of the installed ONNX Runtime."""
+    return _newest_supported(
+        onnx.IR_VERSION, _OLDEST_IR, lambda version: _identity(version, "", 17)
+    )
 
 
 @lru_cache
 def newest_opset(domain: str) -> int:
-    """Return the newest operator set of `domain` ("" or "ai.onnx.ml") that ONNX Runtime reads."""
-    return _newest(
-        _newest_known(domain),
+    """Return the newest supported operator set of `domain` ("" or "ai.onnx.ml") of ONNX Runtime."""
+    return _newest_supported(
+        _newest_described(domain),
         _OLDEST_OPSETS[domain],
         lambda version: _identity(_OLDEST_IR, domain, version),
     )
 
 
-def _newest_known(domain: str) -> int:
-    """Return the newest operator set of `domain` whose operators the installed ONNX describes."""
+def _newest_described(domain: str) -> int:
+    """Return the newest operator set of `domain` in the installed ONNX."""
     return max(version for name, version in helper.OP_SET_ID_VERSION_MAP if name == _named(domain))
 
 
-def _newest(newest: int, oldest: int, made: Callable[[int], bytes]) -> int:
+def _newest_supported(newest: int, oldest: int, build_model: Callable[[int], bytes]) -> int:
     for version in range(newest, oldest, -1):
-        if _is_read(made(version)):
+        if _is_supported(build_model(version)):
             return version
     return oldest
 
 
-def _is_read(model: bytes) -> bool:
+def _is_supported(model: bytes) -> bool:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
@@ -110,7 +112,7 @@ def _is_read(model: bytes) -> bool:
 
 
 def _identity(ir_version: int, domain: str, opset: int) -> bytes:
-    """Return a model of one Identity that imports this operator set too."""
+    """Return a model of one Identity with an import of this operator set."""
     value = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
     graph = helper.make_graph(
         [helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:]
@@ -124,7 +126,7 @@ def _identity(ir_version: int, domain: str, opset: int) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _require_known_ir(stamped: int, newest: int) -> None:
+def _require_described_ir(stamped: int, newest: int) -> None:
     if stamped > onnx.IR_VERSION:
         raise ModelError(
             f"it is of IR version {stamped}, and what a file may hold is known up to {onnx.IR_VERSION}"
@@ -151,10 +153,11 @@ def _lower_opset(model: onnx.ModelProto, domain: str, oldest: int) -> None:
     if not too_new:
         return
     stamped = max(stamp.version for stamp in too_new)
-    if stamped > (known := _newest_known(domain)):
+    newest_described = _newest_described(domain)
+    if stamped > newest_described:
         raise ModelError(
             f"it is of operator set {stamped}{' of ' + domain if domain else ''}, and what operators mean"
-            f" is known up to {known} here: export the model with opset {newest}"
+            f" is known up to {newest_described} here: export the model with opset {newest}"
         )
     _require_operators_of(model, domain, stamped, newest)
     for stamp in too_new:
@@ -173,16 +176,15 @@ def _require_operators_of(model: onnx.ModelProto, domain: str, stamped: int, new
 
 
 def _is_same(node: onnx.NodeProto, domain: str, stamped: int, older: int) -> bool:
-    """Tell whether the node says the same in an older operator set.
+    """Tell whether the node has the same meaning in an older operator set.
 
-    It does where the set has the very operator, or one that is described word for word alike and takes fewer
-    element types: those that it does not take, ONNX Runtime refuses.
+    The older set has the identical operator, or one with an equal description and fewer element types;
+    ONNX Runtime refuses the missing types.
     """
     try:
         new = onnx.defs.get_schema(node.op_type, stamped, domain)
-    except (
-        onnx.defs.SchemaError
-    ):  # ONNX Runtime knows operators in these domains that ONNX does not
+    except onnx.defs.SchemaError:
+        # An operator of ONNX Runtime in these domains, unknown to ONNX.
         return True
     if new.since_version <= older:
         return True
@@ -204,7 +206,7 @@ def _values(schema: onnx.defs.OpSchema) -> list[tuple[str, str, str]]:
 
 
 def _attributes(schema: onnx.defs.OpSchema, used: Set[str]) -> list[tuple[str, bytes, str]]:
-    """Return what the schema says of every attribute; the meaning of those that are used alone."""
+    """Return name, default and, for used attributes, description of every attribute of a schema."""
     return [
         (name, item.default_value.SerializeToString(), item.description if name in used else "")
         for name, item in sorted(schema.attributes.items())

@@ -1,7 +1,7 @@
-"""The operator kind of every node, found by TVM from the TIR that it would generate.
+"""The operator kind of every node, from TVM's analysis of its TIR.
 
 All distinct nodes of a function are legalised in one module; a node's kind is the highest of its TIR
-functions. A foreign node, and one that TVM cannot legalise, is opaque.
+functions. Foreign nodes, and nodes without a legalisation, are opaque.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def _function_kinds(functions: Sequence[relax.Function]) -> list[OpPatternKind]:
     try:
         module = relax.transform.AnnotateTIROpPattern()(relax.transform.LegalizeOps()(module))
     except Exception:
-        # One node that TVM cannot legalise must not cost the others their kinds.
+        # A node without a legalisation must not affect the kinds of the others: analyse them one by one.
         if len(functions) == 1:
             return [OpPatternKind.OPAQUE]
         return [kind for function in functions for kind in _function_kinds([function])]
@@ -47,10 +47,10 @@ def _module(functions: Sequence[relax.Function]) -> tvm.IRModule:
 
 
 def _kind(module: tvm.IRModule, function: relax.Function) -> OpPatternKind:
-    found = OpPatternKind.ELEMWISE
+    highest = OpPatternKind.ELEMWISE
     for call in calls(function):
         kind = OpPatternKind.OPAQUE
         if call.args and isinstance(call.args[0], tvm.ir.GlobalVar):
             kind = OpPatternKind(int(module[call.args[0]].attrs["op_pattern"]))
-        found = max(found, kind)
-    return found
+        highest = max(highest, kind)
+    return highest

@@ -1,6 +1,6 @@
-"""The original file as one string of bytes, as a bundle keeps it.
+"""The original model as one string of bytes, for a bundle.
 
-Nothing is changed but the stamps of versions that ONNX Runtime does not read (`frontend.versions`).
+The only change is to version stamps without support in ONNX Runtime (`frontend.onnx_versions`).
 """
 
 from pathlib import Path
@@ -11,18 +11,18 @@ from collage.errors import ModelError
 from collage.frontend.model_files import open_model
 from collage.frontend.onnx_versions import make_readable
 
-LARGEST_BYTES = (1 << 31) - 1
-"""Of a message in protobuf's format."""
+MAX_PROTOBUF_BYTES = (1 << 31) - 1
+"""Size limit of a protobuf message."""
 
 
 def original_bytes(path: Path) -> bytes:
-    """Return the ONNX file at `path` with the weights that lie in other files.
+    """Return the ONNX file at `path` with its external weights inside.
 
     Raises:
-        ModelError: it cannot be read, or would be larger than a protobuf message may be.
+        ModelError: the file is unreadable, or larger than a protobuf message with its weights.
     """
     with open_model(path) as files:
-        if files.size_bytes > LARGEST_BYTES:
+        if files.size_bytes > MAX_PROTOBUF_BYTES:
             raise ModelError(
                 f"{path}: {files.size_bytes} bytes with its weights are too many for one file"
             )

@@ -1,9 +1,9 @@
-"""Read the structure of a protobuf without making its messages.
+"""Reading of a protobuf's structure without parsing its messages.
 
 A parser turns two bytes into a message of a hundred, so a small file can fill a machine's memory before
-anything in it can be judged. This reader makes nothing: it walks over the bytes, skips what is long, and
-stops at a limit of fields. A parser may understand more than one encoding of the same thing; those that
-no serialiser writes (groups, field 0, numbers above 64 bits) are refused, so that both see one model.
+any check. This reader allocates nothing: it walks over the bytes, skips long fields, and stops at a limit
+of fields. A parser may accept several encodings of the same content. Encodings that no serialiser writes
+(groups, field 0, numbers above 64 bits) are refused, so that reader and parser agree.
 
 Encoding: https://protobuf.dev/programming-guides/encoding/
 """
@@ -15,7 +15,7 @@ from collage.errors import ModelError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _MAX_FIELDS = 20_000_000
-"""About half a minute of walking; the largest models that are known have under a million."""
+"""About half a minute of reading; the largest known models have under a million fields."""
 
 
 class Field(NamedTuple):
@@ -29,18 +29,18 @@ class Field(NamedTuple):
 
 
 class WireReader:
-    """Walks over the messages of one buffer. Raises ModelError where it is not well formed."""
+    """A reader of the messages in one buffer. Raises ModelError for malformed data."""
 
     def __init__(self, data: bytes, max_fields: int = _MAX_FIELDS) -> None:
         self.data = data
-        self._left = max_fields
+        self._remaining_fields = max_fields
 
     def fields(self, start: int, end: int) -> Iterator[Field]:
         """Yield the fields of the message in the bytes [start, end)."""
         data, place = self.data, start
         while place < end:
-            self._left -= 1
-            if self._left < 0:
+            self._remaining_fields -= 1
+            if self._remaining_fields < 0:
                 raise ModelError("it has too many fields to be a model")
             tag = data[place]
             place += 1
@@ -62,14 +62,14 @@ class WireReader:
             yield Field(number, kind, value, first, place)
 
     def varints(self, field: Field) -> list[int]:
-        """Return the numbers of a repeated field, which may be packed."""
+        """Return the numbers of a repeated field, packed or not."""
         if field.kind == VARINT:
             return [field.value]
-        found, place = [], field.start
+        numbers, place = [], field.start
         while place < field.end:
             value, place = self._varint(place, field.end)
-            found.append(value)
-        return found
+            numbers.append(value)
+        return numbers
 
     def _varint(self, place: int, end: int) -> tuple[int, int]:
         value = shift = 0
@@ -88,7 +88,7 @@ class WireReader:
 
 
 def signed(value: int) -> int:
-    """Return a varint as the int64 that it stands for.
+    """Return a varint as a signed 64-bit integer.
 
     >>> signed(5), signed((1 << 64) - 1)
     (5, -1)

@@ -1,7 +1,7 @@
-"""A region (a set of nodes) of a function: its values, its ONNX, its Relax, its digest, its work.
+"""A region (a set of nodes) of a function: its values, ONNX and Relax forms, digest, bytes and FLOP.
 
-The ONNX of a region is looked up, never reverse-engineered. In Relax the region is one dataflow block
-of plain operators, with composite operators replaced by their bodies.
+The ONNX form consists of the original nodes. The Relax form is one dataflow block of plain operators, with
+the bodies of composite operators inline.
 """
 
 import math
@@ -31,47 +31,48 @@ _PARTIAL_READS = frozenset({
 def region_values(function: Function, nodes: IndexSet) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the region's inputs and outputs.
 
-    Inputs are values that the region reads and does not make, weights left out, in order of first use.
-    Outputs are values that other nodes read or the function returns, in order of their making.
+    Inputs are values from outside, without weights, in order of first use. Outputs are values for other
+    nodes or for the function's outputs, in order of production.
     """
     graph = function.graph
     inputs: dict[str, None] = {}
     outside: set[str] = set(graph.outputs)
-    made: dict[str, None] = {}
+    produced: dict[str, None] = {}
     users = 0
     for index in indices(nodes):
-        made.update(dict.fromkeys(graph.nodes[index].outputs))
+        produced.update(dict.fromkeys(graph.nodes[index].outputs))
         users |= graph.successors[index]
     for index in indices(nodes):
         for value in graph.nodes[index].inputs:
-            if value and value not in made and value not in graph.constants:
+            if value and value not in produced and value not in graph.constants:
                 inputs[value] = None
     for index in indices(users & ~nodes):
         outside.update(graph.nodes[index].inputs)
-    return tuple(inputs), tuple(value for value in made if value in outside)
+    return tuple(inputs), tuple(value for value in produced if value in outside)
 
 
 def probability_outputs(function: Function) -> frozenset[str]:
-    """Name the function's outputs that a Softmax or a Sigmoid makes, directly or through views."""
+    """Return the function's outputs of a Softmax or a Sigmoid, direct or through views."""
     return function_outputs_of(function, frozenset({"Softmax", "Sigmoid"}))
 
 
 def function_outputs_of(function: Function, ops: Set[str]) -> frozenset[str]:
-    """Name the function's outputs that one of `ops` makes, directly or through views."""
-    graph, found = function.graph, set()
+    """Return the function's outputs of one of `ops`, direct or through views."""
+    graph, matching = function.graph, set()
     for output in graph.outputs:
         value = output
         while value in graph.producer and graph.nodes[graph.producer[value]].op in _KEEP_VALUES:
             value = graph.nodes[graph.producer[value]].inputs[0]
         if value in graph.producer and graph.nodes[graph.producer[value]].op in ops:
-            found.add(output)
-    return frozenset(found)
+            matching.add(output)
+    return frozenset(matching)
 
 
 def computes_int8(function: Function, nodes: IndexSet) -> bool:
-    """Tell whether a region of a quantised model holds a product of small integers.
+    """Tell whether a region of a quantised model has a product of small integers.
 
-    That is an operator on integers (QLinearConv, MatMulInteger), or a product of dequantised operands.
+    Such a product is an operator on integers (QLinearConv, MatMulInteger), or one of dequantised
+    operands.
     """
     ops = {function.graph.nodes[index].op for index in indices(nodes)}
     if any(op.startswith("QLinear") or op.endswith("Integer") for op in ops):
@@ -80,13 +81,13 @@ def computes_int8(function: Function, nodes: IndexSet) -> bool:
 
 
 def region_weights(function: Function, nodes: IndexSet) -> tuple[str, ...]:
-    """Return all weights that the region reads, in order of first use."""
-    found: dict[str, None] = {}
+    """Return all weights of the region, in order of first use."""
+    weights: dict[str, None] = {}
     for index in indices(nodes):
         for value in function.graph.nodes[index].inputs:
             if value in function.weights:
-                found[value] = None
-    return tuple(found)
+                weights[value] = None
+    return tuple(weights)
 
 
 def region_onnx(
@@ -118,21 +119,21 @@ def region_onnx(
 def _value_info(function: Function, name: str) -> onnx.ValueInfoProto:
     weight = function.weights.get(name)
     if weight is None:
-        found = function.value_types.get(name)
-        return onnx.helper.make_value_info(name, found or onnx.TypeProto())
+        value_type = function.value_types.get(name)
+        return onnx.helper.make_value_info(name, value_type or onnx.TypeProto())
     number = onnx.helper.np_dtype_to_tensor_dtype(weight.dtype)
     return onnx.helper.make_tensor_value_info(name, number, weight.shape)
 
 
 def region_constants(function: Function, nodes: IndexSet) -> tuple[str, ...]:
-    """Return the weights that `region_relax` takes as parameters after the inputs, in order."""
-    found: dict[str, None] = {}
+    """Return the weight parameters of `region_relax`, in order; they follow the inputs."""
+    constants: dict[str, None] = {}
     for index in indices(nodes):
         node = function.relax_nodes[index]
         for name in node.operands if node else ():
             if name in function.weights:
-                found[name] = None
-    return tuple(found)
+                constants[name] = None
+    return tuple(constants)
 
 
 def region_relax(function: Function, nodes: IndexSet) -> "tvm.IRModule":
@@ -173,16 +174,16 @@ def _inline(
 
     from collage.frontend.relax_ir import bindings, substitute
 
-    node, found = function.graph.nodes[index], function.relax_nodes[index]
-    if found is None:
+    node, relax_node = function.graph.nodes[index], function.relax_nodes[index]
+    if relax_node is None:
         raise BackendError(f"{node.op} ({node.name}) has no form in Relax")
-    operands = [values[name] for name in found.operands]
-    new = dict(zip(found.function.params, operands, strict=True))
-    for binding in bindings(found.function):
+    operands = [values[name] for name in relax_node.operands]
+    new = dict(zip(relax_node.function.params, operands, strict=True))
+    for binding in bindings(relax_node.function):
         value = substitute(binding.value, new)
         emitted = value if isinstance(value, relax.Var | relax.Tuple) else builder.emit(value)
         new[binding.var] = emitted
-    result = substitute(found.function.body.body, new)
+    result = substitute(relax_node.function.body.body, new)
     if len(node.outputs) == 1:
         values[node.outputs[0]] = result
         return
@@ -199,12 +200,11 @@ def region_digest(function: Function, nodes: IndexSet) -> str:
 
 
 def region_bytes_and_flops(function: Function, nodes: IndexSet) -> tuple[int, int]:
-    """Return the least bytes that the region must move, and the FLOP of its products.
+    """Return the minimum memory traffic of the region in bytes, and the FLOP of its products.
 
-    Each input, weight and output counts once; an operand that is only looked up (`Gather`, `Slice`)
-    counts as what is taken from it; a region of reshapes alone moves nothing. FLOP are those of direct
-    convolutions and matrix products (2 a multiply-add), nothing else; an algorithm like Winograd's
-    needs fewer.
+    Each input, weight and output counts once. A partially read operand (`Gather`, `Slice`) counts with
+    the bytes read. A region of reshapes alone moves nothing. FLOP are those of direct convolutions and
+    matrix products (2 per multiply-add), nothing else; an algorithm like Winograd's needs fewer.
     """
     graph = function.graph
     inside = [graph.nodes[index] for index in indices(nodes)]
@@ -215,18 +215,18 @@ def region_bytes_and_flops(function: Function, nodes: IndexSet) -> tuple[int, in
     moved = sum(_size(function, name) for name in outputs)
     read = dict.fromkeys((*inputs, *region_weights(function, nodes)), 0)
     for node in inside:
-        taken = sum(_size(function, name) for name in node.outputs)
+        read_bytes = sum(_size(function, name) for name in node.outputs)
         for name in dict.fromkeys(node.inputs):
             if name in read:
-                whole = _size(function, name)
-                part = min(whole, taken) if node.op in _PARTIAL_READS else whole
-                read[name] = min(whole, read[name] + part)
+                size_bytes = _size(function, name)
+                part = min(size_bytes, read_bytes) if node.op in _PARTIAL_READS else size_bytes
+                read[name] = min(size_bytes, read[name] + part)
     return moved + sum(read.values()), flops
 
 
 def _size(function: Function, name: str) -> int:
-    found = function.graph.types.get(name)
-    return found.size_bytes if found else 0
+    static_type = function.graph.types.get(name)
+    return static_type.size_bytes if static_type else 0
 
 
 def _flops(function: Function, node: Node) -> int:
@@ -236,14 +236,14 @@ def _flops(function: Function, node: Node) -> int:
 
 
 def _product_flops(
-    op: str, left: tuple[int, ...], right: tuple[int, ...], result: tuple[int, ...]
+    op: str, lhs: tuple[int, ...], right: tuple[int, ...], result: tuple[int, ...]
 ) -> int:
     if op == "Conv":
         return 2 * math.prod(result) * math.prod(right[1:])
     if op == "ConvTranspose":
-        return 2 * math.prod(left) * math.prod(right[1:])
-    if op == "MatMul" and left:
-        return 2 * math.prod(result) * left[-1]
+        return 2 * math.prod(lhs) * math.prod(right[1:])
+    if op == "MatMul" and lhs:
+        return 2 * math.prod(result) * lhs[-1]
     if op == "Gemm":
-        return 2 * math.isqrt(math.prod(left) * math.prod(right) * math.prod(result))
+        return 2 * math.isqrt(math.prod(lhs) * math.prod(right) * math.prod(result))
     return 0

@@ -1,4 +1,4 @@
-"""Questions to and small changes of Relax functions with one straight body."""
+"""Queries on Relax functions without control flow, and small changes of them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +23,7 @@ def relax_type(value: TensorType) -> "relax.TensorType":
 
 
 def simplify(function: relax.Function) -> relax.Function | None:
-    """Remove renamings; None when Relax finds the function malformed."""
+    """Remove renamings; None for a malformed function."""
     function = function.without_attr("num_input").with_attr("global_symbol", "main")
     module = tvm.IRModule({"main": function})
     module = relax.transform.CanonicalizeBindings()(module)
@@ -36,7 +36,7 @@ def bindings(function: relax.Function) -> list:
 
 
 def calls(function: relax.Function) -> list:
-    """Return the values of the bindings that compute."""
+    """Return the calls among the bindings."""
     return [item.value for item in bindings(function) if isinstance(item.value, relax.Call)]
 
 

@@ -1,116 +1,64 @@
-"""What is in a model's file, found before any library reads it.
+"""A survey of a model's file before any library parses it.
 
-ONNX's readers expand as they read: functions are inlined where they are called, sparse weights become
-dense, names of other files are opened. This survey walks over the bytes once (`frontend.wire`), makes
-none of that, and refuses what would grow beyond the limits or is no model: it counts the nodes that
-inlining would give, compares the data of every tensor with its shape, and lists every tensor whose data
-is in another file, wherever it hides (bodies, functions, attributes, training). What it cannot foresee,
-such as the size of a folded constant, is bounded by the process that imports (`frontend.guarded`).
+ONNX's readers expand a file: they inline functions, make sparse weights dense, and open other files by
+name. This survey walks over the bytes once (`frontend.protobuf_wire`) and expands nothing. It refuses
+files that are no model or would exceed the limits: it counts the nodes after inlining, compares the data of
+every tensor with its shape, and lists every tensor with external data (in bodies, functions, attributes,
+training). The import process bounds the rest, e.g. the size of folded constants
+(`frontend.isolated_import`).
 
-Complexity: a few operations a field; data of tensors is skipped, so its size does not matter.
+Complexity: a few operations per field; data of tensors is skipped, so its size does not matter.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 import onnx
 
 from collage.errors import ModelError
 from collage.frontend.inlined_size import Calls, FunctionId, inlined_nodes
+from collage.frontend.onnx_schema import SCHEMA, FieldSchema
 from collage.frontend.protobuf_wire import BYTES, VARINT, Field, WireReader, signed
+from collage.frontend.tensor_fields import (
+    DATA_FIELDS,
+    ELEMENT_BITS,
+    STRING,
+    ExternalTensor,
+    TensorFields,
+    bytes_of,
+    external_tensor,
+    mismatch,
+    require_elements,
+)
 from collage.import_limits import MEMORY, NODES, ImportLimits
 
 MAX_STRING_BYTES = 1 << 20
 MAX_DEPTH = 32
-"""Of graphs in graphs; a parser gives up at about as many."""
+"""Nesting depth of graphs; parsers have a similar limit."""
 MAX_RANK = 64
 MAX_MESSAGES = 2_000_000
 DENSE_SHARE = 8
-"""Sparse tensors may take this part of the memory once they are dense."""
-
-_SIZES = {"FLOAT": 4, "DOUBLE": 8, "INT64": 8, "UINT64": 8, "INT32": 4, "UINT32": 4, "INT16": 2,
-          "UINT16": 2, "FLOAT16": 2, "BFLOAT16": 2, "INT8": 1, "UINT8": 1, "BOOL": 1, "FLOAT8E4M3FN": 1,
-          "FLOAT8E4M3FNUZ": 1, "FLOAT8E5M2": 1, "FLOAT8E5M2FNUZ": 1, "FLOAT8E8M0": 1, "COMPLEX64": 8,
-          "COMPLEX128": 16, "INT4": 0.5, "UINT4": 0.5, "FLOAT4E2M1": 0.5, "INT2": 0.25,
-          "UINT2": 0.25}  # fmt: skip
-_BITS = {
-    number: int(8 * _SIZES[name])
-    for name, number in onnx.TensorProto.DataType.items()
-    if name in _SIZES
-}
-_STRING = onnx.TensorProto.STRING
-_DATA = {"float_data": 4, "double_data": 8, "int32_data": 0, "int64_data": 0, "uint64_data": 0}
-"""Bytes of an element on the wire; 0 is a varint."""
-
-
-class _Entry(NamedTuple):
-    """What is known of a field: its name, the message in it, and how it is read."""
-
-    name: str
-    message: str
-    is_text: bool
-    is_bytes: bool
-    is_repeated: bool
-
-
-Schema = Mapping[str, Mapping[int, _Entry]]
-
-
-@dataclass(frozen=True)
-class ExternalTensor:
-    """A tensor whose data is in another file, by the words of the model.
-
-    `size_bytes` follows from its shape and type; `length` is None where the model leaves it out.
-    """
-
-    name: str
-    location: str
-    offset: int
-    length: int | None
-    size_bytes: int
+"""Dense forms of sparse tensors may take one such part of the memory limit."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a model holds: nodes once its functions are inlined, and tensors in other files."""
+    """Contents of a model: number of nodes after inlining, and tensors in other files."""
 
     nodes: int
     external: tuple[ExternalTensor, ...]
 
 
 def survey(data: bytes, limits: ImportLimits) -> Survey:
-    """Look through the bytes of an ONNX file; `data` may be a mapped file.
+    """Survey the bytes of an ONNX file; `data` may be a mapped file.
 
     Raises:
-        ModelError: it is no ONNX model, contradicts itself, or would take more than the limits.
+        ModelError: no ONNX model, an inconsistent model, or a model beyond the limits.
     """
     return _Surveyor(data, limits).survey()
-
-
-def tensor_bytes(dims: Sequence[int], data_type: int) -> int:
-    """Return the size of a surveyed tensor's data from its shape and ONNX's number of its type."""
-    return _bytes_of(prod(dims), _BITS[data_type])
-
-
-def _bytes_of(elements: int, bits: int) -> int:
-    return (elements * bits + 7) // 8
-
-
-@dataclass
-class _Tensor:
-    """What a TensorProto says, as far as it was read."""
-
-    name: str = ""
-    dims: list[int] = field(default_factory=list)
-    data_type: int = 0
-    raw_bytes: int | None = None
-    elements: Counter[str] = field(default_factory=Counter)
-    is_external: bool = False
-    entries: list[tuple[str, str]] = field(default_factory=list)
 
 
 class _Surveyor:
@@ -124,73 +72,73 @@ class _Surveyor:
         self._depth = 0
 
     def survey(self) -> Survey:
-        seen = {entry.name for entry, _ in self._walk("ModelProto", 0, len(self._data))}
-        if "graph" not in seen:
+        fields = {entry.name for entry, _ in self._walk("ModelProto", 0, len(self._data))}
+        if "graph" not in fields:
             raise ModelError("not an ONNX model (no graph)")
         nodes = inlined_nodes(self._calls, self._functions)
         self._require_nodes(nodes, " once its functions are expanded")
         return Survey(nodes, tuple(self._external))
 
-    def _walk(self, message: str, start: int, end: int) -> Iterator[tuple[_Entry, Field]]:
-        """Yield the known fields of a message that hold no messages; visit those that do."""
+    def _walk(self, message: str, start: int, end: int) -> Iterator[tuple[FieldSchema, Field]]:
+        """Yield the known fields of a message without nested messages; visit those with."""
         self._messages += 1
         if self._messages > MAX_MESSAGES:
             raise ModelError(f"it has more than {MAX_MESSAGES} parts, which no real model has")
-        known, single = _SCHEMA[message], set()
-        for found in self._reader.fields(start, end):
-            entry = known.get(found.number)
-            if entry is None or (entry.message and found.kind != BYTES):
-                continue  # a parser takes it for an unknown field
+        schema, single = SCHEMA[message], set()
+        for wire_field in self._reader.fields(start, end):
+            entry = schema.get(wire_field.number)
+            if entry is None or (entry.message and wire_field.kind != BYTES):
+                continue  # a parser treats it as an unknown field
             if entry.message:
                 if not entry.is_repeated:
-                    if found.number in single:
+                    if wire_field.number in single:
                         raise ModelError(f"it is damaged: a second {entry.name} in one {message}")
-                    single.add(found.number)
-                self._visit(entry.message, found)
-            elif entry.is_text and found.kind == BYTES:
-                self._text(found)
-            yield entry, found
+                    single.add(wire_field.number)
+                self._visit(entry.message, wire_field)
+            elif entry.is_text and wire_field.kind == BYTES:
+                self._text(wire_field)
+            yield entry, wire_field
 
-    def _visit(self, message: str, found: Field) -> None:
+    def _visit(self, message: str, wire_field: Field) -> None:
         if message == "TensorProto":
-            self._tensor(found)
+            self._tensor(wire_field)
         elif message == "SparseTensorProto":
-            self._sparse(found)
+            self._sparse(wire_field)
         elif message == "NodeProto":
-            self._node(found)
+            self._node(wire_field)
         elif message == "FunctionProto":
-            self._function(found)
+            self._function(wire_field)
         else:
             is_nesting = message in ("GraphProto", "TypeProto")
             self._depth += is_nesting
             if self._depth > MAX_DEPTH:
                 raise ModelError(f"its graphs or types are nested more than {MAX_DEPTH} deep")
-            for entry, inner in self._walk(message, found.start, found.end):
+            for entry, inner in self._walk(message, wire_field.start, wire_field.end):
                 if entry.is_bytes:
                     self._require_short(inner)
             self._depth -= is_nesting
 
-    def _node(self, found: Field) -> None:
+    def _node(self, wire_field: Field) -> None:
         self._nodes += 1
         self._require_nodes(self._nodes)
         texts = dict.fromkeys(("domain", "op_type", "overload"), "")
-        for entry, inner in self._walk("NodeProto", found.start, found.end):
+        for entry, inner in self._walk("NodeProto", wire_field.start, wire_field.end):
             if entry.name in texts:
                 texts[entry.name] = self._text(inner)
         domain = "" if texts["domain"] == "ai.onnx" else texts["domain"]
         self._calls[domain, texts["op_type"], texts["overload"]] += 1
 
-    def _function(self, found: Field) -> None:
-        outer, self._calls = self._calls, Counter()
+    def _function(self, wire_field: Field) -> None:
+        caller_calls, self._calls = self._calls, Counter()
         texts = dict.fromkeys(("domain", "name", "overload"), "")
-        for entry, inner in self._walk("FunctionProto", found.start, found.end):
+        for entry, inner in self._walk("FunctionProto", wire_field.start, wire_field.end):
             if entry.name in texts:
                 texts[entry.name] = self._text(inner)
         domain = "" if texts["domain"] == "ai.onnx" else texts["domain"]
         identity = (domain, texts["name"], texts["overload"])
         if identity in self._functions:
             raise ModelError(f"it defines the function {texts['name']!r} twice")
-        self._functions[identity], self._calls = self._calls, outer
+        self._functions[identity], self._calls = self._calls, caller_calls
 
     def _require_nodes(self, nodes: int, when: str = "") -> None:
         if nodes > self._limits.nodes:
@@ -200,32 +148,32 @@ class _Surveyor:
                 f" {NODES} higher if you trust the model"
             )
 
-    def _tensor(self, found: Field) -> _Tensor:
-        tensor = self._read_tensor(found)
+    def _tensor(self, wire_field: Field) -> TensorFields:
+        tensor = self._read_tensor(wire_field)
         count = self._count(tensor.name, tensor.dims)
-        bits = _BITS.get(tensor.data_type)
-        if bits is None and tensor.data_type != _STRING:
+        bits = ELEMENT_BITS.get(tensor.data_type)
+        if bits is None and tensor.data_type != STRING:
             raise ModelError(f"tensor {tensor.name!r} has the unknown type {tensor.data_type}")
-        size_bytes = _bytes_of(count, bits or 0)
+        size_bytes = bytes_of(count, bits or 0)
         if tensor.is_external:
             if bits is None:
                 raise ModelError(f"tensor {tensor.name!r} has strings in another file")
-            self._external.append(_external(tensor, size_bytes))
+            self._external.append(external_tensor(tensor, size_bytes))
         elif tensor.raw_bytes is not None:
             if bits is None or tensor.raw_bytes != size_bytes:
-                raise _mismatch(tensor, f"{tensor.raw_bytes} bytes", f"{size_bytes}")
+                raise mismatch(tensor, f"{tensor.raw_bytes} bytes", f"{size_bytes}")
         else:
-            _require_elements(tensor, count, bits)
+            require_elements(tensor, count, bits)
         return tensor
 
-    def _read_tensor(self, found: Field) -> _Tensor:
-        tensor = _Tensor()
-        for entry, inner in self._walk("TensorProto", found.start, found.end):
+    def _read_tensor(self, wire_field: Field) -> TensorFields:
+        tensor = TensorFields()
+        for entry, inner in self._walk("TensorProto", wire_field.start, wire_field.end):
             match entry.name:
                 case "name":
                     tensor.name = self._text(inner)
                 case "dims":
-                    tensor.dims += [signed(one) for one in self._reader.varints(inner)]
+                    tensor.dims += [signed(number) for number in self._reader.varints(inner)]
                 case "data_type" if inner.kind == VARINT:
                     tensor.data_type = inner.value
                 case "data_location" if inner.kind == VARINT:
@@ -237,29 +185,31 @@ class _Surveyor:
                     tensor.elements["string_data"] += 1
                 case "external_data" if inner.kind == BYTES:
                     tensor.entries.append(self._pair(inner))
-                case name if name in _DATA:
+                case name if name in DATA_FIELDS:
                     tensor.elements[name] += self._elements(name, inner)
         return tensor
 
-    def _elements(self, name: str, found: Field) -> int:
+    def _elements(self, name: str, wire_field: Field) -> int:
         """Count the elements of a repeated field of numbers, packed or not."""
-        if found.kind != BYTES:
+        if wire_field.kind != BYTES:
             return 1
-        size = _DATA[name]
+        size = DATA_FIELDS[name]
         if size:
-            return (found.end - found.start) // size
-        packed = np.frombuffer(self._data, np.uint8, found.end - found.start, found.start)
+            return (wire_field.end - wire_field.start) // size
+        packed = np.frombuffer(
+            self._data, np.uint8, wire_field.end - wire_field.start, wire_field.start
+        )
         return int(np.count_nonzero(packed < 0x80))
 
-    def _sparse(self, found: Field) -> None:
+    def _sparse(self, wire_field: Field) -> None:
         self._messages += 1
         dims: list[int] = []
         bits = 0
-        for entry, inner in self._walk_sparse(found):
+        for entry, inner in self._walk_sparse(wire_field):
             if entry == "dims":
-                dims += [signed(one) for one in self._reader.varints(inner)]
+                dims += [signed(number) for number in self._reader.varints(inner)]
             elif entry == "values":
-                bits = _BITS.get(self._tensor(inner).data_type, 0)
+                bits = ELEMENT_BITS.get(self._tensor(inner).data_type, 0)
             else:
                 self._tensor(inner)
         self._dense_bytes += self._count("of sparse weights", dims) * bits // 8
@@ -271,36 +221,36 @@ class _Surveyor:
                 " model"
             )
 
-    def _walk_sparse(self, found: Field) -> Iterator[tuple[str, Field]]:
-        seen = set()
-        for inner in self._reader.fields(found.start, found.end):
-            entry = _SCHEMA["SparseTensorProto"].get(inner.number)
+    def _walk_sparse(self, wire_field: Field) -> Iterator[tuple[str, Field]]:
+        names = set()
+        for inner in self._reader.fields(wire_field.start, wire_field.end):
+            entry = SCHEMA["SparseTensorProto"].get(inner.number)
             if entry is None or (entry.message and inner.kind != BYTES):
                 continue
-            if entry.message and entry.name in seen:
+            if entry.message and entry.name in names:
                 raise ModelError(f"it is damaged: a second {entry.name} in one sparse tensor")
-            seen.add(entry.name)
+            names.add(entry.name)
             yield entry.name, inner
 
-    def _pair(self, found: Field) -> tuple[str, str]:
+    def _pair(self, wire_field: Field) -> tuple[str, str]:
         texts = {"key": "", "value": ""}
-        for entry, inner in self._walk("StringStringEntryProto", found.start, found.end):
+        for entry, inner in self._walk("StringStringEntryProto", wire_field.start, wire_field.end):
             texts[entry.name] = self._text(inner)
         return texts["key"], texts["value"]
 
-    def _text(self, found: Field) -> str:
-        self._require_short(found)
-        content = self._data[found.start : found.end]
+    def _text(self, wire_field: Field) -> str:
+        self._require_short(wire_field)
+        content = self._data[wire_field.start : wire_field.end]
         try:
             return content.decode()
         except UnicodeDecodeError:
             raise ModelError(f"it is damaged: the name {content[:60]!r} is no UTF-8") from None
 
-    def _require_short(self, found: Field) -> None:
-        if found.kind == BYTES and found.end - found.start > MAX_STRING_BYTES:
+    def _require_short(self, wire_field: Field) -> None:
+        if wire_field.kind == BYTES and wire_field.end - wire_field.start > MAX_STRING_BYTES:
             raise ModelError(
-                f"it holds a text of {found.end - found.start} bytes; names and string attributes may"
-                f" have {MAX_STRING_BYTES}: weights belong into tensors"
+                f"it holds a text of {wire_field.end - wire_field.start} bytes; names and string"
+                f" attributes may have {MAX_STRING_BYTES}: weights belong into tensors"
             )
 
     def _count(self, name: str, dims: list[int]) -> int:
@@ -311,73 +261,5 @@ class _Surveyor:
         return prod(dims)
 
 
-def _external(tensor: _Tensor, size_bytes: int) -> ExternalTensor:
-    told = dict(tensor.entries)
-    if len(told) != len(tensor.entries):
-        raise ModelError(f"tensor {tensor.name!r} says twice where its data is")
-    if not told.get("location"):
-        raise ModelError(f"tensor {tensor.name!r} does not say in which file its data is")
-    offset, length = (_number(tensor.name, key, told.get(key)) for key in ("offset", "length"))
-    if length is not None and length != size_bytes:
-        raise _mismatch(tensor, f"{length} bytes", str(size_bytes))
-    return ExternalTensor(tensor.name, told["location"], offset or 0, length, size_bytes)
-
-
-def _number(tensor: str, key: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise ModelError(f"the {key} {text[:40]!r} of tensor {tensor!r} in its file is no number")
-    return int(text)
-
-
-def _require_elements(tensor: _Tensor, count: int, bits: int | None) -> None:
-    """Compare what is in the fields of numbers with the shape."""
-    if tensor.data_type == _STRING:
-        fitting: tuple[int, ...] = (count,)
-    elif bits is not None and bits < 8:
-        fitting = (count, -(-count * bits // 8), -(-count * bits // 32))
-    else:
-        is_complex = tensor.data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
-        fitting = (count * (2 if is_complex else 1),)
-    found = sum(tensor.elements.values())
-    if found not in fitting:
-        raise _mismatch(tensor, f"{found} elements", str(fitting[0]))
-
-
-def _mismatch(tensor: _Tensor, found: str, needed: str) -> ModelError:
-    return ModelError(
-        f"tensor {tensor.name!r} with the shape {tensor.dims} has {found} of data and needs {needed}:"
-        " truncated or damaged"
-    )
-
-
 def _size(size_bytes: int) -> str:
     return f"{size_bytes / (1 << 30):.3g} GiB"
-
-
-def _schema() -> Schema:
-    """Read off ONNX's own description which field holds what."""
-    found: dict[str, dict[int, _Entry]] = {}
-    pending = [onnx.ModelProto.DESCRIPTOR]
-    while pending:
-        message = pending.pop()
-        if message.name in found:
-            continue
-        entries = found[message.name] = {}
-        for one in message.fields:
-            inner = one.message_type
-            is_text = one.type == one.TYPE_STRING and one.name != "doc_string"
-            entries[one.number] = _Entry(
-                one.name,
-                inner.name if inner else "",
-                is_text,
-                one.type == one.TYPE_BYTES,
-                bool(one.is_repeated),
-            )
-            if inner:
-                pending.append(inner)
-    return found
-
-
-_SCHEMA = _schema()

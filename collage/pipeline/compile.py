@@ -28,7 +28,7 @@ from collage.pipeline.search_stage import (
 )
 from collage.pipeline.tuning import tune_and_search
 from collage.report.data import Summary
-from collage.report.terminal import Progress
+from collage.report.progress import Progress
 from collage.search.enumeration import Enumerated
 from collage.store.atomic_folder import check_output
 from collage.verify.decision import Decision

@@ -15,7 +15,7 @@ from collage.errors import OptionError, StoreError
 from collage.measure.environment import this_environment
 from collage.measure.measurement_request import SearchMeasurer
 from collage.options import Options
-from collage.report.terminal import Progress
+from collage.report.progress import Progress, SilentProgress
 from collage.store import open_store
 from collage.store.base import Store
 from collage.store.cache_pruning import prune_cache
@@ -151,7 +151,7 @@ def open_session(
             ],
             environment,
             table,
-            progress or Progress(quiet=True),
+            progress or SilentProgress(),
             work_dir,
             store,
         )

@@ -38,7 +38,7 @@ from collage.pipeline.search_stage import (
     search_with_measurements,
 )
 from collage.report.data import Summary
-from collage.report.terminal import Progress
+from collage.report.progress import Progress
 from collage.runtime.bundle_folder import MANIFEST
 from collage.search.function_search import FunctionSearch
 from collage.store import open_store

@@ -1,12 +1,12 @@
-"""What a model registry is to Collage: versions that ask to be optimized, and a place to answer.
+"""The model registry interface: candidate versions, and tags and aliases for results.
 
 A registry holds models, a model holds versions that never change, and an alias of a model names one of
-its versions. Whoever wants a version optimized gives it the alias `candidate`; Collage answers with
-tags of that version and, once its gate has passed, with the alias `optimized`. The two aliases differ,
-so that nothing Collage writes can ask for more work. The asking alias is only read.
+its versions. Users request an optimization with the alias `candidate`; Collage answers with tags of that
+version and, after its gate has passed, with the alias `optimized`. The two aliases differ, so Collage's
+writes never request more work. Collage only reads the request alias.
 
-Events and webhooks are not part of it: they make an answer come sooner, but whatever they lose is
-found by reading `candidates` again.
+Events and webhooks are not part of the interface. They shorten the delay; polling of `candidates` finds
+lost events.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from collage.errors import RegistryError
 
 TAG_PREFIX = "collage."
 MAX_REASON = 1000
-"""Characters of a reason that are kept."""
+"""Maximum length of a stored reason, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,10 @@ class ModelVersion:
     """One version of a model.
 
     Attributes:
-        registry: its address, for messages and keys.
-        source: where the files are; what they hold is not known before they are downloaded.
+        registry: address of the registry, for messages and keys.
+        name: name of the model.
+        version: version of the model.
+        source: location of the files; their content is unknown before the download.
     """
 
     registry: str
@@ -41,13 +43,14 @@ class ModelVersion:
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """What Collage wrote about a version; all empty where it has not seen it.
+    """Collage's record about a version; all fields are empty for an unprocessed one.
 
     Attributes:
-        status: one word: `running`, `optimized`, `not-faster`, `failed`.
-        bundle: digest in the store; `environment=digest,...` where there are several.
-        speedup: over the best original framework, of the slowest environment.
-        environment: what was measured on, `name=digest,...`.
+        status: `running`, `optimized`, `not-faster` or `failed`.
+        bundle: digest of the bundle in the store; `environment=digest,...` for several.
+        speedup: speedup over the best original framework, in the slowest environment.
+        reason: explanation of the status.
+        environment: environments of the measurement, `name=digest,...`.
     """
 
     status: str = ""
@@ -58,44 +61,44 @@ class VersionStatus:
 
 
 class Registry(Protocol):
-    """Models with versions. Every method raises RegistryError when the registry does not do it."""
+    """Models with versions. Every method raises RegistryError on failure."""
 
     @property
     def url(self) -> str:
-        """Where it is, for messages: no secret."""
+        """Address for messages, without secrets."""
         ...
 
     def candidates(self) -> Iterator[ModelVersion]:
-        """Iterate over the versions that carry the asking alias now, by name."""
+        """Iterate over the versions with the request alias, in order of model name."""
         ...
 
     def find(self, name: str, version: str | None = None) -> ModelVersion:
-        """Return this version of the model, or the one that carries the asking alias."""
+        """Return this version of the model, by default the one with the request alias."""
         ...
 
     def download(self, version: ModelVersion, folder: Path) -> Path:
-        """Write the files into `folder` and return the .onnx file, with its data beside it.
+        """Download the files into `folder`; return the .onnx file, with its data beside it.
 
         Raises:
-            ModelError: the version holds no ONNX model, or not all of it.
+            ModelError: the version has no ONNX model, or an incomplete one.
         """
         ...
 
     def status(self, version: ModelVersion) -> VersionStatus:
-        """Return what was marked last."""
+        """Return the last recorded status."""
         ...
 
     def mark(self, version: ModelVersion, status: VersionStatus) -> None:
-        """Let `status` be what is known of the version, in place of what was marked before."""
+        """Record the status of the version; it replaces the earlier one."""
         ...
 
     def accept(self, version: ModelVersion) -> None:
-        """Let the answering alias name this version; only called once its gate has passed."""
+        """Point the result alias to this version; only called after its gate has passed."""
         ...
 
 
 def to_tags(status: VersionStatus) -> dict[str, str]:
-    """Write the status as tags, `collage.status` last; an empty field is an empty text.
+    """Convert a status to tags, `collage.status` last; an empty field is an empty text.
 
     >>> to_tags(VersionStatus("optimized", speedup=1.5))["collage.speedup"]
     '1.5'
@@ -111,7 +114,7 @@ def to_tags(status: VersionStatus) -> dict[str, str]:
 
 
 def from_tags(tags: Mapping[str, str]) -> VersionStatus:
-    """Read what `to_tags` wrote; a speedup that somebody garbled is none."""
+    """Convert tags to a status; an invalid speedup is None."""
     try:
         speedup = float(tags[f"{TAG_PREFIX}speedup"])
     except (KeyError, ValueError):
@@ -123,7 +126,7 @@ def from_tags(tags: Mapping[str, str]) -> VersionStatus:
 
 
 def check_aliases(alias: str, accepted: str) -> None:
-    """Raise RegistryError where an answer would be a question again."""
+    """Raise RegistryError for equal aliases: each result would be a new request."""
     if alias == accepted:
         raise RegistryError(
             f"the alias {alias!r} cannot both ask for an optimization and say that it is done: every "

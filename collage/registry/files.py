@@ -2,12 +2,12 @@
 
     NAME/VERSION/model.onnx        the model, and the files with its data beside it     create
     NAME/VERSION/version.json      every file with size and SHA-256, written last       swap, once
-    NAME/VERSION/status.json       what Collage found                                   swap
+    NAME/VERSION/status.json       status of the optimization                           swap
     NAME/aliases/ALIAS.json        {"version": "3"}                                     swap
 
-A version exists when its `version.json` does: an upload that was interrupted has none, whatever files
-it left, and files that were changed or mixed afterwards do not match it. Aliases and marks are moved by
-compare-and-swap; a random token in each tells a writer whose answer was lost whether it won.
+A version exists if its `version.json` does: an interrupted upload has none, and later changes of files do
+not match it. Aliases and statuses change by compare-and-swap; a random token in each lets a writer with a
+lost response detect its own success.
 """
 
 import json
@@ -28,7 +28,7 @@ _VERSION, _STATUS, _ALIASES = "version.json", "status.json", "aliases"
 _OWN = (_VERSION, _STATUS)
 _PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 _ATTEMPTS = 100
-"""Of a swap; each one that fails means that another writer's succeeded."""
+"""Attempts of a swap; each failure means success of another writer."""
 
 
 P = ParamSpec("P")
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class FileRegistry:
-    """Implements `Registry` on a store; `add` and `set_alias` are what a user does."""
+    """A `Registry` on a store; `add` and `set_alias` are for users."""
 
     def __init__(self, store: Store, alias: str, accepted: str) -> None:
         self._store = store
@@ -59,18 +59,18 @@ class FileRegistry:
 
     def find(self, name: str, version: str | None = None) -> ModelVersion:
         _check(name)
-        found = version or self._alias_of(name, self._alias)
-        if not found:
+        number = version or self._alias_of(name, self._alias)
+        if not number:
             raise RegistryError(
                 f"{self.url} has no model {name!r} with the alias {self._alias!r}; add it with "
                 f"`FileRegistry.add`, or name the version"
             )
-        if self._record(name, _check(found)) is None:
+        if self._record(name, _check(number)) is None:
             raise RegistryError(
-                f"{self.url} has no whole version {found!r} of {name!r}: there is no "
-                f"{name}/{found}/{_VERSION}, which is written last. Add it with `FileRegistry.add`"
+                f"{self.url} has no whole version {number!r} of {name!r}: there is no "
+                f"{name}/{number}/{_VERSION}, which is written last. Add it with `FileRegistry.add`"
             )
-        return self._version(name, found)
+        return self._version(name, number)
 
     def download(self, version: ModelVersion, folder: Path) -> Path:
         files = self._record(version.name, version.version)
@@ -91,17 +91,17 @@ class FileRegistry:
         self.set_alias(version, self._accepted)
 
     def set_alias(self, version: ModelVersion, alias: str = "") -> None:
-        """Let an alias of the model, by default the asking one, name this version."""
+        """Point an alias of the model, by default the request alias, to this version."""
         self._swap(_alias_key(version.name, alias or self._alias), {"version": version.version})
 
     def add(self, name: str, version: str, files: Mapping[str, Path]) -> ModelVersion:
-        """Upload a version: `model.onnx` and the files with its data, by the names it has for them.
+        """Upload a version: `model.onnx` and its external data, by relative name.
 
-        Adding the same again does nothing; an interrupted call can be repeated.
+        A repeated call with the same content does nothing; an interrupted call can be repeated.
 
         Raises:
-            OptionError: a name that cannot be a key.
-            RegistryError: the version is there with other content, or the store fails.
+            OptionError: an invalid name.
+            RegistryError: the version exists with other content, or the store fails.
         """
         for part in (name, version, *files):
             _check(part)
@@ -109,11 +109,11 @@ class FileRegistry:
             raise OptionError(
                 f"a version holds {MODEL}, is not called {_ALIASES!r}, and has no file {' or '.join(_OWN)}"
             )
-        digests = {one: str(digest_of(path)) for one, path in sorted(files.items())}
+        digests = {file: str(digest_of(path)) for file, path in sorted(files.items())}
         if self._is_there(name, version, digests):
             return self._version(name, version)
-        for one, path in files.items():
-            self._do("write to", self._store.create, f"{name}/{version}/{one}", path)
+        for file, path in files.items():
+            self._do("write to", self._store.create, f"{name}/{version}/{file}", path)
         record = json.dumps({"files": digests, "token": uuid4().hex}).encode()
         key = f"{name}/{version}/{_VERSION}"
         if not self._do("write to", self._store.swap, key, record, None):
@@ -121,23 +121,23 @@ class FileRegistry:
         return self._version(name, version)
 
     def _is_there(self, name: str, version: str, digests: Mapping[str, str]) -> bool:
-        found = self._record(name, version)
-        if found is not None and found != digests:
+        stored_digests = self._record(name, version)
+        if stored_digests is not None and stored_digests != digests:
             raise RegistryError(
                 f"{self.url} has version {version!r} of {name!r} with other content; versions never "
                 "change: choose another version"
             )
-        return found is not None
+        return stored_digests is not None
 
     def _version(self, name: str, version: str) -> ModelVersion:
         return ModelVersion(self.url, name, version, f"{self.url}/{name}/{version}/{MODEL}")
 
     def _record(self, name: str, version: str) -> dict[str, str] | None:
-        """Return the files and digests of a version; None where it is not whole."""
+        """Return the digests of a version's files by name; None for an incomplete version."""
         key = f"{name}/{version}/{_VERSION}"
-        fields, there = self._read(key)
+        fields, stored_version = self._read(key)
         files = fields.get("files")
-        if there is None:
+        if stored_version is None:
             return None
         if (
             not isinstance(files, dict)
@@ -172,11 +172,11 @@ class FileRegistry:
         return version
 
     def _read(self, key: str) -> tuple[dict, Version | None]:
-        found = self._do("read from", self._store.read, key)
-        if found is None:
+        entry = self._do("read from", self._store.read, key)
+        if entry is None:
             return {}, None
         try:
-            return parse_object(found.data), found.version
+            return parse_object(entry.data), entry.version
         except RecordError as error:
             raise RegistryError(
                 f"{key} in {self.url} is no JSON object: {error}; repair or delete it"
@@ -184,9 +184,9 @@ class FileRegistry:
 
     def _swap(self, key: str, fields: Mapping[str, str]) -> None:
         for _ in range(_ATTEMPTS):
-            now, version = self._read(key)
-            now.pop("token", None)
-            if version is not None and now == fields:
+            current_fields, version = self._read(key)
+            current_fields.pop("token", None)
+            if version is not None and current_fields == fields:
                 return
             data = json.dumps({**fields, "token": uuid4().hex}).encode()
             if self._do("write to", self._store.swap, key, data, version):
@@ -194,7 +194,7 @@ class FileRegistry:
         raise RegistryError(f"{key} in {self.url} was changed by others in {_ATTEMPTS} attempts")
 
     def _keys(self) -> list[str]:
-        return sorted(one.key for one in self._store.entries(""))
+        return sorted(entry.key for entry in self._store.entries(""))
 
     def _do(self, action: str, act: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         try:

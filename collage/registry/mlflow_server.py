@@ -1,11 +1,11 @@
-"""The registry in an MLflow server. The one module that knows MLflow.
+"""The registry in an MLflow server; the only module with MLflow imports.
 
-Aliases and tags are the contract (stages are deprecated): read the alias that asks, write tags of the
-version, and the alias that answers. A version is a candidate once MLflow says that it is ready. What
-`mlflow.onnx` logged has an entry `onnx` in its file `MLmodel`; that small file is fetched first, so that
-a version of another flavour costs no download.
+Aliases and tags are the contract (stages are deprecated): the module reads the request alias and writes
+tags of the version and the result alias. A version is a candidate in MLflow's state READY. A model of
+`mlflow.onnx` has an entry `onnx` in its file `MLmodel`; that small file is fetched first, to avoid the
+download of other flavours.
 
-The client is told to give up after seconds: its defaults retry for minutes.
+The client's timeouts are seconds: its defaults retry for minutes.
 """
 
 import os
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-_PATIENCE = {
+_CLIENT_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-for _name, _value in _PATIENCE.items():
+for _name, _value in _CLIENT_SETTINGS.items():
     os.environ.setdefault(_name, _value)
 
 import requests  # noqa: E402
@@ -45,15 +45,15 @@ T = TypeVar("T")
 
 
 class MlflowRegistry:
-    """Implements `Registry` on the server at `url` (http or https, without credentials)."""
+    """A `Registry` on the server at `url` (http or https, without credentials)."""
 
     def __init__(self, url: str, alias: str, accepted: str) -> None:
-        """Make the client; nothing is sent."""
+        """Create the client without a request."""
         self._server = url
         self._alias = alias
         self._accepted = accepted
         self._uris = {"tracking_uri": url, "registry_uri": url}
-        # For `models:/` addresses MLflow makes clients of its own, which know only the process's server.
+        # For `models:/` addresses MLflow makes clients of its own, with the process's server.
         set_tracking_uri(url)
         set_registry_uri(url)
         self._client = MlflowClient(tracking_uri=url, registry_uri=url)
@@ -82,33 +82,33 @@ class MlflowRegistry:
     def find(self, name: str, version: str | None = None) -> ModelVersion:
         if version is not None:
             return self._version(self._get(name, version))
-        found = self._do(
+        record = self._do(
             f"find the version of {name!r} with the alias {self._alias!r}",
             self._client.get_model_version_by_alias,
             name,
             self._alias,
         )
-        return self._version(found)
+        return self._version(record)
 
     def download(self, version: ModelVersion, folder: Path) -> Path:
         data = self._onnx_file(version, folder)
-        whole = Path(
+        artifacts = Path(
             self._do(
                 f"download {version}",
                 download_artifacts,
                 artifact_uri=_uri(version), dst_path=str(folder), **self._uris,
             )
         )  # fmt: skip
-        return _pick(version, whole, data)
+        return _pick(version, artifacts, data)
 
     def status(self, version: ModelVersion) -> VersionStatus:
         return from_tags(self._get(version.name, version.version).tags)
 
     def mark(self, version: ModelVersion, status: VersionStatus) -> None:
         name, number = version.name, version.version
-        now = self._get(name, number).tags
+        current_tags = self._get(name, number).tags
         for tag, value in to_tags(status).items():
-            if value and now.get(tag) != value:
+            if value and current_tags.get(tag) != value:
                 self._do(
                     f"set the tag {tag} of {version}",
                     self._client.set_model_version_tag,
@@ -117,7 +117,7 @@ class MlflowRegistry:
                     tag,
                     value,
                 )
-            elif not value and tag in now:
+            elif not value and tag in current_tags:
                 self._do(
                     f"delete the tag {tag} of {version}",
                     self._client.delete_model_version_tag,
@@ -143,11 +143,11 @@ class MlflowRegistry:
 
     def _ready(self, name: str, version: str) -> Iterator[ModelVersion]:
         try:
-            found = self._get(name, version)
+            record = self._get(name, version)
         except _Absent:
             return  # deleted since it was listed
-        if found.status == "READY":
-            yield self._version(found)
+        if record.status == "READY":
+            yield self._version(record)
 
     def _get(self, name: str, version: str) -> Found:
         return self._do(
@@ -157,16 +157,16 @@ class MlflowRegistry:
             version,
         )
 
-    def _version(self, found: Found) -> ModelVersion:
-        return ModelVersion(self.url, found.name, str(found.version), found.source or "")
+    def _version(self, record: Found) -> ModelVersion:
+        return ModelVersion(self.url, record.name, str(record.version), record.source or "")
 
     def _onnx_file(self, version: ModelVersion, folder: Path) -> str:
-        """Return the path of the model inside the version, from its small description."""
+        """Return the path of the model inside the version, from its file MLmodel."""
         files = self._do(
             f"list the files of {version}",
             lambda: get_artifact_repository(_uri(version), **self._uris).list_artifacts(None),
         )
-        if not any(Path(one.path).name == _DESCRIPTION for one in files):
+        if not any(Path(file.path).name == _DESCRIPTION for file in files):
             raise ModelError(
                 f"{version} has no file {_DESCRIPTION}: it was not logged as a model, or not whole. Log "
                 "it with mlflow.onnx.log_model and give that version the alias"
@@ -197,7 +197,7 @@ class MlflowRegistry:
 
 
 class _Absent(RegistryError):
-    """There is no such model, version or alias."""
+    """Missing model, version or alias."""
 
 
 def _advise(code: str, error: MlflowException) -> str:
@@ -230,11 +230,11 @@ def _flavour(version: ModelVersion, description: str) -> str:
     return onnx["data"]
 
 
-def _pick(version: ModelVersion, whole: Path, data: str) -> Path:
-    """Return the .onnx file at `data`, which may be the folder that holds it."""
-    found = (whole / data).resolve()
-    if found.is_dir():
-        found = next(iter(sorted(found.glob("*.onnx"))), found)
-    if not found.is_relative_to(whole.resolve()) or not found.is_file():
+def _pick(version: ModelVersion, artifacts: Path, data: str) -> Path:
+    """Return the .onnx file at `data`, a file or its folder."""
+    file = (artifacts / data).resolve()
+    if file.is_dir():
+        file = next(iter(sorted(file.glob("*.onnx"))), file)
+    if not file.is_relative_to(artifacts.resolve()) or not file.is_file():
         raise ModelError(f"{version} lacks its file {data!r}; log it again")
-    return found
+    return file

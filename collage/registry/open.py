@@ -1,4 +1,4 @@
-"""A registry by its address: `mlflow+https://host`, `mlflow://`, a folder, or `s3://bucket/prefix?...`."""
+"""Opening of a registry by its address: `mlflow+https://host`, `mlflow://`, a folder, or `s3://bucket/prefix?...`."""
 
 import os
 from urllib.parse import urlsplit
@@ -14,19 +14,19 @@ _MLFLOW = ("mlflow+http", "mlflow+https", "mlflow")
 def open_registry(
     address: str, *, alias: str = "candidate", accepted: str = "optimized"
 ) -> Registry:
-    """Open the registry at `address`; MLflow is not asked anything yet.
+    """Open the registry at `address`, without a request to MLflow.
 
     >>> open_registry("mlflow+http://mlflow.models.svc:5000")  # doctest: +SKIP
 
     Args:
-        address: `mlflow+http(s)://host:port`, `mlflow://` for what MLFLOW_TRACKING_URI says, a folder, or
+        address: `mlflow+http(s)://host:port`, `mlflow://` for the server in MLFLOW_TRACKING_URI, a folder, or
             `s3://bucket/prefix` with the settings of a store.
-        alias: of the versions to optimize.
-        accepted: alias of the versions whose gate passed.
+        alias: request alias, of versions to optimize.
+        accepted: result alias, of versions with a passed gate.
 
     Raises:
-        OptionError: the address makes no sense, or a package is missing.
-        RegistryError: both aliases are the same.
+        OptionError: an invalid address, or a missing package.
+        RegistryError: equal aliases.
     """
     check_aliases(alias, accepted)
     scheme = address.partition("://")[0] if "://" in address else ""

@@ -1,1 +1,1 @@
-"""What people see: the facts of a compile as data, on the terminal and as one HTML page."""
+"""The report of a compile: as data, on the terminal, and as one HTML page."""

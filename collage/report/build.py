@@ -1,64 +1,51 @@
-"""From what the stages found to the facts that are shown."""
+"""Building the report data from the results of the stages."""
 
-import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from collage.bundle.publish import ratio_of
-from collage.cost import Cost, Environment
+from collage.cost import Environment
 from collage.frontend import Function, Model
-from collage.frontend.region import computes_int8, region_bytes_and_flops
-from collage.graph.dataflow import DataflowGraph, OpenType, TensorType
+from collage.frontend.region import region_bytes_and_flops
+from collage.graph.dataflow import OpenType, TensorType
 from collage.graph.index_set import indices
 from collage.measure.peaks import Peaks, highest
+from collage.report.candidate_listing import (
+    CandidateListing,
+    operators_of,
+    region_label,
+    region_precision,
+)
 from collage.report.data import (
-    Alternative,
     CandidateCounts,
-    CandidateState,
     FunctionReport,
     FunctionSummary,
     GateResult,
     GraphNode,
-    InvalidCandidate,
     Latencies,
     MeasuredPlan,
-    NodeRest,
     PeakRates,
     PlannedRegion,
-    RegionReport,
     ReportData,
     StageSeconds,
     Summary,
     TensorInfo,
     TuningFacts,
-    UnmeasuredCandidate,
 )
+from collage.report.formatting import finite_or_none
 from collage.report.precision import Allowed, FunctionResult, precision_result
 from collage.rules.rule import HOST
-from collage.search.explain import explain
 from collage.search.graph_launches import predicted_s
-from collage.search.problem import UNKNOWN, Option
 from collage.verify.verdict import Verdict
 
 LIBRARIES = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp", "numpy", "onnx")
-MAX_ALTERNATIVES = 25
-"""Overlapping candidates listed for a region, those of least regret first."""
-MAX_BY_NODE = {
-    CandidateState.VALID: 12,
-    CandidateState.INVALID: 3,
-    CandidateState.UNMEASURED: 3,
-}
-"""Candidates kept for a node and a backend, by state; the rest is counted."""
-MAX_LISTED = 400
-"""Invalid and never measured candidates listed for a function, smallest first."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the whole compile is about."""
+    """Facts about the whole compile, for all functions."""
 
     model: Model
     backends: Sequence[str]
@@ -69,14 +56,14 @@ class Run:
     peaks: Peaks
     tuning: TuningFacts = field(default_factory=TuningFacts)
     allowed: Allowed | None = None
-    """None where nothing but float32 was allowed."""
+    """Permission for reduced precision; None if only float32 was allowed."""
     fewer_flops: frozenset[str] = frozenset()
-    """Backends whose algorithms need fewer FLOP than direct ones."""
+    """Backends with algorithmic savings: fewer FLOP than direct algorithms, like Winograd's."""
 
 
 def build_report(run: Run, results: Sequence[FunctionResult]) -> ReportData:
-    """Gather the facts of a compile."""
-    peaks = _raised(run, results)
+    """Build the report of a compile."""
+    peaks = _raised_peaks(run, results)
     return ReportData(
         summary=_summary(run, results),
         model=run.model.path.name,
@@ -87,8 +74,8 @@ def build_report(run: Run, results: Sequence[FunctionResult]) -> ReportData:
     )
 
 
-def _raised(run: Run, results: Sequence[FunctionResult]) -> Peaks:
-    """Raise the peaks to what the plans' kernels reached: a loaded machine hides its peaks."""
+def _raised_peaks(run: Run, results: Sequence[FunctionResult]) -> Peaks:
+    """Raise the peaks to the rates of the plans' kernels: a probe on a loaded machine is too low."""
     peaks = run.peaks
     for result in results:
         function, costs = result.search.enumerated.function, result.search.lazy.costs
@@ -98,23 +85,23 @@ def _raised(run: Run, results: Sequence[FunctionResult]) -> Peaks:
                 continue
             fastest_s = min(seconds, costs[option.key].seconds or seconds)
             moved, flops = region_bytes_and_flops(function, option.nodes)
-            other = option.reduced or option.backend in run.fewer_flops
-            flops = 0 if other else flops
+            exceeds_peaks = option.reduced or option.backend in run.fewer_flops
+            flops = 0 if exceeds_peaks else flops
             peaks = highest(peaks, Peaks(flops / fastest_s, moved / fastest_s, 0.0))
     return peaks
 
 
 def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
-    functions = tuple(_function_summary(one) for one in results)
-    speedups = [one.speedup_over_best for one in functions]
-    failed = [one for one in functions if one.verdict is not Verdict.NOT_SLOWER]
+    functions = tuple(_function_summary(result) for result in results)
+    speedups = [summary.speedup_over_best for summary in functions]
+    failed = [summary for summary in functions if summary.verdict is not Verdict.NOT_SLOWER]
     return Summary(
         model_sha256=run.model.sha256,
         backends=tuple(run.backends),
         threads=run.environment.threads,
         functions=functions,
         speedup_over_best=None if None in speedups else min(filter(None, speedups)),
-        plan=tuple(region for one in results for region in _plan(one)),
+        plan=tuple(region for result in results for region in _plan(result)),
         candidates=run.counts,
         seconds=StageSeconds.model_validate(dict(run.seconds)),
         gate=GateResult(passed=not failed, reason=_reason(failed or functions)),
@@ -126,16 +113,17 @@ def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
 
 
 def _reason(functions: Sequence[FunctionSummary]) -> str:
-    """Join the reasons of functions, each told once; with one function it needs no name."""
-    if len({one.reason for one in functions}) == 1:
+    """Join the reasons of functions without repetition; one function is not named."""
+    if len({summary.reason for summary in functions}) == 1:
         return functions[0].reason
-    return "; ".join(f"{one.function}: {one.reason}" for one in functions)
+    return "; ".join(f"{summary.function}: {summary.reason}" for summary in functions)
 
 
 def _function_summary(result: FunctionResult) -> FunctionSummary:
     decision = result.decision
     baselines = {
-        name: None if found.reason else found.seconds for name, found in decision.baselines.items()
+        name: None if baseline.reason else baseline.seconds
+        for name, baseline in decision.baselines.items()
     }
     counted = [seconds for name, seconds in baselines.items() if name not in decision.excused]
     best = min((seconds for seconds in counted if seconds), default=None)
@@ -152,16 +140,18 @@ def _function_summary(result: FunctionResult) -> FunctionSummary:
         pace=result.pace,
         verdict=decision.verdict,
         reason=decision.reason,
-        ratios={name: ratio_of(found) for name, found in decision.ratios.items()},
+        ratios={name: ratio_of(interval) for name, interval in decision.ratios.items()},
         original=decision.chosen.original,
         deterministic=decision.golden is None or decision.golden.deterministic,
     )
 
 
 def _alone_s(result: FunctionResult) -> float | None:
-    """Return what the chosen plan was predicted to take before any was measured whole."""
+    """Return the latency of the chosen plan predicted from isolated costs, in seconds."""
     search = result.search
-    return _finite(predicted_s(search.enumerated.problem, search.lazy.costs, result.chosen.plan))
+    return finite_or_none(
+        predicted_s(search.enumerated.problem, search.lazy.costs, result.chosen.plan)
+    )
 
 
 def _plan(result: FunctionResult) -> list[PlannedRegion]:
@@ -170,49 +160,36 @@ def _plan(result: FunctionResult) -> list[PlannedRegion]:
         PlannedRegion(
             function=function.name,
             nodes=tuple(indices(option.nodes)),
-            ops=_ops(function.graph, option),
+            ops=operators_of(function.graph, option),
             backend=option.backend,
-            label=_label(_ops(function.graph, option)),
+            label=region_label(operators_of(function.graph, option)),
             cost_s=costs[option.key].seconds,
-            precision=_precision(function, option),
+            precision=region_precision(function, option),
             error=costs[option.key].error,
         )
         for option in result.chosen.plan.options
     ]
 
 
-def _precision(function: Function, option: Option) -> str:
-    quantised = option.backend != HOST and computes_int8(function, option.nodes)
-    return "int8" if quantised else option.precision
-
-
-def _ops(graph: DataflowGraph, option: Option) -> tuple[str, ...]:
-    return tuple(graph.nodes[index].op for index in indices(option.nodes))
-
-
-def _label(ops: Sequence[str]) -> str:
-    return "+".join(ops) if len(ops) <= 6 else f"{ops[0]}..{ops[-1]} ({len(ops)} nodes)"
-
-
 def _function(result: FunctionResult, peaks: Peaks) -> FunctionReport:
     function = result.search.enumerated.function
     graph = function.graph
-    considered = _Considered(result, peaks)
-    listed, rest = considered.by_node()
+    listing = CandidateListing(result, peaks)
+    listed, unlisted = listing.by_node()
     return FunctionReport(
         name=function.name,
         inputs=_tensors(function, graph.inputs),
         outputs=_tensors(function, graph.outputs),
         nodes=tuple(_nodes(function)),
         regions=tuple(
-            considered.region(option, result.measured_s.get(position))
+            listing.region(option, result.measured_s.get(position))
             for position, option in enumerate(result.chosen.plan.options)
         ),
-        invalid=tuple(considered.invalid()),
-        unmeasured=tuple(considered.unmeasured()),
+        invalid=tuple(listing.invalid()),
+        unmeasured=tuple(listing.unmeasured()),
         plans=tuple(_plans(result)),
         considered=listed,
-        rest=rest,
+        rest=unlisted,
     )
 
 
@@ -225,148 +202,18 @@ def _nodes(function: Function) -> Iterator[GraphNode]:
             op=node.op,
             inputs=tuple(indices(graph.predecessors[node.index])),
             outputs=tuple(indices(graph.successors[node.index])),
-            types=tuple(_text(function.type_of(value)) for value in node.outputs),
+            types=tuple(_type_text(function.type_of(value)) for value in node.outputs),
         )
 
 
 def _tensors(function: Function, names: Sequence[str]) -> tuple[TensorInfo, ...]:
-    return tuple(TensorInfo(name=name, type=_text(function.type_of(name))) for name in names)
+    return tuple(TensorInfo(name=name, type=_type_text(function.type_of(name))) for name in names)
 
 
-def _text(of: TensorType | OpenType) -> str:
-    if of.shape is None:
-        return f"{of.dtype}[...]" if of.dtype else "no tensor"
-    return f"{of.dtype}[{', '.join('?' if size < 0 else str(size) for size in of.shape)}]"
-
-
-class _Considered:
-    """Everything that one function's search considered, with regrets."""
-
-    def __init__(self, result: FunctionResult, peaks: Peaks) -> None:
-        search = result.search
-        self.peaks = peaks
-        self.function = search.enumerated.function
-        self.costs = search.costs
-        self.alone = search.lazy.costs
-        self.graph = search.enumerated.function.graph
-        self.variants = {key: work.variant for key, work in search.enumerated.work.items()}
-        self.chosen = set(result.chosen.plan.options)
-        problem = search.enumerated.problem
-        self.options = [option for option in problem.ordered if option.backend != HOST]
-        explanation = explain(problem, search.costs)
-        self.regrets = {one.option: one.regret_s for one in explanation.regrets}
-        self.gap_s = search.lazy.gap_s
-
-    def region(self, option: Option, measured_s: float | None) -> RegionReport:
-        cost = self.costs[option.key]
-        known = [
-            other
-            for other in self.options
-            if other.nodes & option.nodes and not self._cost(other).is_unknown
-        ]
-        known.sort(key=lambda o: (self.regrets.get(o, math.inf), -o.size, o.backend, o.nodes))
-        moved, flops = region_bytes_and_flops(self.function, option.nodes)
-        return RegionReport(
-            nodes=tuple(indices(option.nodes)),
-            ops=_ops(self.graph, option),
-            backend=option.backend,
-            variant=self.variants.get(option.key, ""),
-            precision=_precision(self.function, option),
-            error=cost.error,
-            label=_label(_ops(self.graph, option)),
-            alone_s=self.alone[option.key].seconds,
-            predicted_s=cost.seconds,
-            low_s=_finite(cost.low),
-            high_s=_finite(cost.high),
-            measured_s=measured_s,
-            bound_s=None if option.reduced else self.peaks.bound_s(moved, flops),
-            limit=self.peaks.limit(moved, flops) if (moved or flops) and not option.reduced else "",
-            moved_bytes=moved,
-            flops=flops,
-            alternatives=tuple(self._alternative(other) for other in known[:MAX_ALTERNATIVES]),
-        )
-
-    def invalid(self) -> Iterator[InvalidCandidate]:
-        found = [option for option in self.options if self._cost(option).is_invalid]
-        for option in sorted(found, key=lambda o: (o.size, o.backend, o.nodes))[:MAX_LISTED]:
-            yield InvalidCandidate(
-                backend=option.backend,
-                variant=self.variants.get(option.key, ""),
-                nodes=tuple(indices(option.nodes)),
-                ops=_ops(self.graph, option),
-                reason=self._cost(option).reason,
-            )
-
-    def by_node(self) -> tuple[tuple[Alternative, ...], tuple[NodeRest, ...]]:
-        """Return the best few candidates of every node, backend and state, and how many are left."""
-        seen: Counter[tuple[int, str, CandidateState]] = Counter()
-        listed: Counter[tuple[int, str, CandidateState]] = Counter()
-        kept: list[Option] = []
-        for option in sorted(self.options, key=self._rank):
-            state = self._state(option)
-            keys = [(node, option.backend, state) for node in indices(option.nodes)]
-            if option in self.chosen or any(seen[key] < MAX_BY_NODE[state] for key in keys):
-                kept.append(option)
-                listed.update(keys)
-            seen.update(keys)
-        rest = tuple(
-            NodeRest(node=node, backend=backend, state=state, count=count - listed[key])
-            for key, count in sorted(seen.items())
-            for node, backend, state in (key,)
-            if count > listed[key]
-        )
-        return tuple(self._alternative(option) for option in kept), rest
-
-    def _rank(self, option: Option) -> tuple[float, int, str, int]:
-        return self.regrets.get(option, math.inf), option.size, option.backend, option.nodes
-
-    def unmeasured(self) -> Iterator[UnmeasuredCandidate]:
-        found = [option for option in self.options if self._cost(option).is_unknown]
-        for option in sorted(found, key=lambda o: (o.size, o.backend, o.nodes))[:MAX_LISTED]:
-            moved, flops = region_bytes_and_flops(self.function, option.nodes)
-            yield UnmeasuredCandidate(
-                backend=option.backend,
-                variant=self.variants.get(option.key, ""),
-                nodes=tuple(indices(option.nodes)),
-                bound_s=self.peaks.bound_s(moved, flops),
-                reason=self._why_unmeasured(),
-            )
-
-    def _why_unmeasured(self) -> str:
-        if not self.gap_s:
-            return "no plan with it was estimated to be faster than the measured one"
-        could = f"{self.gap_s * 1e6:.0f} us"
-        return f"time was up; plans with such candidates could save up to {could}"
-
-    def _state(self, option: Option) -> CandidateState:
-        cost = self._cost(option)
-        if cost.is_valid:
-            return CandidateState.VALID
-        return CandidateState.UNMEASURED if cost.is_unknown else CandidateState.INVALID
-
-    def _cost(self, option: Option) -> Cost:
-        return self.costs.get(option.key, UNKNOWN)
-
-    def _alternative(self, option: Option) -> Alternative:
-        cost = self._cost(option)
-        state = self._state(option)
-        reason = self._why_unmeasured() if state is CandidateState.UNMEASURED else cost.reason
-        return Alternative(
-            backend=option.backend,
-            variant=self.variants.get(option.key, ""),
-            nodes=tuple(indices(option.nodes)),
-            state=state,
-            cost_s=_finite(cost.seconds),
-            low_s=_finite(cost.low),
-            high_s=_finite(cost.high),
-            regret_s=_finite(self.regrets.get(option, math.inf)),
-            reason=reason,
-            chosen=option in self.chosen,
-        )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _type_text(tensor: TensorType | OpenType) -> str:
+    if tensor.shape is None:
+        return f"{tensor.dtype}[...]" if tensor.dtype else "no tensor"
+    return f"{tensor.dtype}[{', '.join('?' if size < 0 else str(size) for size in tensor.shape)}]"
 
 
 def _plans(result: FunctionResult) -> Iterator[MeasuredPlan]:
@@ -376,18 +223,18 @@ def _plans(result: FunctionResult) -> Iterator[MeasuredPlan]:
         yield MeasuredPlan(
             name=named.name,
             predicted_s=named.plan.predicted_s,
-            measured_s=_finite(latency.seconds) if latency else None,
-            low_s=_finite(latency.low) if latency else None,
-            high_s=_finite(latency.high) if latency else None,
+            measured_s=finite_or_none(latency.seconds) if latency else None,
+            low_s=finite_or_none(latency.low) if latency else None,
+            high_s=finite_or_none(latency.high) if latency else None,
             reason=decision.rejected.get(named.name, latency.reason if latency else ""),
             chosen=named.name == decision.chosen.name,
         )
     for name, latency in decision.baselines.items():
         yield MeasuredPlan(
             name=name,
-            measured_s=_finite(latency.seconds),
-            low_s=_finite(latency.low),
-            high_s=_finite(latency.high),
+            measured_s=finite_or_none(latency.seconds),
+            low_s=finite_or_none(latency.low),
+            high_s=finite_or_none(latency.high),
             reason=latency.reason,
             baseline=True,
         )

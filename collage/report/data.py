@@ -1,7 +1,7 @@
-"""The facts of one compile, once: `--json`, the terminal and the HTML page all show these models.
+"""The data of a compile report: models for `--json`, the terminal and the HTML page.
 
-`Summary` is the document of `--json`; its keys are a public interface. `ReportData` adds what only
-the page shows. Seconds are None where there is no measurement; a reason then says why.
+`Summary` is the document of `--json`; its keys are a public interface. `ReportData` adds the details of the
+page. Times are in seconds; None means no measurement, with a reason beside it.
 """
 
 from enum import StrEnum
@@ -19,10 +19,18 @@ class _Frozen(BaseModel):
 
 
 class PlannedRegion(_Frozen):
-    """One chosen candidate; `label` names its rule, `cost_s` is predicted (0 for host regions).
+    """One region of the chosen plan.
 
-    `precision` is what it computes in: "" as the model says, "int8" where the model is quantised, "bf16"
-    where less was allowed; `error` is then its own (0 otherwise).
+    Attributes:
+        function: name of the function.
+        nodes: indices of its nodes.
+        ops: operator of each node.
+        backend: name of the backend.
+        label: short name of the operators.
+        cost_s: predicted cost, in seconds; 0 for host regions.
+        precision: "" for the model's precision, "int8" for quantised regions, "bf16" or "tf32" for
+            reduced precision.
+        error: numerical error of a region with reduced precision, 0 otherwise.
     """
 
     function: str
@@ -36,7 +44,7 @@ class PlannedRegion(_Frozen):
 
 
 class Latencies(_Frozen):
-    """Median seconds of one call; a baseline that is None has an entry in `baseline_reasons`."""
+    """Median latency of one call, in seconds; `baseline_reasons` explains every baseline of None."""
 
     collage_s: float | None
     baselines: dict[str, float | None]
@@ -44,7 +52,7 @@ class Latencies(_Frozen):
 
 
 class CandidateCounts(_Frozen):
-    """`unique` counts structurally different candidates; the rest count those."""
+    """Counts of candidates; all but `enumerated` count structurally different ones."""
 
     enumerated: int = 0
     unique: int = 0
@@ -54,7 +62,7 @@ class CandidateCounts(_Frozen):
 
 
 class StageSeconds(_Frozen):
-    """Wall seconds of each stage; `import_s` is the key `import`."""
+    """Wall time of each stage, in seconds; the key of `import_s` is `import`."""
 
     import_s: float = Field(default=0.0, alias="import")
     enumerate: float = 0.0
@@ -66,9 +74,14 @@ class StageSeconds(_Frozen):
 
 
 class TuningFacts(_Frozen):
-    """Trials of schedules, on how many `kernels`; `tuned` of them became candidates.
+    """Results of tuning.
 
-    `saved_s`: how much less the best plan with them is predicted to take.
+    Attributes:
+        trials: number of measured schedules.
+        failed: number of trials without a valid time.
+        kernels: number of kernels with trials.
+        tuned: number of tuned kernels among the candidates.
+        saved_s: predicted saving of the best plan with tuned kernels, in seconds.
     """
 
     trials: int = 0
@@ -79,20 +92,28 @@ class TuningFacts(_Frozen):
 
 
 class GateResult(_Frozen):
-    """Whether the bundle is proven as fast as every original framework, for all functions or one."""
+    """The gate's decision: whether the bundle is proven as fast as every framework."""
 
     passed: bool
     reason: str = ""
 
 
 class FunctionSummary(_Frozen):
-    """What came of one function (one shape set).
+    """Results of one function (one shape set).
 
-    `predicted_s` is the sum of the regions' costs in place, `alone_s` that of their costs alone. A machine
-    with other guests is not as fast at all times: `pace` is how many times as long as when those costs were
-    taken another plan took when the latencies were, and `predicted_s` is at that pace. `ratios` are the
-    function's times over those of each framework that ran; `original` names the framework that runs the
-    original file itself, "" for a plan of regions; `deterministic` tells whether two calls give the same.
+    Attributes:
+        function: name of the function.
+        latency: measured latencies of the bundle and the baselines.
+        speedup_over_best: fastest baseline over the bundle; None without a baseline.
+        predicted_s: sum of the regions' in-context costs, scaled by `pace`, in seconds.
+        alone_s: sum of the regions' isolated costs, in seconds.
+        pace: speed factor of a shared machine: how much slower it was during the final comparison than
+            while costs were measured, estimated from another plan; 1 means equal speed.
+        verdict: the gate's verdict.
+        reason: explanation of the verdict.
+        ratios: time of the bundle over the time of each framework.
+        original: framework for the original file as fallback; "" for a plan of regions.
+        deterministic: True if repeated calls give equal outputs.
     """
 
     function: str
@@ -109,17 +130,17 @@ class FunctionSummary(_Frozen):
 
 
 class PrecisionResult(_Frozen):
-    """What came of the permission to compute in less than float32.
+    """Results of mixed-precision compilation.
 
     Attributes:
-        tolerance: largest error of an output that is allowed (`collage.runtime.precision`).
-        trials: sets of inputs on which whole plans were tried.
-        errors: largest error of every output of what ships; None where it cannot be compared.
-        reduced_regions: regions of what ships that compute in less than float32.
-        rejected: plans that were beyond the tolerance, with what was.
-        baselines: largest error of frameworks that ran in less than float32.
-        excused: those of them that do not count, because they are beyond the tolerance.
-        notes: why it came so, in plain words.
+        tolerance: largest permitted error of an output (`collage.runtime.precision`).
+        trials: number of input sets for the accuracy check of plans.
+        errors: largest error of each output of the shipped plan; None if not comparable.
+        reduced_regions: number of shipped regions below float32 precision.
+        rejected: plans with an error above the tolerance, with the reason.
+        baselines: largest error of each framework below float32 precision.
+        excused: frameworks exempt from the comparison, with the reason: an error above the tolerance.
+        notes: explanation of the result.
     """
 
     tolerance: float
@@ -135,7 +156,7 @@ class PrecisionResult(_Frozen):
 class Summary(_Frozen):
     """The one document of `collage compile --json`.
 
-    `speedup_over_best` is the least of any function; the gate has passed where it has for each.
+    `speedup_over_best` is the minimum over functions; the gate passes if it passes for every function.
     """
 
     model_sha256: str
@@ -150,9 +171,9 @@ class Summary(_Frozen):
     bundle: str
     tuning: TuningFacts = Field(default_factory=TuningFacts)
     notes: tuple[str, ...] = ()
-    """What kept the model from finer regions, in plain words."""
+    """Notes of the import, e.g. obstacles to finer regions."""
     precision: PrecisionResult | None = None
-    """None where nothing but float32 was allowed."""
+    """None if only float32 was allowed."""
 
     @property
     def latency(self) -> Latencies:
@@ -171,14 +192,14 @@ class CandidateState(StrEnum):
 
 
 class TensorInfo(_Frozen):
-    """A named tensor; `type` is text such as `float32[1, 3, 224, 224]`."""
+    """A named tensor; `type` is a text like `float32[1, 3, 224, 224]`."""
 
     name: str
     type: str
 
 
 class GraphNode(_Frozen):
-    """One node; `inputs` and `outputs` are the indices of its neighbours, `types` of its results."""
+    """One node; `inputs` and `outputs` are indices of neighbours, `types` the types of its results."""
 
     index: int
     name: str
@@ -189,10 +210,10 @@ class GraphNode(_Frozen):
 
 
 class Alternative(_Frozen):
-    """A candidate that overlaps a region.
+    """A candidate with nodes of a region.
 
-    `regret_s`: how much slower the best plan that uses it is; None where no plan can use it or where
-    it was not measured (`reason` says which).
+    `regret_s` is the extra time of the best plan with this candidate, in seconds; None without such a plan
+    or without a measurement (see `reason`).
     """
 
     backend: str
@@ -208,13 +229,21 @@ class Alternative(_Frozen):
 
 
 class RegionReport(_Frozen):
-    """One region of the chosen plan and what else could have run there.
+    """One region of the chosen plan with its alternatives.
 
-    `alone_s` is what the kernel took when it was measured alone; `predicted_s` is that, corrected by what
-    it, or others of its kind, took inside executables; `measured_s` is what it took inside the one that
-    ships, None for views. `bound_s` is what no direct algorithm can beat at the machine's peaks, `limit`
-    ("bytes" or "flops") where it comes from; an algorithm that needs fewer FLOP, like Winograd's, may be
-    faster. Nothing bounds a region in less than float32: the peaks are those of float32.
+    Attributes:
+        alone_s: isolated cost of the kernel, in seconds.
+        predicted_s: isolated cost corrected by in-context samples of this kernel or its kind, in seconds.
+        low_s: lower end of the 95 % interval of the cost, in seconds.
+        high_s: upper end of the 95 % interval of the cost, in seconds.
+        measured_s: time inside the shipped executable, in seconds; None for views.
+        bound_s: lower bound for direct algorithms at the machine's peaks, in seconds. Algorithms with fewer
+            FLOP, like Winograd's, may be faster. None below float32 precision,
+            because peaks are those of float32.
+        limit: cause of the bound, "bytes" or "flops".
+        moved_bytes: memory traffic of operands and results, in bytes.
+        flops: floating-point operations of a direct algorithm.
+        alternatives: candidates with nodes of the region, in order of regret.
     """
 
     nodes: tuple[int, ...]
@@ -245,7 +274,7 @@ class InvalidCandidate(_Frozen):
 
 
 class UnmeasuredCandidate(_Frozen):
-    """Never measured; `bound_s` is its lower bound, `reason` why it could not matter."""
+    """A candidate without a measurement; `bound_s` is its lower bound, in seconds."""
 
     backend: str
     variant: str = ""
@@ -255,7 +284,7 @@ class UnmeasuredCandidate(_Frozen):
 
 
 class MeasuredPlan(_Frozen):
-    """A whole plan, or an original framework (`baseline`), measured end to end."""
+    """A plan, or an original framework (`baseline`), with its end-to-end latency."""
 
     name: str
     predicted_s: float | None = None
@@ -268,7 +297,7 @@ class MeasuredPlan(_Frozen):
 
 
 class NodeRest(_Frozen):
-    """How many more candidates of one backend and state contain a node than are listed."""
+    """Count of unlisted candidates with a node, for one backend and state."""
 
     node: int
     backend: str
@@ -279,8 +308,7 @@ class NodeRest(_Frozen):
 class FunctionReport(_Frozen):
     """Everything about one function (one shape set).
 
-    `considered` holds, for every node, the best few candidates with it of each backend and state;
-    `rest` counts those that are left out.
+    `considered` holds the best candidates of every node, backend and state; `rest` counts the others.
     """
 
     name: str
@@ -296,7 +324,7 @@ class FunctionReport(_Frozen):
 
 
 class PeakRates(_Frozen):
-    """The machine's highest measured rates; bounds use `bytes_per_s`, the best of any cache."""
+    """Highest measured rates of the machine; bounds use `bytes_per_s`, the highest rate of any cache."""
 
     flops_per_s: float
     bytes_per_s: float
@@ -307,15 +335,16 @@ REPORT_SCHEMA_VERSION = 2
 
 
 class ReportData(_Frozen):
-    """What the HTML page shows, and what a bundle keeps as `report.json`.
+    """The data of the HTML page, stored in a bundle as `report.json`.
 
     Attributes:
+        schema_version: version of this document.
         summary: the document of `--json`.
         model: name of the model's file.
-        functions: in the order of the model.
-        environment: fact to value, e.g. `{"cpu": ..., "onnxruntime": "1.31.0"}`.
-        peaks: of the roofline; None where they were not measured.
-        notes: what import had to say, e.g. operators that only some backends can run.
+        functions: reports of the functions, in the order of the model.
+        environment: facts by name, e.g. `{"cpu": ..., "onnxruntime": "1.31.0"}`.
+        notes: notes of the import, e.g. operators without support in some backends.
+        peaks: peaks of the roofline; None without a measurement.
     """
 
     schema_version: int = REPORT_SCHEMA_VERSION
@@ -327,6 +356,6 @@ class ReportData(_Frozen):
     peaks: PeakRates | None = None
 
     def to_json(self) -> str:
-        """Return the document of a bundle; regions leave out what `considered` holds."""
-        leave_out = {"functions": {"__all__": {"regions": {"__all__": {"alternatives"}}}}}
-        return self.model_dump_json(exclude=leave_out, exclude_defaults=False)
+        """Return the document of a bundle; regions omit alternatives, which `considered` holds."""
+        excluded = {"functions": {"__all__": {"regions": {"__all__": {"alternatives"}}}}}
+        return self.model_dump_json(exclude=excluded, exclude_defaults=False)

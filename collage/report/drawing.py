@@ -1,4 +1,4 @@
-"""What the page's script draws: both views of a function's graph and the details of its regions.
+"""Data for the page's script: both views of a function's graph, and the details of its regions.
 
 Positions are computed here, so that the script stays small and the page is the same every time.
 """
@@ -12,7 +12,7 @@ from collage.report.formatting import duration, node_ranges, op_counts, precisio
 from collage.report.layout import BOX_HEIGHT, BOX_WIDTH, lay_out
 
 Mark = tuple[str, str]
-"""Colour class and letter of a backend: colour is never the only sign."""
+"""Colour class and letter of a backend: the letter serves readers without colour vision."""
 
 _KNOWN: Mapping[str, Mark] = {
     "tvm": ("0", "T"), "onednn": ("1", "D"), "onnxruntime": ("2", "O"), "openvino": ("3", "V"),
@@ -67,7 +67,7 @@ class Drawing(TypedDict):
 
 
 def backend_marks(backends: Iterable[str]) -> dict[str, Mark]:
-    """Give every backend a colour and a letter of its own; the well-known ones always the same."""
+    """Assign a unique colour and letter to every backend; known backends have fixed ones."""
     names = sorted(set(backends))
     marks = {name: _KNOWN[name] for name in names if name in _KNOWN}
     for name in names:
@@ -75,8 +75,8 @@ def backend_marks(backends: Iterable[str]) -> dict[str, Mark]:
             continue
         letters = {letter for _, letter in marks.values()}
         colours = {colour for colour, _ in marks.values()}
-        wanted = [char for char in name.upper() + "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if char.isalnum()]
-        letter = next((char for char in wanted if char not in letters), "*")
+        preferred = [char for char in name.upper() + "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if char.isalnum()]
+        letter = next((char for char in preferred if char not in letters), "*")
         colour = next((c for c in map(str, reversed(range(8))) if c not in colours), "7")
         marks[name] = (colour, letter)
     return marks
@@ -139,7 +139,7 @@ def _region_view(
 
 
 def _topological(before: Mapping[int, set[int]]) -> list[int]:
-    """Order regions so that sources come first; the smallest number first among the ready."""
+    """Sort regions topologically; ties in order of their numbers."""
     sorter = TopologicalSorter({number: sorted(before[number]) for number in sorted(before)})
     try:
         sorter.prepare()
@@ -193,34 +193,36 @@ def _details(region: RegionReport, marks: Mapping[str, Mark]) -> Details:
         "backend": region.backend,
         "title": op_counts(region.ops, 3) or region.label,
         "facts": [fact for fact in facts if fact[1]],
-        "alternatives": [_choice(other, marks) for other in ordered],
+        "alternatives": [_choice(candidate, marks) for candidate in ordered],
     }
 
 
-def _best_first(other: Alternative) -> tuple[bool, int, float, float, str, tuple[int, ...], str]:
-    state = list(CandidateState).index(other.state)
-    regret = other.regret_s if other.regret_s is not None else float("inf")
-    return (not other.chosen, (0, 2, 1)[state], regret, other.cost_s or 0.0, other.backend,
-            other.nodes, other.variant)  # fmt: skip
+def _best_first(
+    candidate: Alternative,
+) -> tuple[bool, int, float, float, str, tuple[int, ...], str]:
+    state = list(CandidateState).index(candidate.state)
+    regret = candidate.regret_s if candidate.regret_s is not None else float("inf")
+    return (not candidate.chosen, (0, 2, 1)[state], regret, candidate.cost_s or 0.0, candidate.backend,
+            candidate.nodes, candidate.variant)  # fmt: skip
 
 
-def _choice(other: Alternative, marks: Mapping[str, Mark]) -> Choice:
-    valid = other.state is CandidateState.VALID
-    regret = "chosen" if other.chosen else f"+{duration(other.regret_s)}"
+def _choice(candidate: Alternative, marks: Mapping[str, Mark]) -> Choice:
+    valid = candidate.state is CandidateState.VALID
+    regret = "chosen" if candidate.chosen else f"+{duration(candidate.regret_s)}"
     return {
-        "mark": marks[other.backend],
-        "backend": f"{other.backend} {other.variant}".rstrip(),
-        "nodes": node_ranges(other.nodes),
-        "cost": duration(other.cost_s) if valid else other.state.value,
-        "interval": interval(other.low_s, other.high_s) if valid else "",
-        "regret": regret if other.chosen or other.regret_s is not None else duration(None),
-        "reason": other.reason,
-        "chosen": other.chosen,
+        "mark": marks[candidate.backend],
+        "backend": f"{candidate.backend} {candidate.variant}".rstrip(),
+        "nodes": node_ranges(candidate.nodes),
+        "cost": duration(candidate.cost_s) if valid else candidate.state.value,
+        "interval": interval(candidate.low_s, candidate.high_s) if valid else "",
+        "regret": regret if candidate.chosen or candidate.regret_s is not None else duration(None),
+        "reason": candidate.reason,
+        "chosen": candidate.chosen,
     }
 
 
 def interval(low_s: float | None, high_s: float | None) -> str:
-    """Write `1.00 ms to 1.10 ms`, or nothing where there is no interval."""
+    """Format an interval as `1.00 ms to 1.10 ms`; "" without one."""
     if low_s is None or high_s is None:
         return ""
     return f"{duration(low_s)} to {duration(high_s)}"

@@ -1,20 +1,17 @@
-"""Why this plan, and not another: answers from what a bundle keeps, without compiling anything.
+"""Explanations of a stored plan, without compiling.
 
-A bundle's `report.json` holds the plan's regions and, for every node, the best few candidates of each
-backend with exact regrets, refusals with their reasons, what was never measured and why. From it come
-the overview of a plan, everything about one node, and the difference of two plans. The models here
-are the documents of `--json`.
+A bundle's `report.json` holds the regions of the plan. For every node it holds the best candidates of each
+backend with exact regrets, refusals and unmeasured candidates with reasons. This module derives the
+overview of a plan, the explanation of one node, and the difference of two plans. Its models are the
+documents of `--json`.
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from collage.errors import BundleError, InputError, OptionError
+from collage.errors import OptionError
 from collage.report.data import (
-    REPORT_SCHEMA_VERSION,
     Alternative,
     CandidateState,
     FunctionReport,
@@ -24,13 +21,7 @@ from collage.report.data import (
     PeakRates,
     RegionReport,
     ReportData,
-    Summary,
 )
-from collage.runtime.bundle_folder import BundleFolder
-
-REPORT, SUMMARY = "report.json", "summary.json"
-MAX_REPORT_BYTES = 1 << 28
-Document = TypeVar("Document", bound=BaseModel)
 
 
 class _Frozen(BaseModel):
@@ -40,8 +31,16 @@ class _Frozen(BaseModel):
 class NodeExplanation(_Frozen):
     """Everything about one node.
 
-    `ranked` are the measured candidates with the node, least regret first; `absent` the backends that
-    offer no candidate with it.
+    Attributes:
+        function: name of the function with the node.
+        node: the node.
+        region: region of the plan with the node.
+        region_number: position of the region in the plan.
+        ranked: measured candidates with the node, in order of regret.
+        refused: invalid candidates with the node.
+        unmeasured: candidates with the node but without a cost.
+        rest: counts of unlisted candidates with the node.
+        absent: backends without a candidate for the node.
     """
 
     function: str
@@ -56,7 +55,10 @@ class NodeExplanation(_Frozen):
 
 
 class Totals(_Frozen):
-    """Sums of one function's plan; `kernels_s` are the kernels alone, `latency_s` one whole call."""
+    """Sums over one function's plan, in seconds.
+
+    `kernels_s` is the sum of in-context kernel times, `latency_s` the latency of one complete call.
+    """
 
     function: str
     regions: int
@@ -68,7 +70,7 @@ class Totals(_Frozen):
 
 
 class Overview(_Frozen):
-    """What a plan is made of; regions in order of execution."""
+    """The regions of a plan, in order of execution, with totals per function."""
 
     model: str
     totals: tuple[Totals, ...]
@@ -77,7 +79,7 @@ class Overview(_Frozen):
 
 
 class RegionChange(_Frozen):
-    """Nodes that two plans cover differently, with the regions of each that hold them."""
+    """A set of nodes with different regions in two plans, and those regions."""
 
     function: str
     nodes: tuple[int, ...]
@@ -86,7 +88,7 @@ class RegionChange(_Frozen):
 
 
 class Difference(_Frozen):
-    """What differs from plan `first` to plan `second`; `same` counts the regions that both have."""
+    """The differences between two plans; `same` counts their common regions."""
 
     models: tuple[str, str]
     first: tuple[Totals, ...]
@@ -95,103 +97,40 @@ class Difference(_Frozen):
     changes: tuple[RegionChange, ...]
 
 
-def read_report(path: Path) -> ReportData:
-    """Read the facts of a bundle, or of its `report.json`.
-
-    Raises:
-        InputError: there is no report at the path.
-        BundleError: the report is damaged, or of another version of Collage.
-    """
-    file = path if path.is_file() else path / REPORT
-    data = _document(file, ReportData)
-    if data.schema_version != REPORT_SCHEMA_VERSION:
-        raise BundleError(
-            f"{file} has schema {data.schema_version}, this version reads "
-            f"{REPORT_SCHEMA_VERSION}; compile again"
-        )
-    for function in data.functions:
-        _check_numbers(file, function)
-    return data
-
-
-def read_summary(bundle: Path) -> Summary:
-    """Read the summary of a bundle. Errors as of `read_report`."""
-    return _document(bundle / SUMMARY, Summary)
-
-
-def _document(file: Path, model: type[Document]) -> Document:
-    """Read a file of a bundle; nobody has to have signed it."""
-    try:
-        data = BundleFolder(file.parent).read(file.name, MAX_REPORT_BYTES)
-        return model.model_validate_json(data)
-    except (BundleError, FileNotFoundError):
-        raise InputError(
-            f"{file.parent} holds no {file.name}; is it a bundle of this version?"
-        ) from None
-    except OSError as error:
-        raise BundleError(f"{file} cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        raise BundleError(
-            f"{file} is damaged, or of another version ({_first_fault(error)}); compile again"
-        ) from error
-
-
-def _first_fault(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"[:300]
-
-
-def _check_numbers(file: Path, function: FunctionReport) -> None:
-    """Refuse a report whose regions or neighbours are not nodes of the function."""
-    known = {node.index for node in function.nodes}
-    named = {
-        "nodes": [number for node in function.nodes for number in (*node.inputs, *node.outputs)],
-        "regions": [number for one in function.regions for number in one.nodes],
-    }
-    wrong = next((field for field, numbers in named.items() if not known.issuperset(numbers)), "")
-    if len(known) != len(function.nodes):
-        wrong = "nodes"
-    if not all(one.nodes for one in function.regions):
-        wrong = "regions"
-    if wrong:
-        raise BundleError(
-            f"{file} is damaged: the {wrong} of function {function.name} have numbers of no node, of "
-            "several, or none; compile again"
-        )
-
-
 def overview(data: ReportData) -> Overview:
     """Describe the plan of a report."""
     return Overview(
         model=data.model,
         totals=tuple(_totals(function) for function in data.functions),
-        regions=tuple((function.name, one) for function in data.functions
-                      for one in function.regions),
+        regions=tuple((function.name, region) for function in data.functions
+                      for region in function.regions),
         peaks=data.peaks,
     )  # fmt: skip
 
 
 def explain_node(data: ReportData, name: str, function: str | None = None) -> NodeExplanation:
-    """Gather what is known about one node.
+    """Explain one node.
 
     Args:
-        data: from `read_report`.
-        name: the node's name, or its number.
-        function: where it is; the first function with such a node by default.
+        data: report of a bundle.
+        name: name of the node, or its number.
+        function: name of the node's function; None means the first function with such a node.
 
     Raises:
         OptionError: there is no such function or node, or several have the name.
     """
-    functions = [one for one in data.functions if function in (None, one.name)]
+    functions = [report for report in data.functions if function in (None, report.name)]
     if not functions:
-        there = ", ".join(one.name for one in data.functions)
-        raise OptionError(f"the model has no function {function!r}; there are {there}")
-    for one in functions:
-        if node := _find(one, name):
-            return _explain(data, one, node)
-    known = [node.name for one in functions for node in one.nodes]
-    near = [other for other in known if other and name.lower() in other.lower()][:5]
-    hint = f"; near: {', '.join(near)}" if near else f"; numbers go from 0 to {len(known) - 1}"
+        names = ", ".join(report.name for report in data.functions)
+        raise OptionError(f"the model has no function {function!r}; its functions are {names}")
+    for report in functions:
+        if node := _find(report, name):
+            return _explain(data, report, node)
+    node_names = [node.name for report in functions for node in report.nodes]
+    near = [
+        node_name for node_name in node_names if node_name and name.lower() in node_name.lower()
+    ][:5]
+    hint = f"; near: {', '.join(near)}" if near else f"; numbers go from 0 to {len(node_names) - 1}"
     raise OptionError(f"--node {name}: the model has no such node{hint}")
 
 
@@ -206,34 +145,43 @@ def _find(function: FunctionReport, name: str) -> GraphNode | None:
 
 
 def _explain(data: ReportData, function: FunctionReport, node: GraphNode) -> NodeExplanation:
-    holding = (n for n, one in enumerate(function.regions) if node.index in one.nodes)
-    number = next(holding, None)
+    numbers = (n for n, region in enumerate(function.regions) if node.index in region.nodes)
+    number = next(numbers, None)
     if number is None:
         raise OptionError(f"--node {node.name}: no region of the plan has this node")
-    having = [one for one in function.considered if node.index in one.nodes]
-    rest = tuple(one for one in function.rest if one.node == node.index)
-    offered = {one.backend for one in having} | {one.backend for one in rest}
+    node_candidates = [
+        candidate for candidate in function.considered if node.index in candidate.nodes
+    ]
+    unlisted = tuple(count for count in function.rest if count.node == node.index)
+    offered = {entry.backend for entry in node_candidates} | {entry.backend for entry in unlisted}
     return NodeExplanation(
         function=function.name,
         node=node,
         region=function.regions[number],
         region_number=number,
-        ranked=_of(having, CandidateState.VALID),
-        refused=_of(having, CandidateState.INVALID),
-        unmeasured=_of(having, CandidateState.UNMEASURED),
-        rest=rest,
+        ranked=_in_state(node_candidates, CandidateState.VALID),
+        refused=_in_state(node_candidates, CandidateState.INVALID),
+        unmeasured=_in_state(node_candidates, CandidateState.UNMEASURED),
+        rest=unlisted,
         absent=tuple(name for name in data.summary.backends if name not in offered),
     )
 
 
-def _of(candidates: Iterable[Alternative], state: CandidateState) -> tuple[Alternative, ...]:
-    found = [one for one in candidates if one.state is state]
-    return tuple(sorted(found, key=_rank))
+def _in_state(candidates: Iterable[Alternative], state: CandidateState) -> tuple[Alternative, ...]:
+    matching = [candidate for candidate in candidates if candidate.state is state]
+    return tuple(sorted(matching, key=_rank))
 
 
-def _rank(one: Alternative) -> tuple[bool, bool, float, int, str, tuple[int, ...]]:
-    unusable = one.regret_s is None
-    return not one.chosen, unusable, one.regret_s or 0.0, len(one.nodes), one.backend, one.nodes
+def _rank(candidate: Alternative) -> tuple[bool, bool, float, int, str, tuple[int, ...]]:
+    is_unusable = candidate.regret_s is None
+    return (
+        not candidate.chosen,
+        is_unusable,
+        candidate.regret_s or 0.0,
+        len(candidate.nodes),
+        candidate.backend,
+        candidate.nodes,
+    )
 
 
 def diff(first: ReportData, second: ReportData) -> Difference:
@@ -242,18 +190,21 @@ def diff(first: ReportData, second: ReportData) -> Difference:
     Raises:
         OptionError: their models differ in a function or its nodes.
     """
-    others = {function.name: function for function in second.functions}
+    second_functions = {function.name: function for function in second.functions}
     same, changes = 0, []
-    for one in first.functions:
-        other = others.get(one.name)
-        if other is None or [node.op for node in one.nodes] != [node.op for node in other.nodes]:
+    for first_function in first.functions:
+        second_function = second_functions.get(first_function.name)
+        if second_function is None or [node.op for node in first_function.nodes] != [
+            node.op for node in second_function.nodes
+        ]:
             raise OptionError(
-                f"function {one.name} has other nodes in the two bundles; compare plans of one model"
+                f"function {first_function.name} has different nodes in the two bundles; compare plans "
+                "of one model"
             )
-        count, found = _changes(one, other)
+        count, function_changes = _changes(first_function, second_function)
         same += count
-        changes += found
-    if len(others) != len(first.functions):
+        changes += function_changes
+    if len(second_functions) != len(first.functions):
         raise OptionError("the bundles have different functions; compile both for the same shapes")
     return Difference(
         models=(first.model, second.model),
@@ -269,10 +220,12 @@ def _identity(region: RegionReport) -> tuple[tuple[int, ...], str, str]:
 
 
 def _changes(first: FunctionReport, second: FunctionReport) -> tuple[int, list[RegionChange]]:
-    """Group the regions that differ into the smallest sets of nodes that both plans cover."""
-    shared = {_identity(one) for one in first.regions} & {_identity(one) for one in second.regions}
+    """Group different regions into the smallest sets of nodes covered by both plans."""
+    shared = {_identity(region) for region in first.regions} & {
+        _identity(region) for region in second.regions
+    }
     sides = [
-        [one for one in regions if _identity(one) not in shared]
+        [region for region in regions if _identity(region) not in shared]
         for regions in (first.regions, second.regions)
     ]
     groups: list[set[int]] = []
@@ -284,8 +237,8 @@ def _changes(first: FunctionReport, second: FunctionReport) -> tuple[int, list[R
         RegionChange(
             function=first.name,
             nodes=tuple(sorted(group)),
-            first=tuple(one for one in sides[0] if not group.isdisjoint(one.nodes)),
-            second=tuple(one for one in sides[1] if not group.isdisjoint(one.nodes)),
+            first=tuple(region for region in sides[0] if not group.isdisjoint(region.nodes)),
+            second=tuple(region for region in sides[1] if not group.isdisjoint(region.nodes)),
         )
         for group in sorted(groups, key=min)
     ]
@@ -299,13 +252,13 @@ def _totals(function: FunctionReport) -> Totals:
         regions=len(function.regions),
         nodes=len(function.nodes),
         predicted_s=chosen.predicted_s,
-        kernels_s=sum_s(one.measured_s for one in function.regions),
-        bound_s=sum(one.bound_s or 0.0 for one in function.regions),
+        kernels_s=sum_s(region.measured_s for region in function.regions),
+        bound_s=sum(region.bound_s or 0.0 for region in function.regions),
         latency_s=chosen.measured_s,
     )
 
 
 def sum_s(seconds: Iterable[float | None]) -> float | None:
-    """Add up what is known; None where nothing is."""
-    known: Sequence[float] = [one for one in seconds if one is not None]
-    return sum(known) if known else None
+    """Sum the known values; None if all are unknown."""
+    known_s: Sequence[float] = [value_s for value_s in seconds if value_s is not None]
+    return sum(known_s) if known_s else None

@@ -1,13 +1,18 @@
-"""How numbers and names are written: the same on the terminal and on the page."""
+"""Formatting of numbers and names, shared by the terminal and the page."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 MISSING = "–"
 
 
+def finite_or_none(value: float) -> float | None:
+    """Return the value, or None where it is infinite or not a number."""
+    return value if math.isfinite(value) else None
+
+
 def duration(seconds: float | None) -> str:
-    """Three significant digits with a unit: `1.23 ms`, `45.0 µs`, `12.3 s`.
+    """Format seconds with three significant digits and a unit: `1.23 ms`, `45.0 µs`, `12.3 s`.
 
     >>> duration(0.00123), duration(4.5e-5), duration(None)
     ('1.23 ms', '45.0 µs', '–')
@@ -26,7 +31,7 @@ def _three_digits(value: float) -> str:
 
 
 def node_ranges(nodes: Iterable[int]) -> str:
-    """Write indices as ranges.
+    """Format indices as ranges.
 
     >>> node_ranges([1, 2, 3, 7])
     '1-3, 7'
@@ -40,8 +45,8 @@ def node_ranges(nodes: Iterable[int]) -> str:
     return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def op_counts(ops: Iterable[str], most: int = 4) -> str:
-    """Name the operators of a region in order of first use.
+def op_counts(ops: Iterable[str], limit: int = 4) -> str:
+    """Count the operators of a region, in order of first use.
 
     >>> op_counts(["Conv", "Relu", "Conv"])
     'Conv ×2, Relu'
@@ -50,12 +55,12 @@ def op_counts(ops: Iterable[str], most: int = 4) -> str:
     for op in ops:
         counts[op] = counts.get(op, 0) + 1
     texts = [op if count == 1 else f"{op} ×{count}" for op, count in counts.items()]
-    rest = len(texts) - most
-    return ", ".join(texts[:most]) + (f", {rest} more" if rest > 0 else "")
+    hidden_count = len(texts) - limit
+    return ", ".join(texts[:limit]) + (f", {hidden_count} more" if hidden_count > 0 else "")
 
 
 def precision_text(precision: str, error: float | None = None) -> str:
-    """Write what a region computes in, with its error where that is less than the model says.
+    """Format the precision of a region, with its error for reduced precision.
 
     >>> precision_text("bf16", 0.00312), precision_text("int8"), precision_text("")
     ('bf16, error 0.0031', 'int8', '')
@@ -64,5 +69,26 @@ def precision_text(precision: str, error: float | None = None) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace control characters: names of a model must not steer a terminal."""
+    """Replace control characters, so that names from a model cannot control a terminal."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def aligned_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()
+) -> str:
+    """Align the columns of a table, without control characters.
+
+    Args:
+        header: titles of the columns.
+        rows: cells of each row.
+        right: numbers of the columns with alignment to the right.
+    """
+    lines = [[printable(cell) for cell in line] for line in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

@@ -1,8 +1,8 @@
-"""The report of a compile as one HTML file without outside references.
+"""The report of a compile as one HTML file without external references.
 
 Tables are plain HTML and need no script; the graph is drawn by `page.js` from a data element. Names
-come from untrusted models: text is escaped by `escaped`, and the data element holds no `<`. A policy in
-the page forbids loading anything. The same data gives the same bytes.
+come from untrusted models: `escaped` escapes text, and the data element holds no `<`. The page's content
+security policy forbids all loading. The same data gives the same bytes.
 """
 
 import base64
@@ -28,7 +28,7 @@ from collage.report.page_candidates import (
 )
 from collage.report.page_elements import badge, escaped, meter, table
 from collage.report.page_regions import backend_table, region_table, roofline, timeline
-from collage.report.terminal import pace_text, tuning_text
+from collage.report.summary_text import pace_text, tuning_text
 
 
 def render_html(data: ReportData) -> str:
@@ -77,9 +77,9 @@ def _backends(data: ReportData) -> Iterable[str]:
     for function in data.functions:
         for region in function.regions:
             yield region.backend
-            yield from (other.backend for other in region.alternatives)
-        yield from (found.backend for found in function.invalid)
-        yield from (found.backend for found in function.unmeasured)
+            yield from (candidate.backend for candidate in region.alternatives)
+        yield from (candidate.backend for candidate in function.invalid)
+        yield from (candidate.backend for candidate in function.unmeasured)
 
 
 def _heading(data: ReportData) -> str:
@@ -89,10 +89,10 @@ def _heading(data: ReportData) -> str:
     speedup = summary.speedup_over_best
     several = len(summary.functions) > 1
     facts = [
-        (f"{name}, {one.function}" if several else name, f"<b>{duration(seconds)}</b>")
-        for one in summary.functions
+        (f"{name}, {function.function}" if several else name, f"<b>{duration(seconds)}</b>")
+        for function in summary.functions
         for name, seconds in (
-            ("median latency", one.latency.collage_s), ("predicted", one.predicted_s),
+            ("median latency", function.latency.collage_s), ("predicted", function.predicted_s),
         )
     ]  # fmt: skip
     facts[1:1] = [
@@ -107,11 +107,11 @@ def _heading(data: ReportData) -> str:
                     for name, value in facts)  # fmt: skip
     reason = f"<p>Gate: {escaped(gate.reason)}</p>\n" if gate.reason else ""
     notes = "".join(f"<li>{escaped(note)}</li>" for note in data.notes)
-    noted = f"<h3>Notes from the import</h3>\n<ul>{notes}</ul>\n" if notes else ""
+    notes_section = f"<h3>Notes from the import</h3>\n<ul>{notes}</ul>\n" if notes else ""
     return (
         f"<header><h1>{escaped(data.model)}</h1>\n"
         f'<p class="soft">Collage report, model sha256 <code>{escaped(summary.model_sha256)}</code></p>'
-        f'\n<div class="facts">{cards}</div>\n{reason}{noted}</header>\n<main>\n'
+        f'\n<div class="facts">{cards}</div>\n{reason}{notes_section}</header>\n<main>\n'
     )
 
 
@@ -120,27 +120,27 @@ def _share(summary: Summary) -> str:
     return f"{counts.measured + counts.cached} of {counts.unique}"
 
 
-def _precision(found: PrecisionResult | None) -> str:
-    """Show the errors of what ships and of frameworks in less than float32, and why it came so."""
-    if found is None:
+def _precision(result: PrecisionResult | None) -> str:
+    """Show the errors of the shipped plan and of reduced-precision frameworks, with notes."""
+    if result is None:
         return ""
-    errors = [(f"output {name}", error, "") for name, error in found.errors.items()]
+    errors = [(f"output {name}", error, "") for name, error in result.errors.items()]
     errors += [
-        (name, error, f"does not count: {found.excused[name]}" if name in found.excused else "")
-        for name, error in found.baselines.items()
+        (name, error, f"excluded: {result.excused[name]}" if name in result.excused else "")
+        for name, error in result.baselines.items()
     ]
     rows = [
         f'<tr><td class=long>{escaped(name)}</td><td class="n">{_error(error)}</td>'
         f"<td class=long>{escaped(note)}</td></tr>"
         for name, error, note in errors
     ]
-    notes = "".join(f"<li>{escaped(note)}</li>" for note in found.notes)
+    notes = "".join(f"<li>{escaped(note)}</li>" for note in result.notes)
     listed = f"<ul>{notes}</ul>\n" if notes else ""
     return (
-        f"<h3>Precision</h3>\n<p>{found.reduced_regions} regions compute in less than float32. Errors are "
-        "the largest deviation as a share of the output's scale (1 for probabilities), over "
-        f"{found.trials} sets of inputs; {found.tolerance:g} is allowed, and {len(found.rejected)} plans "
-        f"were beyond it.</p>\n{table(('what', 'error', ''), rows, (1,))}{listed}"
+        f"<h3>Precision</h3>\n<p>{result.reduced_regions} regions compute below float32 precision. Errors "
+        "are the largest deviation relative to the output's scale (1 for probabilities), over "
+        f"{result.trials} sets of inputs; {result.tolerance:g} is allowed, and {len(result.rejected)} plans "
+        f"exceed it.</p>\n{table(('output or framework', 'error', ''), rows, (1,))}{listed}"
     )
 
 
@@ -151,13 +151,13 @@ def _error(value: float | None) -> str:
 def _latencies(summary: Summary) -> str:
     several = len(summary.functions) > 1
     return "<h2>Latency</h2>\n" + "".join(
-        _function_latencies(one, f"<h3>{escaped(one.function)}</h3>\n" if several else "")
-        for one in summary.functions
+        _function_latencies(function, f"<h3>{escaped(function.function)}</h3>\n" if several else "")
+        for function in summary.functions
     )
 
 
 def _function_latencies(function: FunctionSummary, title: str) -> str:
-    """Show medians, and what the gate has proven of the ratio to each framework."""
+    """Show median latencies, and the ratio to each framework with its interval."""
     latency = function.latency
     baselines = [
         (name, seconds, latency.baseline_reasons.get(name, ""))
@@ -165,26 +165,26 @@ def _function_latencies(function: FunctionSummary, title: str) -> str:
     ]
     baselines.sort(key=lambda entry: (entry[1] is None, entry[1] or 0.0, entry[0]))
     entries = [("collage", latency.collage_s, ""), *baselines]
-    most = max((seconds for _, seconds, _ in entries if seconds), default=1.0)
+    slowest_s = max((seconds for _, seconds, _ in entries if seconds), default=1.0)
     rows = [
         f"<tr{' class=chosen' if name == 'collage' else ''}><td>{escaped(name)}</td>"
         f'<td class="n">{duration(seconds)}</td><td class="n">{_ratio(function, name)}</td>'
-        f"{meter(seconds, most, name == 'collage', reason)}</tr>"
+        f"{meter(seconds, slowest_s, name == 'collage', reason)}</tr>"
         for name, seconds, reason in entries
     ]
-    header = ("what", "median", "collage takes", "")
+    header = ("", "median", "collage takes", "")
     proven = f"<p>The gate: {escaped(function.verdict)}. {escaped(function.reason)}</p>\n"
     return title + proven + table(header, rows, (1, 2), wide=True)
 
 
 def _ratio(function: FunctionSummary, baseline: str) -> str:
-    """Write the ratio to a framework with its interval."""
-    found = function.ratios.get(baseline)
-    if found is None:
+    """Format the ratio to a framework with its interval."""
+    interval = function.ratios.get(baseline)
+    if interval is None:
         return ""
-    low = "0" if found.low is None else f"{found.low:.3f}"
-    high = "∞" if found.high is None else f"{found.high:.3f}"
-    return f"{found.ratio:.3f}× ({low} to {high})"
+    low = "0" if interval.low is None else f"{interval.low:.3f}"
+    high = "∞" if interval.high is None else f"{interval.high:.3f}"
+    return f"{interval.ratio:.3f}× ({low} to {high})"
 
 
 def _function(
@@ -193,8 +193,8 @@ def _function(
     several = len(data.functions) > 1
     title = f"Function {escaped(function.name)}" if several else "Plan"
     signature = "; ".join(
-        f"{what}: {', '.join(f'{escaped(tensor.name)} {escaped(tensor.type)}' for tensor in tensors)}"
-        for what, tensors in (("inputs", function.inputs), ("outputs", function.outputs))
+        f"{kind}: {', '.join(f'{escaped(tensor.name)} {escaped(tensor.type)}' for tensor in tensors)}"
+        for kind, tensors in (("inputs", function.inputs), ("outputs", function.outputs))
         if tensors
     )
     return (
@@ -222,10 +222,10 @@ def _graph(function: FunctionReport, marks: Mapping[str, Mark]) -> str:
     )
     return (
         f'<h3>Graph</h3>\n<div class="tools">{buttons}<span class="soft">Drag or scroll to move, '
-        "Ctrl and wheel to zoom, arrow keys and Enter to choose.</span></div>\n"
+        "Ctrl and wheel to zoom, arrow keys and Enter to select.</span></div>\n"
         f'<div class="legend">{legend}</div>\n<div class="graph"><div class="canvas"></div>'
-        '<div class="details" tabindex="0" aria-live="polite"><p class="soft">Choose a region to '
-        "see what else could have run there, at what cost.</p></div></div>\n"
+        '<div class="details" tabindex="0" aria-live="polite"><p class="soft">Select a region to '
+        "see its alternatives and their costs.</p></div></div>\n"
     )
 
 
@@ -241,10 +241,10 @@ def _environment(data: ReportData) -> str:
          f"measured, {counts.cached} cached, {counts.invalid} invalid"),
         ("tuning", tuning_text(summary.tuning) or "nothing that could change the plan"),
         *(
-            (f"pace of the machine, {one.function}", pace_text(one.pace) or "steady")
-            for one in summary.functions
+            (f"machine speed, {function.function}", pace_text(function.pace) or "steady")
+            for function in summary.functions
         ),
-        ("time of the stages", ", ".join(f"{name} {duration(of)}" for name, of in stages.items())),
+        ("time of the stages", ", ".join(f"{name} {duration(seconds)}" for name, seconds in stages.items())),
         ("bundle", summary.bundle),
     ]  # fmt: skip
     rows = [

@@ -1,8 +1,8 @@
-"""Where to draw the nodes of a dataflow graph: layers from top to bottom (Sugiyama's method).
+"""Layered layout of a dataflow graph, from top to bottom (Sugiyama's method).
 
-Layers are longest paths from the inputs; edges over several layers get a bend in each, so that they
-run beside the boxes; barycentre sweeps order each layer; columns are the middle of the neighbours,
-pushed apart. Linear in nodes and bends but for sorting. Deterministic: ties keep the given order.
+Layers are longest paths from the inputs. Long edges get a bend in each layer, to run beside the boxes.
+Barycentre sweeps order each layer; a column is the middle of its neighbours, with minimum distances. The
+cost is linear in nodes and bends, except for sorting. Deterministic: ties keep the given order.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ BOX_WIDTH, BOX_HEIGHT = 190.0, 40.0
 GAP_X, GAP_Y, BEND_WIDTH = 26.0, 34.0, 14.0
 SWEEPS = 4
 BEND_WEIGHT = 1e-6
-"""Bends make way for boxes; equal weights let a long chain drift to one side."""
-LONGEST_BENT = 60
-"""Edges over more layers have no bends: a thousand-layer skip would cost a thousand of them."""
+"""Weight of bends relative to boxes: with equal weights a long chain drifts to one side."""
+MAX_BENT_LAYERS = 60
+"""Longer edges have no bends: an edge over a thousand layers would need a thousand."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Per node the centre (x, y); per edge (source, target) the points between its ends."""
+    """Centres (x, y) of nodes, and the inner points of each edge (source, target)."""
 
     centres: tuple[tuple[float, float], ...]
     bends: dict[tuple[int, int], tuple[tuple[float, float], ...]]
@@ -44,9 +44,9 @@ def lay_out(predecessors: Sequence[Sequence[int]]) -> Layout:
         for source in sources:
             below[source].append(vertex)
     xs = _columns(ranks, above, below, count)
-    left = min((x for x in xs), default=0.0) - BOX_WIDTH / 2 - GAP_X
+    left_edge = min((x for x in xs), default=0.0) - BOX_WIDTH / 2 - GAP_X
     points = [
-        (round(x - left, 1), round(depth * (BOX_HEIGHT + GAP_Y) + BOX_HEIGHT, 1))
+        (round(x - left_edge, 1), round(depth * (BOX_HEIGHT + GAP_Y) + BOX_HEIGHT, 1))
         for x, depth in zip(xs, layer, strict=True)
     ]
     bends = {edge: tuple(points[vertex] for vertex in chain) for edge, chain in chains.items()}
@@ -63,17 +63,17 @@ def _layers(predecessors: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _chain(source: int, target: int, layer: list[int], above: list[list[int]]) -> list[int]:
-    """Add the bends of one edge as vertices of their own and return them."""
+    """Add the bends of one edge as extra vertices and return them."""
     span = layer[target] - layer[source]
     chain: list[int] = []
     last = source
-    if 1 < span <= LONGEST_BENT:
+    if 1 < span <= MAX_BENT_LAYERS:
         for depth in range(layer[source] + 1, layer[target]):
             chain.append(len(layer))
             layer.append(depth)
             above.append([last])
             last = chain[-1]
-    if span <= LONGEST_BENT:
+    if span <= MAX_BENT_LAYERS:
         above[target].append(last)
     return chain
 
@@ -88,29 +88,29 @@ def _columns(
         down = sweep % 2 == 0
         near = above if down else below
         for rank in ranks if down else reversed(ranks):
-            wanted = {vertex: _wanted(vertex, near[vertex], xs, boxes) for vertex in rank}
-            rank.sort(key=lambda vertex: (wanted[vertex], xs[vertex]))
-            _place(rank, wanted, xs, boxes)
+            targets = {vertex: _target(vertex, near[vertex], xs, boxes) for vertex in rank}
+            rank.sort(key=lambda vertex: (targets[vertex], xs[vertex]))
+            _place(rank, targets, xs, boxes)
     return xs
 
 
-def _wanted(vertex: int, near: Sequence[int], xs: Sequence[float], boxes: int) -> float:
-    """Follow the boxes next to it, else the bends: a chain beside long edges stays straight."""
-    leaders = [other for other in near if other < boxes] or near
-    return sum(xs[other] for other in leaders) / len(leaders) if leaders else xs[vertex]
+def _target(vertex: int, near: Sequence[int], xs: Sequence[float], boxes: int) -> float:
+    """Return the mean position of neighbouring boxes, else of bends: this keeps chains straight."""
+    leaders = [neighbour for neighbour in near if neighbour < boxes] or near
+    return sum(xs[neighbour] for neighbour in leaders) / len(leaders) if leaders else xs[vertex]
 
 
-def _place(rank: list[int], wanted: dict[int, float], xs: list[float], boxes: int) -> None:
+def _place(rank: list[int], targets: dict[int, float], xs: list[float], boxes: int) -> None:
     """Keep the order, leave room, and stay as near to the wanted columns as the mean allows."""
     placed: list[float] = []
     edge = float("-inf")
     for vertex in rank:
         half = (BOX_WIDTH + GAP_X if vertex < boxes else BEND_WIDTH) / 2
-        x = max(wanted[vertex], edge + half)
+        x = max(targets[vertex], edge + half)
         placed.append(x)
         edge = x + half
     weights = [1.0 if vertex < boxes else BEND_WEIGHT for vertex in rank]
-    off = sum(w * (wanted[v] - x) for v, x, w in zip(rank, placed, weights, strict=True))
+    off = sum(w * (targets[v] - x) for v, x, w in zip(rank, placed, weights, strict=True))
     shift = off / sum(weights)
     for vertex, x in zip(rank, placed, strict=True):
         xs[vertex] = x + shift

@@ -1,6 +1,7 @@
-"""The page's sections about what was not chosen: other backends, other plans, and what has no cost."""
+"""Sections of the page: alternatives, plans, invalid and unmeasured candidates."""
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from collage.report.data import (
     Alternative,
@@ -17,17 +18,17 @@ ROWS_SHOWN = 50
 
 
 def alternatives(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) -> str:
-    """List what else could have run in every region, without a script."""
+    """List the alternatives of every region; this works without the script."""
     parts = []
     for number, region in enumerate(regions):
-        others = [one for one in region.alternatives if not one.chosen]
+        rejected = [candidate for candidate in region.alternatives if not candidate.chosen]
         rows = [
-            f"<tr><td>{badge(one.backend, marks)} {escaped(one.variant)}</td>"
-            f"<td class=long>{node_ranges(one.nodes)}</td>"
-            f'<td class="n">{duration(one.cost_s)}</td>'
-            f'<td class="n">{interval(one.low_s, one.high_s)}</td>'
-            f'<td class="n">{_regret(one)}</td><td class="long">{escaped(one.reason)}</td></tr>'
-            for one in others
+            f"<tr><td>{badge(candidate.backend, marks)} {escaped(candidate.variant)}</td>"
+            f"<td class=long>{node_ranges(candidate.nodes)}</td>"
+            f'<td class="n">{duration(candidate.cost_s)}</td>'
+            f'<td class="n">{interval(candidate.low_s, candidate.high_s)}</td>'
+            f'<td class="n">{_regret(candidate)}</td><td class="long">{escaped(candidate.reason)}</td></tr>'
+            for candidate in rejected
         ]
         if rows:
             header = ("backend", "nodes", "cost", "95 % interval", "best plan with it", "reason")
@@ -39,8 +40,8 @@ def alternatives(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) -> 
     return f"<h3>Alternatives</h3>\n{''.join(parts)}" if parts else ""
 
 
-def _regret(one: Alternative) -> str:
-    return f"{duration(one.regret_s)} slower" if one.regret_s is not None else ""
+def _regret(candidate: Alternative) -> str:
+    return f"{duration(candidate.regret_s)} slower" if candidate.regret_s is not None else ""
 
 
 def plan_table(plans: Sequence[MeasuredPlan]) -> str:
@@ -50,7 +51,7 @@ def plan_table(plans: Sequence[MeasuredPlan]) -> str:
     ordered = sorted(
         plans, key=lambda plan: (plan.measured_s is None, plan.measured_s or 0.0, plan.name)
     )
-    most = max((plan.measured_s for plan in plans if plan.measured_s), default=1.0)
+    slowest_s = max((plan.measured_s for plan in plans if plan.measured_s), default=1.0)
     rows = []
     for plan in ordered:
         name = f"{plan.name} (original framework)" if plan.baseline else plan.name
@@ -60,16 +61,16 @@ def plan_table(plans: Sequence[MeasuredPlan]) -> str:
             f'<td class="n">{duration(plan.predicted_s)}</td>'
             f'<td class="n">{duration(plan.measured_s)}</td>'
             f'<td class="n">{interval(plan.low_s, plan.high_s)}</td>'
-            f"{meter(plan.measured_s, most, plan.chosen, plan.reason)}</tr>"
+            f"{meter(plan.measured_s, slowest_s, plan.chosen, plan.reason)}</tr>"
         )
     header = ("plan", "predicted", "measured", "95 % interval", "")
     return "<h3>Measured end to end, interleaved</h3>\n" + table(header, rows, (1, 2, 3), wide=True)
 
 
-def invalid_candidates(found: Sequence[InvalidCandidate], marks: Mapping[str, Mark]) -> str:
+def invalid_candidates(candidates: Sequence[InvalidCandidate], marks: Mapping[str, Mark]) -> str:
     """List what could not be built or computed something else, by backend and reason."""
     groups: dict[tuple[str, str], list[InvalidCandidate]] = {}
-    for candidate in found:
+    for candidate in candidates:
         groups.setdefault((candidate.backend, candidate.reason), []).append(candidate)
     if not groups:
         return ""
@@ -78,9 +79,10 @@ def invalid_candidates(found: Sequence[InvalidCandidate], marks: Mapping[str, Ma
         groups.items(), key=lambda item: (-len(item[1]), item[0])
     ):
         rows = [
-            f"<tr><td class=long>{node_ranges(one.nodes)}</td>"
-            f"<td class=long>{escaped(op_counts(one.ops))}</td><td>{escaped(one.variant)}</td></tr>"
-            for one in sorted(members, key=lambda one: (one.nodes, one.variant))[:ROWS_SHOWN]
+            f"<tr><td class=long>{node_ranges(candidate.nodes)}</td>"
+            f"<td class=long>{escaped(op_counts(candidate.ops))}</td>"
+            f"<td>{escaped(candidate.variant)}</td></tr>"
+            for candidate in sorted(members, key=attrgetter("nodes", "variant"))[:ROWS_SHOWN]
         ]
         parts.append(
             f"<details><summary>{badge(backend, marks)}: {escaped(reason)} "
@@ -90,20 +92,23 @@ def invalid_candidates(found: Sequence[InvalidCandidate], marks: Mapping[str, Ma
     return "".join(parts)
 
 
-def unmeasured_candidates(found: Sequence[UnmeasuredCandidate], marks: Mapping[str, Mark]) -> str:
+def unmeasured_candidates(
+    candidates: Sequence[UnmeasuredCandidate], marks: Mapping[str, Mark]
+) -> str:
     """List what was never measured, by reason."""
     groups: dict[str, list[UnmeasuredCandidate]] = {}
-    for candidate in found:
+    for candidate in candidates:
         groups.setdefault(candidate.reason, []).append(candidate)
     if not groups:
         return ""
-    parts = [f"<h3>Never measured ({len(found)})</h3>\n"]
+    parts = [f"<h3>Never measured ({len(candidates)})</h3>\n"]
     for reason, members in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
-        ordered = sorted(members, key=lambda one: (one.nodes, one.backend, one.variant))
+        ordered = sorted(members, key=attrgetter("nodes", "backend", "variant"))
         rows = [
-            f"<tr><td>{badge(one.backend, marks)} {escaped(one.variant)}</td>"
-            f'<td class=long>{node_ranges(one.nodes)}</td><td class="n">{duration(one.bound_s)}</td></tr>'
-            for one in ordered[:ROWS_SHOWN]
+            f"<tr><td>{badge(candidate.backend, marks)} {escaped(candidate.variant)}</td>"
+            f"<td class=long>{node_ranges(candidate.nodes)}</td>"
+            f'<td class="n">{duration(candidate.bound_s)}</td></tr>'
+            for candidate in ordered[:ROWS_SHOWN]
         ]
         parts.append(
             f'<details><summary>{escaped(reason)} <span class="soft">({len(members)})</span></summary>'

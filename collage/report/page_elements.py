@@ -36,12 +36,12 @@ def table(
     )
 
 
-def meter(seconds: float | None, most: float, own: bool, reason: str = "") -> str:
-    """Return a cell with a bar as a share of `most`; without seconds, with the reason."""
+def meter(seconds: float | None, longest_s: float, own: bool, reason: str = "") -> str:
+    """Return a cell with a bar relative to `longest_s`; without seconds, a cell with the reason."""
     if seconds is None:
         return f'<td class="soft long">{escaped(reason)}</td>'
     kind = "meter own" if own else "meter"
     return (
-        f'<td class="meters"><span class="{kind}" style="width:{100 * seconds / most:.1f}%">'
+        f'<td class="meters"><span class="{kind}" style="width:{100 * seconds / longest_s:.1f}%">'
         "</span></td>"
     )

@@ -1,4 +1,4 @@
-"""The page's sections about the regions of a plan: what runs where, when, and how close to the roof."""
+"""Sections of the page about the regions of a plan: backends, timeline, table, roofline."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ TIMELINE_WIDTH, TIMELINE_ROW = 1000.0, 34.0
 
 
 def backend_table(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) -> str:
-    """Sum up the regions of every backend."""
+    """Sum the regions of every backend."""
     totals = {
         name: sum(region.predicted_s or 0.0 for region in regions if region.backend == name)
         for name in sorted({region.backend for region in regions})
@@ -33,7 +33,7 @@ def backend_table(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) ->
 
 
 def timeline(function: FunctionReport, marks: Mapping[str, Mark]) -> str:
-    """Draw the regions one after another, as wide as they take long."""
+    """Draw the regions in order of execution, with widths in proportion to time."""
     regions = function.regions
     rows = [("predicted", [region.predicted_s or 0.0 for region in regions])]
     if any(region.measured_s is not None for region in regions):
@@ -45,12 +45,12 @@ def timeline(function: FunctionReport, marks: Mapping[str, Mark]) -> str:
     for line, (name, seconds) in enumerate(rows):
         top = line * TIMELINE_ROW
         drawn.append(f'<text x="0" y="{top + 18:g}">{name}</text>')
-        left = 80.0
+        x = 80.0
         for number, (region, length) in enumerate(zip(regions, seconds, strict=True)):
             width = length / longest * (TIMELINE_WIDTH - 160)
-            drawn.append(_segment(region, number, (left, top, width), duration(length), marks))
-            left += width
-        drawn.append(f'<text class="small" x="{left + 6:.1f}" y="{top + 18:g}">'
+            drawn.append(_segment(region, number, (x, top, width), duration(length), marks))
+            x += width
+        drawn.append(f'<text class="small" x="{x + 6:.1f}" y="{top + 18:g}">'
                      f"{duration(sum(seconds))}</text>")  # fmt: skip
     height = len(rows) * TIMELINE_ROW
     return (
@@ -68,43 +68,46 @@ def _segment(
     seconds: str,
     marks: Mapping[str, Mark],
 ) -> str:
-    left, top, width = place
+    x, top, width = place
     if width < 0.05:
         return ""
     colour, letter = marks[region.backend]
     title = f"{region.backend}: {op_counts(region.ops, 3)}, {seconds}"
     shape = (
-        f'<rect class="segment k{colour}" data-region="{number}" x="{left:.2f}" y="{top:g}" '
+        f'<rect class="segment k{colour}" data-region="{number}" x="{x:.2f}" y="{top:g}" '
         f'width="{width:.2f}" height="26"><title>{escaped(title)}</title></rect>'
     )
     if width < 14:
         return shape
-    middle = f'x="{left + width / 2:.2f}" y="{top + 18:g}" pointer-events="none"'
+    middle = f'x="{x + width / 2:.2f}" y="{top + 18:g}" pointer-events="none"'
     return f'{shape}<text class="letter" {middle}>{escaped(letter)}</text>'
 
 
 def _sums(function: FunctionReport) -> str:
-    """Compare the sum of the kernels inside the executable with one whole call."""
-    known = [one.measured_s for one in function.regions if one.measured_s is not None]
-    whole = next((plan.measured_s for plan in function.plans if plan.chosen), None)
-    if not known or whole is None:
+    """Compare the sum of the in-context kernel times with one complete call."""
+    kernels_s = [region.measured_s for region in function.regions if region.measured_s is not None]
+    call_s = next((plan.measured_s for plan in function.plans if plan.chosen), None)
+    if not kernels_s or call_s is None:
         return ""
-    return f" The kernels sum to {duration(sum(known))}; one whole call takes {duration(whole)}."
+    return f" The kernels sum to {duration(sum(kernels_s))}; one complete call takes {duration(call_s)}."
 
 
 def region_table(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) -> str:
-    """List the regions with their costs; columns that no region has are left out."""
+    """List the regions with their costs; empty columns are omitted."""
     columns: list[tuple[str, list[str]]] = []
     if any(region.alone_s is not None for region in regions):
-        columns.append(("alone", [duration(region.alone_s) for region in regions]))
+        columns.append(("isolated", [duration(region.alone_s) for region in regions]))
     columns += [
         ("predicted", [duration(region.predicted_s) for region in regions]),
         ("95 % interval", [interval(region.low_s, region.high_s) for region in regions]),
     ]
     if any(region.measured_s is not None for region in regions):
         columns += [
-            ("measured in place", [duration(region.measured_s) for region in regions]),
-            ("off by", [_difference(region.predicted_s, region.measured_s) for region in regions]),
+            ("measured in context", [duration(region.measured_s) for region in regions]),
+            (
+                "deviation",
+                [_difference(region.predicted_s, region.measured_s) for region in regions],
+            ),
         ]
     if any(region.precision for region in regions):
         texts = [precision_text(region.precision, region.error) for region in regions]
@@ -124,16 +127,16 @@ def region_table(regions: Sequence[RegionReport], marks: Mapping[str, Mark]) -> 
             f'<td class="long">{node_ranges(region.nodes)}</td>{cells}</tr>'
         )
     header = ("backend", "operators", "nodes", *(name for name, _ in columns))
-    return f"<h3>Regions</h3>\n{_words(regions)}{table(header, rows, range(3, len(header)))}"
+    return f"<h3>Regions</h3>\n{_column_help(regions)}{table(header, rows, range(3, len(header)))}"
 
 
-def _words(regions: Sequence[RegionReport]) -> str:
-    """Say what the columns of costs are."""
+def _column_help(regions: Sequence[RegionReport]) -> str:
+    """Explain the columns of costs."""
     if all(region.alone_s is None for region in regions):
         return ""
     return (
-        "<p class=soft>Alone: timed by itself, with cold caches. Predicted: that, corrected by what the "
-        "kernel, or others of its kind, took inside executables.</p>\n"
+        "<p class=soft>Isolated: measured alone, with cold caches. Predicted: the isolated cost, corrected "
+        "by in-context costs of this kernel or of kernels of the same kind.</p>\n"
     )
 
 
@@ -150,13 +153,13 @@ def _difference(predicted_s: float | None, measured_s: float | None) -> str:
 def roofline(
     regions: Sequence[RegionReport], peaks: PeakRates | None, marks: Mapping[str, Mark]
 ) -> str:
-    """Draw the regions under the machine's roof, where its peaks are known."""
+    """Draw the roofline; "" without measured peaks."""
     drawn = draw_roofline(regions, peaks, marks)
     if not drawn or peaks is None:
         return ""
     return (
         f"<h3>Roofline</h3>\n<p class=soft>The roof: {peaks.flops_per_s / 1e9:.0f} GFLOP/s and "
-        f"{peaks.bytes_per_s / 1e9:.0f} GB/s, the highest seen on this machine, by a probe or these kernels; "
-        f"dashed: memory, {peaks.memory_bytes_per_s / 1e9:.0f} GB/s. It bounds direct algorithms; one "
-        f"that needs fewer FLOP, such as Winograd's, may pass it.</p>\n{drawn}"
+        f"{peaks.bytes_per_s / 1e9:.0f} GB/s, the highest rates of a probe or these kernels; "
+        f"dashed: memory, {peaks.memory_bytes_per_s / 1e9:.0f} GB/s. It bounds direct algorithms; "
+        f"algorithms with fewer FLOP, such as Winograd's, may exceed it.</p>\n{drawn}"
     )

@@ -1,4 +1,4 @@
-"""What came of the permission to compute in less than float32: facts for the report and the manifest."""
+"""Results of mixed-precision compilation, for the report and the manifest."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +8,7 @@ from collage.bundle.manifest import Precision, ReducedRegion
 from collage.frontend.region import probability_outputs
 from collage.graph.index_set import indices
 from collage.report.data import PrecisionResult
+from collage.report.formatting import finite_or_none
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option
@@ -18,7 +19,12 @@ from collage.verify.decision import Decision
 
 @dataclass(frozen=True)
 class Allowed:
-    """The permission: a tolerance, and what backends could not offer, with the reason, by name."""
+    """Permission for reduced precision.
+
+    Attributes:
+        tolerance: largest permitted error of an output, relative to its scale.
+        reasons: missing precisions of backends with the reason, by name of the backend.
+    """
 
     tolerance: float
     reasons: Mapping[str, str]
@@ -34,16 +40,16 @@ class FunctionResult:
     measured_s: Mapping[int, float]
     """Seconds of the kernels inside the executable, by their position in the chosen plan."""
     pace: float = 1.0
-    """How many times as long as in the heats a plan took in the last comparison; it is in the costs."""
+    """Speed factor: time in the final comparison over time while costs were measured; costs include it."""
 
 
 def precision_result(allowed: Allowed, results: Sequence[FunctionResult]) -> PrecisionResult:
-    """Gather errors, rejected plans, and why less precision was not used; several functions as one."""
-    decisions = [one.decision for one in results]
+    """Summarise errors, rejected plans and notes over all functions."""
+    decisions = [result.decision for result in results]
     baselines = {
-        name: _finite(max(found.errors[name].values(), default=0.0))
-        for found in decisions
-        for name in sorted(REDUCED & found.errors.keys())
+        name: finite_or_none(max(decision.errors[name].values(), default=0.0))
+        for decision in decisions
+        for name in sorted(REDUCED & decision.errors.keys())
     }
     return PrecisionResult(
         tolerance=allowed.tolerance,
@@ -52,19 +58,21 @@ def precision_result(allowed: Allowed, results: Sequence[FunctionResult]) -> Pre
         reduced_regions=sum(1 for _, _ in _reduced(results)),
         rejected={
             name: reason
-            for found in decisions
-            for name, reason in found.rejected.items()
+            for decision in decisions
+            for name, reason in decision.rejected.items()
             if _is_reduced(results, name)
         },
         baselines=baselines,
-        excused={name: why for found in decisions for name, why in found.excused.items()},
+        excused={
+            name: reason for decision in decisions for name, reason in decision.excused.items()
+        },
         notes=tuple(_notes(allowed, results)),
     )
 
 
 def manifest_precision(allowed: Allowed, results: Sequence[FunctionResult]) -> Precision:
-    """Return what the manifest of a bundle says."""
-    functions = [one.search.enumerated.function for one in results]
+    """Return the precision section of a bundle's manifest."""
+    functions = [result.search.enumerated.function for result in results]
     regions = tuple(
         ReducedRegion(
             function=result.search.enumerated.function.name,
@@ -85,12 +93,12 @@ def manifest_precision(allowed: Allowed, results: Sequence[FunctionResult]) -> P
 
 
 def _errors(results: Sequence[FunctionResult]) -> dict[str, float | None]:
-    """The largest over the functions, which are shape sets of one model with the same outputs."""
+    """Return the largest error of each output over the functions: they are shape sets of one model."""
     largest: dict[str, float] = {}
     for result in results:
         for name, error in result.decision.errors[result.decision.chosen.name].items():
             largest[name] = max(error, largest.get(name, 0.0))
-    return {name: _finite(error) for name, error in largest.items()}
+    return {name: finite_or_none(error) for name, error in largest.items()}
 
 
 def _reduced(results: Sequence[FunctionResult]) -> Iterator[tuple[FunctionResult, Option]]:
@@ -102,7 +110,7 @@ def _reduced(results: Sequence[FunctionResult]) -> Iterator[tuple[FunctionResult
 
 def _is_reduced(results: Sequence[FunctionResult], name: str) -> bool:
     return any(
-        plan.plan.reduced for one in results for plan in one.search.plans if plan.name == name
+        plan.plan.reduced for result in results for plan in result.search.plans if plan.name == name
     )
 
 
@@ -113,22 +121,18 @@ def _notes(allowed: Allowed, results: Sequence[FunctionResult]) -> Iterator[str]
         if result.decision.chosen.reduced:
             continue
         tried = [plan.name for plan in result.search.plans if plan.plan.reduced]
-        beyond = [name for name in tried if name in result.decision.rejected]
+        inaccurate = [name for name in tried if name in result.decision.rejected]
         if not tried:
-            yield "float32 ships: no plan with regions in less was found"
-        elif len(beyond) == len(tried):
-            least = min(_largest(result.decision, name) for name in beyond)
+            yield "float32 ships: no plan with reduced-precision regions was found"
+        elif len(inaccurate) == len(tried):
+            smallest = min(_largest(result.decision, name) for name in inaccurate)
             yield (
-                f"float32 ships: all {len(tried)} plans with regions in less are beyond the tolerance of "
-                f"{allowed.tolerance:g}; the least error is {least:.3g}"
+                f"float32 ships: all {len(tried)} plans with reduced-precision regions exceed the tolerance "
+                f"of {allowed.tolerance:g}; the smallest error is {smallest:.3g}"
             )
         else:
-            yield f"float32 ships: it is faster than {len(tried) - len(beyond)} plans with less"
+            yield f"float32 ships: it is faster than {len(tried) - len(inaccurate)} reduced-precision plans"
 
 
 def _largest(decision: Decision, name: str) -> float:
     return max(decision.errors.get(name, {}).values(), default=math.inf)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

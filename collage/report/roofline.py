@@ -1,8 +1,8 @@
-"""Where every region stands under the roofline: speed over intensity, both logarithmic.
+"""The roofline plot: speed over arithmetic intensity of every region, both axes logarithmic.
 
-The roof is what a bound uses: the highest rates measured, from any cache. The dashed line is the
-memory's bandwidth; a region above it finds its data in a cache. Regions that move or compute nothing
-have no place here; those without products (FLOP 0) are told in the table alone.
+The roof is the highest measured rates, from any cache; lower bounds use the same rates. The dashed line
+is the memory bandwidth; a region above it reads its data from a cache. Regions without memory traffic or
+without products (FLOP 0) are only in the table.
 """
 
 import math
@@ -16,7 +16,7 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1000.0, 300.0, 90.0, 20.0, 16.0, 40.0
 
 
 def reached(region: RegionReport) -> float | None:
-    """Return the share of the bound that a region reaches: 1 is as fast as direct work can be."""
+    """Return lower bound over time of a region: 1 is the limit of direct algorithms."""
     seconds = region.measured_s or region.predicted_s
     return region.bound_s / seconds if seconds and region.bound_s else None
 
@@ -24,21 +24,24 @@ def reached(region: RegionReport) -> float | None:
 def draw_roofline(
     regions: Sequence[RegionReport], peaks: PeakRates | None, marks: Mapping[str, Mark]
 ) -> str:
-    """Return the drawing as SVG; "" where no region has products or the peaks are not known."""
-    placed = [(number, one, one.measured_s or one.predicted_s) for number, one in enumerate(regions)
-              if one.flops and one.moved_bytes and (one.measured_s or one.predicted_s)]  # fmt: skip
+    """Return the drawing as SVG; "" without peaks or without a region with products."""
+    placed = [
+        (number, region, seconds)
+        for number, region in enumerate(regions)
+        if region.flops
+        and region.moved_bytes
+        and (seconds := region.measured_s or region.predicted_s)
+    ]
     if peaks is None or not placed:
         return ""
-    intensities = [one.flops / one.moved_bytes for _, one, _ in placed]
-    speeds = [one.flops / seconds for _, one, seconds in placed if seconds]
+    intensities = [region.flops / region.moved_bytes for _, region, _ in placed]
+    speeds = [region.flops / seconds for _, region, seconds in placed]
     ridge = peaks.flops_per_s / peaks.bytes_per_s
     axes = _Axes(
         (min(*intensities, ridge) / 2, max(*intensities, ridge) * 4),
         (min(*speeds, peaks.flops_per_s / 100) / 2, max(*speeds, peaks.flops_per_s) * 2),
     )
-    dots = "".join(
-        _dot(axes, number, one, seconds, marks) for number, one, seconds in placed if seconds
-    )
+    dots = "".join(_dot(axes, number, region, seconds, marks) for number, region, seconds in placed)
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" width="100%" role="img" '
         'aria-label="Speed over intensity of every region with products, below the roof">'

@@ -28,16 +28,18 @@ def executable(tmp_path):
 
 def publish(output, executable, text="{}"):
     golden = {"main/input/x": np.ones(3, np.float32)}
-    return save.save_bundle(output, executable, {"plan.json": text}, golden, manifest)
+    return save.save_bundle(
+        output, executable, {"plan.json": text}, golden=golden, manifest=manifest
+    )
 
 
 def test_every_file_has_its_digest(tmp_path, executable):
-    made = publish(tmp_path / "bundle", executable)
-    assert set(made.files) == {"model.so", "golden.npz", "plan.json"}
-    for name, digest in made.files.items():
+    manifest = publish(tmp_path / "bundle", executable)
+    assert set(manifest.files) == {"model.so", "golden.npz", "plan.json"}
+    for name, digest in manifest.files.items():
         assert digest_of(tmp_path / "bundle" / name) == digest
     read = Manifest.model_validate_json((tmp_path / "bundle" / "manifest.json").read_text())
-    assert read == made
+    assert read == manifest
 
 
 def test_a_second_save_replaces_the_bundle_whole(tmp_path, executable):

@@ -10,7 +10,7 @@ from collage.cluster.controller.compile_service import ClusterSite
 from collage.cluster.controller.environments import read_environments
 from collage.cluster.controller.settings import ClusterSettings
 from collage.pipeline.request import read_request
-from collage.report.terminal import Progress
+from collage.report.terminal import TerminalProgress
 from collage.store import open_store
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     )
     environments = read_environments(Path(folder) / "environments.yaml")
     site = ClusterSite(address, Path(folder) / "cache", settings, environments)
-    site.search(read_request(open_store(address), digest), "main", Progress())
+    site.search(read_request(open_store(address), digest), "main", TerminalProgress())
 
 
 if __name__ == "__main__":

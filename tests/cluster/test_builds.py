@@ -9,13 +9,13 @@ from collage.cluster.controller.compile_service import ClusterSite
 from collage.cluster.controller.environments import BuildSettings, MeasuringEnvironment
 from collage.cluster.shard_reports import Records, worked_s
 from collage.pipeline.request import RequestOptions, submit
-from collage.report.terminal import Progress
+from collage.report.progress import SilentProgress
 from collage.store import open_store
 from tests.cluster.conftest import IMAGES, measured
 from tests.pipeline.test_compile import small_model
 from tests.servers.node import Node
 
-QUIET = Progress(quiet=True)
+QUIET = SilentProgress()
 GPU = "nvidia.com/gpu"
 
 

@@ -13,12 +13,12 @@ from collage.cluster.shard_reports import Records, ShardRecord
 from collage.cluster.shards import Batch
 from collage.errors import ClusterError, OptionError
 from collage.pipeline.request import RequestOptions
-from collage.report.terminal import Progress
+from collage.report.progress import SilentProgress
 from collage.store.blobs import get_blob
 from collage.store.bundles import fetch_bundle
 from tests.cluster.conftest import measured
 
-QUIET = Progress(quiet=True)
+QUIET = SilentProgress()
 
 
 def job_names(jobs, component):

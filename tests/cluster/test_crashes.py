@@ -17,14 +17,14 @@ import yaml
 
 from collage.cluster.controller.compile_service import ClusterSite
 from collage.pipeline.request import submit
-from collage.report.terminal import Progress
+from collage.report.progress import SilentProgress
 from collage.store import open_store
 from tests.cluster.conftest import measured
 from tests.kills import ALONE, KILLS, NOISE
 from tests.pipeline.test_compile import small_model
 from tests.servers.played_pod import ROOT
 
-QUIET = Progress(quiet=True)
+QUIET = SilentProgress()
 
 
 def until(ask, timeout_s=90):

@@ -7,7 +7,7 @@ from collage.cluster.pod.answers import answers
 from collage.errors import GateError, UnprovenError
 from collage.pipeline.compile_service import node_facts
 from collage.pipeline.request import read_request, submit
-from collage.report.terminal import Progress
+from collage.report.progress import SilentProgress
 from collage.store import open_store
 from tests.pipeline.test_compile import small_model
 
@@ -42,5 +42,5 @@ def test_the_gates_refusal_is_an_answer(kind, tmp_path, monkeypatch):
         str(tmp_path / "store"), digest, facts.environment.digest, ANSWER, tmp_path
     )
     with pytest.raises(GateError, match="slower") as found:
-        Waiting(store, facts).finish(request, Progress(quiet=True))
+        Waiting(store, facts).finish(request, SilentProgress())
     assert type(found.value) is kind

@@ -45,8 +45,8 @@ RUN: Mapping[str, Run] = {
     "collage diff bundle other": Run({"other": "det.collage"}, after=(COMPILE, COMPILE_OTHER)),
     "collage backends": Run(says="onnxruntime"),
     "collage doctor": Run(says="ok"),
-    PUBLISH: Run(after=(COMPILE,), says="ocr/production now stands for it"),
-    CANDIDATE: Run(after=(COMPILE,), says="ocr/candidate now stands for it"),
+    PUBLISH: Run(after=(COMPILE,), says="ocr/production now points to it"),
+    CANDIDATE: Run(after=(COMPILE,), says="ocr/candidate now points to it"),
     "collage fetch STORE ocr/production -o bundle": Run(
         {"bundle": "fetched"}, after=(PUBLISH,), says="fetched"
     ),
@@ -64,17 +64,17 @@ RUN: Mapping[str, Run] = {
         says="ocr/bad",
     ),
     "collage unalias STORE ocr/old --expect DIGEST": Run(
-        after=(COMPILE, "collage publish bundle STORE --alias ocr/old"), says="stands for nothing now"
+        after=(COMPILE, "collage publish bundle STORE --alias ocr/old"), says="is removed"
     ),
     "collage unalias STORE NAME --expect DIGEST": Run(
         {"NAME": "ocr/name"},
         after=(COMPILE, "collage publish bundle STORE --alias ocr/name"),
-        says="stands for nothing now",
+        says="is removed",
     ),
     "collage unpublish STORE DIGEST": Run(
         {"STORE": "emptied"},
         after=(COMPILE, "collage publish bundle emptied"),
-        says="is no bundle any more",
+        says="is unpublished",
     ),
     "collage register REGISTRY NAME VERSION model.onnx": Run(
         {"NAME": "small", "VERSION": "1"}, says="small version 1"
@@ -89,7 +89,7 @@ RUN: Mapping[str, Run] = {
     "collage publish DIR STORE --alias NAME --sign-key new.pem": Run(
         {"DIR": "bundle", "NAME": "ocr/rotated"},
         after=(COMPILE, "openssl genpkey -algorithm ed25519 -out new.pem"),
-        says="ocr/rotated now stands for it",
+        says="ocr/rotated now points to it",
     ),
 }  # fmt: skip
 

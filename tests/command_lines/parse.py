@@ -35,11 +35,11 @@ def documents() -> list[Path]:
 
 def all_command_lines() -> list[CommandLine]:
     """Return the command lines of all documents, each text once."""
-    found: dict[str, CommandLine] = {}
+    commands: dict[str, CommandLine] = {}
     for file in documents():
         for text in command_lines(file.read_text()):
-            found.setdefault(text, CommandLine(text, str(file.relative_to(ROOT))))
-    return list(found.values())
+            commands.setdefault(text, CommandLine(text, str(file.relative_to(ROOT))))
+    return list(commands.values())
 
 
 def command_lines(document: str) -> Iterator[str]:
@@ -60,13 +60,13 @@ def command_lines(document: str) -> Iterator[str]:
 
 def named_commands() -> set[str]:
     """Return the commands of `collage` that the documents name in inline code."""
-    found = set()
+    options = set()
     for file in documents():
         for span in _INLINE.findall(_FENCE.sub("", file.read_text())):
             words = span.split()
             if words[:1] == ["collage"] and len(words) > 1 and not words[1].startswith("-"):
-                found.add(words[1])
-    return found
+                options.add(words[1])
+    return options
 
 
 def _commands(line: str) -> Iterator[str]:

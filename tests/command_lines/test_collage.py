@@ -41,10 +41,10 @@ class Place:
     def run(self, line, capfd):
         """Run a line after those that it needs; return what it printed."""
         if line not in self._output:
-            how = RUN.get(line, Run())
-            for before in how.after:
+            run = RUN.get(line, Run())
+            for before in run.after:
                 self.run(before, capfd)
-            words = [self._word(how.change.get(word, word)) for word in shlex.split(line)]
+            words = [self._word(run.change.get(word, word)) for word in shlex.split(line)]
             capfd.readouterr()
             code = self._call(words)
             self._output[line] = output = capfd.readouterr()
@@ -61,10 +61,10 @@ class Place:
     def _call(self, words):
         program, command, *_ = words
         if program == "collage":
-            more = QUICK.get(command, "").split()
+            options = QUICK.get(command, "").split()
             if command == "compile" and "--tune" not in words:
-                more += ["--tune", "0s"]
-            return main([*words[1:], *more])
+                options += ["--tune", "0s"]
+            return main([*words[1:], *options])
         if shutil.which(program) is None:
             raise Unavailable(f"{program} is not installed: apt-get install {program}")
         return subprocess.run(words, check=False).returncode

@@ -14,9 +14,9 @@ LISTS = {"RUN": RUN, "ELSEWHERE": ELSEWHERE, "EXCEPTIONS": EXCEPTIONS}
 
 @pytest.mark.parametrize("line", all_command_lines(), ids=lambda line: line.text[:60])
 def test_every_command_line_has_a_test_or_a_reason(line):
-    found = [name for name, listed in LISTS.items() if line.text in listed]
-    assert len(found) == 1, (
-        f"{line.document} shows `{line.text}`, which is in {' and '.join(found) or 'no list'} of "
+    lists = [name for name, listed in LISTS.items() if line.text in listed]
+    assert len(lists) == 1, (
+        f"{line.document} shows `{line.text}`, which is in {' and '.join(lists) or 'no list'} of "
         "tests/command_lines/listed.py: add it to RUN (how test_collage.py runs it on small models), to"
         " ELSEWHERE (the test that runs it) or to EXCEPTIONS (why nothing can), and to one of them alone"
     )
@@ -34,7 +34,9 @@ def test_no_list_has_a_line_that_no_document_shows():
 def test_the_listed_tests_exist(test):
     file, _, name = test.partition("::")
     functions = ast.parse((ROOT / file).read_text()).body
-    assert name in {one.name for one in functions if isinstance(one, ast.FunctionDef)}
+    assert name in {
+        definition.name for definition in functions if isinstance(definition, ast.FunctionDef)
+    }
 
 
 def test_every_exception_has_a_reason():

@@ -18,7 +18,7 @@ from tests.helm import charts
 
 
 def listed(test):
-    return [line for line, where in ELSEWHERE.items() if where == test]
+    return [line for line, place in ELSEWHERE.items() if place == test]
 
 
 @pytest.mark.parametrize("line", listed(MAKE))
@@ -77,7 +77,9 @@ def test_helm_renders_what_the_line_installs(line):
         else:
             assert option == "--create-namespace"
     manifests = charts.render(values, release, namespace)
-    images = {one["image"] for _, pod in charts.pods(manifests) for one in pod["containers"]}
+    images = {
+        container["image"] for _, pod in charts.pods(manifests) for container in pod["containers"]
+    }
     assert images
     assert all(image.startswith(values["image"]["repository"] + "/") for image in images)
     text = yaml.safe_dump_all(manifests, width=1000)
@@ -95,5 +97,7 @@ def test_jobs_and_pods_have_the_label_that_is_asked_for():
 
 def test_deployments_have_the_names_that_are_asked_for():
     manifests = charts.render(charts.ALL, "collage")
-    names = {one["metadata"]["name"] for one in manifests if one["kind"] == "Deployment"}
+    names = {
+        manifest["metadata"]["name"] for manifest in manifests if manifest["kind"] == "Deployment"
+    }
     assert {"collage-worker", "collage-receiver"} <= names

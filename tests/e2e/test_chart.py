@@ -143,7 +143,7 @@ def model_file(name, folder):
         small = {"backends": backends, "measure_budget_s": 20, "verify_s": 0.3}
         return small_model(folder / "small.onnx"), options | small
     from benchmarks.model_set import SKELETONS, skeletons, trained
-    from collage.cli import parse_shapes
+    from collage.cli.arguments import parse_shapes
 
     known = skeletons(folder, [name]) if name in SKELETONS else trained()
     (found,) = [one for one in known if one.name == name]

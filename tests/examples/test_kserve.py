@@ -48,15 +48,15 @@ def test_pods_are_restricted_and_have_cores_of_their_own(spec):
     assert context["capabilities"] == {"drop": ["ALL"]}
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["resources"]["requests"] == container["resources"]["limits"]
-    scratch = [one for one in spec["volumes"] if "emptyDir" in one]
+    scratch = [volume for volume in spec["volumes"] if "emptyDir" in volume]
     assert scratch
-    assert all(one["emptyDir"]["sizeLimit"] for one in scratch)
-    assert all("configMap" in one for one in spec["volumes"] if one not in scratch)
-    kept = ("containers", "volumes", "terminationGracePeriodSeconds")
+    assert all(volume["emptyDir"]["sizeLimit"] for volume in scratch)
+    assert all("configMap" in volume for volume in spec["volumes"] if volume not in scratch)
+    fields = ("containers", "volumes", "terminationGracePeriodSeconds")
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "p"},
-        "spec": {name: spec[name] for name in kept if name in spec},
+        "spec": {name: spec[name] for name in fields if name in spec},
     }
     validate(pod, "1.34", strict=True)

@@ -68,7 +68,7 @@ def model(monkeypatch):
     utils.InferenceResponse = InferenceResponse
     utils.TritonModelException = type("TritonModelException", (Exception,), {})
     utils.get_input_tensor_by_name = lambda request, name: next(
-        (one for one in request.inputs() if one.name() == name), None
+        (tensor for tensor in request.inputs() if tensor.name() == name), None
     )
     monkeypatch.setitem(sys.modules, utils.__name__, utils)
     spec = importlib.util.spec_from_file_location("triton_example", FOLDER / "1" / "model.py")
@@ -84,29 +84,33 @@ def arguments(bundle):
         side: re.findall(rf'^{side} .*?name: "(\w+)"', text, re.M) for side in ("input", "output")
     }
     assert 'key: "bundle"' in text
-    config = {side: [{"name": name} for name in found] for side, found in names.items()}
+    config = {
+        side: [{"name": name} for name in tensor_names] for side, tensor_names in names.items()
+    }
     config["parameters"] = {"bundle": {"string_value": str(bundle)}}
     return {"model_config": json.dumps(config)}
 
 
 def test_requests_of_every_shape_set_are_answered_in_order(model, bundle):
-    made = model.TritonPythonModel()
-    made.initialize(arguments(bundle))
+    triton_model = model.TritonPythonModel()
+    triton_model.initialize(arguments(bundle))
     inputs = [np.random.default_rng(n).standard_normal((n, 8)).astype("float32") for n in (1, 2, 1)]
-    answers = made.execute([Request([Tensor("x", x)]) for x in inputs])
+    answers = triton_model.execute([Request([Tensor("x", x)]) for x in inputs])
     for x, answer in zip(inputs, answers, strict=True):
         (y,) = answer.output_tensors()
         assert y.name() == "y"
         np.testing.assert_array_equal(y.as_numpy(), np.maximum(x, 0))
-    made.finalize()
+    triton_model.finalize()
 
 
 def test_a_wrong_request_fails_alone(model, bundle):
-    made = model.TritonPythonModel()
-    made.initialize(arguments(bundle))
+    triton_model = model.TritonPythonModel()
+    triton_model.initialize(arguments(bundle))
     good, wrong = (Tensor("x", np.zeros((rows, 8), "float32")) for rows in (1, 5))
-    answers = made.execute([Request([wrong]), Request([good]), Request([]), Request([good], [])])
-    assert [one.has_error() for one in answers] == [True, False, True, False]
+    answers = triton_model.execute(
+        [Request([wrong]), Request([good]), Request([]), Request([good], [])]
+    )
+    assert [answer.has_error() for answer in answers] == [True, False, True, False]
     assert "takes the shapes" in answers[0].error().message()
     assert answers[3].output_tensors() == []
 

@@ -29,9 +29,9 @@ def model(
         [onnx.numpy_helper.from_array(value, name) for name, value in (weights or {}).items()],
     )
     opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(name, 1) for name in domains)]
-    made = helper.make_model(graph, opset_imports=opsets)
-    made.ir_version = 10
-    return made
+    document = helper.make_model(graph, opset_imports=opsets)
+    document.ir_version = 10
+    return document
 
 
 def _info(name: str, dtype: str, shape: Shape) -> onnx.ValueInfoProto:
@@ -39,15 +39,15 @@ def _info(name: str, dtype: str, shape: Shape) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, number, shape)
 
 
-def save(made: onnx.ModelProto, folder: Path) -> Path:
+def save(document: onnx.ModelProto, folder: Path) -> Path:
     path = folder / "model.onnx"
-    onnx.save(made, path)
+    onnx.save(document, path)
     return path
 
 
-def imported(made: onnx.ModelProto, folder: Path) -> Function:
+def imported(document: onnx.ModelProto, folder: Path) -> Function:
     """Import a model whose shapes are all known."""
-    return import_model(save(made, folder), work_dir=folder / "work").functions[0]
+    return import_model(save(document, folder), work_dir=folder / "work").functions[0]
 
 
 def floats(*shape: int, seed: int = 0) -> np.ndarray:

@@ -24,13 +24,13 @@ TRAINED = {
 def real_model(tmp_path_factory):
     """Return a function that imports a real model by name, once per session."""
     folder = tmp_path_factory.mktemp("models")
-    found: dict[str, Model] = {}
+    models: dict[str, Model] = {}
 
     def get(name: str) -> Model:
-        if name not in found:
+        if name not in models:
             path, shapes = _locate(name, folder)
-            found[name] = import_model(path, shapes=shapes, work_dir=folder / name)
-        return found[name]
+            models[name] = import_model(path, shapes=shapes, work_dir=folder / name)
+        return models[name]
 
     return get
 

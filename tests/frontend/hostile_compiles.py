@@ -31,7 +31,7 @@ def compiled(folder: Path, name: str) -> dict[str, object]:
     model.write_bytes(HOSTILE[name][1]())
     command = ["compile", model, "-o", folder / "out", "--cache-dir", folder,
                "--backends", "onnxruntime", "--effort", "quick", "--quiet"]  # fmt: skip
-    usual = survey.MAX_MESSAGES
+    default_limit = survey.MAX_MESSAGES
     if name == "millions_of_empty_metadata":
         survey.MAX_MESSAGES = 100_000
     os.environ[SECONDS] = "3" if name == "loop_without_end" else "45"
@@ -42,7 +42,7 @@ def compiled(folder: Path, name: str) -> dict[str, object]:
             code = main([*map(str, command)])
     except BaseException:
         said.write(traceback.format_exc())
-    survey.MAX_MESSAGES = usual
+    survey.MAX_MESSAGES = default_limit
     return {
         "name": name,
         "code": code,
@@ -54,5 +54,5 @@ def compiled(folder: Path, name: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    for wanted in HOSTILE:
-        print(json.dumps(compiled(Path(sys.argv[1]) / wanted, wanted)), flush=True)
+    for name in HOSTILE:
+        print(json.dumps(compiled(Path(sys.argv[1]) / name, name)), flush=True)

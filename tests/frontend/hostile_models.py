@@ -60,29 +60,29 @@ def add_y() -> onnx.ModelProto:
 
 @refused("when dense")
 def sparse_bomb():
-    made = model([node("Add", ["x", "s"], ["y"])])
-    sparse = made.graph.sparse_initializer.add(dims=[1 << 29])
+    hostile = model([node("Add", ["x", "s"], ["y"])])
+    sparse = hostile.graph.sparse_initializer.add(dims=[1 << 29])
     sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), "s"))
     sparse.indices.CopyFrom(numpy_helper.from_array(np.zeros(1, np.int64), "i"))
-    return made.SerializeToString()
+    return hostile.SerializeToString()
 
 
 @refused("place outside")
 def sparse_index_outside():
-    made = model([node("Add", ["x", "s"], ["y"])])
-    sparse = made.graph.sparse_initializer.add(dims=[4])
+    hostile = model([node("Add", ["x", "s"], ["y"])])
+    sparse = hostile.graph.sparse_initializer.add(dims=[4])
     sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), "s"))
     sparse.indices.CopyFrom(numpy_helper.from_array(np.full(1, -9, np.int64), "i"))
-    return made.SerializeToString()
+    return hostile.SerializeToString()
 
 
 @refused("places and values differ")
 def sparse_indices_too_few():
-    made = model([node("Add", ["x", "s"], ["y"])])
-    sparse = made.graph.sparse_initializer.add(dims=[4])
+    hostile = model([node("Add", ["x", "s"], ["y"])])
+    sparse = hostile.graph.sparse_initializer.add(dims=[4])
     sparse.values.CopyFrom(numpy_helper.from_array(np.ones(3, np.float32), "s"))
     sparse.indices.CopyFrom(numpy_helper.from_array(np.zeros(1, np.int64), "i"))
-    return made.SerializeToString()
+    return hostile.SerializeToString()
 
 
 @refused("nodes once its functions are expanded")
@@ -151,9 +151,9 @@ def weight_of_too_many_dimensions():
 
 @refused("bytes of data and needs 16")
 def wrong_length_of_raw_data():
-    made = add_y()
-    made.graph.initializer[0].raw_data = bytes(13)
-    return made.SerializeToString()
+    hostile = add_y()
+    hostile.graph.initializer[0].raw_data = bytes(13)
+    return hostile.SerializeToString()
 
 
 @refused("elements of data and needs 4")
@@ -178,14 +178,14 @@ def constant_of_shape_bomb():
 
 @refused("COLLAGE_IMPORT_MEMORY")
 def expand_bomb():
-    one = numpy_helper.from_array(np.ones((1, 1), np.float32), "one")
-    return folded([node("Expand", ["one", "shape"], ["big"])], [one, ints(1 << 20, 1 << 12)])
+    unit = numpy_helper.from_array(np.ones((1, 1), np.float32), "one")
+    return folded([node("Expand", ["one", "shape"], ["big"])], [unit, ints(1 << 20, 1 << 12)])
 
 
 @refused("bind smaller shapes")
 def tile_bomb():
-    one = numpy_helper.from_array(np.ones((1, 1), np.float32), "one")
-    return folded([node("Tile", ["one", "shape"], ["big"])], [one, ints(1 << 20, 1 << 12)])
+    unit = numpy_helper.from_array(np.ones((1, 1), np.float32), "one")
+    return folded([node("Tile", ["one", "shape"], ["big"])], [unit, ints(1 << 20, 1 << 12)])
 
 
 @refused("COLLAGE_IMPORT_MEMORY")
@@ -312,8 +312,8 @@ def millions_of_empty_metadata():
 
 @refused("a second graph")
 def two_graphs_that_are_merged():
-    made = add_y().SerializeToString()
-    return made + made
+    serialized = add_y().SerializeToString()
+    return serialized + serialized
 
 
 @refused("not an ONNX model, or truncated")
@@ -349,27 +349,27 @@ def one_name_made_twice():
 
 @refused("model.onnx")
 def weights_of_one_name():
-    made = add_y()
-    made.graph.initializer.add().CopyFrom(made.graph.initializer[0])
-    made.graph.initializer[1].dims[:] = [2, 2]
-    return made.SerializeToString()
+    hostile = add_y()
+    hostile.graph.initializer.add().CopyFrom(hostile.graph.initializer[0])
+    hostile.graph.initializer[1].dims[:] = [2, 2]
+    return hostile.SerializeToString()
 
 
 @refused("IR version 99")
 def ir_of_the_future():
-    made = add_y()
-    made.ir_version = 99
-    return made.SerializeToString()
+    hostile = add_y()
+    hostile.ir_version = 99
+    return hostile.SerializeToString()
 
 
 @refused("model.onnx")
 def opset_of_the_future():
-    made = add_y()
-    made.opset_import[0].version = 999
-    return made.SerializeToString()
+    hostile = add_y()
+    hostile.opset_import[0].version = 999
+    return hostile.SerializeToString()
 
 
 @refused("model.onnx")
 def attribute_of_another_type():
-    made = model([node("Transpose", ["x"], ["y"], perm="backwards")])
-    return made.SerializeToString()
+    hostile = model([node("Transpose", ["x"], ["y"], perm="backwards")])
+    return hostile.SerializeToString()

@@ -14,10 +14,14 @@ SHAPE = np.array([LARGE], np.int64)
 def converted(op, result, operands):
     """The Relax form of a node; arrays are constants, types run-time operands."""
     types = {
-        name: one if isinstance(one, TensorType) else TensorType(one.shape, one.dtype.name)
-        for name, one in operands.items()
+        name: operand
+        if isinstance(operand, TensorType)
+        else TensorType(operand.shape, operand.dtype.name)
+        for name, operand in operands.items()
     }
-    constants = {name: one for name, one in operands.items() if isinstance(one, np.ndarray)}
+    constants = {
+        name: operand for name, operand in operands.items() if isinstance(operand, np.ndarray)
+    }
     node = helper.make_node(op, list(operands), ["y"])
     types["y"] = TensorType(result, "float32")
     return convert(single_node(node, types, constants, 17))
@@ -28,29 +32,29 @@ def ends(count):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def requests(monkeypatch):
     """Operators of the nodes that TVM was asked about."""
-    found = []
+    operators = []
 
     def ask(model):
-        found.append(model.graph.node[0].op_type)
+        operators.append(model.graph.node[0].op_type)
         raise ValueError("asked")
 
     monkeypatch.setattr("tvm.relax.frontend.onnx.from_onnx", ask)
-    return found
+    return operators
 
 
 @pytest.mark.parametrize(
     ("op", "operands"), [("Range", ends(LARGE)), ("ConstantOfShape", {"s": SHAPE})], ids=str
 )
-def test_large_constants_are_not_computed(op, operands, asked):
+def test_large_constants_are_not_computed(op, operands, requests):
     assert converted(op, (LARGE,), operands) is None
-    assert asked == []
+    assert requests == []
 
 
-def test_small_constants_are_computed(asked):
+def test_small_constants_are_computed(requests):
     converted("Range", (7,), ends(7))
-    assert asked == ["Range"]
+    assert requests == ["Range"]
 
 
 def test_large_results_of_operands_have_a_form():

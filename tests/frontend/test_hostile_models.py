@@ -26,9 +26,9 @@ def answers(tmp_path_factory):
         tmp_path_factory.mktemp("hostile"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 0, (len(found), done.stderr[-2000:])
-    return {one["name"]: one for one in found}
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, (len(outcomes), done.stderr[-2000:])
+    return {outcome["name"]: outcome for outcome in outcomes}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -67,8 +67,8 @@ def test_a_smaller_allowance_of_memory_is_kept(tmp_path, monkeypatch):
 def test_a_child_that_imports_has_no_secrets_and_leaves_no_files(tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter22")
     path = written(tmp_path, add_y().SerializeToString())
-    found = guarded_import(path, work_dir=tmp_path / "work")
-    assert [one.name for one in found.functions] == ["main"]
+    imported_model = guarded_import(path, work_dir=tmp_path / "work")
+    assert [function.name for function in imported_model.functions] == ["main"]
     assert [file.name for file in (tmp_path / "work").iterdir()] == ["main.simplified.onnx"]
 
 

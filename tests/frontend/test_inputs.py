@@ -16,7 +16,7 @@ from tests.frontend.build import floats, imported, integers, model
 
 
 def test_indices_fit_the_tables_they_reach(tmp_path):
-    made = model(
+    document = model(
         [
             node("Cast", ["ids"], ["wide"], to=TensorProto.INT64),
             node("Reshape", ["wide", "flat"], ["line"]),
@@ -28,13 +28,13 @@ def test_indices_fit_the_tables_they_reach(tmp_path):
         ["y"],
         {"big": floats(900, 2), "small": floats(30, 2), "flat": integers(-1)},
     )
-    found = random_inputs(imported(made, tmp_path), 0)["ids"]
-    assert found.dtype == np.int32
-    assert (found.min(), found.max()) == (0, 29)
+    ids = random_inputs(imported(document, tmp_path), 0)["ids"]
+    assert ids.dtype == np.int32
+    assert (ids.min(), ids.max()) == (0, 29)
 
 
 def test_masks_are_ones_and_bytes_are_full_range(tmp_path):
-    made = model(
+    document = model(
         [
             node("Cast", ["attention_mask"], ["m"], to=TensorProto.FLOAT),
             node("Cast", ["image"], ["i"], to=TensorProto.FLOAT),
@@ -49,44 +49,44 @@ def test_masks_are_ones_and_bytes_are_full_range(tmp_path):
         },
         ["y"],
     )
-    function = imported(made, tmp_path)
-    found = random_inputs(function, 3)
-    assert found["attention_mask"].all()
-    assert found["image"].max() > 200
-    assert 0 < found["flag"].mean() < 1
+    function = imported(document, tmp_path)
+    inputs = random_inputs(function, 3)
+    assert inputs["attention_mask"].all()
+    assert inputs["image"].max() > 200
+    assert 0 < inputs["flag"].mean() < 1
     again = random_inputs(function, 3)
-    assert all(np.array_equal(found[name], again[name]) for name in found)
-    assert not np.array_equal(found["x"], random_inputs(function, 4)["x"])
+    assert all(np.array_equal(inputs[name], again[name]) for name in inputs)
+    assert not np.array_equal(inputs["x"], random_inputs(function, 4)["x"])
 
 
 def test_smaller_integers_where_the_model_refuses(tmp_path):
     """No rule knows the range of this index: it passes through a sum."""
-    made = model(
+    document = model(
         [node("Add", ["i", "one"], ["j"]), node("Gather", ["w", "j"], ["y"])],
         {"i": ("int64", (64,))},
         ["y"],
         {"w": floats(3, 2), "one": integers(1)},
     )
-    function = imported(made, tmp_path)
-    found = random_inputs(function, 0)
-    assert found["i"].max() == 1
-    assert reference_values(function, found)["y"].shape == (64, 2)
+    function = imported(document, tmp_path)
+    inputs = random_inputs(function, 0)
+    assert inputs["i"].max() == 1
+    assert reference_values(function, inputs)["y"].shape == (64, 2)
 
 
 def test_a_model_that_never_runs(tmp_path):
-    made = model(
+    document = model(
         [node("Add", ["i", "far"], ["j"]), node("Gather", ["w", "j"], ["y"])],
         {"i": ("int64", (4,))},
         ["y"],
         {"w": floats(3, 2), "far": integers(100)},
     )
-    function = imported(made, tmp_path)
+    function = imported(document, tmp_path)
     with pytest.raises(ModelError, match="generated inputs"):
         reference_values(function, random_inputs(function, 0))
 
 
 def test_reference_on_disk(tmp_path):
-    made = model(
+    document = model(
         [
             node("MatMul", ["x", "w"], ["m"]),
             node("Cast", ["m"], ["h"], to=TensorProto.FLOAT16),
@@ -96,7 +96,7 @@ def test_reference_on_disk(tmp_path):
         ["h", "g"],
         {"w": floats(40, 40)},
     )
-    function = imported(made, tmp_path)
+    function = imported(document, tmp_path)
     values = reference_values(function, random_inputs(function, 0))
     assert set(values) == {"x", "m", "h", "g"}
     save_reference(values, tmp_path / "reference")

@@ -125,9 +125,9 @@ def in_a_function(tensor):
 
 def sparse(tensor):
     indices = numpy_helper.from_array(np.arange(4), "i")
-    found = onnx.SparseTensorProto(dims=[8], indices=indices)
-    found.values.CopyFrom(tensor)
-    return found
+    sparse_tensor = onnx.SparseTensorProto(dims=[8], indices=indices)
+    sparse_tensor.values.CopyFrom(tensor)
+    return sparse_tensor
 
 
 PLACES = {
@@ -172,14 +172,14 @@ def test_data_beyond_the_file_is_refused(folder, offset, length, words):
 
 @pytest.mark.parametrize("name", ["model.onnx_data", "sub/part 1.bin"])
 def test_a_snapshot_of_links_is_read_and_submitted(tmp_path, name):
-    snapshot, kept = tmp_path / "models--a--b/snapshots/1f3a", tmp_path / "models--a--b/blobs"
-    kept.mkdir(parents=True)
+    snapshot, blobs = tmp_path / "models--a--b/snapshots/1f3a", tmp_path / "models--a--b/blobs"
+    blobs.mkdir(parents=True)
     path = adding(external(name), snapshot / "onnx")
-    path.rename(kept / "m")
+    path.rename(blobs / "m")
     path.symlink_to("../../../blobs/m")
-    (kept / "d").write_bytes(SECRET.tobytes())
+    (blobs / "d").write_bytes(SECRET.tobytes())
     (snapshot / "onnx" / name).parent.mkdir(exist_ok=True)
-    (snapshot / "onnx" / name).symlink_to(kept / "d")
+    (snapshot / "onnx" / name).symlink_to(blobs / "d")
     [weight] = imported(path).functions[0].weights.values()
     np.testing.assert_array_equal(weight, SECRET)
     store = open_store(str(tmp_path / "store"))
@@ -194,11 +194,11 @@ def test_a_snapshot_that_is_a_link_widens_nothing(tmp_path, link):
     (tmp_path / "real").mkdir()
     repository = tmp_path / "models--a--b"
     (repository / "snapshots").mkdir(parents=True)
-    for one in ("blobs", "snapshots/1f3a"):
-        if one == link:
-            (repository / one).symlink_to(tmp_path if one == "blobs" else tmp_path / "real")
+    for folder in ("blobs", "snapshots/1f3a"):
+        if folder == link:
+            (repository / folder).symlink_to(tmp_path if folder == "blobs" else tmp_path / "real")
         else:
-            (repository / one).mkdir()
+            (repository / folder).mkdir()
     path = adding(external("w"), repository / "snapshots/1f3a")
     (path.parent / "w").symlink_to(tmp_path / "secret")
     with pytest.raises(ModelError, match="outside"), open_model(path):
@@ -222,11 +222,11 @@ def test_a_file_swapped_during_the_check_is_not_opened(folder, tmp_path, monkeyp
     path, resolve = adding(external("w"), folder), os.path.realpath
 
     def late(place):
-        found = resolve(place)
+        resolved = resolve(place)
         if str(place).endswith("/w"):
             (folder / "w").unlink()
             (folder / "w").symlink_to(tmp_path / "secret")
-        return found
+        return resolved
 
     monkeypatch.setattr(model_files.os.path, "realpath", late)
     with pytest.raises(ModelError, match="cannot be read"), open_model(path):

@@ -8,13 +8,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from collage.errors import ModelError
 from collage.frontend import import_model
-from collage.frontend.fold import session_options, told_reason
 from collage.frontend.onnx_versions import (
     make_readable,
     newest_ir_version,
     newest_opset,
     readable_bytes,
 )
+from collage.frontend.onnxruntime_session import refusal_reason, session_options
 from collage.verify.original_model import Original, open_file
 
 NEWEST = onnx.defs.onnx_opset_version()
@@ -81,8 +81,8 @@ def test_weights_in_other_files_are_found_from_a_lowered_file(tmp_path):
         save_as_external_data=True, location="weights", size_threshold=0,
     )  # fmt: skip
     opened = open_file(path, session_options("ORT_ENABLE_ALL"), ["CPUExecutionProvider"])
-    (found,) = opened.run(None, {"x": np.ones((2, 4), np.float32)})
-    np.testing.assert_array_equal(found, weight + 1)
+    (output,) = opened.run(None, {"x": np.ones((2, 4), np.float32)})
+    np.testing.assert_array_equal(output, weight + 1)
 
 
 def test_local_functions_are_lowered_with_their_model(tmp_path):
@@ -94,8 +94,8 @@ def test_local_functions_are_lowered_with_their_model(tmp_path):
     onnx.save(
         made(helper.make_node("Twice", ["x"], ["y"], domain="mine"), functions=[function]), path
     )
-    (found,) = Original(path, {"float32"}).run(["y"], {"x": np.ones((2, 4), np.float32)})
-    np.testing.assert_array_equal(found, np.full((2, 4), 2))
+    (output,) = Original(path, {"float32"}).run(["y"], {"x": np.ones((2, 4), np.float32)})
+    np.testing.assert_array_equal(output, np.full((2, 4), 2))
 
 
 @pytest.mark.parametrize(
@@ -123,5 +123,5 @@ def test_what_needs_the_newer_version_is_refused_by_name(model, reason, tmp_path
 def test_a_refusal_of_onnx_runtime_names_no_place_in_its_sources():
     with pytest.raises(Exception, match=r"model\.cc") as refusal:
         onnxruntime.InferenceSession(made(RELU).SerializeToString())
-    told = told_reason(refusal.value)
-    assert told.startswith("Unsupported model IR version"), told
+    reason = refusal_reason(refusal.value)
+    assert reason.startswith("Unsupported model IR version"), reason

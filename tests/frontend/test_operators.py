@@ -10,12 +10,12 @@ from onnx import TensorProto
 from onnx.helper import make_node
 from tvm import relax
 
-from collage.frontend.fold import tidy
 from collage.frontend.importer import write_types
 from collage.frontend.infer import infer_types
 from collage.frontend.inputs import reference_values
 from collage.frontend.load_function import make_function
 from collage.frontend.region import region_constants, region_relax, region_values
+from collage.frontend.tidy import tidy
 from collage.graph.op_pattern import OpPatternKind
 from tests.frontend.build import integers, model
 
@@ -168,11 +168,11 @@ CASES = [
 ]  # fmt: skip
 
 
-def random_input(wanted: tuple[int, ...] | str) -> np.ndarray:
+def random_input(description: tuple[int, ...] | str) -> np.ndarray:
     generator = np.random.default_rng(0)
-    if isinstance(wanted, tuple):
-        return generator.standard_normal(wanted, dtype=np.float32)
-    sort, _, size = wanted.partition(":")
+    if isinstance(description, tuple):
+        return generator.standard_normal(description, dtype=np.float32)
+    sort, _, size = description.partition(":")
     shape = (int(size),) if size else X
     if sort == "positive":
         return generator.random(shape, dtype=np.float32) + np.float32(0.5)
@@ -196,14 +196,14 @@ def make_case(case, tmp_path):
     outputs = ["o0", "o1"][: 2 if op in ("Split", "TopK") else 1]
     inputs = {name: (str(value.dtype), value.shape) for name, value in feeds.items()}
     node = make_node(op, names, outputs, **attributes)
-    made = model([node], inputs, outputs, weights, int(opset or 22))
-    tidy(made)
-    write_types(made, infer_types(made, tmp_path))
-    return make_function(made, "main", tmp_path, [OpPatternKind.OPAQUE]), feeds
+    document = model([node], inputs, outputs, weights, int(opset or 22))
+    tidy(document)
+    write_types(document, infer_types(document, tmp_path))
+    return make_function(document, "main", tmp_path, [OpPatternKind.OPAQUE]), feeds
 
 
 def name(case) -> str:
-    operands = [getattr(one, "shape", one) for one in case[2]]
+    operands = [getattr(operand, "shape", operand) for operand in case[2]]
     return re.sub(r"[^\w@]+", "-", f"{case[0]} {case[1]} {operands}")[:60]
 
 
@@ -214,14 +214,14 @@ def test_relax_computes_the_same(case, tmp_path):
     assert function.relax_nodes[0] is not None, "foreign"
     executable = tvm.compile(region_relax(function, 1), target=tvm.target.Target(TARGET))
     inputs, outputs = region_values(function, 1)
-    values = [feeds[one] for one in inputs]
-    values += [function.weights[one] for one in region_constants(function, 1)]
+    values = [feeds[input_name] for input_name in inputs]
+    values += [function.weights[weight_name] for weight_name in region_constants(function, 1)]
     arguments = [tvm.runtime.tensor(np.ascontiguousarray(value)) for value in values]
     results = relax.VirtualMachine(executable, tvm.cpu())["main"](*arguments)
     for output, result in zip(outputs, [results] if len(outputs) == 1 else results, strict=True):
-        found = result.numpy()
-        assert found.dtype == expected[output].dtype
-        np.testing.assert_allclose(found, expected[output], rtol=1e-4, atol=1e-5)
+        actual = result.numpy()
+        assert actual.dtype == expected[output].dtype
+        np.testing.assert_allclose(actual, expected[output], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -245,9 +245,9 @@ def test_one_relax_op_is_no_composite(op, attributes, operands, composite, tmp_p
 def test_half_precision_and_brain_floats(tmp_path):
     for dtype in ("float16", "bfloat16"):
         number = onnx.TensorProto.FLOAT16 if dtype == "float16" else onnx.TensorProto.BFLOAT16
-        made = model([make_node("Relu", ["x"], ["y"])], {"x": ("float32", (2, 3))}, ["y"])
-        made.graph.input[0].type.tensor_type.elem_type = number
-        write_types(made, infer_types(made, tmp_path))
-        function = make_function(made, "main", tmp_path, [OpPatternKind.OPAQUE])
+        document = model([make_node("Relu", ["x"], ["y"])], {"x": ("float32", (2, 3))}, ["y"])
+        document.graph.input[0].type.tensor_type.elem_type = number
+        write_types(document, infer_types(document, tmp_path))
+        function = make_function(document, "main", tmp_path, [OpPatternKind.OPAQUE])
         assert function.graph.types["y"].dtype == dtype
         assert function.relax_nodes[0] is not None

@@ -49,7 +49,9 @@ def test_random_regions_run_alone(name, real_model):
         inputs, outputs = region_values(function, nodes)
         region = region_onnx(function, nodes).SerializeToString()
         session = onnxruntime.InferenceSession(region, providers=["CPUExecutionProvider"])
-        results = session.run(list(outputs), {one: values[one] for one in inputs})
+        results = session.run(
+            list(outputs), {input_name: values[input_name] for input_name in inputs}
+        )
         for output, result in zip(outputs, results, strict=True):
             scale = np.abs(values[output]).max()
             np.testing.assert_allclose(result, values[output], rtol=1e-3, atol=1e-3 * scale)
@@ -67,10 +69,10 @@ def interval(draw: random.Random, size: int) -> int:
 def test_a_loaded_function_is_the_imported_one(name, real_model):
     function = real_model(name).functions[0]
     loaded = load_function(function.simplified, "main")
-    whole = (1 << len(function.graph)) - 1
+    all_nodes = (1 << len(function.graph)) - 1
     assert loaded.graph == function.graph
     assert loaded.opsets == function.opsets
-    assert region_digest(loaded, whole) == region_digest(function, whole)
+    assert region_digest(loaded, all_nodes) == region_digest(function, all_nodes)
 
 
 def test_a_worker_loads_without_tvm(real_model):

@@ -73,10 +73,10 @@ def test_digest_is_of_the_structure(layers):
 def test_digest_keeps_small_integers_only(tmp_path):
     def digest(value: np.ndarray, table: np.ndarray) -> str:
         nodes = [node("Gather", ["w", "i"], ["g"]), node("Add", ["g", "x"], ["y"])]
-        made = model(nodes, {"x": ("float32", (3, 4)), "i": ("int64", (3,))}, ["y", "z"],
+        document = model(nodes, {"x": ("float32", (3, 4)), "i": ("int64", (3,))}, ["y", "z"],
                      {"w": table, "v": value})  # fmt: skip
-        made.graph.node.append(node("Gather", ["x", "v"], ["z"]))
-        return region_digest(imported(made, tmp_path), 0b111)
+        document.graph.node.append(node("Gather", ["x", "v"], ["z"]))
+        return region_digest(imported(document, tmp_path), 0b111)
 
     first = digest(integers(0, 1), floats(9, 4))
     assert first == digest(integers(0, 1), floats(9, 4, seed=5))
@@ -91,13 +91,13 @@ def test_bounds(layers):
 
 
 def test_a_lookup_reads_what_it_takes(tmp_path):
-    made = model([node("Gather", ["w", "i"], ["y"])], {"i": ("int64", (3,))}, ["y"],
+    document = model([node("Gather", ["w", "i"], ["y"])], {"i": ("int64", (3,))}, ["y"],
                  {"w": floats(1000, 4)})  # fmt: skip
-    assert region_bytes_and_flops(imported(made, tmp_path), 1) == (3 * 8 + 2 * 3 * 4 * 4, 0)
+    assert region_bytes_and_flops(imported(document, tmp_path), 1) == (3 * 8 + 2 * 3 * 4 * 4, 0)
 
 
 def test_flops_of_convolutions_and_gemm(tmp_path):
-    made = model(
+    document = model(
         [
             node("Conv", ["x", "w"], ["c"], group=2),
             node("Flatten", ["c"], ["f"]),
@@ -107,7 +107,7 @@ def test_flops_of_convolutions_and_gemm(tmp_path):
         ["y"],
         {"w": floats(6, 2, 3, 3), "g": floats(7, 54)},
     )
-    function = imported(made, tmp_path)
+    function = imported(document, tmp_path)
     assert region_bytes_and_flops(function, 0b001)[1] == 2 * 6 * 9 * 2 * 9
     assert region_bytes_and_flops(function, 0b010) == (0, 0)
     assert region_bytes_and_flops(function, 0b100)[1] == 2 * 54 * 7

@@ -36,17 +36,17 @@ def check_nodes(function: Function, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def ops(function: Function) -> list[str]:
-    return [one.op for one in function.graph.nodes]
+    return [node.op for node in function.graph.nodes]
 
 
 def test_lstm_is_foreign(tmp_path):
-    made = model(
+    document = model(
         [node("LSTM", ["x", "w", "r"], ["y", "h", "c"], hidden_size=4), node("Relu", ["y"], ["z"])],
         {"x": ("float32", (5, 1, 3))},
         ["z", "h"],
         {"w": floats(1, 16, 3), "r": floats(1, 16, 4)},
     )
-    function = imported(made, tmp_path)
+    function = imported(document, tmp_path)
     assert ops(function) == ["LSTM", "Relu"]
     assert function.relax_nodes[0] is None
     assert function.graph.nodes[0].kind == OpPatternKind.OPAQUE
@@ -67,13 +67,13 @@ def branches() -> onnx.NodeProto:
 
 
 def test_captures_of_if_are_inputs(tmp_path):
-    made = model(
+    document = model(
         [node("Relu", ["a"], ["x"]), branches(), node("Neg", ["y"], ["z"])],
         {"a": ("float32", (2, 3)), "c": ("bool", ())},
         ["z"],
         {"w": floats(3)},
     )
-    function = imported(made, tmp_path)
+    function = imported(document, tmp_path)
     assert ops(function) == ["Relu", "If", "Neg"]
     assert function.graph.nodes[1].inputs == ("c", "x", "w")
     assert region_values(function, 0b010)[0] == ("c", "x")
@@ -82,7 +82,7 @@ def test_captures_of_if_are_inputs(tmp_path):
 
 
 def test_dynamic_quantisation(tmp_path):
-    made = model(
+    document = model(
         [
             node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
             node("ConvInteger", ["q", "w", "zero"], ["i"]),
@@ -93,14 +93,14 @@ def test_dynamic_quantisation(tmp_path):
         ["y"],
         {"w": np.random.default_rng(0).integers(-9, 9, (4, 3, 3, 3)).astype(np.int8)},
     )
-    function = imported(made, tmp_path)
+    function = imported(document, tmp_path)
     assert function.relax_nodes[ops(function).index("ConvInteger")] is None
     assert function.graph.types["y"].shape == (1, 4, 6, 6)
     check_nodes(function)
 
 
 def test_opset_nine_with_weights_among_the_inputs(tmp_path):
-    made = model(
+    document = model(
         [
             node("Clip", ["x"], ["c"], min=-1.0, max=1.0),
             node("Squeeze", ["c"], ["s"], axes=[0]),
@@ -112,8 +112,8 @@ def test_opset_nine_with_weights_among_the_inputs(tmp_path):
         {"w": floats(3, 2)},
         opset=9,
     )
-    made.ir_version = 3
-    function = imported(made, tmp_path)
+    document.ir_version = 3
+    function = imported(document, tmp_path)
     assert function.graph.inputs == ("x",)
     assert function.graph.constants == {"w"}
     assert None not in list(function.relax_nodes)
@@ -121,7 +121,7 @@ def test_opset_nine_with_weights_among_the_inputs(tmp_path):
 
 
 def test_several_outputs_and_integer_inputs(tmp_path):
-    made = model(
+    document = model(
         [
             node("Gather", ["table", "ids"], ["e"]),
             node("Split", ["e"], ["a", "b"], axis=2, num_outputs=2),
@@ -131,7 +131,7 @@ def test_several_outputs_and_integer_inputs(tmp_path):
         ["b", "best", "where"],
         {"table": floats(50, 16), "k": integers(3)},
     )
-    function = imported(made, tmp_path)
+    function = imported(document, tmp_path)
     assert region_values(function, 0b110) == (("e",), ("b", "best", "where"))
     assert region_constants(function, 0b111) == ("table",)
     module = region_relax(function, 0b110)
@@ -141,7 +141,7 @@ def test_several_outputs_and_integer_inputs(tmp_path):
 
 
 def test_shapes_that_depend_on_data_stay_open(tmp_path):
-    made = model(
+    document = model(
         [
             node("Relu", ["x"], ["r"]),
             node("NonZero", ["r"], ["n"]),
@@ -151,16 +151,16 @@ def test_shapes_that_depend_on_data_stay_open(tmp_path):
         {"x": ("float32", (2, 3))},
         ["y", "r"],
     )
-    imported_model = import_model(save(made, tmp_path), work_dir=tmp_path / "work")
+    imported_model = import_model(save(document, tmp_path), work_dir=tmp_path / "work")
     function = imported_model.functions[0]
     assert set(function.graph.types) == {"x", "r"}
-    assert [one is None for one in function.relax_nodes] == [False, True, True, True]
+    assert [relax_node is None for relax_node in function.relax_nodes] == [False, True, True, True]
     assert "3 values have no shape" in imported_model.notes[0]
     check_nodes(function)
 
 
 def test_other_domains_are_foreign_and_their_shapes_observed(tmp_path):
-    made = model(
+    document = model(
         [
             node("FusedMatMul", ["x", "w"], ["m"], domain="com.microsoft", transA=1, alpha=0.5),
             node("Relu", ["m"], ["y"]),
@@ -170,7 +170,7 @@ def test_other_domains_are_foreign_and_their_shapes_observed(tmp_path):
         {"w": floats(3, 5)},
         domains=["com.microsoft"],
     )
-    function = imported(made, tmp_path)
+    function = imported(document, tmp_path)
     assert ops(function) == ["com.microsoft.FusedMatMul", "Relu"]
     assert function.graph.types["m"].shape == (4, 5)
     assert function.relax_nodes[0] is None
@@ -180,23 +180,23 @@ def test_other_domains_are_foreign_and_their_shapes_observed(tmp_path):
 
 
 def test_local_functions_are_inlined(tmp_path):
-    made = model([node("Twice", ["x"], ["y"], domain="mine")], {"x": ("float32", (2,))}, ["y"],
+    document = model([node("Twice", ["x"], ["y"], domain="mine")], {"x": ("float32", (2,))}, ["y"],
                  domains=["mine"])  # fmt: skip
-    made.functions.append(
+    document.functions.append(
         helper.make_function("mine", "Twice", ["a"], ["b"], [node("Add", ["a", "a"], ["b"])],
                              [helper.make_opsetid("", 18)])
     )  # fmt: skip
-    function = imported(made, tmp_path)
+    function = imported(document, tmp_path)
     assert ops(function) == ["Add"]
     assert function.relax_nodes[0].operands == ("x",)
     check_nodes(function)
 
 
 def test_external_data_is_read_and_counted_in_the_digest(tmp_path):
-    made = model([node("MatMul", ["x", "w"], ["y"])], {"x": ("float32", (2, 64))}, ["y"],
+    document = model([node("MatMul", ["x", "w"], ["y"])], {"x": ("float32", (2, 64))}, ["y"],
                  {"w": floats(64, 64)})  # fmt: skip
     path = tmp_path / "model.onnx"
-    onnx.save(made, path, save_as_external_data=True, location="data.bin", size_threshold=0)
+    onnx.save(document, path, save_as_external_data=True, location="data.bin", size_threshold=0)
     before = import_model(path, work_dir=tmp_path / "work")
     check_nodes(before.functions[0])
     data = bytearray((tmp_path / "data.bin").read_bytes())
@@ -207,14 +207,14 @@ def test_external_data_is_read_and_counted_in_the_digest(tmp_path):
 
 
 def test_large_models_are_written_with_external_data(tmp_path, monkeypatch):
-    monkeypatch.setattr("collage.frontend.fold._LARGE_BYTES", 1000)
-    made = model(
+    monkeypatch.setattr("collage.frontend.fold.LARGE_MODEL_BYTES", 1000)
+    document = model(
         [node("MatMul", ["x", "w"], ["m"]), node("Add", ["m", "b"], ["y"])],
         {"x": ("float32", (2, 64))},
         ["y"],
         {"w": floats(64, 64), "b": floats(64)},
     )
-    imported_model = import_model(save(made, tmp_path), work_dir=tmp_path / "work")
+    imported_model = import_model(save(document, tmp_path), work_dir=tmp_path / "work")
     assert imported_model.notes == ()
     assert (tmp_path / "work" / "main.simplified.onnx.data").stat().st_size >= 64 * 64 * 4
     assert sorted(file.name for file in (tmp_path / "work").iterdir()) == [
@@ -225,23 +225,25 @@ def test_large_models_are_written_with_external_data(tmp_path, monkeypatch):
 
 
 def test_sparse_weights_become_dense(tmp_path):
-    made = model([node("MatMul", ["x", "w"], ["y"])], {"x": ("float32", (2, 3))}, ["y"])
+    document = model([node("MatMul", ["x", "w"], ["y"])], {"x": ("float32", (2, 3))}, ["y"])
     places = onnx.numpy_helper.from_array(np.array([[0, 1], [2, 0]]), "places")
     values = onnx.numpy_helper.from_array(np.array([5, 7], np.float32), "w")
-    made.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [3, 4]))
-    function = imported(made, tmp_path)
+    document.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [3, 4]))
+    function = imported(document, tmp_path)
     assert function.weights["w"].tolist() == [[0, 5, 0, 0], [0, 0, 0, 0], [7, 0, 0, 0]]
     check_nodes(function)
 
 
 def test_outputs_must_be_tensors(tmp_path):
-    made = model([node("SequenceConstruct", ["x", "x"], ["y"])], {"x": ("float32", (2,))}, ["y"])
+    document = model(
+        [node("SequenceConstruct", ["x", "x"], ["y"])], {"x": ("float32", (2,))}, ["y"]
+    )
     with pytest.raises(ModelError, match="output y is a sequence"):
-        imported(made, tmp_path)
+        imported(document, tmp_path)
 
 
 def test_sequences_inside_are_foreign(tmp_path):
-    made = model(
+    document = model(
         [
             node("SequenceConstruct", ["x", "x"], ["s"]),
             node("ConcatFromSequence", ["s"], ["y"], axis=0),
@@ -249,7 +251,7 @@ def test_sequences_inside_are_foreign(tmp_path):
         {"x": ("float32", (2,))},
         ["y"],
     )
-    function = imported(made, tmp_path)
+    function = imported(document, tmp_path)
     assert list(function.relax_nodes) == [None, None]
     assert region_values(function, 0b10)[0] == ("s",)
     values = reference_values(function, random_inputs(function, 0))

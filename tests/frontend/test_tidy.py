@@ -6,13 +6,14 @@ import onnxruntime
 from onnx.helper import make_node as node
 from onnx.helper import make_tensor
 
-from collage.frontend.fold import fold, tidy
+from collage.frontend.fold import fold
+from collage.frontend.tidy import tidy
 from tests.frontend.build import floats, imported, integers, model
 
 
 def test_identities_and_constants_go(tmp_path):
     constant = make_tensor("c", onnx.TensorProto.FLOAT, [1], [2.0])
-    made = model(
+    document = model(
         [
             node("Identity", ["x"], ["a"]),
             node("Constant", [], ["two"], value=constant),
@@ -24,59 +25,59 @@ def test_identities_and_constants_go(tmp_path):
         {"x": ("float32", (3,))},
         ["y"],
     )
-    tidy(made)
-    assert [one.op_type for one in made.graph.node] == ["Mul", "Relu"]
-    assert made.graph.node[1].output == ["y"]
-    assert [one.name for one in made.graph.initializer] == ["two"]
+    tidy(document)
+    assert [proto.op_type for proto in document.graph.node] == ["Mul", "Relu"]
+    assert document.graph.node[1].output == ["y"]
+    assert [tensor.name for tensor in document.graph.initializer] == ["two"]
 
 
 def test_outputs_that_no_node_makes_get_one(tmp_path):
-    made = model(
+    document = model(
         [node("Relu", ["x"], ["r"]), node("Identity", ["r"], ["s"])],
         {"x": ("float32", (3,))},
         ["r", "s", "x", "w"],
         {"w": floats(3)},
     )
-    function = imported(made, tmp_path)
+    function = imported(document, tmp_path)
     graph = function.graph
     assert len(graph.outputs) == len(set(graph.outputs)) == 4
     assert all(value in graph.producer for value in graph.outputs)
 
 
 def test_dead_and_unsorted_nodes(tmp_path):
-    made = model(
+    document = model(
         [node("Relu", ["b"], ["y"]), node("Neg", ["x"], ["b"]), node("Abs", ["x"], ["dead"])],
         {"x": ("float32", (3,))},
         ["y"],
     )
-    tidy(made)
-    assert [one.op_type for one in made.graph.node] == ["Neg", "Relu"]
-    assert len({one.name for one in made.graph.node}) == 2
+    tidy(document)
+    assert [proto.op_type for proto in document.graph.node] == ["Neg", "Relu"]
+    assert len({proto.name for proto in document.graph.node}) == 2
 
 
 def test_unused_optional_outputs_go(tmp_path):
-    made = model(
+    document = model(
         [node("MaxPool", ["x"], ["p", "places"], kernel_shape=[2, 2])],
         {"x": ("float32", (1, 1, 4, 4))},
         ["p"],
     )
-    function = imported(made, tmp_path)
+    function = imported(document, tmp_path)
     assert function.graph.nodes[0].outputs == ("p",)
     assert function.relax_nodes[0] is not None
 
 
 def test_matmul_and_add_stay(tmp_path):
-    made = model(
+    document = model(
         [node("MatMul", ["x", "w"], ["m"]), node("Add", ["m", "b"], ["y"])],
         {"x": ("float32", (1, 5, 8))},
         ["y"],
         {"w": floats(8, 8), "b": floats(8)},
     )
-    assert [one.op for one in imported(made, tmp_path).graph.nodes] == ["MatMul", "Add"]
+    assert [proto.op for proto in imported(document, tmp_path).graph.nodes] == ["MatMul", "Add"]
 
 
 def test_shape_chains_and_batch_norms_fold(tmp_path):
-    made = model(
+    document = model(
         [
             node("Conv", ["x", "w"], ["c"]),
             node("BatchNormalization", ["c", "s", "s", "s", "s"], ["n"]),
@@ -90,21 +91,21 @@ def test_shape_chains_and_batch_norms_fold(tmp_path):
         {"w": floats(4, 3, 1, 1), "s": np.ones(4, np.float32), "zero": integers(0),
          "rest": integers(-1)},
     )  # fmt: skip
-    function = imported(made, tmp_path)
-    assert [one.op for one in function.graph.nodes] == ["Conv", "Reshape"]
+    function = imported(document, tmp_path)
+    assert [proto.op for proto in function.graph.nodes] == ["Conv", "Reshape"]
     assert function.graph.types["y"].shape == (2, 64)
 
 
 def test_a_model_that_the_optimiser_breaks_is_kept(tmp_path, monkeypatch):
     real = onnxruntime.InferenceSession
 
-    def refuse(source, options, **rest):
+    def refuse(source, options, **keywords):
         if str(source).endswith("folded.onnx"):
             raise RuntimeError("Type Error: nobody expects this")
-        return real(source, options, **rest)
+        return real(source, options, **keywords)
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
-    made = model([node("Relu", ["x"], ["y"])], {"x": ("float32", (1,))}, ["y"])
-    result, note = fold(made, tmp_path)
-    assert result is made
+    document = model([node("Relu", ["x"], ["y"])], {"x": ("float32", (1,))}, ["y"])
+    result, note = fold(document, tmp_path)
+    assert result is document
     assert note == "constants were not folded: Type Error: nobody expects this"

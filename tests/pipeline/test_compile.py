@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import collage
-from collage.cli import main, parse_dims, parse_shapes
+from collage.cli import main
+from collage.cli.arguments import parse_dims, parse_shapes
 from collage.errors import DimensionError, ModelError, OptionError
 
 MIX = {"fallback": False, "allow_slower": True}

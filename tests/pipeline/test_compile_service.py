@@ -17,7 +17,7 @@ from collage.pipeline.request import (
     read_request,
     submit,
 )
-from collage.report.terminal import Progress
+from collage.report.progress import SilentProgress
 from collage.store import open_store
 from collage.store.alias_counters import Verification
 from collage.store.aliases import AliasSigning
@@ -25,7 +25,7 @@ from collage.store.bundles import fetch_bundle
 from tests.pipeline.test_compile import small_model
 from tests.support.keys import make_key
 
-QUIET = Progress(quiet=True)
+QUIET = SilentProgress()
 OPTIONS = RequestOptions(measure_budget_s=20, refine_s=0, verify_s=0.3)
 
 

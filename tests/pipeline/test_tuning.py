@@ -12,12 +12,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import collage
-from collage.cli import _parser
+from collage.cli.command_line import make_parser
 from collage.cost.lines import decode_entries
 from collage.errors import OptionError
 from collage.options import EFFORTS
 from collage.report.data import TuningFacts
-from collage.report.terminal import tuning_text
+from collage.report.summary_text import tuning_text
 
 
 def model_of_one_product(path):
@@ -125,7 +125,7 @@ def test_a_killed_compile_keeps_every_finished_trial_and_goes_on(model, tmp_path
 
 @pytest.mark.parametrize("effort", sorted(EFFORTS))
 def test_every_effort_says_how_long_to_tune(effort):
-    parsed = _parser().parse_args(["compile", "m.onnx", "--effort", effort, "--tune", "60s"])
+    parsed = make_parser().parse_args(["compile", "m.onnx", "--effort", effort, "--tune", "60s"])
     assert parsed.tune == 60.0
     assert (EFFORTS[effort].tune_s == 0) is (effort == "quick")
 

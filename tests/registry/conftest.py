@@ -34,7 +34,7 @@ def save_model(folder, external):
     file = folder / "model.onnx"
     options = {"location": "weights.bin", "size_threshold": 0} if external else {}
     onnx.save(make_model(), file, save_as_external_data=external, **options)
-    return {one.name: one for one in folder.iterdir()}
+    return {file.name: file for file in folder.iterdir()}
 
 
 @pytest.fixture(scope="session")
@@ -89,10 +89,10 @@ class MlflowUser:
             self.client.create_registered_model(name)
         run = self.client.create_run("0")
         self.client.log_artifacts(run.info.run_id, str(folder), "model")
-        made = self.client.create_model_version(
+        model_version = self.client.create_model_version(
             name, f"runs:/{run.info.run_id}/model", run_id=run.info.run_id
         )
-        return self.registry.find(name, str(made.version))
+        return self.registry.find(name, str(model_version.version))
 
     def set_alias(self, version, alias="candidate"):
         self.client.set_registered_model_alias(version.name, alias, version.version)

@@ -12,8 +12,8 @@ from tests.registry.conftest import save_model
 
 def test_an_interrupted_upload_is_no_candidate(file_user, name, tmp_path):
     files = save_model(tmp_path / "new", external=True)
-    for one, path in files.items():
-        file_user.store.create(f"{name}/1/{one}", path)
+    for file, path in files.items():
+        file_user.store.create(f"{name}/1/{file}", path)
     file_user.store.swap(f"{name}/aliases/candidate.json", b'{"version": "1"}', None)
     assert list(file_user.registry.candidates()) == []
     with pytest.raises(RegistryError, match=r"no whole version '1'.*FileRegistry"):
@@ -46,9 +46,9 @@ def test_a_version_never_changes(file_user, name, tmp_path):
 
 def test_many_marks_at_once_leave_one_whole(file_user, name):
     version = file_user.add(name)
-    marks = [VersionStatus("failed", reason=f"number {one}") for one in range(16)]
+    marks = [VersionStatus("failed", reason=f"number {number}") for number in range(16)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda one: file_user.registry.mark(version, one), marks))
+        list(pool.map(lambda status: file_user.registry.mark(version, status), marks))
     assert file_user.registry.status(version) in marks
 
 

@@ -124,7 +124,7 @@ def test_mlflows_own_test_of_a_webhook(mlflow_user, site):
     assert prefect.runs == []
 
 
-def test_a_webhook_while_the_receiver_is_dead_is_found_by_reading(mlflow_user, site, name):
+def test_polling_finds_a_webhook_lost_by_a_dead_receiver(mlflow_user, site, name):
     receiver, _, _ = site
     version = mlflow_user.add(name)
     receiver.kill()

@@ -10,7 +10,7 @@ from collage.registry import VersionStatus, open_registry
 
 
 def candidates(user, name):
-    return [one.version for one in user.registry.candidates() if one.name == name]
+    return [version.version for version in user.registry.candidates() if version.name == name]
 
 
 def test_the_version_with_the_alias_is_the_candidate(user, name):
@@ -29,8 +29,8 @@ def test_another_alias_is_asked_for_by_name(user, name):
     version = user.add(name)
     user.set_alias(version, "champion")
     assert candidates(user, name) == []
-    other = open_registry(user.address, alias="champion")
-    assert name in [one.name for one in other.candidates()]
+    champions = open_registry(user.address, alias="champion")
+    assert name in [version.name for version in champions.candidates()]
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["one file", "external data"])

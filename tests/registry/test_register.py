@@ -21,10 +21,10 @@ def test_a_file_becomes_a_candidate(tmp_path, capsys, external):
         assert main(["register", registry, "text-ocr", "3", str(model), "--json"]) == 0
     said = capsys.readouterr().out.splitlines()[0]
     assert json.loads(said) == {"name": "text-ocr", "version": "3", "alias": "candidate"}
-    (found,) = open_registry(registry).candidates()
-    assert (found.name, found.version) == ("text-ocr", "3")
+    (candidate,) = open_registry(registry).candidates()
+    assert (candidate.name, candidate.version) == ("text-ocr", "3")
     (tmp_path / "fetched").mkdir()
-    fetched = open_registry(registry).download(found, tmp_path / "fetched")
+    fetched = open_registry(registry).download(candidate, tmp_path / "fetched")
     assert onnx.load(fetched).graph == onnx.load(model).graph
 
 

@@ -48,7 +48,7 @@ def sample_report(blocks: int = 12, seed: int = 0, hostile: str = "") -> ReportD
         invalid=_invalid(blocks, hostile),
         unmeasured=_unmeasured(blocks, hostile),
         plans=_plans(predicted_s),
-        considered=tuple(one for region in regions for one in region.alternatives),
+        considered=tuple(alternative for region in regions for alternative in region.alternatives),
         rest=(NodeRest(node=0, backend="tvm", state=CandidateState.VALID, count=7),),
     )
     return ReportData(
@@ -123,11 +123,11 @@ def _alternatives(
     chosen = Alternative(backend=backend, nodes=nodes, state=CandidateState.VALID, cost_s=cost_s,
                          low_s=cost_s * 0.98, high_s=cost_s * 1.03, regret_s=0.0, chosen=True)  # fmt: skip
     slower = tuple(
-        Alternative(backend=other, nodes=nodes, state=CandidateState.VALID, cost_s=cost_s * factor,
+        Alternative(backend=rival, nodes=nodes, state=CandidateState.VALID, cost_s=cost_s * factor,
                     low_s=cost_s * factor * 0.97, high_s=cost_s * factor * 1.04,
                     regret_s=cost_s * (factor - 1))
-        for other, factor in (("onnxruntime", 1.21), ("openvino", 1.33), ("tvm", 2.4))
-        if other != backend
+        for rival, factor in (("onnxruntime", 1.21), ("openvino", 1.33), ("tvm", 2.4))
+        if rival != backend
     )  # fmt: skip
     invalid = Alternative(backend="onednn", variant="winograd", nodes=nodes[:1],
                           state=CandidateState.INVALID,

@@ -8,7 +8,8 @@ from collage.cli import main
 from collage.errors import BundleError, InputError, OptionError
 from collage.report.data import ReportData
 from collage.report.explain_text import diff_text, node_text, overview_text
-from collage.report.explanation import diff, explain_node, overview, read_report
+from collage.report.explanation import diff, explain_node, overview
+from collage.report.stored_report import read_report
 from tests.report.sample import sample_report
 
 
@@ -24,8 +25,8 @@ def changed(data: ReportData, backend: str) -> ReportData:
     function = data.functions[0]
     regions = list(function.regions)
     regions[1] = regions[1].model_copy(update={"backend": backend})
-    other = function.model_copy(update={"regions": tuple(regions)})
-    return data.model_copy(update={"functions": (other,)})
+    changed_function = function.model_copy(update={"regions": tuple(regions)})
+    return data.model_copy(update={"functions": (changed_function,)})
 
 
 def test_a_node_is_found_by_number_and_by_name():
@@ -45,49 +46,52 @@ def test_an_unknown_node_is_refused_with_a_hint(name, message):
         explain_node(sample_report(blocks=2), name)
 
 
-def test_alternatives_are_ranked_by_regret_and_refusals_keep_their_reasons():
-    found = explain_node(sample_report(blocks=2), "0")
-    regrets = [one.regret_s for one in found.ranked]
-    assert found.ranked[0].chosen
+def test_alternatives_are_ranked_and_refusals_keep_their_reasons():
+    explanation = explain_node(sample_report(blocks=2), "0")
+    regrets = [candidate.regret_s for candidate in explanation.ranked]
+    assert explanation.ranked[0].chosen
     assert regrets == sorted(regrets)
-    assert all(0 in one.nodes for one in (*found.ranked, *found.refused, *found.unmeasured))
-    assert "wrong numbers" in found.refused[0].reason
-    assert "lower bound" in found.unmeasured[0].reason
-    assert [one.count for one in found.rest] == [7]
+    assert all(
+        0 in candidate.nodes
+        for candidate in (*explanation.ranked, *explanation.refused, *explanation.unmeasured)
+    )
+    assert "wrong numbers" in explanation.refused[0].reason
+    assert "lower bound" in explanation.unmeasured[0].reason
+    assert [count.count for count in explanation.rest] == [7]
 
 
 def test_a_backend_without_any_candidate_is_named():
     data = sample_report(blocks=2)
     summary = data.summary.model_copy(update={"backends": (*data.summary.backends, "cublas")})
-    found = explain_node(data.model_copy(update={"summary": summary}), "0")
-    assert found.absent == ("cublas",)
-    assert "cublas: no candidate with this node" in node_text(found)
+    explanation = explain_node(data.model_copy(update={"summary": summary}), "0")
+    assert explanation.absent == ("cublas",)
+    assert "cublas: no candidate with this node" in node_text(explanation)
 
 
 def test_the_same_plan_differs_nowhere():
-    found = diff(sample_report(blocks=2), sample_report(blocks=2))
-    assert (found.same, found.changes) == (6, ())
+    difference = diff(sample_report(blocks=2), sample_report(blocks=2))
+    assert (difference.same, difference.changes) == (6, ())
 
 
 def test_a_changed_region_is_one_change():
     data = sample_report(blocks=2)
-    found = diff(data, changed(data, "onednn"))
-    assert found.same == 5
-    [change] = found.changes
+    difference = diff(data, changed(data, "onednn"))
+    assert difference.same == 5
+    [change] = difference.changes
     assert change.nodes == data.functions[0].regions[1].nodes
-    assert [one.backend for one in (*change.first, *change.second)] == ["tvm", "onednn"]
-    assert "onednn" in diff_text(found)
+    assert [region.backend for region in (*change.first, *change.second)] == ["tvm", "onednn"]
+    assert "onednn" in diff_text(difference)
 
 
 def test_overlapping_regions_become_one_change():
     data = sample_report(blocks=2)
     function = data.functions[0]
-    first, second, *others = function.regions
+    first, second, *remaining = function.regions
     merged = first.model_copy(
         update={"nodes": (*first.nodes, *second.nodes), "backend": "openvino"}
     )
-    other = function.model_copy(update={"regions": (merged, *others)})
-    [change] = diff(data, data.model_copy(update={"functions": (other,)})).changes
+    merged_function = function.model_copy(update={"regions": (merged, *remaining)})
+    [change] = diff(data, data.model_copy(update={"functions": (merged_function,)})).changes
     assert (len(change.first), len(change.second)) == (2, 1)
     assert change.nodes == merged.nodes
 
@@ -144,8 +148,8 @@ def _edited(bundle, change):
 
 
 DAMAGES = {
-    "regions": lambda one: one["regions"][0].update(nodes=[]),
-    "nodes": lambda one: one["nodes"][0].update(inputs=[10**6]),
+    "regions": lambda document: document["regions"][0].update(nodes=[]),
+    "nodes": lambda document: document["nodes"][0].update(inputs=[10**6]),
 }
 
 
@@ -157,7 +161,7 @@ def test_numbers_of_no_node_are_refused(bundle, field):
 
 
 def test_two_nodes_of_one_number_are_refused(bundle):
-    _edited(bundle, lambda one: one["nodes"][1].update(index=0))
+    _edited(bundle, lambda document: document["nodes"][1].update(index=0))
     with pytest.raises(BundleError, match="the nodes of function"):
         read_report(bundle)
 
@@ -171,8 +175,8 @@ def test_a_garbled_document_ends_with_exit_code_5(bundle, capsys, command, data)
     (bundle / "report.html").write_text("")
     for name in ("report.json", "summary.json"):
         (bundle / name).write_bytes(data)
-    others = [str(bundle)] if command == "diff" else []
-    assert main([command, str(bundle), *others, "--json"]) == 5
+    second_bundle = [str(bundle)] if command == "diff" else []
+    assert main([command, str(bundle), *second_bundle, "--json"]) == 5
     assert "is damaged, or of another version (" in "".join(capsys.readouterr())
 
 
@@ -183,7 +187,7 @@ def test_a_report_without_its_summary_is_refused(bundle, capsys):
 
 
 def test_a_node_that_no_region_has_is_explained_as_such(bundle):
-    _edited(bundle, lambda one: one.update(regions=one["regions"][1:]))
+    _edited(bundle, lambda document: document.update(regions=document["regions"][1:]))
     with pytest.raises(OptionError, match="no region of the plan has this node"):
         explain_node(read_report(bundle), "0")
 

@@ -59,7 +59,7 @@ def test_the_page_is_well_formed_and_complete():
 def test_nothing_is_loaded_from_outside():
     text = render_html(sample_report())
     assert set(re.findall(r"https?://[^\s\"']+", text)) <= {"http://www.w3.org/2000/svg"}
-    attributes = {name for _, found in Page(text).tags for name in found}
+    attributes = {name for _, attribute_names in Page(text).tags for name in attribute_names}
     assert attributes.isdisjoint({"src", "href", "srcset", "action"})
     assert "@import" not in text
     assert "url(" not in text
@@ -70,7 +70,9 @@ def test_hostile_names_stay_text():
     page = Page(text)
     calm = Page(render_html(sample_report()))
     assert [tag for tag, _ in page.tags] == [tag for tag, _ in calm.tags]
-    assert not any(name.startswith("on") for _, found in page.tags for name in found)
+    assert not any(
+        name.startswith("on") for _, attribute_names in page.tags for name in attribute_names
+    )
     assert "\x1b" not in text
     assert "\x00" not in text
 
@@ -95,11 +97,11 @@ def test_every_node_and_region_is_drawn_without_overlap():
 
 def test_alternatives_tell_cost_regret_and_reason():
     [drawing] = data_element(render_html(sample_report()))
-    others = drawing["details"][0]["alternatives"]
-    assert others[0]["chosen"]
-    assert others[0]["regret"] == "chosen"
-    assert {other["cost"] for other in others} >= {"invalid", "unmeasured"}
-    assert any("wrong numbers" in other["reason"] for other in others)
+    alternatives = drawing["details"][0]["alternatives"]
+    assert alternatives[0]["chosen"]
+    assert alternatives[0]["regret"] == "chosen"
+    assert {alternative["cost"] for alternative in alternatives} >= {"invalid", "unmeasured"}
+    assert any("wrong numbers" in alternative["reason"] for alternative in alternatives)
 
 
 def test_what_kernels_took_alone_stands_beside_what_is_predicted():
@@ -107,8 +109,10 @@ def test_what_kernels_took_alone_stands_beside_what_is_predicted():
     region = data.functions[0].regions[0]
     cells = f'<td class="n">{duration(region.alone_s)}</td><td class="n">{duration(region.predicted_s)}</td>'
     assert cells in render_html(data)
-    assert "Alone: timed by itself" in render_html(data)
-    regions = tuple(one.model_copy(update={"alone_s": None}) for one in data.functions[0].regions)
+    assert "Isolated: measured alone" in render_html(data)
+    regions = tuple(
+        region.model_copy(update={"alone_s": None}) for region in data.functions[0].regions
+    )
     function = data.functions[0].model_copy(update={"regions": regions})
     old = render_html(data.model_copy(update={"functions": (function,)}))
     assert cells not in old

@@ -4,7 +4,7 @@ import pytest
 
 from collage.report.data import PrecisionResult
 from collage.report.html import render_html
-from collage.report.terminal import format_summary
+from collage.report.summary_text import format_summary
 from tests.report.sample import sample_report
 from tests.report.test_html import HOSTILE, Page
 
@@ -20,18 +20,18 @@ def report(hostile=""):
         excused={"openvino-bf16": "y: error 0.013, tolerance 0.01" + hostile},
         notes=("onednn offers no bf16: this processor has neither" + hostile,),
     )
-    found = sample_report()
-    summary = found.summary.model_copy(update={"precision": result})
-    (function,) = found.functions
+    report = sample_report()
+    summary = report.summary.model_copy(update={"precision": result})
+    (function,) = report.functions
     first = function.regions[0].model_copy(update={"precision": "bf16", "error": 0.0031})
     function = function.model_copy(update={"regions": (first, *function.regions[1:])})
-    return found.model_copy(update={"summary": summary, "functions": (function,)})
+    return report.model_copy(update={"summary": summary, "functions": (function,)})
 
 
 @pytest.mark.parametrize("show", [lambda data: format_summary(data.summary), render_html])
 def test_errors_tolerance_and_reasons_are_shown(show):
     text = show(report())
-    for fact in ("0.0042", "0.01", "11", "does not count", "offers no bf16"):
+    for fact in ("0.0042", "0.01", "11", "excluded", "offers no bf16"):
         assert fact in text
 
 

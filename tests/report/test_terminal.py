@@ -9,7 +9,8 @@ from rich.console import Console
 from collage.backends.base import Availability
 from collage.report.data import CandidateCounts, Summary
 from collage.report.html import render_html
-from collage.report.terminal import Progress, format_summary, print_backends
+from collage.report.summary_text import format_summary
+from collage.report.terminal import TerminalProgress, print_backends
 from collage.verify.verdict import Verdict
 from tests.report.sample import function_summary, sample_report
 
@@ -57,7 +58,7 @@ def test_the_json_document_is_one_line_and_reads_back():
 def run_stage(**options: bool) -> str:
     out, clock = io.StringIO(), Clock()
     console = Console(file=out, width=100, **options)
-    with Progress(console=console, clock=clock).stage("measure", total=40) as stage:
+    with TerminalProgress(console=console, clock=clock).stage("measure", total=40) as stage:
         for index in range(40):
             clock.now_s += 0.5
             stage.advance(cached=int(index < 4), invalid=int(index == 5))
@@ -79,13 +80,13 @@ def test_a_terminal_shows_a_bar():
 
 
 def test_quiet_is_silent(capsys):
-    with Progress(quiet=True).stage("import") as stage:
+    with TerminalProgress(quiet=True).stage("import") as stage:
         stage.advance()
     assert capsys.readouterr() == ("", "")
 
 
 def test_progress_goes_to_standard_error(capsys):
-    with Progress().stage("import"):
+    with TerminalProgress().stage("import"):
         pass
     out, err = capsys.readouterr()
     assert out == ""
@@ -93,7 +94,7 @@ def test_progress_goes_to_standard_error(capsys):
 
 
 def test_a_total_may_come_late():
-    with Progress(quiet=True).stage("verify") as stage:
+    with TerminalProgress(quiet=True).stage("verify") as stage:
         assert stage.left_s is None
         stage.total = 3
         stage.advance()
@@ -101,7 +102,7 @@ def test_a_total_may_come_late():
 
 
 def test_an_exception_leaves_the_stage():
-    with pytest.raises(ValueError, match="x"), Progress(quiet=True).stage("import"):
+    with pytest.raises(ValueError, match="x"), TerminalProgress(quiet=True).stage("import"):
         raise ValueError("x")
 
 
@@ -158,15 +159,15 @@ def test_every_function_has_its_latencies_and_its_verdict():
 
 
 @pytest.mark.parametrize(
-    ("pace", "said"), [(1.0, ""), (1.02, ""), (1.18, "18% longer"), (0.9, "10% less")]
+    ("pace", "said"), [(1.0, ""), (1.02, ""), (1.18, "18% longer"), (0.9, "10% less time")]
 )
 def test_a_machine_that_changed_its_pace_is_mentioned(pace, said):
     summary = sample_report().summary
-    functions = tuple(one.model_copy(update={"pace": pace}) for one in summary.functions)
+    functions = tuple(function.model_copy(update={"pace": pace}) for function in summary.functions)
     lines = format_summary(summary.model_copy(update={"functions": functions})).splitlines()
-    found = [line for line in lines if line.startswith("pace ")]
-    assert bool(found) == bool(said)
-    assert not said or f" the plan most like this one took {said} in the last" in found[0]
+    speed_lines = [line for line in lines if line.startswith("speed ")]
+    assert bool(speed_lines) == bool(said)
+    assert not said or f" calls took {said} in the final comparison" in speed_lines[0]
 
 
 def test_hostile_names_do_not_steer_the_terminal():

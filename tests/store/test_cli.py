@@ -18,9 +18,9 @@ def test_publish_alias_fetch(address, make_bundle, tmp_path, capsys):
     one, two = make_bundle("one"), make_bundle("two", plan_json=b"[2]")
     code, said = run(capsys, "publish", one, address, "--alias", "ocr/production")
     first = digest_of(one / "manifest.json")
-    assert (code, said.out) == (0, f"{first}\nocr/production now stands for it\n")
+    assert (code, said.out) == (0, f"{first}\nocr/production now points to it\n")
     _, said = run(capsys, "publish", one, address, "--alias", "ocr/production")
-    assert said.out == f"{first}\nocr/production stood already for it\n"
+    assert said.out == f"{first}\nocr/production already pointed to it\n"
     _, said = run(capsys, "publish", two, address, "--json")
     second = json.loads(said.out)["bundle"]
     code, said = run(capsys, "alias", address, "ocr/production", second, "--expect", second)

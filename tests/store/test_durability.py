@@ -109,7 +109,8 @@ def saved(tmp_path, output):
             return "{}"
 
     texts = {"plan.json": "[]", "report.html": "<p>"}
-    save_bundle(output, code, texts, {"main/input/x": np.zeros(3)}, lambda digests: Made())
+    golden = {"main/input/x": np.zeros(3)}
+    save_bundle(output, code, texts, golden=golden, manifest=lambda digests: Made())
 
 
 ACTS = {

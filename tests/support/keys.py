@@ -25,10 +25,10 @@ class KeyPair:
 
 def make_key(folder: Path, name: str = "ours") -> KeyPair:
     """Write NAME.pem and NAME.pub."""
-    made = Ed25519PrivateKey.generate()
+    key = Ed25519PrivateKey.generate()
     private, public = folder / f"{name}.pem", folder / f"{name}.pub"
-    private.write_bytes(made.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()))
+    private.write_bytes(key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()))
     public.write_bytes(
-        made.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
+        key.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
     )
     return KeyPair(private, public)

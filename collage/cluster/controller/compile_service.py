@@ -39,7 +39,7 @@ from collage.pipeline.request import (
     fetch_model,
 )
 from collage.pipeline.search_stage import model_sweep
-from collage.report.terminal import Progress
+from collage.report.progress import Progress
 from collage.store import open_store
 from collage.store.record_keys import KEY_VARIABLE, MAKE_A_KEY, configured_keys, record_keys
 

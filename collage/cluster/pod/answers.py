@@ -28,7 +28,7 @@ from collage.logs import redact
 from collage.measure.environment import this_environment
 from collage.pipeline.compile_service import LocalSite, node_facts
 from collage.pipeline.request import CompileRequest, FinishAnswer, read_request
-from collage.report.terminal import Progress
+from collage.report.terminal import TerminalProgress
 from collage.store import open_store
 from collage.store.aliases import AliasSigning
 
@@ -102,7 +102,7 @@ def answer_finish(
         )
     try:
         answered = FinishAnswer(
-            result=LocalSite(address, scratch, signing).finish(request, Progress())
+            result=LocalSite(address, scratch, signing).finish(request, TerminalProgress())
         )
     except GateError as error:
         answered = FinishAnswer(refusal=str(error), unproven=isinstance(error, UnprovenError))

@@ -1,0 +1,125 @@
+"""The commands `run` and `bench`. A bundle alone needs only the runtime extra."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from collage.cli.arguments import Commands, add_command, duration, print_result
+from collage.cli.signing import add_verify_options
+from collage.errors import InputError, MeasureError, OptionError
+from collage.runtime.arrays import restored, save_arrays
+
+if TYPE_CHECKING:
+    from collage.verify import Latency
+
+
+def add_bundle_commands(commands: Commands) -> None:
+    """Add the commands to the parser."""
+    run = add_command(
+        commands, "run", _run, "run a bundle on .npy inputs, or check its golden data"
+    )
+    run.add_argument("bundle", type=Path, help="bundle directory")
+    run.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy",
+                     help="value of an input; without inputs the golden data is checked")  # fmt: skip
+    run.add_argument("--save", type=Path, metavar="FILE.npz", help="write the outputs to this file")
+    add_verify_options(run)
+    run.add_argument("--json", action="store_true", help="print one JSON document")
+    bench = add_command(commands, "bench", _bench, "measure the latency of a bundle")
+    bench.add_argument("bundle", type=Path, help="bundle directory")
+    bench.add_argument("--seconds", type=duration, default=3.0,
+                       help="benchmark time of one function (default 3s)")  # fmt: skip
+    bench.add_argument("--model", type=Path,
+                       help="original ONNX file: compare with the frameworks, interleaved")  # fmt: skip
+    bench.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from collage.runtime.loader import load
+
+    bundle = load(arguments.bundle, arguments.verify_key)
+    if not arguments.input:
+        bundle.check()
+        print_result(arguments.json, {"golden": "equal"}, "golden data: equal")
+        return 0
+    outputs = bundle.run(_read_inputs(arguments.input))
+    if arguments.save:
+        try:
+            save_arrays(arguments.save, outputs)
+        except OSError as error:
+            raise InputError(f"--save {arguments.save}: {error.strerror}") from error
+    shapes = {name: [str(value.dtype), list(value.shape)] for name, value in outputs.items()}
+    lines = [f"{name}  {value.dtype}{list(value.shape)}" for name, value in outputs.items()]
+    print_result(arguments.json, {"outputs": shapes}, "\n".join(lines))
+    return 0
+
+
+def _read_inputs(options: list[str]) -> dict[str, np.ndarray]:
+    """Read the arrays of `NAME=FILE.npy` options."""
+    feeds = {}
+    for option in options:
+        name, separator, file = option.partition("=")
+        if not separator:
+            raise OptionError(f"--input {option}: write NAME=FILE.npy")
+        try:
+            feeds[name] = restored(np.load(file, allow_pickle=False))
+        except (OSError, ValueError) as error:
+            raise InputError(f"--input {name}: {file} is no .npy file: {error}") from error
+    return feeds
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    if arguments.model is None:
+        return _bench_alone(arguments)
+    from collage.pipeline import compare_bundle
+
+    latencies = compare_bundle(arguments.bundle, arguments.model, arguments.seconds)
+    comparisons = {
+        name: _comparison(arguments.bundle, function) for name, function in latencies.items()
+    }
+    has_several = len(comparisons) > 1
+    lines = []
+    for name, (_, rows) in comparisons.items():
+        lines += [f"{name}:", *rows] if has_several else rows
+    facts = {"functions": {name: facts for name, (facts, _) in comparisons.items()}}
+    print_result(arguments.json, facts, "\n".join(lines))
+    return 0
+
+
+def _bench_alone(arguments: argparse.Namespace) -> int:
+    from collage.runtime.loader import load
+
+    bundle = load(arguments.bundle)
+    names = [signature.function for signature in bundle.signatures]
+    latencies = {name: bundle.benchmark(arguments.seconds, name) for name in names}
+    rows = [f"{name:<14}{latency_s * 1e3:10.3f} ms" for name, latency_s in latencies.items()]
+    facts = {name: {"seconds": latency_s} for name, latency_s in latencies.items()}
+    print_result(arguments.json, {"functions": facts}, "\n".join(rows))
+    return 0
+
+
+def _comparison(
+    bundle: Path, latencies: "Mapping[str, Latency]"
+) -> tuple[dict[str, dict[str, object]], list[str]]:
+    """Return the comparison of one function as facts by name, and as lines.
+
+    Raises:
+        MeasureError: the bundle does not run.
+    """
+    from collage.verify import ratio
+
+    if reason := latencies["collage"].reason:
+        raise MeasureError(f"{bundle} does not run here: {reason}")
+    facts: dict[str, dict[str, object]] = {}
+    rows: list[str] = []
+    for name, latency in latencies.items():
+        if latency.reason:
+            facts[name] = {"seconds": None, "times": None, "reason": latency.reason}
+            rows.append(f"{name:<14}{'-':>10}     {latency.reason}")
+            continue
+        times = ratio(latency, latencies["collage"])
+        facts[name] = {"seconds": latency.seconds, "times": times, "reason": ""}
+        rows.append(f"{name:<14}{latency.seconds * 1e3:10.3f} ms{times:8.3f} x")
+    return facts, rows
