@@ -11,7 +11,7 @@ from collage.pipeline.compile_service import LocalSite, Site, check_device
 from flows.settings import LOCAL, FlowSettings
 
 if TYPE_CHECKING:
-    from collage.cluster.controller.compile_service import ClusterSite
+    from collage.cluster.controller.compile_service import ClusterCompileService
     from collage.cluster.controller.environments import MeasuringEnvironment
 
 
@@ -87,12 +87,12 @@ def _environments(settings: FlowSettings) -> "dict[str, MeasuringEnvironment]":
 
 
 @functools.cache
-def _cluster_site(settings: FlowSettings) -> "ClusterSite":
+def _cluster_site(settings: FlowSettings) -> "ClusterCompileService":
     """One for the process: it remembers what the nodes have said of themselves."""
-    from collage.cluster.controller.compile_service import ClusterSite
+    from collage.cluster.controller.compile_service import ClusterCompileService
 
     if settings.cluster is None:
         raise OptionError("the cluster is not configured: set COLLAGE_CLUSTER__MEASURE_IMAGE")
-    return ClusterSite(
+    return ClusterCompileService(
         settings.store, settings.local_dir, settings.cluster, _environments(settings)
     )

@@ -47,9 +47,9 @@ class PlayedCluster:
 
     def sleep(self, seconds):
         self.now += seconds
-        due = [one for one in self._events if one[0] <= self.now]
-        self._events = [one for one in self._events if one[0] > self.now]
-        for _, happen, key in sorted(due, key=lambda one: one[0]):
+        due = [event for event in self._events if event[0] <= self.now]
+        self._events = [event for event in self._events if event[0] > self.now]
+        for _, happen, key in sorted(due, key=lambda event: event[0]):
             happen(key)
         self._kernels.flush()
 
@@ -62,7 +62,7 @@ class PlayedCluster:
         free = [self.now + START_S] * manifest.spec.parallelism
         for shard in batch.shards:
             free.sort()
-            free.append(play([one.key for one in shard], free.pop(0)) + START_S)
+            free.append(play([request.key for request in shard], free.pop(0)) + START_S)
         self._jobs[name] = (notes, self.now + START_S, max(free) - START_S)
         return True
 
@@ -74,7 +74,7 @@ class PlayedCluster:
     def find(self, labels):
         return [self.read(name) for name in sorted(self._jobs)]
 
-    def troubles(self, name):
+    def pod_problems(self, name):
         return []
 
     def _build(self, keys, at):
@@ -85,14 +85,14 @@ class PlayedCluster:
         return at
 
     def _measure(self, keys, at):
-        left = list(keys)
-        while left:
-            ready = [key for key in left if self._built[key] <= at]
+        pending = list(keys)
+        while pending:
+            ready = [key for key in pending if self._built[key] <= at]
             if not ready:
-                soonest = min(self._built[key] for key in left)
+                soonest = min(self._built[key] for key in pending)
                 self.waited_s, at = self.waited_s + soonest - at, soonest
                 continue
-            left.remove(ready[0])
+            pending.remove(ready[0])
             at += TIMING_S
             self._events.append((at, self._put_cost, ready[0]))
         return at

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.compile_service import ClusterCompileService
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kernel_records import KernelIndex
@@ -205,7 +205,9 @@ def test_a_key_that_somebody_planted_is_refused(tmp_path):
 def test_kernels_are_not_built_apart_without_a_key(store, tmp_path, monkeypatch):
     settings = ClusterSettings(measure_image="m", controller_image="c")
     environments = {"gpu": MeasuringEnvironment(gpu_resource="nvidia.com/gpu", device="cuda")}
-    site = ClusterSite(store.url, tmp_path, settings, environments, jobs=SimpleNamespace())
+    site = ClusterCompileService(
+        store.url, tmp_path, settings, environments, jobs=SimpleNamespace()
+    )
     asked = CompileRequest(name="m", model="0" * 64, environment="gpu", device="cuda")
     with pytest.raises(OptionError, match=r"store\.recordKey\.existingSecret"):
         site.describe(asked)

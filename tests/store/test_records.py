@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.compile_service import ClusterCompileService
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kernel_records import KernelIndex
-from collage.cluster.shard_reports import Records, ShardRecord
+from collage.cluster.shard_reports import ShardReport, ShardReports
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.lines import encode_entry
 from collage.errors import BundleError, ClusterError, StoreError
@@ -133,9 +133,9 @@ def shard_record(**changes):
 def test_a_damaged_record_of_a_shard_is_a_miss(store, changes):
     lines = [shard_record(), shard_record(pod="q", **changes), {"a newer": "kind"}]
     send(store, "shards", *map(encode_entry, lines))
-    records = Records(store, ENVIRONMENT)
+    records = ShardReports(store, ENVIRONMENT)
     records.refresh()
-    assert records.of({"b"}) == [ShardRecord(**shard_record())]
+    assert records.of({"b"}) == [ShardReport(**shard_record())]
     assert records.corrupt == 1
 
 
@@ -206,7 +206,7 @@ def test_a_garbled_answer_of_a_pod_says_what_to_do(store, tmp_path, answer):
     """The answer is there before it is asked for: a Job of this request has left it."""
     job = SimpleNamespace(name="probe", ended=False, notes={"collage.dev/answer": "answers/a.json"})
     store.create("answers/a.json", answer)
-    site = ClusterSite(
+    site = ClusterCompileService(
         store.url,
         tmp_path,
         ClusterSettings(measure_image="m", controller_image="c"),
