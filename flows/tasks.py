@@ -28,7 +28,9 @@ from collage.pipeline.results import claim_result, node_digest, promote, read_re
 from collage.registry import Registry, VersionStatus, open_registry
 from collage.store import open_store
 from collage.store.base import BlobDigest
-from collage.store.bundles import BundleSigning, assign_alias, require_proven
+from collage.store.bundle_aliases import assign_alias
+from collage.store.bundle_statements import BundleSigning
+from collage.store.manifests import require_proven
 from collage.store.statement import SignedModel
 from flows import artifacts
 from flows.environments import Where, chosen_environments, open_site

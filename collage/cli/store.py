@@ -180,7 +180,8 @@ def _alias(arguments: argparse.Namespace) -> int:
     from collage.options import Options
     from collage.store import open_store
     from collage.store.alias_counters import Verification
-    from collage.store.bundles import assign_alias, find_bundle, require_proven
+    from collage.store.bundle_aliases import assign_alias, find_bundle
+    from collage.store.manifests import require_proven
 
     signing = alias_signing(arguments)
     store = open_store(arguments.store)

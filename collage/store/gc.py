@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from collage.store.aliases import list_aliases
 from collage.store.base import BlobDigest, Entry, Store, is_ours
 from collage.store.blobs import blob_key, trash_key, unseal
-from collage.store.bundles import bundle_files, bundle_key, list_bundles, read_bundle
+from collage.store.manifests import bundle_files, bundle_key, list_bundles, read_bundle
 from collage.store.records import Fields, RecordError, parse_object
 
 OLDER_S = 24 * 3600.0

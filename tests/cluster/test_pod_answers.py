@@ -113,7 +113,7 @@ def test_kernels_with_old_blobs_are_built_again(store, batch, monkeypatch):
     kernels = KernelIndex(store, batch.environment, KEYS)
     keys = [CostKey(request.key) for request in shard]
     assert len(kernels.find(keys)) == 12
-    monkeypatch.setattr("collage.cluster.kernel_records.YOUNG_S", 0.0)
+    monkeypatch.setattr("collage.cluster.kernel_records.MAX_BLOB_AGE_S", 0.0)
     assert kernels.find(keys) == {}
     monkeypatch.undo()
     sweep = collect_garbage(store, 0.0)

@@ -25,7 +25,7 @@ from kubernetes import client
 import collage
 from collage.store import open_store
 from collage.store.aliases import list_aliases
-from collage.store.bundles import list_bundles
+from collage.store.manifests import list_bundles
 from tests.flows.conftest import server  # noqa: F401
 from tests.helm import charts
 from tests.pipeline.test_compile import small_model

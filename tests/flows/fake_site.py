@@ -8,7 +8,8 @@ from collage.pipeline.request import CompileResult, FunctionFacts, NodeFacts, Pl
 from collage.runtime.bundle_folder import MANIFEST
 from collage.store import open_store
 from collage.store.blobs import digest_of
-from collage.store.bundles import BundleSigning, publish_bundle
+from collage.store.bundle_statements import BundleSigning
+from collage.store.bundles import publish_bundle
 from collage.store.statement import SignedModel
 from flows.settings import flow_settings
 

@@ -10,7 +10,8 @@ from collections import Counter
 import collage
 from collage.store import open_store
 from collage.store.aliases import list_aliases
-from collage.store.bundles import fetch_bundle, list_bundles
+from collage.store.bundles import fetch_bundle
+from collage.store.manifests import list_bundles
 from tests.cost.batch_lines import cost_lines
 from tests.flows.conftest import OPTIONS
 from tests.pipeline.test_compile import small_model

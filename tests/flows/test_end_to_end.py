@@ -14,7 +14,7 @@ import pytest
 
 from collage.store import open_store
 from collage.store.aliases import list_aliases
-from collage.store.bundles import list_bundles
+from collage.store.manifests import list_bundles
 from tests.flows.conftest import OPTIONS
 from tests.flows.leaks import Places
 from tests.pipeline.test_compile import small_model

@@ -11,7 +11,7 @@ import yaml
 from collage.cluster.controller.environments import MeasuringEnvironment, parse_environments
 from collage.cluster.controller.settings import SigningSecret
 from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
-from collage.store.open import parse_s3
+from collage.store.s3_settings import parse_s3
 from flows.settings import FlowSettings
 from tests.helm import charts
 from tests.servers.fixtures import or_skip

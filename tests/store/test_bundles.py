@@ -13,14 +13,9 @@ from collage.errors import BundleError, DamagedError, StoreError
 from collage.store import open_store
 from collage.store.aliases import list_aliases, move_alias, read_alias
 from collage.store.blobs import blob_key, digest_of
-from collage.store.bundles import (
-    bundle_files,
-    fetch_bundle,
-    list_bundles,
-    publish_bundle,
-    read_bundle,
-)
+from collage.store.bundles import fetch_bundle, publish_bundle
 from collage.store.gc import collect_garbage
+from collage.store.manifests import bundle_files, list_bundles, read_bundle
 from tests.store.test_protocol import overwrite
 
 PUBLISHERS = 16

@@ -6,7 +6,7 @@ import pytest
 from collage.cli import main
 from collage.store import open_store
 from collage.store.blobs import blob_key, digest_of, put_blob
-from collage.store.bundles import bundle_key
+from collage.store.manifests import bundle_key
 
 
 def run(capsys, *arguments):

@@ -14,15 +14,10 @@ from collage.store import aliases as aliases_module
 from collage.store import atomic_folder as folder_module
 from collage.store.aliases import list_aliases, move_alias, read_alias, remove_alias
 from collage.store.blobs import blob_key, digest_of
-from collage.store.bundles import (
-    fetch_bundle,
-    list_bundles,
-    publish_bundle,
-    read_bundle,
-    unpublish_bundle,
-)
+from collage.store.bundles import fetch_bundle, publish_bundle, unpublish_bundle
 from collage.store.cache import BundleCache
 from collage.store.gc import collect_garbage
+from collage.store.manifests import list_bundles, read_bundle
 from tests.store.test_bundles import contents
 
 

@@ -275,9 +275,9 @@ def test_a_merge_forgets_lines_of_long_ago(store, tmp_path, monkeypatch):
 
 def test_a_big_blob_is_copied_in_parts(bucket, s3_server, monkeypatch):
     """What one step of the service may not copy; here the limit is small."""
-    from collage.store import open_store, s3
+    from collage.store import open_store, s3_writer
 
-    monkeypatch.setattr(s3, "COPIED_BYTES", 5 << 20)
+    monkeypatch.setattr(s3_writer, "COPIED_BYTES", 5 << 20)
     store = open_store(bucket.address(s3_server.url, timeout_s=20), writes=False)
     data = bytes(range(256)) * (11 << 12)
     key = blob_key(put_blob(store, data))

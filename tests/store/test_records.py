@@ -18,7 +18,7 @@ from collage.pipeline.results import node_digest, read_result
 from collage.store import open_store
 from collage.store.aliases import list_aliases, read_alias
 from collage.store.blobs import digest_of, put_blob, seal
-from collage.store.bundles import bundle_files
+from collage.store.manifests import bundle_files
 from collage.store.records import MAX_BYTES, Fields, RecordError, check_records, parse_object
 from tests.cost.batch_lines import KEYS
 

@@ -117,13 +117,13 @@ def test_nothing_listens(credentials):
 
 def test_settings_reach_the_service(bucket, proxy, monkeypatch):
     """What is sent, seen in the request: encryption, bucket key, addressing, no checksum."""
-    from collage.store.s3 import S3Store
+    from collage.store.s3_client import S3Client
 
     sent = []
-    send = S3Store._call
+    send = S3Client.call
     monkeypatch.setattr(
-        S3Store,
-        "_call",
+        S3Client,
+        "call",
         lambda *args, **named: (sent.append((args, named)), send(*args, **named))[1],
     )
     settings = {"encryption": "aws:kms", "kms_key": "alias/models", "checksum": "when_required"}
@@ -154,6 +154,6 @@ def test_settings_reach_the_service(bucket, proxy, monkeypatch):
 )
 def test_addressing(credentials, settings, start):
     address = f"s3://models/team?endpoint=http://minio:9000&region=us-east-1&{settings}"
-    client = open_store(address, writes=False)._client
+    client = open_store(address, writes=False).client.boto
     sent_to = client.generate_presigned_url("get_object", Params={"Bucket": "models", "Key": "k"})
     assert sent_to.startswith(start)

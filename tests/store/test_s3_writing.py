@@ -82,7 +82,7 @@ def test_a_blob_that_is_used_again_is_young_again(faulty, proxy, monkeypatch):
     put_blob(faulty, DATA)
     put_blob(faulty, DATA)
     assert proxy.count("PUT", KEY) == 1
-    monkeypatch.setattr("collage.store.s3.YOUNG_S", -1.0)
+    monkeypatch.setattr("collage.store.s3.REFRESH_AGE_S", -1.0)
     put_blob(faulty, DATA)
     assert proxy.count("PUT", KEY, 200) == 2
 

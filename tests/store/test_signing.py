@@ -25,15 +25,11 @@ from collage.store.aliases import (
     remove_alias,
 )
 from collage.store.blobs import blob_key, digest_of, seal
-from collage.store.bundles import (
-    BundleSigning,
-    assign_alias,
-    bundle_key,
-    fetch_bundle,
-    publish_bundle,
-    unpublish_bundle,
-)
+from collage.store.bundle_aliases import assign_alias
+from collage.store.bundle_statements import BundleSigning
+from collage.store.bundles import fetch_bundle, publish_bundle, unpublish_bundle
 from collage.store.gc import collect_garbage
+from collage.store.manifests import bundle_key
 from collage.store.statement import SignedModel
 from tests.support.keys import make_key
 
