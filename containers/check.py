@@ -55,7 +55,7 @@ def _prefect() -> Iterator[str]:
         except ObjectNotFound:
             yield f"the work pool {pool} is not there: run python -m flows.setup"
         flows = {flow.id: flow.name for flow in server.read_flows()}
-        deployed = {flows.get(one.flow_id) for one in server.read_deployments()}
+        deployed = {flows.get(deployment.flow_id) for deployment in server.read_deployments()}
     for name in DEPLOYMENTS:
         if name not in deployed:
             yield f"the flow {name} has no deployment: run python -m flows.setup"
@@ -67,7 +67,7 @@ def _permissions() -> Iterator[str]:
     config.load_config()
     api = client.AuthorizationV1Api()
     namespace = os.environ["COLLAGE_CLUSTER__NAMESPACE"]
-    for table, wanted in ((NEEDED, True), (FORBIDDEN, False)):
+    for table, allowed in ((NEEDED, True), (FORBIDDEN, False)):
         for (group, resource, sub), verbs in table.items():
             for verb in verbs:
                 attributes = client.V1ResourceAttributes(
@@ -77,9 +77,9 @@ def _permissions() -> Iterator[str]:
                     spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
                 )
                 allowed = api.create_self_subject_access_review(review).status.allowed
-                if allowed != wanted:
-                    what = f"{verb} {resource}{'/' * bool(sub)}{sub}"
-                    yield f"this account may {'' if allowed else 'not '}{what} in {namespace}"
+                if allowed != allowed:
+                    action = f"{verb} {resource}{'/' * bool(sub)}{sub}"
+                    yield f"this account may {'' if allowed else 'not '}{action} in {namespace}"
 
 
 if __name__ == "__main__":

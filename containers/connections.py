@@ -40,18 +40,21 @@ class ConnectionLimits:
 
 
 def http_config(
-    application: Callable[..., Any], address: tuple[str, int], limits: ConnectionLimits, **more: Any
+    application: Callable[..., Any],
+    address: tuple[str, int],
+    limits: ConnectionLimits,
+    **options: Any,
 ) -> uvicorn.Config:
     """Return the configuration of a server at `address` (host and port) whose connections are bounded.
 
     Args:
-        more: further options of `uvicorn.Config`.
+        options: further options of `uvicorn.Config`.
     """
     protocol = type("LimitedProtocol", (BoundedProtocol,), {"limits": limits})
     return uvicorn.Config(
         application, host=address[0], port=address[1], http=cast(Any, protocol), ws="none",
         backlog=BACKLOG, h11_max_incomplete_event_size=MAX_HEAD_BYTES, log_config=None,
-        access_log=False, server_header=False, timeout_keep_alive=cast(int, limits.idle_s), **more,
+        access_log=False, server_header=False, timeout_keep_alive=cast(int, limits.idle_s), **options,
     )  # fmt: skip
 
 
@@ -132,9 +135,9 @@ class BoundedProtocol(H11Protocol):
     def _make_room(self) -> None:
         if len(self.connections) <= self.limits.connections:
             return
-        others = [one for one in self.connections if one is not self]
-        idle = [one for one in others if one._phase != "request"]  # type: ignore[union-attr]
-        slow = idle or [one for one in others if one.cycle.more_body]  # type: ignore[union-attr]
-        oldest = min(slow, key=lambda one: one._since, default=self)  # type: ignore[union-attr]
+        candidates = [connection for connection in self.connections if connection is not self]
+        idle = [connection for connection in candidates if connection._phase != "request"]  # type: ignore[union-attr]
+        slow = idle or [connection for connection in candidates if connection.cycle.more_body]  # type: ignore[union-attr]
+        oldest = min(slow, key=lambda connection: connection._since, default=self)  # type: ignore[union-attr]
         self.connections.discard(oldest)  # its end is seen in the loop's next turn
         oldest.transport.abort()

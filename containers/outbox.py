@@ -63,7 +63,7 @@ class Journal:
         with self._lock:
             self._database.close()
 
-    def take(self, delivery: Delivery, start: Start | None, now: float) -> None:
+    def take(self, delivery: Delivery, start: Start | None, now_s: float) -> None:
         """Remember the delivery and, with it, the run that it asks for; on disk when this returns.
 
         Raises:
@@ -71,7 +71,7 @@ class Journal:
             Busy: there are too many; nothing was remembered.
         """
         with self._transaction() as do:
-            do.execute("DELETE FROM deliveries WHERE expires < ?", (now,))
+            do.execute("DELETE FROM deliveries WHERE expires < ?", (now_s,))
             if do.execute("SELECT 1 FROM deliveries WHERE id = ?", (delivery.id,)).fetchone():
                 raise Replayed
             if _count(do, "deliveries") >= MAX_DELIVERIES:
@@ -82,15 +82,15 @@ class Journal:
                     raise Busy
                 do.execute(
                     "INSERT OR IGNORE INTO starts VALUES (?, ?, ?, 0, ?)",
-                    (start.key, start.name, start.version, now),
+                    (start.key, start.name, start.version, now_s),
                 )
 
-    def due(self, now: float) -> Start | None:
+    def due(self, now_s: float) -> Start | None:
         """Return the run that is due for longest."""
         with self._lock:
             row = self._database.execute(
                 "SELECT key, name, version, attempts FROM starts WHERE due <= ? ORDER BY due LIMIT 1",
-                (now,),
+                (now_s,),
             ).fetchone()
         return Start(*row) if row else None
 
@@ -124,5 +124,5 @@ class Journal:
 
 
 def _count(database: sqlite3.Connection, table: str) -> int:
-    (found,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()
-    return int(found)
+    (rows,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()
+    return int(rows)

@@ -125,8 +125,8 @@ class Receiver:
             return "bad_type", {}
         try:
             body = await asyncio.wait_for(_read(request), self._settings.body_s)
-            now = time.time()
-            delivery = verify(request.headers, body, self._secrets, now)
+            now_s = time.time()
+            delivery = verify(request.headers, body, self._secrets, now_s)
         except TimeoutError:
             return "slow", {}
         except ClientDisconnect:
@@ -143,7 +143,7 @@ class Receiver:
         if start:
             facts |= {"model": start.name, "version": start.version}
         try:
-            await asyncio.to_thread(self._journal.take, delivery, start, now)
+            await asyncio.to_thread(self._journal.take, delivery, start, now_s)
         except Replayed:
             return "replayed", facts
         except (Busy, sqlite3.Error) as error:
@@ -157,7 +157,9 @@ class Receiver:
             return None
         data = event["data"]
         name, version, alias = data["name"], data["version"], data["alias"]
-        if not all(isinstance(one, str) and 0 < len(one) <= 1000 for one in (name, version, alias)):
+        if not all(
+            isinstance(field, str) and 0 < len(field) <= 1000 for field in (name, version, alias)
+        ):
             raise ValueError
         if alias != self._settings.alias:
             return None
@@ -184,8 +186,8 @@ async def _read(request: Request) -> bytes:
 
 def start_key(registry: str, name: str, version: str, alias: str, device: str = "") -> str:
     """Name the run that these ask for: the same for every delivery, restart and replica."""
-    asked = [registry, name, version, alias, *([device] if device else [])]
-    digest = sha256(json.dumps(asked).encode()).hexdigest()
+    parts = [registry, name, version, alias, *([device] if device else [])]
+    digest = sha256(json.dumps(parts).encode()).hexdigest()
     return f"webhook:{digest[:32]}"
 
 

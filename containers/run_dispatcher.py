@@ -46,9 +46,9 @@ class PrefectStarter:
 
     async def __call__(self, start: Start) -> None:
         flow, _, name = self._deployment.partition("/")
-        found = await self._ask("GET", f"/deployments/name/{quote(flow)}/{quote(name)}")
+        deployment = await self._ask("GET", f"/deployments/name/{quote(flow)}/{quote(name)}")
         await self._ask(
-            "POST", f"/deployments/{found['id']}/create_flow_run",
+            "POST", f"/deployments/{deployment['id']}/create_flow_run",
             {
                 "parameters": {"model": start.name, "version": start.version, **self._more},
                 "idempotency_key": start.key,
@@ -100,23 +100,27 @@ class Starter:
                 await asyncio.wait_for(self._wake.wait(), IDLE_S)
 
     async def _try(self, start: Start) -> None:
-        what: Facts = {"model": start.name, "version": start.version, "attempt": start.attempts + 1}
+        facts: Facts = {
+            "model": start.name,
+            "version": start.version,
+            "attempt": start.attempts + 1,
+        }
         try:
             await self._start(start)
         except StartError as error:
-            await self._failed(start, what | {"reason": str(error)})
+            await self._failed(start, facts | {"reason": str(error)})
             return
         await asyncio.to_thread(self._journal.done, start)
         self._count("started")
-        logger.info("run started", extra=what)
+        logger.info("run started", extra=facts)
 
-    async def _failed(self, start: Start, what: Facts) -> None:
+    async def _failed(self, start: Start, facts: Facts) -> None:
         if start.attempts + 1 >= self._attempts:
             await asyncio.to_thread(self._journal.done, start)
             self._count("given_up")
-            logger.error("run given up; the reconcile will find it", extra=what)
+            logger.error("run given up; the reconcile will find it", extra=facts)
             return
         pause_s = min(MAX_PAUSE_S, PAUSE_S * 2.0**start.attempts) * random.uniform(0.5, 1.0)
         await asyncio.to_thread(self._journal.postpone, start, time.time() + pause_s)
         self._count("retried")
-        logger.warning("run not started, will try again", extra=what)
+        logger.warning("run not started, will try again", extra=facts)

@@ -236,7 +236,7 @@ def _gc(arguments: argparse.Namespace) -> int:
     lines += [f"{verb} {one}" for one in sweep.partial]
     lines.append(
         f"{verb} {len(sweep.deleted)} objects, {sweep.bytes_deleted / (1 << 20):.1f} MiB, and "
-        f"{len(sweep.partial)} unfinished writes; {sweep.bundles} bundles keep {sweep.kept} objects"
+        f"{len(sweep.partial)} unfinished writes; {sweep.bundles} bundles keep {sweep.kept_blobs} objects"
     )
     if sweep.dry_run and (sweep.deleted or sweep.partial):
         lines.append("nothing was deleted: add --delete to do it")
@@ -245,7 +245,7 @@ def _gc(arguments: argparse.Namespace) -> int:
         lines.append(f"merged {merged + 1} batches of costs")
     facts = {
         "dry_run": sweep.dry_run, "deleted": [one.key for one in sweep.deleted],
-        "bytes": sweep.bytes_deleted, "partial": list(sweep.partial), "kept": sweep.kept,
+        "bytes": sweep.bytes_deleted, "partial": list(sweep.partial), "kept": sweep.kept_blobs,
         "bundles": sweep.bundles, "cost_batches_merged": merged, "restored": list(sweep.restored),
     }  # fmt: skip
     say(arguments.json, facts, "\n".join(lines))

@@ -63,7 +63,7 @@ def resolve_alias(
         return BlobDigest(name), ""
     record = read_record(store, name, verification.keys if verification else None)
     if record and verification:
-        check_newest(verification.seen, store.url, record)
+        check_newest(verification.counters_dir, store.url, record)
     if record is None or record.bundle is None:
         raise StoreError(
             f"the store {store.url} has no alias {name!r}; `collage aliases` lists what there is"

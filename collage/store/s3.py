@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from collage.store.atomic_folder import file_explained
-from collage.store.base import Entry, Found, Source, Version, is_ours
+from collage.store.base import Entry, Source, StoredObject, Version, is_ours
 from collage.store.blobs import READS
 from collage.store.s3_client import BodyError, RefusedError, S3Client
 from collage.store.s3_settings import S3Settings
@@ -47,9 +47,9 @@ class S3Store:
     def url(self) -> str:
         return self.client.url
 
-    def read(self, key: str) -> Found | None:
-        def content(answer: dict[str, Any]) -> Found:
-            return Found(answer["Body"].read(), Version(answer["ETag"]))
+    def read(self, key: str) -> StoredObject | None:
+        def content(answer: dict[str, Any]) -> StoredObject:
+            return StoredObject(answer["Body"].read(), Version(answer["ETag"]))
 
         return self._get(key, content)
 

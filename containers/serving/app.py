@@ -42,7 +42,7 @@ from containers.serving.protocol import (
     model_metadata,
     parse_request,
     render_answer,
-    wanted_outputs,
+    requested_outputs,
 )
 from containers.serving.protocol import Request as InferenceRequest
 from containers.serving.watchdog import Watchdog
@@ -186,13 +186,15 @@ class Server:
     async def _compute(self, request: Request) -> Response:
         reservation = self._admit(request)
         try:
-            asked = await self._parsed(request, reservation)
+            inference_request = await self._parsed(request, reservation)
             executable = await self._executable(request)
-            outputs = await self._engine.run(executable, asked.inputs)
+            outputs = await self._engine.run(executable, inference_request.inputs)
             self._reserve_answer(
-                reservation, asked, [(one.size, one.nbytes) for one in outputs.values()]
+                reservation,
+                inference_request,
+                [(output.size, output.nbytes) for output in outputs.values()],
             )
-            render = partial(render_answer, self.name, self.version, asked, outputs)
+            render = partial(render_answer, self.name, self.version, inference_request, outputs)
             return _ReservedResponse(await self._in_pool(render), reservation)
         except BaseException:
             reservation.release()
@@ -212,16 +214,21 @@ class Server:
         length = request.headers.get(HEADER_LENGTH)
         signatures = self._engine.signatures
         parse = partial(parse_request, body, length, signatures, self._limits.costs.json)
-        asked = await self._in_pool(parse)
-        self._reserve_answer(reservation, asked, known_outputs(signatures, asked.inputs))
-        return asked
+        inference_request = await self._in_pool(parse)
+        self._reserve_answer(
+            reservation, inference_request, known_outputs(signatures, inference_request.inputs)
+        )
+        return inference_request
 
     def _reserve_answer(
-        self, reservation: Reservation, asked: InferenceRequest, outputs: list[tuple[int, int]]
+        self,
+        reservation: Reservation,
+        inference_request: InferenceRequest,
+        outputs: list[tuple[int, int]],
     ) -> None:
         """Keep what the inputs (in the body, where they are binary) and the answer need."""
-        binary = all(wanted_outputs(asked, {"": None}).values())
-        inputs = sum(value.nbytes for value in asked.inputs.values())
+        binary = all(requested_outputs(inference_request, {"": None}).values())
+        inputs = sum(value.nbytes for value in inference_request.inputs.values())
         reservation.resize(2 * inputs + answering(outputs, binary=binary))
 
     async def _executable(self, request: Request) -> Executable:

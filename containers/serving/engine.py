@@ -111,14 +111,18 @@ class Engine:
 
     def longest_s(self) -> float:
         """Return how long the call that began first has been running."""
-        begun = [one.begun for one in self.executables if one.begun is not None]
+        begun = [
+            executable.begun for executable in self.executables if executable.begun is not None
+        ]
         return time.monotonic() - min(begun) if begun else 0.0
 
     def problem(self) -> str:
         """Say why requests should go elsewhere; "" where they need not."""
         if (seconds := self.longest_s()) > self.call_s:
             return f"a call has been running for {seconds:.0f} s; its deadline is {self.call_s:g} s"
-        return next((one.problem for one in self.executables if one.problem), "")
+        return next(
+            (executable.problem for executable in self.executables if executable.problem), ""
+        )
 
     def _ended(self, executable: Executable, future: "asyncio.Future[Result]") -> None:
         executable.begun = None

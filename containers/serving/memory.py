@@ -85,7 +85,9 @@ class RequestCosts:
 
     def largest(self, signatures: Sequence[Signature]) -> int:
         """Cost of the largest request whose outputs have known sizes."""
-        outputs = max(answering(map(_size, one.outputs), binary=False) for one in signatures)
+        outputs = max(
+            answering(map(_size, signature.outputs), binary=False) for signature in signatures
+        )
         return max(self.reading(self.body_bytes, self.body_bytes), self.arrays_bytes + outputs)
 
 
@@ -93,7 +95,7 @@ def request_costs(signatures: Sequence[Signature], most_body_bytes: int | None) 
     """Derive limits from the functions; `most_body_bytes` caps that of the body."""
     elements = _largest(signatures, lambda tensor: _size(tensor)[0])
     lists = _largest(signatures, _lists)
-    tensors = max(len(one.inputs) + len(one.outputs) for one in signatures)
+    tensors = max(len(signature.inputs) + len(signature.outputs) for signature in signatures)
     text = REQUEST_TEXT + TENSOR_TEXT * tensors + ELEMENT_TEXT * elements + LIST_TEXT * lists
     limits = JsonLimits(
         values=elements + lists + 1024, lists=lists + 256, objects=256 + 4 * tensors,
@@ -117,21 +119,21 @@ def known_outputs(
 ) -> list[tuple[int, int]]:
     """Return elements and bytes of the outputs for these inputs, where both are known before."""
     shapes = {name: value.shape for name, value in inputs.items()}
-    for one in signatures:
-        if {tensor.name: tensor.shape for tensor in one.inputs} == shapes:
-            return [_size(tensor) for tensor in one.outputs]
+    for signature in signatures:
+        if {tensor.name: tensor.shape for tensor in signature.inputs} == shapes:
+            return [_size(tensor) for tensor in signature.outputs]
     return []
 
 
 def _largest(signatures: Sequence[Signature], cost: Callable[[Tensor], int]) -> int:
-    return max(sum(map(cost, one.inputs)) for one in signatures)
+    return max(sum(map(cost, signature.inputs)) for signature in signatures)
 
 
 def _size(tensor: Tensor) -> tuple[int, int]:
     """Elements and bytes; 0 where they depend on data."""
     elements = max(0, prod(_shape(tensor))) if tensor.shape is not None else 0
-    known = min(_shape(tensor), default=0) >= 0
-    return (elements, elements * np.dtype(tensor.dtype).itemsize) if known else (0, 0)
+    is_known = min(_shape(tensor), default=0) >= 0
+    return (elements, elements * np.dtype(tensor.dtype).itemsize) if is_known else (0, 0)
 
 
 def _lists(tensor: Tensor) -> int:

@@ -32,7 +32,7 @@ def held(path):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """One operation at a time in each writer, and none waits for the disk."""
-    monkeypatch.setattr(gc, "AT_ONCE", 1)
+    monkeypatch.setattr(gc, "REQUESTS_AT_ONCE", 1)
     monkeypatch.setattr(bundles, "TRANSFERS_AT_ONCE", 1)
     monkeypatch.setattr(gc, "_FOLDERS", ("blobs/", "requests/", "trash/"))
     monkeypatch.setattr("os.fsync", lambda file: None)
