@@ -1,6 +1,6 @@
 """Progress of the pipeline in Prefect: lines of the run's log and an artifact for each phase.
 
-The pipeline updates its counts often, in its own threads; calls of Prefect's API must be rare, and the API may
+The pipeline updates its counts often, in its own threads; calls of Prefect's API are rare, and it may
 be slow or unreachable. So a separate thread reads the counts every few seconds and reports changes. It can
 neither slow a measurement down nor fail a run.
 """

@@ -205,9 +205,7 @@ def test_a_job_that_runs_for_too_long_is_given_up(runner, environment, jobs):
 
 
 @pytest.mark.parametrize("where", ["without a node", "suspended"])
-def test_waiting_and_running_time_have_separate_limits(
-    plane, runner, environment, jobs, where
-):
+def test_waiting_and_running_time_have_separate_limits(plane, runner, environment, jobs, where):
     limits = {"queue_seconds": 2, "deadline_seconds": 60}
     nowhere = {"node_selector": {"pool": "none"}} if where == "without a node" else {}
     runner.environment = environment.model_copy(update=limits | nowhere)

@@ -100,9 +100,7 @@ def test_each_kernel_is_fetched_once_after_its_build(shard, builder, builds, tmp
     assert feed.absent == []
 
 
-def test_the_feed_does_not_wait_for_a_candidate_with_a_cost(
-    shard, builder, builds, tmp_path
-):
+def test_the_feed_does_not_wait_for_a_candidate_with_a_cost(shard, builder, builds, tmp_path):
     builder.put(REQUESTS[:-1])
     shard.table.put(CostKey(REQUESTS[-1].key), Cost.invalid("nvcc refuses it"))
     feed = KernelFeed(shard, tmp_path / "kernels", builds)
@@ -110,9 +108,7 @@ def test_the_feed_does_not_wait_for_a_candidate_with_a_cost(
     assert feed.absent == []
 
 
-def test_the_feed_waits_only_for_open_build_shards(
-    shard, builder, builds, tmp_path
-):
+def test_the_feed_waits_only_for_open_build_shards(shard, builder, builds, tmp_path):
     builder.put(REQUESTS[:15])
     builder.end([shard_name("token", 0)])
     late = threading.Timer(
@@ -125,9 +121,7 @@ def test_the_feed_waits_only_for_open_build_shards(
     assert feed.absent == list(REQUESTS[15:20])
 
 
-def test_the_feed_waits_for_a_recreated_build_job(
-    shard, builder, builds, tmp_path
-):
+def test_the_feed_waits_for_a_recreated_build_job(shard, builder, builds, tmp_path):
     builder.end([shard_name("the token before", 0), shard_name("the token before", 1)])
     late = threading.Timer(0.3, lambda: builder.put(REQUESTS))
     late.start()

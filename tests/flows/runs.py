@@ -66,7 +66,7 @@ class Runs:
         """The keys of candidates that can be used, as the store has them."""
         store = open_store(self.address, writes=False)
         data = [store.read(entry.key).data for entry in store.entries("costs/")]
-        return {one.key for text in data for one in cost_lines(text) if one.cost.is_valid}
+        return {line.key for text in data for line in cost_lines(text) if line.cost.is_valid}
 
     def measured(self, cache="cache"):
         """How often each cost was measured with this local folder."""

@@ -115,12 +115,12 @@ def test_a_sweep_beside_a_publisher(stores, small):
 
 
 def test_an_alias_beside_an_unpublisher(stores, small, make_bundle):
-    folder, other = small, make_bundle("other", model_so=b"another")
+    folder, second = small, make_bundle("other", model_so=b"another")
     digests = {}
 
     def prepare(store):
         digests["new"] = publish_bundle(store, folder).digest
-        digests["old"] = publish_bundle(store, other, ["a"]).digest
+        digests["old"] = publish_bundle(store, second, ["a"]).digest
 
     outcomes = set()
     acts = (

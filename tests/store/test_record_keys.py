@@ -182,8 +182,8 @@ def test_a_users_own_key_is_made_once_and_is_private(tmp_path):
         subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True)
         for _ in range(4)
     ]
-    found = {one.communicate(timeout=60)[0] for one in makers}
-    assert found == {record_keys(tmp_path).keys[0].decode() + "\n"}
+    actual = {maker.communicate(timeout=60)[0] for maker in makers}
+    assert actual == {record_keys(tmp_path).keys[0].decode() + "\n"}
     assert not record_keys(tmp_path).configured
     (file,) = tmp_path.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -208,11 +208,11 @@ def test_kernels_are_not_built_apart_without_a_key(store, tmp_path, monkeypatch)
     site = ClusterCompileService(
         store.url, tmp_path, settings, environments, jobs=SimpleNamespace()
     )
-    asked = CompileRequest(name="m", model="0" * 64, environment="gpu", device="cuda")
+    requested = CompileRequest(name="m", model="0" * 64, environment="gpu", device="cuda")
     with pytest.raises(OptionError, match=r"store\.recordKey\.existingSecret"):
-        site.describe(asked)
+        site.describe(requested)
     monkeypatch.setenv("COLLAGE_RECORD_KEY", OLD)
-    assert site._environment(asked) == environments["gpu"]
+    assert site._environment(requested) == environments["gpu"]
 
 
 def test_no_key_is_ever_written_into_a_store(store, tmp_path):

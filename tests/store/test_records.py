@@ -78,7 +78,7 @@ def test_the_first_reason_of_a_batch_is_logged_with_the_count(caplog):
     entries = [{"x": 1}, {"x": "secret"}, None, {"y": 1}, {"x": -1}]
     checked = check_records(entries, kinds, "numbers of a store")
     assert (checked.values, checked.damaged) == ((1.0,), 3)
-    (line,) = [one.message for one in caplog.records]
+    (line,) = [record.message for record in caplog.records]
     assert line == (
         "numbers of a store: 3 damaged records count as absent; the first: "
         "the field 'x' is not a number"
@@ -181,7 +181,7 @@ def test_a_garbled_result_counts_as_absent(store, kind):
     assert read_result(store, request, facts) is None
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", '{"name": 1}', DEEP], ids=lambda one: one[:12])
+@pytest.mark.parametrize("text", ["{}", "[]", '{"name": 1}', DEEP], ids=lambda first: first[:12])
 def test_a_request_of_another_version_says_what_to_do(store, text):
     digest = digest_of(text.encode())
     store.create(f"requests/{digest}.json", text.encode())
@@ -198,10 +198,12 @@ def test_a_garbled_manifest_of_a_store_says_what_to_do(manifest):
 def test_text_of_a_record_is_never_in_the_log(store, caplog):
     send(store, "kernels", signed({"kernel": KEY, "blob": "hunter2"}))
     KernelIndex(store, ENVIRONMENT, KEYS).look()
-    assert "hunter2" not in json.dumps([one.message for one in caplog.records])
+    assert "hunter2" not in json.dumps([record.message for record in caplog.records])
 
 
-@pytest.mark.parametrize("answer", [b"", b"{}", DEEP.encode(), b"\xff"], ids=lambda one: one[:4])
+@pytest.mark.parametrize(
+    "answer", [b"", b"{}", DEEP.encode(), b"\xff"], ids=lambda first: first[:4]
+)
 def test_a_garbled_answer_of_a_pod_says_what_to_do(store, tmp_path, answer):
     """The answer is there before it is asked for: a Job of this request has left it."""
     job = SimpleNamespace(name="probe", ended=False, notes={"collage.dev/answer": "answers/a.json"})

@@ -53,10 +53,10 @@ def test_a_service_without_conditional_writes_is_refused(bucket, proxy, fault):
 def test_a_service_that_compares_bare_etags_is_understood(bucket, proxy):
     proxy.faults = [Fault("bare", "PUT", times=FOREVER)]
     store = open_store(bucket.address(proxy.url))
-    one, two = digest_of(b"one"), digest_of(b"two")
-    assert move_alias(store, "a", one)
+    first, two = digest_of(b"one"), digest_of(b"two")
+    assert move_alias(store, "a", first)
     assert move_alias(store, "a", two)
-    assert read_alias(store, "a").previous == one
+    assert read_alias(store, "a").previous == first
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_settings_reach_the_service(bucket, proxy, monkeypatch):
             put_blob(store, data)
     writes = [named for args, named in sent if args[1] in ("put_object", "create_multipart_upload")]
     assert len(writes) == 2
-    for one in writes:
-        assert (one["ServerSideEncryption"], one["SSEKMSKeyId"], one["BucketKeyEnabled"]) == (
+    for write in writes:
+        assert (write["ServerSideEncryption"], write["SSEKMSKeyId"], write["BucketKeyEnabled"]) == (
             "aws:kms",
             "alias/models",
             True,
         )
-        assert not any(name.startswith("Checksum") for name in one)
+        assert not any(name.startswith("Checksum") for name in write)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ LASTING_WRITES = [
 @pytest.mark.parametrize(
     ("fault", "words"),
     LASTING_WRITES,
-    ids=lambda one: named(one) if isinstance(one, Fault) else "",
+    ids=lambda first: named(first) if isinstance(first, Fault) else "",
 )
 def test_a_lasting_fault_of_publishing_leaves_no_bundle(
     faulty, proxy, direct, bucket, make_bundle, fault, words
