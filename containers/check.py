@@ -1,4 +1,4 @@
-"""What `helm test` runs in the controller image: does this installation have what the flows will need?
+"""Checks of `helm test` in the controller image: rights, store, Prefect and deployments of the flows.
 
 python -m containers.check prefect         # server reachable, work pool and deployments there
 python -m containers.check permissions     # the verbs that are needed, and none beyond them
@@ -14,7 +14,7 @@ NEEDED = {
     ("", "pods", ""): ("get", "list"),
     ("", "pods", "log"): ("get",),
 }
-"""(API group, resource, sub-resource) -> verbs that the chart's Role gives."""
+"""Verbs of the chart's Role by (API group, resource, sub-resource)."""
 FORBIDDEN = {
     ("batch", "jobs", ""): ("update", "patch", "deletecollection"),
     ("", "secrets", ""): ("get", "list", "watch"),
@@ -28,11 +28,11 @@ FORBIDDEN = {
     ("rbac.authorization.k8s.io", "rolebindings", ""): ("create",),
 }
 DEPLOYMENTS = ("optimize-model", "reconcile-registry", "collect-garbage")
-"""Flows that must have a deployment."""
+"""Flows with a required deployment."""
 
 
 def main() -> int:
-    """Run one check; prints what is wrong and returns 1 where something is."""
+    """Run one check; print its error, if any, and return 1 for an error."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("check", choices=("prefect", "permissions"))
     check = _prefect if parser.parse_args().check == "prefect" else _permissions

@@ -1,4 +1,4 @@
-"""What the programs of the pods share: run, say in one line what went wrong, exit with a code."""
+"""Entry point of the programs in pods: run, report an error in one line, return the exit code."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from collage.logs import redact
 
 
 def run(act: Callable[[], str]) -> int:
-    """Return the exit code of `act`, whose words go to standard output.
+    """Run `act`, print its summary, and return the exit code.
 
     SIGTERM ends it in order. Errors are told on standard error, without secrets.
     """

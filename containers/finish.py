@@ -1,4 +1,4 @@
-"""Finishes a request on the node that serves: assembles, compares, passes the gate, signs, publishes."""
+"""Builds the bundle of a request on the serving node: assemble, compare, gate, sign, publish."""
 
 import argparse
 import sys

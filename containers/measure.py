@@ -1,4 +1,4 @@
-"""Entry point of the measuring image: `shard` measures, `build` builds, `probe` says what the node is."""
+"""Entry point of the measuring image: `shard` measures, `build` builds kernels, `probe` describes the node."""
 
 import argparse
 import os
