@@ -1,4 +1,4 @@
-"""Entry point of the measuring image: `shard` measures, `build` builds kernels, `probe` describes the node."""
+"""Entry point of the measuring image: `shard` measures, `build` builds kernels, `probe` describes a node."""
 
 import argparse
 import os

@@ -111,7 +111,7 @@ class Receiver:
         try:
             await asyncio.to_thread(self._outbox.waiting)
         except sqlite3.Error as error:
-            return PlainTextResponse(f"the journal fails: {type(error).__name__}", 503)
+            return PlainTextResponse(f"the outbox fails: {type(error).__name__}", 503)
         if self._work is None or self._work.done():
             return PlainTextResponse("no runs are being started", 503)
         return PlainTextResponse("ok")

@@ -2,7 +2,7 @@
 
 A request is JSON, or JSON followed by the raw little-endian bytes of the tensors that say
 `binary_data_size`, in order; the header `Inference-Header-Content-Length` tells where the JSON ends.
-Every part has one type, which is checked before the part is used; what is wrong is said by name.
+Every part has one type, checked before its use; errors name the part.
 """
 
 import json
@@ -25,7 +25,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Request:
-    """Inputs by name, and which outputs (name to whether in binary); empty: all, as `binary` says."""
+    """Inputs by name, and requested outputs with their binary flag; empty is all, with the flag `binary`."""
 
     id: str
     inputs: Mapping[str, np.ndarray]
@@ -35,14 +35,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """A body, and the length of its JSON where bytes of tensors follow."""
+    """A body, and the length of its JSON if bytes of tensors follow."""
 
     body: bytes
     header_length: int | None
 
 
 def check_types(signatures: Sequence[Signature]) -> None:
-    """Raise BundleError for a type that the protocol cannot carry, before anybody connects."""
+    """Raise BundleError for a type outside the protocol, before the first connection."""
     for signature in signatures:
         for tensor in (*signature.inputs, *signature.outputs):
             if tensor.dtype not in _NAMES:
@@ -53,7 +53,7 @@ def check_types(signatures: Sequence[Signature]) -> None:
 
 
 def json_length(header_length: str | None, body_bytes: int) -> int:
-    """Return how many bytes of a body are JSON. Raises InputError for no length within the body."""
+    """Return the length of a body's JSON, in bytes. Raises InputError for a length outside the body."""
     if header_length is None:
         return body_bytes
     text = header_length.strip()
@@ -65,7 +65,7 @@ def json_length(header_length: str | None, body_bytes: int) -> int:
 def parse_request(
     body: bytearray, header_length: str | None, signatures: Sequence[Signature], limits: JsonLimits
 ) -> Request:
-    """Parse the body of an inference request. Raises InputError that says what is wrong."""
+    """Parse the body of an inference request. Raises InputError with the invalid part."""
     end = json_length(header_length, len(body))
     raw = _of(dict, parse_json(body if end == len(body) else body[:end], limits), "the request")
     binary = _flag(_parameters(raw, "the request"), "binary_data_output", False)
@@ -92,7 +92,7 @@ def parse_request(
 def render_answer(
     model: str, version: str, request: Request, outputs: Mapping[str, np.ndarray]
 ) -> Answer:
-    """Return the body for the outputs that the request asked for. Raises InputError for NaN in JSON."""
+    """Return the body with the requested outputs. Raises InputError for NaN in JSON."""
     selected = requested_outputs(request, outputs)
     entries, chunks = [], []
     for name, binary in selected.items():
@@ -114,12 +114,12 @@ def render_answer(
 
 
 def requested_outputs(request: Request, outputs: Mapping[str, object]) -> Mapping[str, bool]:
-    """Return the names that are asked for, and whether each in binary."""
+    """Return the requested names with their binary flags."""
     return request.outputs or dict.fromkeys(outputs, request.binary)
 
 
 def model_metadata(model: str, version: str, signatures: Sequence[Signature]) -> Object:
-    """Describe the model; a dimension in which its shape sets differ is -1."""
+    """Return the model's metadata; a dimension with different sizes in its shape sets is -1."""
     sides = (
         [signature.inputs for signature in signatures],
         [signature.outputs for signature in signatures],

@@ -204,13 +204,13 @@ def test_a_job_that_runs_for_too_long_is_given_up(runner, environment, jobs):
         runner.wait("long")
 
 
-@pytest.mark.parametrize("where", ["without a node", "suspended"])
-def test_waiting_and_running_time_have_separate_limits(plane, runner, environment, jobs, where):
+@pytest.mark.parametrize("obstacle", ["without a node", "suspended"])
+def test_waiting_and_running_time_have_separate_limits(plane, runner, environment, jobs, obstacle):
     limits = {"queue_seconds": 2, "deadline_seconds": 60}
-    nowhere = {"node_selector": {"pool": "none"}} if where == "without a node" else {}
+    nowhere = {"node_selector": {"pool": "none"}} if obstacle == "without a node" else {}
     runner.environment = environment.model_copy(update=limits | nowhere)
     runner.submit(task("queue", FOREVER))
-    if where == "suspended":
+    if obstacle == "suspended":
         with plane.client() as api:
             client.BatchV1Api(api).patch_namespaced_job(
                 "queue", runner.jobs.namespace, {"spec": {"suspend": True}}

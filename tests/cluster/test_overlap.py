@@ -36,7 +36,7 @@ class PlayedCluster:
     store: object
     folder: object
     build_s: float
-    now: float = 0.0
+    clock_s: float = 0.0
     waited_s: float = 0.0
     costs: list = field(default_factory=list)
     calls: int = 0
@@ -46,9 +46,9 @@ class PlayedCluster:
         self._kernels = KernelIndex(self.store, ENVIRONMENT, KEYS)
 
     def sleep(self, seconds):
-        self.now += seconds
-        due = [event for event in self._events if event[0] <= self.now]
-        self._events = [event for event in self._events if event[0] > self.now]
+        self.clock_s += seconds
+        due = [event for event in self._events if event[0] <= self.clock_s]
+        self._events = [event for event in self._events if event[0] > self.clock_s]
         for _, happen, key in sorted(due, key=lambda event: event[0]):
             happen(key)
         self._kernels.flush()
@@ -59,17 +59,17 @@ class PlayedCluster:
             return False
         batch = read_batch(self.store, notes["collage.dev/batch"])
         play = self._build if batch.purpose == "build" else self._measure
-        free = [self.now + START_S] * manifest.spec.parallelism
+        free = [self.clock_s + START_S] * manifest.spec.parallelism
         for shard in batch.shards:
             free.sort()
             free.append(play([request.key for request in shard], free.pop(0)) + START_S)
-        self._jobs[name] = (notes, self.now + START_S, max(free) - START_S)
+        self._jobs[name] = (notes, self.clock_s + START_S, max(free) - START_S)
         return True
 
     def read(self, name):
         notes, begin, end = self._jobs[name]
-        up = int(begin <= self.now < end)
-        return JobView(name, notes, complete=self.now >= end, started=True, active=1, ready=up)
+        up = int(begin <= self.clock_s < end)
+        return JobView(name, notes, complete=self.clock_s >= end, started=True, active=1, ready=up)
 
     def find(self, labels):
         return [self.read(name) for name in sorted(self._jobs)]
@@ -122,12 +122,12 @@ def measured_s(folder, build_s, overlap, candidates=96):
     )  # fmt: skip
     settings = ClusterSettings(measure_image="m", controller_image="c", poll_s=1.0)
     runner = JobRunner(
-        cluster, environment, settings, print, clock=lambda: cluster.now, sleep=cluster.sleep
+        cluster, environment, settings, print, clock=lambda: cluster.clock_s, sleep=cluster.sleep
     )
     task = SearchTask(
         "r" * 64, "main", "s", "gpu", ENVIRONMENT, BACKENDS, {"tvm-cuda": "native"}, "s3://b"
     )
-    table = SharedCostTable(store, CostTable(folder / "mine"), lambda: cluster.now)
+    table = SharedCostTable(store, CostTable(folder / "mine"), lambda: cluster.clock_s)
     measurer = ClusterMeasurer(task, runner, store, table, named_keys(BACKENDS, ENVIRONMENT), KEYS)
     works = [Work("main", 1 << number, "tvm-cuda") for number in range(candidates)]
     costs = measurer.measure(works)
@@ -136,7 +136,7 @@ def measured_s(folder, build_s, overlap, candidates=96):
     assert len(cluster.costs) == len(set(cluster.costs)) == candidates, "none twice"
     assert measurer.recall(works) == costs
     assert measurer.measured + measurer.cached == 2 * candidates
-    return cluster.now, cluster
+    return cluster.clock_s, cluster
 
 
 @pytest.mark.parametrize(("build_s", "saves"), [(0.6, 1.1), (2.4, 1.5), (4.8, 1.3), (9.6, 1.1)])

@@ -36,11 +36,11 @@ AWAY_S = (0.5, 3.0, 20.0)
 
 @dataclass(frozen=True)
 class Round:
-    """What one kill did: `first` is how the disturbed run ended, `known` what the next one found."""
+    """What one kill did: `first` is how the disturbed run ended, `known_costs` the number of costs before the next one."""
 
     moment_s: float
     first: str
-    known: int
+    known_costs: int
     again: int
     total: int
     plan_s: float
@@ -48,7 +48,7 @@ class Round:
 
     def line(self, number):
         return (
-            f"  {number:5} {self.moment_s:7.1f} s  {self.first:10} {self.known:8} {self.again:9} "
+            f"  {number:5} {self.moment_s:7.1f} s  {self.first:10} {self.known_costs:8} {self.again:9} "
             f"{self.total:6} {self.plan_s * 1e6:8.1f} us {self.whole_s * 1e6:8.1f} us"
         )
 

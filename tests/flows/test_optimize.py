@@ -175,18 +175,18 @@ def test_an_invalid_model_file_is_rejected_with_the_reason(site, settings, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("asked", "searched"),
+    ("choice", "searched"),
     [({"device": "cuda"}, {"b"}), ({"device": "cpu"}, {"a"}), ({}, {"a", "b"})],
 )
-def test_a_run_is_for_the_environments_of_its_device(site, registry, asked, searched):
-    assert optimize("small", "1", **asked).is_completed()
+def test_a_run_is_for_the_environments_of_its_device(site, registry, choice, searched):
+    assert optimize("small", "1", **choice).is_completed()
     assert {environment for environment, _ in site.calls} == searched
     devices = {request.environment: request.device for request in site.requests}
     assert devices == {name: {"a": "cpu", "b": "cuda"}[name] for name in searched}
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("choice", "reason"),
     [
         ({"environments": ["a"], "device": "cuda"},
          r"for cuda, and the environment 'a' measures on cpu: name one of a pool with GPUs, or describe"),
@@ -195,8 +195,8 @@ def test_a_run_is_for_the_environments_of_its_device(site, registry, asked, sear
          r"none of the backends onednn runs on cuda; there are tvm-cuda"),
     ],
 )  # fmt: skip
-def test_a_device_that_an_environment_lacks_is_rejected_first(site, registry, asked, reason):
-    state = optimize("small", "1", **asked)
+def test_a_device_that_an_environment_lacks_is_rejected_first(site, registry, choice, reason):
+    state = optimize("small", "1", **choice)
     assert (state.is_failed(), state.name) == (True, "Rejected")
     assert re.search(reason, state.message)
     assert not site.calls

@@ -162,8 +162,8 @@ def _go(name: str, folder: Path, *arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or RECIPES:
+    for program in sys.argv[1:] or RECIPES:
         try:
-            print(find(wanted))
+            print(find(program))
         except Unavailable as reason:
             print(f"{reason}; tests that need it are skipped")

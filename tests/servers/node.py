@@ -186,14 +186,14 @@ class Node:
                     timeout_seconds=2,
                 )
                 for event in stream:
-                    self._see(event["object"], gone=event["type"] == "DELETED")
+                    self._see(event["object"], deleted=event["type"] == "DELETED")
                 continue
             time.sleep(0.2)
 
-    def _see(self, pod: client.V1Pod, gone: bool = False) -> None:
+    def _see(self, pod: client.V1Pod, deleted: bool = False) -> None:
         with self._lock:
             before = self._pods.get(pod.metadata.uid)
-            if before is None and not gone:
+            if before is None and not deleted:
                 before = self._pods[pod.metadata.uid] = PlayedPod(self, pod)
                 before.thread.start()
         if before is None:
@@ -201,7 +201,7 @@ class Node:
         if pod.metadata.deletion_timestamp:
             before.grace_s = float(pod.metadata.deletion_grace_period_seconds or 0)
             before.deleted.set()
-        if gone:
+        if deleted:
             before.gone.set()
 
 

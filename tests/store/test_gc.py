@@ -162,7 +162,7 @@ def age(monkeypatch, store, days):
 
 
 @pytest.fixture
-def asked(store, tmp_path, monkeypatch):
+def submitted(store, tmp_path, monkeypatch):
     """A request with external data, whose model lies in the store."""
     (tmp_path / "model.onnx").write_bytes(b"a model")
     (tmp_path / "weights.bin").write_bytes(b"its weights")
@@ -176,22 +176,24 @@ def asked(store, tmp_path, monkeypatch):
     return submit(store, tmp_path / "model.onnx", environment="pool")
 
 
-def test_the_model_of_a_request_stays_while_its_job_may_queue(store, asked, monkeypatch, tmp_path):
+def test_the_model_of_a_request_stays_while_its_job_may_queue(
+    store, submitted, monkeypatch, tmp_path
+):
     """The request is older than a day, and its Job waits for a node."""
     age(monkeypatch, store, {"blobs/": 3, "requests/": 3})
     put_blob(store, b"garbage")
     sweep = collect_garbage(store, dry_run=False)
     assert [entry.key for entry in sweep.deleted] == [blob_key(digest_of(b"garbage"))]
-    path = fetch_model(store, read_request(store, asked.digest), tmp_path / "fetched")
+    path = fetch_model(store, read_request(store, submitted.digest), tmp_path / "fetched")
     assert path.read_bytes() == b"a model"
     assert (path.parent / "weights.bin").read_bytes() == b"its weights"
 
 
-def test_a_request_that_nobody_uses_goes_and_then_its_model(store, asked, monkeypatch):
+def test_a_request_that_nobody_uses_goes_and_then_its_model(store, submitted, monkeypatch):
     age(monkeypatch, store, {"blobs/": 40, "requests/": 40, "trash/": 0})
     sweep = collect_garbage(store, dry_run=False)
-    assert [entry.key for entry in sweep.deleted] == [f"requests/{asked.digest}.json"]
-    assert read_request(store, asked.digest) == asked, "for a day it is still found"
+    assert [entry.key for entry in sweep.deleted] == [f"requests/{submitted.digest}.json"]
+    assert read_request(store, submitted.digest) == submitted, "for a day it is still found"
     age(monkeypatch, store, {"blobs/": 41, "trash/": 2})
     for _ in range(3):
         collect_garbage(store, dry_run=False)
@@ -209,16 +211,18 @@ def finished(store, requested, bundle):
 
 
 @pytest.mark.parametrize("alias", [True, False])
-def test_what_a_live_alias_needs_stays_however_old(store, asked, make_bundle, monkeypatch, alias):
+def test_what_a_live_alias_needs_stays_however_old(
+    store, submitted, make_bundle, monkeypatch, alias
+):
     bundle = publish_bundle(store, make_bundle(), ["a"] if alias else []).digest
-    key = finished(store, asked, bundle)
+    key = finished(store, submitted, bundle)
     costs = f"costs/{'0' * 64}/{'1' * 64}.jsonl"
     store.create(costs, b"")
     before = keys(store)
     old = dict.fromkeys(("blobs/", "requests/", "results/", "costs/", "signatures/"), 1000)
     age(monkeypatch, store, {**old, "trash/": 0})
     deleted = {entry.key for entry in collect_garbage(store, dry_run=False).deleted}
-    assert deleted == ({costs} if alias else {costs, key, f"requests/{asked.digest}.json"})
+    assert deleted == ({costs} if alias else {costs, key, f"requests/{submitted.digest}.json"})
     assert {blob_key(digest_of(b"<p>")), f"bundles/{bundle}.json"} <= before & keys(store)
 
 

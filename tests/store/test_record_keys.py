@@ -128,12 +128,12 @@ def test_a_schedule_of_an_unknown_writer_is_not_applied(store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("writer", "reader", "found"),
+    ("writer", "reader", "is_found"),
     [("", "", True), (OLD, "", True), ("", OLD, False), (THEIRS, OLD, False), (OLD, OLD, True),
      (OLD, f"{NEW} {OLD}", True)],
 )  # fmt: skip
 def test_costs_are_signed_where_a_key_is_configured(
-    store, tmp_path, monkeypatch, writer, reader, found
+    store, tmp_path, monkeypatch, writer, reader, is_found
 ):
     def table(name, key):
         monkeypatch.setenv("COLLAGE_RECORD_KEY", key)
@@ -144,9 +144,9 @@ def test_costs_are_signed_where_a_key_is_configured(
     theirs.void(CostKey("c"), "mark")
     theirs.flush()
     mine = table("mine", reader)
-    assert (mine.get(K) is not None) == found
-    assert mine.was_voided(CostKey("c")) == found
-    assert mine.unsigned == (0 if found else 2)
+    assert (mine.get(K) is not None) == is_found
+    assert mine.was_voided(CostKey("c")) == is_found
+    assert mine.unsigned == (0 if is_found else 2)
 
 
 def test_keys_come_from_the_environment_and_a_file(monkeypatch, tmp_path):
