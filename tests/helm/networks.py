@@ -2,7 +2,7 @@
 
 A pod that no policy selects may do all. One that policies select, in a direction that one of them names,
 may do what any of their rules allows and nothing else: a rule without peers means every peer, one without
-ports every port. `doors` returns those rules; None is a direction without limits.
+ports every port. `connections` returns those rules; None is a direction without limits.
 """
 
 import ipaddress
@@ -14,7 +14,7 @@ ANYWHERE = "anywhere"
 
 
 @dataclass(frozen=True, order=True)
-class Door:
+class Connection:
     """One peer (`ANYWHERE`, or it as JSON) and one port ("TCP 443"; "all" for a rule without ports)."""
 
     peer: str
@@ -57,7 +57,7 @@ def query(selector):
     return ",".join(parts)
 
 
-def doors(actual, labels, direction):
+def connections(actual, labels, direction):
     """Return what pods with `labels` may do in a direction, None where nothing limits them."""
     mine = [
         policy["spec"]
@@ -69,7 +69,7 @@ def doors(actual, labels, direction):
         return None
     rules = [rule for spec in mine for rule in spec.get(direction.lower(), ())]
     return {
-        Door(peer, port)
+        Connection(peer, port)
         for rule in rules
         for peer in _peers(rule.get(DIRECTIONS[direction]))
         for port in _ports(rule.get("ports"))

@@ -15,7 +15,7 @@ from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
 from containers.check import FORBIDDEN, NEEDED
 from containers.cleanup import delete_jobs
-from tests.helm import charts, networks, test_networks
+from tests.helm import charts, expected_networks, networks
 from tests.helm.requests import MERGE, VERBS, ask, items, may, resources, rules_of, status_of
 from tests.servers.fixtures import or_skip
 
@@ -373,8 +373,8 @@ def test_what_is_forbidden_by_name_is_not_needed():
 
 
 def test_policies_as_the_api_server_keeps_them_select_the_pods(plane, namespace, helm4):
-    """Its own answer to each selector, for pods that it has taken, and the doors of what it stores."""
-    without_hooks = {**test_networks.VALUES, "setup": WITHOUT_HOOKS["setup"]}
+    """Its own answer to each selector, for pods that it has taken, and the connections of what it stores."""
+    without_hooks = {**expected_networks.VALUES, "setup": WITHOUT_HOOKS["setup"]}
     helm4.install(charts.CHART, "collage", without_hooks)
     core = client.CoreV1Api(plane.client())
     policies = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
@@ -384,7 +384,7 @@ def test_policies_as_the_api_server_keeps_them_select_the_pods(plane, namespace,
     spec = {**spec, "serviceAccountName": "default", "automountServiceAccountToken": False}
     labels = {
         f"pod-{n}": pod_labels
-        for n, pod_labels in enumerate(test_networks.pods(test_networks.VALUES))
+        for n, pod_labels in enumerate(expected_networks.pods(expected_networks.VALUES))
     }
     labels["stranger"] = {"app.kubernetes.io/name": "collage", "app.kubernetes.io/component": "x"}
     for name, own in labels.items():
@@ -398,9 +398,9 @@ def test_policies_as_the_api_server_keeps_them_select_the_pods(plane, namespace,
             assert selected == {n for n, own in labels.items() if networks.selects(selector, own)}
             assert selected, policy["metadata"]["name"]
             assert "stranger" not in selected
-        for own in test_networks.pods(test_networks.VALUES):
-            stated = test_networks.STATED[test_networks.component(own)]
-            assert test_networks.allowed(stored, own) == stated, own
+        for own in expected_networks.pods(expected_networks.VALUES):
+            stated = expected_networks.EXPECTED[expected_networks.component(own)]
+            assert expected_networks.allowed(stored, own) == stated, own
     finally:
         for name in labels:
             core.delete_namespaced_pod(name, namespace, grace_period_seconds=0)
