@@ -30,7 +30,7 @@ class PlayedCluster:
     """Jobs whose pods take START_S to start, `build_s` for a kernel, and TIMING_S for a cost.
 
     Attributes:
-        waited_s: that pods which measure had no kernel to measure.
+        waited_s: time of measuring pods without a kernel, in seconds.
     """
 
     store: object

@@ -1,6 +1,6 @@
 """The Jobs of one search: named by content, submitted, adopted and waited for.
 
-Where kernels are built separately, a batch becomes Jobs that build and Jobs that measure, and the two
+Where kernels are built separately, a batch becomes build Jobs and measuring Jobs, and the two
 overlap: measuring Jobs are submitted as soon as the remaining builds are expected to take no longer than
 all measurements. So pods with an accelerator rarely wait for a compiler (`pod.kernel_feed`), and the last
 kernel is timed soon after its build. The moment of submission depends on progress; the content of a Job
@@ -50,14 +50,14 @@ OnPoll = Callable[[], None]
 
 @dataclass(frozen=True)
 class SearchTask:
-    """The facts that all batches of one search share.
+    """The common facts of all batches of one search.
 
     Attributes:
         request: digest of the compile request.
         function: name of the searched function.
         structure: digest of the whole function.
         environment_name: name in the operator's file.
-        environment: hardware and software for which the costs hold.
+        environment: hardware and software of the costs.
         backends: identity of each backend on the measuring nodes, by name.
         groups: group of each backend (`collage.cluster.controller.backend_groups`), by name.
         store: address of the store for pods.
@@ -74,7 +74,7 @@ class SearchTask:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Equal for searches that measure the same candidates."""
+        """Labels of the Jobs, equal for searches of the same candidates."""
         text = f"{self.structure} {self.environment.digest}"
         return {
             "run": self.request[:LABEL_DIGITS],
@@ -104,7 +104,7 @@ class FinishedJob:
 
 @dataclass(frozen=True)
 class _SubmittedJob:
-    """A Job that runs for a share, submitted or adopted; `build` is None unless it builds kernels."""
+    """A running Job of a share, submitted or adopted; `build` is None for a measuring Job."""
 
     task: Task
     share: JobShare
@@ -113,7 +113,7 @@ class _SubmittedJob:
 
 @dataclass(frozen=True)
 class _BuildJob:
-    """The identity of a Job that builds, for pods that wait for its kernels (`cluster.kernel_records`)."""
+    """The identity of a build Job, for pods waiting for its kernels (`cluster.kernel_records`)."""
 
     name: str
     batch: str
@@ -130,9 +130,9 @@ class JobSubmitter:
     """Submits the Jobs of one search.
 
     Attributes:
-        estimate: expected durations of candidates; callers add the costs that they see (`learn`).
+        estimate: expected durations of candidates; callers add known costs (`learn`).
         batches: digests of the batches of all Jobs since `reset`.
-        running_s: duration for which pods ran since `reset`, in seconds.
+        running_s: duration with running pods since `reset`, in seconds.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class JobSubmitter:
         wait: Wait,
         builds: Sequence[_BuildJob],
     ) -> bool:
-        """Tell whether pods that start now would hardly wait for kernels."""
+        """Tell whether pods would hardly wait for kernels after a start now."""
         nodes = self._runner.environment
         if not nodes.build.overlap:
             return False
@@ -271,7 +271,7 @@ class JobSubmitter:
         ]
 
     def _wait(self, wait: Wait, builds: Sequence[_BuildJob], on_poll: OnPoll) -> Mapping[str, End]:
-        """Wait for all Jobs; close the shards of build Jobs that ended before their pods did so."""
+        """Wait for all Jobs; close the shards of ended build Jobs, unless their pods did so."""
         running = {build.name: build for build in builds}
         try:
             while not wait.look():
@@ -287,7 +287,7 @@ class JobSubmitter:
         return wait.ends
 
     def _close_shards(self, build: _BuildJob, end: End | None = None) -> None:
-        """Record that a Job builds no further kernel, unless its pods have recorded it."""
+        """Record the end of a Job's builds, unless its pods have recorded it."""
         if end is None or end.ending is not Ending.COMPLETE:
             self._kernels.end(shard_name(build.token, index) for index in range(build.shards))
 
@@ -337,7 +337,7 @@ class JobSubmitter:
 
 
 def _own_notes(job: JobView) -> Mapping[str, str]:
-    """Return the notes that the Job's `Task` had: its annotations without their prefix."""
+    """Return the notes of the Job's `Task`: its annotations without their prefix."""
     prefix = f"{LABEL}/"
     return {
         name.removeprefix(prefix): value
