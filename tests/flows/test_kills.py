@@ -36,7 +36,7 @@ AWAY_S = (0.5, 3.0, 20.0)
 
 @dataclass(frozen=True)
 class Round:
-    """What one kill did: `first` is how the disturbed run ended, `known_costs` the number of costs before the next one."""
+    """One kill: `first` is the end of the disturbed run, `known_costs` the number of costs after it."""
 
     moment_s: float
     first: str
