@@ -1,4 +1,4 @@
-"""What `helm test` runs in the controller image: does this installation have what the flows will need?
+"""Checks of `helm test` in the controller image: rights, store, Prefect and deployments of the flows.
 
 python -m containers.check prefect         # server reachable, work pool and deployments there
 python -m containers.check permissions     # the verbs that are needed, and none beyond them
@@ -14,7 +14,7 @@ NEEDED = {
     ("", "pods", ""): ("get", "list"),
     ("", "pods", "log"): ("get",),
 }
-"""(API group, resource, sub-resource) -> verbs that the chart's Role gives."""
+"""Verbs of the chart's Role by (API group, resource, sub-resource)."""
 FORBIDDEN = {
     ("batch", "jobs", ""): ("update", "patch", "deletecollection"),
     ("", "secrets", ""): ("get", "list", "watch"),
@@ -28,11 +28,11 @@ FORBIDDEN = {
     ("rbac.authorization.k8s.io", "rolebindings", ""): ("create",),
 }
 DEPLOYMENTS = ("optimize-model", "reconcile-registry", "collect-garbage")
-"""Flows that must have a deployment."""
+"""Flows with a required deployment."""
 
 
 def main() -> int:
-    """Run one check; prints what is wrong and returns 1 where something is."""
+    """Run one check; print its error, if any, and return 1 for an error."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("check", choices=("prefect", "permissions"))
     check = _prefect if parser.parse_args().check == "prefect" else _permissions
@@ -55,7 +55,7 @@ def _prefect() -> Iterator[str]:
         except ObjectNotFound:
             yield f"the work pool {pool} is not there: run python -m flows.setup"
         flows = {flow.id: flow.name for flow in server.read_flows()}
-        deployed = {flows.get(one.flow_id) for one in server.read_deployments()}
+        deployed = {flows.get(deployment.flow_id) for deployment in server.read_deployments()}
     for name in DEPLOYMENTS:
         if name not in deployed:
             yield f"the flow {name} has no deployment: run python -m flows.setup"
@@ -67,7 +67,7 @@ def _permissions() -> Iterator[str]:
     config.load_config()
     api = client.AuthorizationV1Api()
     namespace = os.environ["COLLAGE_CLUSTER__NAMESPACE"]
-    for table, wanted in ((NEEDED, True), (FORBIDDEN, False)):
+    for table, allowed in ((NEEDED, True), (FORBIDDEN, False)):
         for (group, resource, sub), verbs in table.items():
             for verb in verbs:
                 attributes = client.V1ResourceAttributes(
@@ -77,9 +77,9 @@ def _permissions() -> Iterator[str]:
                     spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
                 )
                 allowed = api.create_self_subject_access_review(review).status.allowed
-                if allowed != wanted:
-                    what = f"{verb} {resource}{'/' * bool(sub)}{sub}"
-                    yield f"this account may {'' if allowed else 'not '}{what} in {namespace}"
+                if allowed != allowed:
+                    action = f"{verb} {resource}{'/' * bool(sub)}{sub}"
+                    yield f"this account may {'' if allowed else 'not '}{action} in {namespace}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Delete the measuring Jobs of this release: the last thing before an uninstall.
+"""Deletion of the release's measuring Jobs, the last step before an uninstall.
 
 A release's Jobs are those whose pods run as one of its ServiceAccounts for Jobs, so another release in the
 same namespace keeps its own. What they measured is in the store; an unfinished batch is measured by the
@@ -27,7 +27,7 @@ def main() -> int:
 
 
 def delete_jobs(api: client.BatchV1Api, namespace: str, accounts: Sequence[str]) -> list[str]:
-    """Delete the Jobs, and with them their pods, that run as `accounts`; return their names."""
+    """Delete the Jobs of these accounts and their pods; return the names."""
     deleted = []
     for job in api.list_namespaced_job(namespace, label_selector=SELECTOR).items:
         if job.spec.template.spec.service_account_name not in accounts:

@@ -1,9 +1,8 @@
-"""Connections of a server that strangers may open: bounded in number and in time.
+"""Limits of connections from untrusted clients: bounded in number and in time.
 
-uvicorn bounds one time alone, that between two requests. A client that sends half a head, reads no
-answer, or opens hundreds of connections and says nothing would hold them for ever. Here every
-connection is in one phase, and each phase that waits for the client has a deadline that no further
-byte extends:
+uvicorn bounds only the time between two requests. A client could send half a head, read no answer, or open
+hundreds of idle connections, and hold them for ever. Here every connection is in one phase, and each phase
+with a wait for the client has a fixed deadline, not extended by further bytes:
 
     head       nothing or a part of a request's head has come    `head_s`
     request    the application works; it bounds the body itself  none
@@ -11,9 +10,9 @@ byte extends:
     idle       between two requests                              `idle_s`
     closing    the last bytes go out                             `write_s`
 
-An answer that waits for its reader has `write_s` too. A connection beyond the limit takes the place of
-the one that has been without a request for longest, so that probes and new clients always get in; one
-that sends its body slowly goes next. The kernel's queue is short, so descriptors are bounded as well.
+An answer waiting for its reader has `write_s` too. A connection beyond the limit replaces the one without a
+request for the longest time, so probes and new clients always get in; after these, connections with a slow
+body are replaced. The kernel's queue is short, so descriptors are bounded as well.
 """
 
 import asyncio
@@ -40,18 +39,21 @@ class ConnectionLimits:
 
 
 def http_config(
-    application: Callable[..., Any], address: tuple[str, int], limits: ConnectionLimits, **more: Any
+    application: Callable[..., Any],
+    address: tuple[str, int],
+    limits: ConnectionLimits,
+    **options: Any,
 ) -> uvicorn.Config:
-    """Return the configuration of a server at `address` (host and port) whose connections are bounded.
+    """Return the configuration of a server with bounded connections at `address` (host and port).
 
     Args:
-        more: further options of `uvicorn.Config`.
+        options: further options of `uvicorn.Config`.
     """
     protocol = type("LimitedProtocol", (BoundedProtocol,), {"limits": limits})
     return uvicorn.Config(
         application, host=address[0], port=address[1], http=cast(Any, protocol), ws="none",
         backlog=BACKLOG, h11_max_incomplete_event_size=MAX_HEAD_BYTES, log_config=None,
-        access_log=False, server_header=False, timeout_keep_alive=cast(int, limits.idle_s), **more,
+        access_log=False, server_header=False, timeout_keep_alive=cast(int, limits.idle_s), **options,
     )  # fmt: skip
 
 
@@ -107,7 +109,7 @@ class BoundedProtocol(H11Protocol):
         self._unset_keepalive_if_required()
 
     def _watch(self) -> None:
-        """Note the phase; where it is a new one, set its deadline."""
+        """Set the phase; a new phase sets its deadline."""
         phase, seconds = self._now()
         if phase == self._phase:
             return
@@ -132,9 +134,9 @@ class BoundedProtocol(H11Protocol):
     def _make_room(self) -> None:
         if len(self.connections) <= self.limits.connections:
             return
-        others = [one for one in self.connections if one is not self]
-        idle = [one for one in others if one._phase != "request"]  # type: ignore[union-attr]
-        slow = idle or [one for one in others if one.cycle.more_body]  # type: ignore[union-attr]
-        oldest = min(slow, key=lambda one: one._since, default=self)  # type: ignore[union-attr]
+        candidates = [connection for connection in self.connections if connection is not self]
+        idle = [connection for connection in candidates if connection._phase != "request"]  # type: ignore[union-attr]
+        slow = idle or [connection for connection in candidates if connection.cycle.more_body]  # type: ignore[union-attr]
+        oldest = min(slow, key=lambda connection: connection._since, default=self)  # type: ignore[union-attr]
         self.connections.discard(oldest)  # its end is seen in the loop's next turn
         oldest.transport.abort()

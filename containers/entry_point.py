@@ -1,4 +1,4 @@
-"""What the programs of the pods share: run, say in one line what went wrong, exit with a code."""
+"""Entry point of the programs in pods: run, report an error in one line, return the exit code."""
 
 import os
 import sys
@@ -11,16 +11,16 @@ from collage.logs import redact
 
 
 def run(act: Callable[[], str]) -> int:
-    """Return the exit code of `act`, whose words go to standard output.
+    """Run `act`, print its summary, and return the exit code.
 
     SIGTERM ends it in order. Errors are told on standard error, without secrets.
     """
     end_on_sigterm()
-    where = f"{os.environ.get('COLLAGE_POD', 'pod')} on {os.environ.get('COLLAGE_NODE', 'a node')}"
+    place = f"{os.environ.get('COLLAGE_POD', 'pod')} on {os.environ.get('COLLAGE_NODE', 'a node')}"
     try:
-        print(f"{where}: {act()}", flush=True)
+        print(f"{place}: {act()}", flush=True)
     except CollageError as error:
-        print(redact(f"{where}: {error}"), file=sys.stderr, flush=True)
+        print(redact(f"{place}: {error}"), file=sys.stderr, flush=True)
         return exit_code(error)
     except Exception as error:
         print(redact(traceback.format_exc()), file=sys.stderr, flush=True)

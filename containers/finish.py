@@ -1,4 +1,4 @@
-"""Finishes a request on the node that serves: assembles, compares, passes the gate, signs, publishes."""
+"""Builds the bundle of a request on the serving node: assemble, compare, gate, sign, publish."""
 
 import argparse
 import sys
@@ -17,15 +17,15 @@ def main() -> int:
     parser.add_argument("--environment", required=True, help="digest of the node's environment")
     parser.add_argument("--answer", required=True, help="key of the result in the store")
     add_sign_options(parser)
-    given = parser.parse_args()
-    return run(lambda: _finish(given))
+    arguments = parser.parse_args()
+    return run(lambda: _finish(arguments))
 
 
-def _finish(given: argparse.Namespace) -> str:
+def _finish(arguments: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory(prefix="collage-") as scratch:
         answer_finish(
-            given.store, given.request, given.environment, given.answer, Path(scratch),
-            alias_signing(given),
+            arguments.store, arguments.request, arguments.environment, arguments.answer, Path(scratch),
+            alias_signing(arguments),
         )  # fmt: skip
     return "finished"
 

@@ -1,4 +1,4 @@
-"""Entry point of the measuring image: `shard` measures, `build` builds, `probe` says what the node is."""
+"""Entry point of the measuring image: `shard` measures, `build` builds kernels, `probe` describes a node."""
 
 import argparse
 import os
@@ -15,8 +15,8 @@ from containers.entry_point import run
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, what in (("shard", "measure"), ("build", "build the kernels of")):
-        shard = commands.add_parser(name, help=f"{what} one shard of a batch")
+    for name, action in (("shard", "measure"), ("build", "build the kernels of")):
+        shard = commands.add_parser(name, help=f"{action} one shard of a batch")
         shard.add_argument("--store", required=True, help="address of the store")
         shard.add_argument("--batch", required=True, help="digest of the batch")
         shard.add_argument("--index", type=int, default=os.environ.get("JOB_COMPLETION_INDEX", "0"))
@@ -31,21 +31,23 @@ def main() -> int:
     probe.add_argument("--store", required=True, help="address of the store")
     probe.add_argument("--request", required=True, help="digest of the request")
     probe.add_argument("--answer", required=True, help="key of the answer in the store")
-    given = parser.parse_args()
-    return run(lambda: _probe(given) if given.command == "probe" else _shard(given))
+    arguments = parser.parse_args()
+    return run(lambda: _probe(arguments) if arguments.command == "probe" else _shard(arguments))
 
 
-def _shard(given: argparse.Namespace) -> str:
+def _shard(arguments: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory(prefix="collage-") as folder:
         scratch = Path(folder)
-        if given.command == "build":
-            return build_shard(given.store, given.batch, given.index, scratch, given.token)
-        builds = dict(one.split("=", 1) for one in given.builds)
-        return measure_shard(given.store, given.batch, given.index, scratch, builds)
+        if arguments.command == "build":
+            return build_shard(
+                arguments.store, arguments.batch, arguments.index, scratch, arguments.token
+            )
+        builds = dict(build.split("=", 1) for build in arguments.builds)
+        return measure_shard(arguments.store, arguments.batch, arguments.index, scratch, builds)
 
 
-def _probe(given: argparse.Namespace) -> str:
-    answer_probe(given.store, given.request, given.answer)
+def _probe(arguments: argparse.Namespace) -> str:
+    answer_probe(arguments.store, arguments.request, arguments.answer)
     return "probed"
 
 

@@ -1,9 +1,9 @@
-"""What the receiver must not forget: deliveries it has answered, and runs it has promised to start.
+"""The outbox of the receiver: answered deliveries, and accepted runs that are to start.
 
-Both are written in one transaction before a delivery is answered, to a small SQLite file that is synced
-to disk: a receiver killed at any moment starts every run that it has said yes to, and refuses every
-delivery that it has seen. Both tables are bounded. Where one is full the receiver is busy: forgetting
-an id would open the door to its replay, and MLflow tries again later.
+Both are written in one transaction before the answer to a delivery, to a small SQLite file that is synced to
+disk. So a receiver killed at any moment later starts every accepted run, and refuses a replay of every
+answered delivery. Both tables are bounded. With a full table the receiver answers "busy": a dropped id would
+allow its replay, and MLflow tries again later.
 """
 
 import sqlite3
@@ -16,7 +16,7 @@ from pathlib import Path
 from containers.webhook_signature import Delivery
 
 MAX_DELIVERIES = 20_000
-"""Within a window of at most ten minutes."""
+"""Limit of remembered deliveries, each for at most ten minutes."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS deliveries (id TEXT PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID;
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS starts (
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A run to start: `key` is the same for every request for the same thing."""
+    """A run to start; `key` is equal for equal requests."""
 
     key: str
     name: str
@@ -39,18 +39,18 @@ class Start:
 
 
 class Replayed(Exception):
-    """This delivery was answered before."""
+    """The delivery has an answer already."""
 
 
 class Busy(Exception):
-    """Too much at once; the sender tries again."""
+    """A table is full; the sender tries again."""
 
 
-class Journal:
+class Outbox:
     """The two tables in `file`; threads of one process may share it. Times are Unix times."""
 
     def __init__(self, file: Path, max_starts: int) -> None:
-        """Open or make the file. Raises sqlite3.Error or OSError where that is impossible."""
+        """Open or create the file. Raises sqlite3.Error, OSError."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._max_starts = max_starts
         self._lock = threading.Lock()
@@ -63,15 +63,15 @@ class Journal:
         with self._lock:
             self._database.close()
 
-    def take(self, delivery: Delivery, start: Start | None, now: float) -> None:
-        """Remember the delivery and, with it, the run that it asks for; on disk when this returns.
+    def take(self, delivery: Delivery, start: Start | None, now_s: float) -> None:
+        """Store the delivery and its requested run, on disk at the return.
 
         Raises:
-            Replayed: it was taken before.
-            Busy: there are too many; nothing was remembered.
+            Replayed: the delivery is stored already.
+            Busy: a table is full; nothing is stored.
         """
         with self._transaction() as do:
-            do.execute("DELETE FROM deliveries WHERE expires < ?", (now,))
+            do.execute("DELETE FROM deliveries WHERE expires < ?", (now_s,))
             if do.execute("SELECT 1 FROM deliveries WHERE id = ?", (delivery.id,)).fetchone():
                 raise Replayed
             if _count(do, "deliveries") >= MAX_DELIVERIES:
@@ -82,32 +82,32 @@ class Journal:
                     raise Busy
                 do.execute(
                     "INSERT OR IGNORE INTO starts VALUES (?, ?, ?, 0, ?)",
-                    (start.key, start.name, start.version, now),
+                    (start.key, start.name, start.version, now_s),
                 )
 
-    def due(self, now: float) -> Start | None:
-        """Return the run that is due for longest."""
+    def due(self, now_s: float) -> Start | None:
+        """Return the run with the earliest due time, None without a due one."""
         with self._lock:
             row = self._database.execute(
                 "SELECT key, name, version, attempts FROM starts WHERE due <= ? ORDER BY due LIMIT 1",
-                (now,),
+                (now_s,),
             ).fetchone()
         return Start(*row) if row else None
 
     def postpone(self, start: Start, due: float) -> None:
-        """Count an attempt that failed; the next one is at `due`."""
+        """Count a failed attempt; the next one is at the Unix time `due`."""
         with self._transaction() as do:
             do.execute(
                 "UPDATE starts SET attempts = attempts + 1, due = ? WHERE key = ?", (due, start.key)
             )
 
     def done(self, start: Start) -> None:
-        """Forget the run: it was started, or given up."""
+        """Delete the run after its start or its last attempt."""
         with self._transaction() as do:
             do.execute("DELETE FROM starts WHERE key = ?", (start.key,))
 
     def waiting(self) -> int:
-        """Return how many runs wait to be started. Raises sqlite3.Error where the file is gone bad."""
+        """Return the number of waiting runs. Raises sqlite3.Error for a damaged file."""
         with self._lock:
             return _count(self._database, "starts")
 
@@ -124,5 +124,5 @@ class Journal:
 
 
 def _count(database: sqlite3.Connection, table: str) -> int:
-    (found,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()
-    return int(found)
+    (rows,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()
+    return int(rows)

@@ -5,11 +5,10 @@
                              400, 408, 413, 415 malformed    503 too many at once: MLflow tries again
     GET /healthz /readyz /metrics, on a port of their own: webhooks come from strangers
 
-It decides from one small, verified body and a local file, and answers before it asks anybody else: the
-run is started afterwards (`containers.run_dispatcher`), even if the process is killed in between
-(`containers.outbox`). Only `model_version_alias.created` of the configured alias asks for work, so what
-Collage writes into the registry (tags, and another alias) asks for none. Webhooks that never arrive are
-not its concern: the scheduled reconcile reads the registry itself.
+It decides from one small, verified body and a local file, and answers before any other request: the run is
+started afterwards (`containers.run_dispatcher`), even after a kill in between (`containers.outbox`). Only
+`model_version_alias.created` of the configured alias starts a run; Collage's own writes to the registry
+(tags, and another alias) start none. The scheduled reconcile covers lost webhooks: it reads the registry.
 
     COLLAGE_RECEIVER__SECRET=... PREFECT_API_URL=... python -m containers.receiver
 """
@@ -41,9 +40,9 @@ from starlette.routing import Route
 from collage.errors import CollageError
 from collage.logs import configure_logs
 from containers.connections import http_config
-from containers.outbox import Busy, Journal, Replayed, Start
+from containers.outbox import Busy, Outbox, Replayed, Start
 from containers.receiver_settings import ReceiverSettings
-from containers.run_dispatcher import PrefectStarter, Starter, StartRun
+from containers.run_dispatcher import PrefectRunCreator, RunDispatcher, StartRun
 from containers.webhook_signature import Refused, verify
 
 MAX_BODY = 64 << 10
@@ -56,12 +55,12 @@ logger = logging.getLogger("collage.receiver")
 
 
 class Receiver:
-    """The routes, and what they share."""
+    """The routes and their shared state."""
 
     def __init__(self, settings: ReceiverSettings, start: StartRun) -> None:
         self._settings = settings
         self._secrets = settings.secrets()
-        self._journal = Journal(settings.journal, settings.max_starts)
+        self._outbox = Outbox(settings.journal, settings.max_starts)
         self.metrics = CollectorRegistry()
         self._webhooks = Counter(
             "collage_receiver_webhooks", "Webhooks by what became of them", ["result"],
@@ -77,20 +76,20 @@ class Receiver:
         self._waiting = Gauge(
             "collage_receiver_waiting", "Runs that wait to be started", registry=self.metrics
         )
-        self._waiting.set_function(self._journal.waiting)
-        self._starter = Starter(self._journal, start, settings.attempts, self._count_start)
+        self._waiting.set_function(self._outbox.waiting)
+        self._dispatcher = RunDispatcher(self._outbox, start, settings.attempts, self._count_start)
         self._work: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
         """Start runs while the server runs."""
-        self._work = asyncio.create_task(self._starter.run())
+        self._work = asyncio.create_task(self._dispatcher.run())
         try:
             yield
         finally:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
-            self._journal.close()
+            self._outbox.close()
 
     async def webhook(self, request: Request) -> Response:
         """Answer one delivery."""
@@ -108,11 +107,11 @@ class Receiver:
         return PlainTextResponse("ok")
 
     async def ready(self, _: Request) -> Response:
-        """Say whether deliveries can be taken: the journal answers and runs are being started."""
+        """Tell whether deliveries are accepted: the outbox answers and the dispatcher runs."""
         try:
-            await asyncio.to_thread(self._journal.waiting)
+            await asyncio.to_thread(self._outbox.waiting)
         except sqlite3.Error as error:
-            return PlainTextResponse(f"the journal fails: {type(error).__name__}", 503)
+            return PlainTextResponse(f"the outbox fails: {type(error).__name__}", 503)
         if self._work is None or self._work.done():
             return PlainTextResponse("no runs are being started", 503)
         return PlainTextResponse("ok")
@@ -125,8 +124,8 @@ class Receiver:
             return "bad_type", {}
         try:
             body = await asyncio.wait_for(_read(request), self._settings.body_s)
-            now = time.time()
-            delivery = verify(request.headers, body, self._secrets, now)
+            now_s = time.time()
+            delivery = verify(request.headers, body, self._secrets, now_s)
         except TimeoutError:
             return "slow", {}
         except ClientDisconnect:
@@ -136,28 +135,30 @@ class Receiver:
         except Refused as refused:
             return refused.kind, {"reason": str(refused)}
         try:
-            start = self._wanted(json.loads(body))
+            start = self._requested_run(json.loads(body))
         except (ValueError, KeyError, TypeError, RecursionError):
             return "malformed", {"delivery": delivery.id}
         facts = {"delivery": delivery.id}
         if start:
             facts |= {"model": start.name, "version": start.version}
         try:
-            await asyncio.to_thread(self._journal.take, delivery, start, now)
+            await asyncio.to_thread(self._outbox.take, delivery, start, now_s)
         except Replayed:
             return "replayed", facts
         except (Busy, sqlite3.Error) as error:
             return "busy", facts | {"reason": type(error).__name__}
-        self._starter.wake()
+        self._dispatcher.wake()
         return ("accepted" if start else "ignored"), facts
 
-    def _wanted(self, event: dict) -> Start | None:
-        """Return the run that the event asks for, if any."""
+    def _requested_run(self, event: dict) -> Start | None:
+        """Return the requested run of an event, None for other events."""
         if (event["entity"], event["action"]) != ("model_version_alias", "created"):
             return None
         data = event["data"]
         name, version, alias = data["name"], data["version"], data["alias"]
-        if not all(isinstance(one, str) and 0 < len(one) <= 1000 for one in (name, version, alias)):
+        if not all(
+            isinstance(field, str) and 0 < len(field) <= 1000 for field in (name, version, alias)
+        ):
             raise ValueError
         if alias != self._settings.alias:
             return None
@@ -183,14 +184,14 @@ async def _read(request: Request) -> bytes:
 
 
 def start_key(registry: str, name: str, version: str, alias: str, device: str = "") -> str:
-    """Name the run that these ask for: the same for every delivery, restart and replica."""
-    asked = [registry, name, version, alias, *([device] if device else [])]
-    digest = sha256(json.dumps(asked).encode()).hexdigest()
+    """Return the idempotency key of a run, equal for every delivery, restart and replica."""
+    parts = [registry, name, version, alias, *([device] if device else [])]
+    digest = sha256(json.dumps(parts).encode()).hexdigest()
     return f"webhook:{digest[:32]}"
 
 
 def make_apps(settings: ReceiverSettings, start: StartRun) -> tuple[Starlette, Starlette]:
-    """Make the ASGI application for webhooks, and that for probes and metrics."""
+    """Return the ASGI applications of webhooks, and of probes and metrics."""
     receiver = Receiver(settings, start)
     webhooks = Starlette(
         routes=[Route("/webhooks/mlflow", receiver.webhook, methods=["POST"])],
@@ -205,7 +206,7 @@ def make_apps(settings: ReceiverSettings, start: StartRun) -> tuple[Starlette, S
 
 
 def prefect_client(settings: ReceiverSettings) -> httpx.AsyncClient:
-    """Make the client for Prefect's API, with the credentials there are."""
+    """Return the client of Prefect's API, with the configured credentials."""
     headers = {}
     auth = None
     if settings.prefect_api_key:
@@ -222,7 +223,7 @@ def main() -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
     try:
         settings = ReceiverSettings.load()
-        start = PrefectStarter(
+        start = PrefectRunCreator(
             prefect_client(settings), settings.prefect_api_url, settings.deployment, settings.device
         )
         webhooks, status = make_apps(settings, start)
@@ -240,7 +241,7 @@ def main() -> int:
 
 
 async def _serve(settings: ReceiverSettings, webhooks: Starlette, status: Starlette) -> None:
-    """Serve both ports until SIGTERM; probes are answered until the last webhook is."""
+    """Serve both ports until SIGTERM; probes are answered until the last webhook has its answer."""
     public, private = (
         kind(
             http_config(app, (settings.host, port), settings.limits(), timeout_graceful_shutdown=10)
@@ -257,7 +258,7 @@ async def _serve(settings: ReceiverSettings, webhooks: Starlette, status: Starle
 
 
 class _StatusServer(uvicorn.Server):
-    """A server that leaves the process's signals to the other one."""
+    """A server without signal handlers; the other server has them."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -87,5 +87,5 @@ class ReceiverSettings(CollageSettings):
 
     def secrets(self) -> tuple[bytes, ...]:
         """Return the secrets in force."""
-        found = (self.secret, self.previous_secret)
-        return tuple(one.get_secret_value().encode() for one in found if one)
+        secrets = (self.secret, self.previous_secret)
+        return tuple(secret.get_secret_value().encode() for secret in secrets if secret)

@@ -1,8 +1,8 @@
-"""Starting the promised runs: one at a time, again with growing pauses, not for ever.
+"""The run dispatcher: starts accepted runs one at a time, with growing pauses and a limit of attempts.
 
-A run is started through Prefect's HTTP API, so the receiver's image needs no Prefect. The idempotency
-key makes "once" hold across retries, restarts and a lost answer: Prefect returns the run that it has.
-What is given up after the last attempt is found by the scheduled reconcile.
+A run is started through Prefect's HTTP API, so the receiver's image needs no Prefect. The idempotency key
+guarantees one run across retries, restarts and lost answers: Prefect returns the existing run. The scheduled
+reconcile finds runs without a start after the last attempt.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from urllib.parse import quote
 
 import httpx
 
-from containers.outbox import Journal, Start
+from containers.outbox import Outbox, Start
 
 Facts = dict[str, str | int]
 StartRun = Callable[[Start], Awaitable[None]]
-"""Starts the run of a `Start` once. Raises StartError where it did not."""
+"""Function that starts a run once. Raises StartError if it fails."""
 
 PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
 IDLE_S = 1.0
@@ -29,28 +29,28 @@ logger = logging.getLogger("collage.receiver")
 
 
 class StartError(Exception):
-    """Why the run was not started; never with a secret."""
+    """The reason of a failed start, without secrets."""
 
 
-class PrefectStarter:
+class PrefectRunCreator:
     """Creates a run of one deployment of the Prefect server at `api_url`."""
 
     def __init__(
         self, client: httpx.AsyncClient, api_url: str, deployment: str, device: str = ""
     ) -> None:
-        """Name the deployment, and the device that its runs are to be for; "" leaves that to it."""
+        """Configure the deployment, and the device of its runs; "" leaves the device to the deployment."""
         self._client = client
-        self._more = {"device": device} if device else {}
+        self._parameters = {"device": device} if device else {}
         self._api = api_url.rstrip("/")
         self._deployment = deployment
 
     async def __call__(self, start: Start) -> None:
         flow, _, name = self._deployment.partition("/")
-        found = await self._ask("GET", f"/deployments/name/{quote(flow)}/{quote(name)}")
+        deployment = await self._ask("GET", f"/deployments/name/{quote(flow)}/{quote(name)}")
         await self._ask(
-            "POST", f"/deployments/{found['id']}/create_flow_run",
+            "POST", f"/deployments/{deployment['id']}/create_flow_run",
             {
-                "parameters": {"model": start.name, "version": start.version, **self._more},
+                "parameters": {"model": start.name, "version": start.version, **self._parameters},
                 "idempotency_key": start.key,
                 "state": {"type": "SCHEDULED"},
             },
@@ -69,54 +69,58 @@ class PrefectStarter:
             raise StartError(f"Prefect gave no answer to {path}: {type(error).__name__}") from error
 
 
-class Starter:
-    """Takes what is due from the journal and starts it; `count` is told `started`, `retried`, `given_up`."""
+class RunDispatcher:
+    """Starts the due runs of the outbox; `count` gets each result: `started`, `retried`, `given_up`."""
 
     def __init__(
-        self, journal: Journal, start: StartRun, attempts: int, count: Callable[[str], None]
+        self, outbox: Outbox, start: StartRun, attempts: int, count: Callable[[str], None]
     ) -> None:
-        self._journal = journal
+        self._outbox = outbox
         self._start = start
         self._attempts = attempts
         self._count = count
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Say that something may be due."""
+        """Signal a possibly due run."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled; what is under way then is in the journal still."""
+        """Dispatch until cancelled; a run under way stays in the outbox."""
         while True:
             self._wake.clear()
             try:
-                start = await asyncio.to_thread(self._journal.due, time.time())
+                start = await asyncio.to_thread(self._outbox.due, time.time())
                 if start is not None:
                     await self._try(start)
                     continue
             except sqlite3.Error as error:
-                logger.error("the journal fails", extra={"reason": str(error)})
+                logger.error("the outbox fails", extra={"reason": str(error)})
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), IDLE_S)
 
     async def _try(self, start: Start) -> None:
-        what: Facts = {"model": start.name, "version": start.version, "attempt": start.attempts + 1}
+        facts: Facts = {
+            "model": start.name,
+            "version": start.version,
+            "attempt": start.attempts + 1,
+        }
         try:
             await self._start(start)
         except StartError as error:
-            await self._failed(start, what | {"reason": str(error)})
+            await self._failed(start, facts | {"reason": str(error)})
             return
-        await asyncio.to_thread(self._journal.done, start)
+        await asyncio.to_thread(self._outbox.done, start)
         self._count("started")
-        logger.info("run started", extra=what)
+        logger.info("run started", extra=facts)
 
-    async def _failed(self, start: Start, what: Facts) -> None:
+    async def _failed(self, start: Start, facts: Facts) -> None:
         if start.attempts + 1 >= self._attempts:
-            await asyncio.to_thread(self._journal.done, start)
+            await asyncio.to_thread(self._outbox.done, start)
             self._count("given_up")
-            logger.error("run given up; the reconcile will find it", extra=what)
+            logger.error("run given up; the reconcile will find it", extra=facts)
             return
         pause_s = min(MAX_PAUSE_S, PAUSE_S * 2.0**start.attempts) * random.uniform(0.5, 1.0)
-        await asyncio.to_thread(self._journal.postpone, start, time.time() + pause_s)
+        await asyncio.to_thread(self._outbox.postpone, start, time.time() + pause_s)
         self._count("retried")
-        logger.warning("run not started, will try again", extra=what)
+        logger.warning("run not started, will try again", extra=facts)

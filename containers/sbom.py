@@ -36,8 +36,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def document(name: str, version: str) -> Component:
     """Describe image `name` as a CycloneDX document."""
-    found = {str(one["bom-ref"]): one for one in (*_python_components(), *_debian_components())}
-    components = [found[reference] for reference in sorted(found)]
+    by_reference = {
+        str(component["bom-ref"]): component
+        for component in (*_python_components(), *_debian_components())
+    }
+    components = [by_reference[reference] for reference in sorted(by_reference)]
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps([name, version, components], sort_keys=True))
     return {
         "bomFormat": "CycloneDX",
@@ -50,19 +53,26 @@ def document(name: str, version: str) -> Component:
 
 
 def _python_components() -> Iterator[Component]:
-    for one in distributions():
-        name = re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower()
+    for distribution in distributions():
+        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()
         yield _component(
-            name, one.version, f"pkg:pypi/{name}@{quote(one.version)}", stated_license(one)
+            name,
+            distribution.version,
+            f"pkg:pypi/{name}@{quote(distribution.version)}",
+            stated_license(distribution),
         )
 
 
-def stated_license(one: Distribution) -> str:
+def stated_license(distribution: Distribution) -> str:
     """The licence as the distribution states it; "" where it states none, or a whole text."""
-    stated = one.metadata.get("License-Expression") or one.metadata.get("License") or ""
+    stated = (
+        distribution.metadata.get("License-Expression")
+        or distribution.metadata.get("License")
+        or ""
+    )
     if stated and len(stated) <= 80 and "\n" not in stated:
         return stated
-    classifiers = one.metadata.get_all("Classifier") or []
+    classifiers = distribution.metadata.get_all("Classifier") or []
     names = [c.rpartition(" :: ")[2] for c in classifiers if c.startswith("License ::")]
     return "; ".join(names)
 
@@ -81,7 +91,7 @@ def _debian_components() -> Iterator[Component]:
 
 
 def _component(name: str, version: str, purl: str, license_name: str) -> Component:
-    made: Component = {
+    component: Component = {
         "type": "library",
         "bom-ref": purl,
         "name": name,
@@ -89,8 +99,8 @@ def _component(name: str, version: str, purl: str, license_name: str) -> Compone
         "purl": purl,
     }
     if license_name:
-        made["licenses"] = [{"license": {"name": license_name}}]
-    return made
+        component["licenses"] = [{"license": {"name": license_name}}]
+    return component
 
 
 if __name__ == "__main__":

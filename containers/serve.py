@@ -115,14 +115,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_connections(parser: argparse.ArgumentParser) -> None:
-    for name, default, what in (
+    for name, default, description in (
         ("body", 30.0, "a body may take to arrive"), ("head", 10.0, "a request's head may take"),
         ("idle", 60.0, "a connection may stay between requests"),
         ("write", 30.0, "a client may take to read its answer"),
     ):  # fmt: skip
         parser.add_argument(
             f"--{name}-timeout", type=duration, default=default, metavar=f"{default:g}s",
-            help=f"{what} (default {default:g}s)",
+            help=f"{description} (default {default:g}s)",
         )  # fmt: skip
     parser.add_argument(
         "--max-connections", type=int, default=512,
@@ -132,8 +132,8 @@ def _add_connections(parser: argparse.ArgumentParser) -> None:
 
 def _bundle(parsed: argparse.Namespace, scratch: Path) -> Path:
     """The folder of the bundle."""
-    seen = (parsed.cache_dir or Options().store_dir) / "seen-aliases"
-    checks = verification(parsed, seen)
+    counters = (parsed.cache_dir or Options().store_dir) / "seen-aliases"
+    checks = verification(parsed, counters)
     if parsed.alias is not None:
         from collage.store import open_store
         from collage.store.bundles import fetch_bundle

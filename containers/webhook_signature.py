@@ -35,12 +35,12 @@ class Refused(Exception):
 
 
 def verify(
-    headers: Mapping[str, str], body: bytes, secrets: Sequence[bytes], now: float
+    headers: Mapping[str, str], body: bytes, secrets: Sequence[bytes], now_s: float
 ) -> Delivery:
     """Return the delivery. `secrets` are those in force, of which the sender knows one.
 
     Raises:
-        Refused: unsigned, signed by another secret, changed, or too far from `now`.
+        Refused: unsigned, signed by another secret, changed, or too far from `now_s`.
     """
     identity, time, signature = (headers.get(name, "") for name in (_ID, _TIME, _SIGNATURE))
     if not identity or len(identity) > MAX_ID or not time.isascii() or not time.isdigit():
@@ -49,7 +49,7 @@ def verify(
     right = [hmac.compare_digest(signature.encode(), sign(signed, secret)) for secret in secrets]
     if not any(right):
         raise Refused("forged", "the signature is not ours")
-    if len(time) > 15 or abs(now - int(time)) > WINDOW_S:
+    if len(time) > 15 or abs(now_s - int(time)) > WINDOW_S:
         raise Refused("old", "the delivery's time is not now; compare the clocks")
     return Delivery(identity, int(time) + WINDOW_S)
 

@@ -1,1 +1,1 @@
-"""Prefect flows: they parse what they are given, call `collage`, and record what came of it."""
+"""Prefect flows: they parse parameters, call `collage`, and record results."""

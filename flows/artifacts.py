@@ -1,4 +1,4 @@
-"""What Prefect shows of a run: artifacts and events. A record that fails never fails the run."""
+"""Artifacts and events of a run in Prefect. A failed record never fails the run."""
 
 import functools
 import logging
@@ -25,13 +25,15 @@ P = ParamSpec("P")
 
 
 def recorded(record: Callable[P, object]) -> Callable[P, None]:
-    """Let failures of `record` be a line in the log and nothing more."""
+    """Return `record` with failures as a warning in the log."""
 
     @functools.wraps(record)
     def attempt(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             record(*args, **kwargs)
-        except Exception as error:  # Prefect's API may be away: the run goes on without the record
+        except (
+            Exception
+        ) as error:  # Prefect's API may be unreachable: the run continues without the record
             logger.warning(
                 "%s was not recorded: %s: %s", record.__name__, type(error).__name__, error
             )
@@ -40,27 +42,27 @@ def recorded(record: Callable[P, object]) -> Callable[P, None]:
 
 
 @recorded
-def plan_ready(model: str, request: CompileRequest, found: SearchFacts) -> object:
-    """Show the best alternatives of one function, and tell that its plan is ready."""
-    best = found.plans[0] if found.plans else None
+def plan_ready(model: str, request: CompileRequest, facts: SearchFacts) -> object:
+    """Record the best plans of one function, and emit the event of its plan."""
+    best = facts.plans[0] if facts.plans else None
     payload = {
         "environment": request.environment,
-        "function": found.function,
+        "function": facts.function,
         "predicted_s": best.predicted_s if best else None,
-        "measured": found.measured,
-        "cached": found.cached,
+        "measured": facts.measured,
+        "cached": facts.cached,
     }
     emit_event("collage.plan.ready", model_resource(model), payload=payload)
     return create_table_artifact(
-        plan_rows(found),
-        key=artifact_key("alternatives", model, request.environment, found.function),
-        description=f"Best plans of {found.function} for {request.environment}, as predicted",
+        plan_rows(facts),
+        key=artifact_key("alternatives", model, request.environment, facts.function),
+        description=f"Best plans of {facts.function} for {request.environment}, as predicted",
     )
 
 
 @recorded
 def verdict(model: str, version: str, outcome: Outcome) -> None:
-    """Show what came of one environment, and tell whether its bundle is used."""
+    """Record the result of one environment, and emit the event of its bundle."""
     event = "collage.artifact.published" if outcome.accepted else "collage.artifact.rejected"
     payload = {
         "version": version,
@@ -82,7 +84,7 @@ def verdict(model: str, version: str, outcome: Outcome) -> None:
 
 @recorded
 def report_link(model: str, environment: str, store: str, report: str) -> object:
-    """Link the HTML report: it is an object in the store, which may be private."""
+    """Link the HTML report, an object in the store, which may be private."""
     return create_link_artifact(
         blob_url(store, report),
         link_text="report.html",
@@ -92,7 +94,7 @@ def report_link(model: str, environment: str, store: str, report: str) -> object
 
 
 def blob_url(address: str, digest: str) -> str:
-    """Return where a blob of the store at `address` lies, without the address's settings."""
+    """Return the URL of a blob in the store at `address`, without the address's settings."""
     url = open_store(address, writes=False).url
     scheme = "" if "://" in url else "file://"
     return f"{scheme}{url}/{blob_key(BlobDigest(digest))}"

@@ -1,4 +1,4 @@
-"""Where a request is worked on: this machine for the environment `local`, the cluster for all others."""
+"""The compile service of each environment: this machine for `local`, the cluster for all others."""
 
 import functools
 from collections.abc import Sequence
@@ -11,30 +11,30 @@ from collage.pipeline.compile_service import LocalSite, Site, check_device
 from flows.settings import LOCAL, FlowSettings
 
 if TYPE_CHECKING:
-    from collage.cluster.controller.compile_service import ClusterSite
+    from collage.cluster.controller.compile_service import ClusterCompileService
     from collage.cluster.controller.environments import MeasuringEnvironment
 
 
 def open_site(environment: str, settings: FlowSettings) -> Site:
-    """Open the site of an environment.
+    """Open the compile service of an environment.
 
     Raises:
-        OptionError: no environment of this name is configured.
+        OptionError: the environment is not configured.
     """
     if environment == LOCAL:
         return LocalSite(settings.store, settings.local_dir, settings.signing())
-    _described(environment, settings)
-    return _cluster_site(settings)
+    _measuring_environment(environment, settings)
+    return _cluster_service(settings)
 
 
 def environment_names(settings: FlowSettings) -> tuple[str, ...]:
-    """Name the configured environments: the cluster's, else this machine alone."""
+    """Return the names of the configured environments: the cluster's, else this machine alone."""
     return tuple(sorted(_environments(settings))) or (LOCAL,)
 
 
 @dataclass(frozen=True)
-class Where:
-    """What a request says of the environment that it is for."""
+class EnvironmentChoice:
+    """The environment of a request: name, threads and device."""
 
     environment: str
     threads: int
@@ -43,39 +43,39 @@ class Where:
 
 def chosen_environments(
     names: Sequence[str] | None, device: DeviceName | None, settings: FlowSettings
-) -> tuple[Where, ...]:
+) -> tuple[EnvironmentChoice, ...]:
     """Return the environments of these names, or all of the device, or all.
 
     Raises:
-        OptionError: one is not configured, or is of another device than is asked for, or none is of it.
+        OptionError: an environment is not configured or has another device, or none has the device.
     """
-    found = tuple(_where(name, settings) for name in names or environment_names(settings))
+    choices = tuple(_choice(name, settings) for name in names or environment_names(settings))
     if not names:
-        found = tuple(one for one in found if device in (None, one.device))
-    for one in found:
-        check_device(one.environment, one.device, device)
-    if not found:
-        known = ", ".join(environment_names(settings))
+        choices = tuple(choice for choice in choices if device in (None, choice.device))
+    for choice in choices:
+        check_device(choice.environment, choice.device, device)
+    if not choices:
+        configured = ", ".join(environment_names(settings))
         raise OptionError(
-            f"no environment is for {device}, there are {known}: describe one with device: {device}"
+            f"no environment is for {device}, there are {configured}: describe one with device: {device}"
             + (" and gpuResource: nvidia.com/gpu" if device == "cuda" else "")
         )
-    return found
+    return choices
 
 
-def _where(environment: str, settings: FlowSettings) -> Where:
+def _choice(environment: str, settings: FlowSettings) -> EnvironmentChoice:
     if environment == LOCAL:
-        return Where(LOCAL, settings.threads, settings.device)
-    found = _described(environment, settings)
-    return Where(environment, found.threads, found.device)
+        return EnvironmentChoice(LOCAL, settings.threads, settings.device)
+    described = _measuring_environment(environment, settings)
+    return EnvironmentChoice(environment, described.threads, described.device)
 
 
-def _described(environment: str, settings: FlowSettings) -> "MeasuringEnvironment":
-    known = _environments(settings)
-    if environment not in known:
-        names = ", ".join([LOCAL, *sorted(known)])
+def _measuring_environment(environment: str, settings: FlowSettings) -> "MeasuringEnvironment":
+    configured = _environments(settings)
+    if environment not in configured:
+        names = ", ".join([LOCAL, *sorted(configured)])
         raise OptionError(f"no environment {environment!r} is configured; there are: {names}")
-    return known[environment]
+    return configured[environment]
 
 
 def _environments(settings: FlowSettings) -> "dict[str, MeasuringEnvironment]":
@@ -87,12 +87,12 @@ def _environments(settings: FlowSettings) -> "dict[str, MeasuringEnvironment]":
 
 
 @functools.cache
-def _cluster_site(settings: FlowSettings) -> "ClusterSite":
-    """One for the process: it remembers what the nodes have said of themselves."""
-    from collage.cluster.controller.compile_service import ClusterSite
+def _cluster_service(settings: FlowSettings) -> "ClusterCompileService":
+    """Return the service of this process; it caches the information of nodes."""
+    from collage.cluster.controller.compile_service import ClusterCompileService
 
     if settings.cluster is None:
         raise OptionError("the cluster is not configured: set COLLAGE_CLUSTER__MEASURE_IMAGE")
-    return ClusterSite(
+    return ClusterCompileService(
         settings.store, settings.local_dir, settings.cluster, _environments(settings)
     )

@@ -1,4 +1,4 @@
-"""`collect_garbage`: what no bundle reaches goes; without `delete` it is only listed."""
+"""`collect_garbage`: deletes unreachable objects of the store; without `delete` it only lists them."""
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_table_artifact
@@ -20,12 +20,13 @@ LISTED = 200
 def collect_garbage(
     delete: bool = False, older_than_s: float = OLDER_S, keep_s: dict[str, float] | None = None
 ) -> State:
-    """Delete what no bundle in the store reaches and is older than `older_than_s`.
+    """Delete unreachable objects of the store older than `older_than_s`.
 
     Args:
-        delete: without it, the run only says what would go.
-        older_than_s: younger objects may belong to a publisher that is at work.
-        keep_s: how long records of a kind stay (`collage.store.gc.Retention`); the rest is the default.
+        delete: True deletes; False only lists the candidates.
+        older_than_s: least age of a deleted object, in seconds; younger ones may belong to a publisher.
+        keep_s: lifetimes of kinds of records, in seconds (`collage.store.gc.Retention`); kinds without an
+            entry have the default.
     """
     retention = Retention(**(keep_s or {}))
     store = open_store(flow_settings().store, writes=False)
@@ -35,7 +36,7 @@ def collect_garbage(
     verb = "would delete" if sweep.dry_run else "deleted"
     message = (
         f"{verb} {len(sweep.deleted)} objects, {sweep.bytes_deleted / (1 << 20):.1f} MiB; "
-        f"{sweep.bundles} bundles keep {sweep.kept}"
+        f"{sweep.bundles} bundles keep {sweep.kept_blobs}"
     )
     get_run_logger().info("%s; %d batches of costs merged", message, merged)
     return Completed(message=message)
@@ -43,5 +44,5 @@ def collect_garbage(
 
 @recorded
 def _list(sweep: Sweep) -> None:
-    rows = [{"object": one.key, "bytes": one.size_bytes} for one in sweep.deleted[:LISTED]]
+    rows = [{"object": entry.key, "bytes": entry.size_bytes} for entry in sweep.deleted[:LISTED]]
     create_table_artifact(rows, key=artifact_key("garbage"), description="What no bundle reaches")

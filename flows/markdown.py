@@ -7,8 +7,8 @@ from flows.results import Outcome
 ALTERNATIVES = 10
 
 
-def plan_rows(found: SearchFacts) -> list[dict[str, str | int]]:
-    """Make one row a plan, the best first."""
+def plan_rows(facts: SearchFacts) -> list[dict[str, str | int]]:
+    """Return one row for each plan, the best first."""
     return [
         {
             "plan": printable(plan.name),
@@ -16,12 +16,12 @@ def plan_rows(found: SearchFacts) -> list[dict[str, str | int]]:
             "regions": plan.regions,
             "backends": ", ".join(plan.backends),
         }
-        for plan in found.plans[:ALTERNATIVES]
+        for plan in facts.plans[:ALTERNATIVES]
     ]
 
 
 def summary_markdown(model: str, version: str, outcome: Outcome) -> str:
-    """Write the verdict, the latencies and what it cost to find out."""
+    """Return the verdict, the latencies and the number of measurements as markdown."""
     title = f"## {_cell(model)} {_cell(version)} on {_cell(outcome.environment)}: {outcome.status}"
     parts = [title, _cell(outcome.reason)]
     if outcome.result:
@@ -33,15 +33,19 @@ def summary_markdown(model: str, version: str, outcome: Outcome) -> str:
 
 def _latencies(result: CompileResult) -> str:
     several = len(result.functions) > 1
-    return "\n\n".join(_table(one, several=several) for one in result.functions)
+    return "\n\n".join(_table(function, several=several) for function in result.functions)
 
 
 def _table(function: FunctionFacts, *, several: bool) -> str:
-    """Write the latencies of one function; its name and verdict where there are several."""
+    """Return the latencies of one function, with name and verdict if the model has several."""
     ours_s = function.latency_s.get("collage")
     rows = [f"| **collage** | **{duration(ours_s)}** | |"]
-    others = {name: seconds for name, seconds in function.latency_s.items() if name != "collage"}
-    for name, seconds in sorted(others.items(), key=lambda one: (one[1] is None, one[1] or 0.0)):
+    frameworks = {
+        name: seconds for name, seconds in function.latency_s.items() if name != "collage"
+    }
+    for name, seconds in sorted(
+        frameworks.items(), key=lambda pair: (pair[1] is None, pair[1] or 0.0)
+    ):
         ratio = f"{seconds / ours_s:.2f}x" if seconds and ours_s else MISSING
         rows.append(f"| {_cell(name)} | {duration(seconds)} | {ratio} |")
     title = [f"### {_cell(function.function)}: {_cell(function.verdict)}", ""] if several else []

@@ -1,4 +1,4 @@
-"""Names that the flows give to things: aliases in the store, limits, artifacts, resources."""
+"""Names of aliases in the store, concurrency limits, artifacts and resources."""
 
 import re
 
@@ -6,26 +6,26 @@ from collage.store.aliases import slug
 
 OPTIMIZED = "optimized"
 REJECTED = "Rejected"
-"""State of a run whose model cannot be used, whatever the machines do."""
+"""State of a run with an unusable model; a repetition does not help."""
 
 
 def limit_name(environment: str) -> str:
-    """Name the concurrency limit of a measuring environment."""
+    """Return the name of an environment's concurrency limit."""
     return f"collage-{environment}"
 
 
 def version_alias(model: str, version: str, environment: str) -> str:
-    """Name what stands for the bundle of one version: `resnet18/3/local`."""
+    """Return the alias of one version's bundle: `resnet18/3/local`."""
     return "/".join(map(slug, (model, version, environment)))
 
 
 def optimized_alias(model: str, environment: str) -> str:
-    """Name what stands for the model's newest version that passed everywhere."""
+    """Return the alias of the model's newest version with a passed gate in every environment."""
     return "/".join(map(slug, (model, OPTIMIZED, environment)))
 
 
 def artifact_key(*parts: str) -> str:
-    """Write an artifact's key: lower-case letters, digits and dashes.
+    """Return an artifact's key: lower-case letters, digits and dashes.
 
     >>> artifact_key("summary", "PP-OCR_v4", "local")
     'collage-summary-pp-ocr-v4-local'
@@ -35,5 +35,5 @@ def artifact_key(*parts: str) -> str:
 
 
 def model_resource(model: str) -> dict[str, str]:
-    """Name the resource of events about a model."""
+    """Return the resource of events about a model."""
     return {"prefect.resource.id": f"collage.model.{slug(model)}", "prefect.resource.name": model}

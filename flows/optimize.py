@@ -1,17 +1,17 @@
 """`optimize_model`: a version of a model becomes one proven bundle for every environment.
 
     import      registry or file -> store, one request for each environment
-    describe    what the nodes say of themselves; a request that was finished on such a node ends here
-    search      one partition search a function, mapped; all measuring goes through the store
+    describe    probe of the nodes; a request with a result for such a node ends here
+    search      one partition search for each function, mapped; costs pass through the store
     finish      assemble, compare whole, gate, publish: on the target node
-    publish     alias of the version, if the gate says better
-    conclude    alias `optimized` when all gates have passed, then the registry's tags, last
+    publish     alias of the version, if the gate accepts the bundle
+    conclude    alias `optimized` after all gates have passed, then the registry's tags, last
 
-Every task can be run again at any moment: costs, marks of searches, results and bundles lie in the store
-under what they are made from. So the tasks have no cache of Prefect's, pass small models only, and are
-tried again where infrastructure failed and nowhere else. A slot of the environment's concurrency limit
-is held while something is measured there: two runs never measure the same candidate, and the later
-one finds what the earlier one has recorded.
+Every task can be repeated at any moment: the keys of costs, search checkpoints, results and bundles in the
+store depend on their inputs. So the tasks have no Prefect cache, exchange small pydantic models only, and
+are retried after failures of infrastructure alone. A measuring task holds a slot of the environment's
+concurrency limit: two runs never measure the same candidate, and the later one finds the records of the
+earlier one.
 """
 
 from collections.abc import Sequence
@@ -52,19 +52,19 @@ from flows.tasks import (
     search,
 )
 
-AT_ONCE = 16
-"""Tasks of one run; what measures is bounded by the environments' limits."""
+TASKS_AT_ONCE = 16
+"""Concurrent tasks of one run; the environments' limits bound measuring tasks."""
 
 
 def _run_name() -> str:
-    given = flow_run.parameters
-    return " ".join(str(given[name]) for name in ("model", "version") if given.get(name))
+    parameters = flow_run.parameters
+    return " ".join(str(parameters[name]) for name in ("model", "version") if parameters.get(name))
 
 
 @flow(
     name="optimize-model",
     flow_run_name=_run_name,
-    task_runner=ThreadPoolTaskRunner(max_workers=AT_ONCE),  # type: ignore[arg-type]
+    task_runner=ThreadPoolTaskRunner(max_workers=TASKS_AT_ONCE),  # type: ignore[arg-type]
 )
 def optimize_model(
     model: str,
@@ -77,10 +77,10 @@ def optimize_model(
 
     Args:
         model: name in the registry, or the address of an ONNX file (/path/x.onnx, or s3://bucket/x.onnx).
-        version: of a registered model; the one that carries the alias when it is not given.
-        environments: names of measuring environments; all that are configured when not given.
-        options: of the compile.
-        device: only environments of this device, `cpu` or `cuda`; all when not given.
+        version: version of a registered model; None is the version with the alias.
+        environments: names of measuring environments; None is all configured ones.
+        options: compile options; None is the defaults.
+        device: device of the environments, `cpu` or `cuda`; None is every device.
     """
     settings = flow_settings()
     try:
@@ -101,22 +101,22 @@ def optimize_model(
 
 @dataclass
 class _Chain:
-    """What is under way for one environment; `error` is why nothing is."""
+    """The running tasks of one environment; `error` is the reason if none runs."""
 
     request: CompileRequest
     facts: NodeFacts | None = None
-    known: CompileResult | None = None
+    finished_before: CompileResult | None = None
     searches: Sequence[PrefectFuture[SearchFacts]] = ()
     finished: PrefectFuture[CompileResult] | None = None
     error: Exception | None = None
 
 
 def _optimize(submitted: Submitted, settings: FlowSettings) -> list[Outcome]:
-    """Work on all environments at once; one that fails leaves the others alone."""
-    asked = [retried(describe, settings).submit(request) for request in submitted.requests]
+    """Run all environments at once; the failure of one does not affect the others."""
+    probes = [retried(describe, settings).submit(request) for request in submitted.requests]
     chains = [
         _start(submitted.model, request, described, settings)
-        for request, described in zip(submitted.requests, asked, strict=True)
+        for request, described in zip(submitted.requests, probes, strict=True)
     ]
     return [_settle(submitted, chain, settings) for chain in chains]
 
@@ -126,10 +126,10 @@ def _start(
 ) -> _Chain:
     try:
         facts = described.result()
-        known = read_result(open_store(settings.store, writes=False), request, facts)
-        if known:
+        finished_before = read_result(open_store(settings.store, writes=False), request, facts)
+        if finished_before:
             get_run_logger().info("%s: unchanged since it was finished", request.environment)
-            return _Chain(request, facts, known)
+            return _Chain(request, facts, finished_before)
         names = open_site(request.environment, settings).functions(request)
         searches = retried(search, settings).map(unmapped(model), unmapped(request), list(names))
         finished = retried(finish, settings).submit(
@@ -138,12 +138,12 @@ def _start(
             searches,  # type: ignore[arg-type]  # Prefect waits for the futures
         )
         return _Chain(request, facts, None, searches, finished)
-    except Exception as error:  # of whatever kind: the other environments go on
+    except Exception as error:  # any exception: the other environments continue
         return _Chain(request, error=error)
 
 
 def _settle(submitted: Submitted, chain: _Chain, settings: FlowSettings) -> Outcome:
-    """Wait for one environment, publish what came of it, and show it."""
+    """Wait for one environment, then publish and record its result."""
     request = chain.request
     try:
         facts, result = _awaited(chain)
@@ -151,7 +151,7 @@ def _settle(submitted: Submitted, chain: _Chain, settings: FlowSettings) -> Outc
             submitted.model, submitted.version, request, facts, result
         )
         artifacts.report_link(submitted.model, request.environment, settings.store, result.report)
-    except Exception as error:  # of whatever kind: the other environments go on
+    except Exception as error:  # any exception: the other environments continue
         outcome = failed(
             request.environment, error, node_digest(chain.facts) if chain.facts else ""
         )
@@ -161,23 +161,23 @@ def _settle(submitted: Submitted, chain: _Chain, settings: FlowSettings) -> Outc
 
 
 def _awaited(chain: _Chain) -> tuple[NodeFacts, CompileResult]:
-    """Return what the tasks made. Raises the first error: later ones follow from it."""
+    """Return the results of the tasks. Raises the first error: later ones follow from it."""
     if chain.error:
         raise chain.error
-    for one in chain.searches:
-        one.result()
-    result = chain.known or (chain.finished.result() if chain.finished else None)
+    for search_future in chain.searches:
+        search_future.result()
+    result = chain.finished_before or (chain.finished.result() if chain.finished else None)
     if chain.facts is None or result is None:
         raise RuntimeError(f"nothing was started for {chain.request.environment}")
     return chain.facts, result
 
 
 def _mark_failed(model: str, version: str | None, error: Exception, settings: FlowSettings) -> None:
-    """Tag the version with the reason, if the registry still answers."""
+    """Tag the version with the reason, if the registry answers."""
     try:
         registry = configured_registry(settings)
-        found = registry.find(model, version)
-        registry.mark(found, VersionStatus(status="failed", reason=plain(error)))
+        registered = registry.find(model, version)
+        registry.mark(registered, VersionStatus(status="failed", reason=plain(error)))
     except Exception as again:  # the run fails with the first error, which matters more
         get_run_logger().warning("the registry was not told: %s", plain(again))
 
@@ -186,6 +186,6 @@ def _final_state(outcomes: Sequence[Outcome]) -> State:
     message = reasons(outcomes)
     if overall(outcomes) != "failed":
         return Completed(message=message, data=list(outcomes))
-    lost = [one for one in outcomes if one.status == "failed"]
-    name = REJECTED if all(one.rejected for one in lost) else None
+    failures = [outcome for outcome in outcomes if outcome.status == "failed"]
+    name = REJECTED if all(outcome.rejected for outcome in failures) else None
     return Failed(name=name, message=message)

@@ -1,8 +1,8 @@
-"""The pipeline's progress, told to Prefect: a line in the run's log and an artifact for each phase.
+"""Progress of the pipeline in Prefect: lines of the run's log and an artifact for each phase.
 
-The pipeline counts in its own threads, often; Prefect's API wants to hear of it seldom, and may be
-slow or away. So a thread of its own looks at the counts every few seconds and reports what changed.
-Nothing of it can slow a measurement down or fail a run.
+The pipeline updates its counts often, in its own threads; calls of Prefect's API are rare, and it may
+be slow or unreachable. So a separate thread reads the counts every few seconds and reports changes. It can
+neither slow a measurement down nor fail a run.
 """
 
 import contextvars
@@ -20,18 +20,18 @@ from collage.report.formatting import duration, printable
 from collage.report.progress import SilentProgress, Stage
 
 CLOSE_S = 10.0
-"""How long the end of a task waits for the last report."""
+"""Limit of a task's wait for its last report, in seconds."""
 
 logger = logging.getLogger("prefect.collage")
 
 
 class _Phase:
-    """One stage with what was last told about it."""
+    """One stage and its last report."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.seconds: float | None = None
-        self.told = ""
+        self.reported = ""
         self.artifact: UUID | None = None
 
     @property
@@ -50,14 +50,14 @@ class _Phase:
 
     @property
     def percent(self) -> float:
-        """Of what is known to be done; a phase without a total is at 0 until it ends."""
+        """Share of the known total; a phase without a total is at 0 until its end."""
         if self.ended:
             return 100.0
         return min(99.0, 100.0 * self.stage.done / self.stage.total) if self.stage.total else 0.0
 
 
 class FlowProgress(SilentProgress):
-    """A `Progress` that reports to the run in whose context it is made; see `flow_progress`."""
+    """A `Progress` that reports to the run of its context; see `flow_progress`."""
 
     def __init__(self, subject: str, every_s: float) -> None:
         super().__init__()
@@ -80,21 +80,21 @@ class FlowProgress(SilentProgress):
                 phase.seconds = stage.elapsed_s
 
     def close(self) -> None:
-        """Report the end; waits for a slow API a little, not for one that is away."""
+        """Report the end; wait at most `CLOSE_S` for the API."""
         self._end.set()
         self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
         while not self._end.wait(self._every_s):
-            self._tell()
-        self._tell()
+            self._report()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         for phase in list(self._phases):
             line = phase.line
-            if line == phase.told or phase.told.endswith("\n"):
+            if line == phase.reported or phase.reported.endswith("\n"):
                 continue
-            phase.told = f"{line}\n" if phase.ended else line
+            phase.reported = f"{line}\n" if phase.ended else line
             self._log.info("%s: %s", self._subject, line)
             self._show(phase, line)
 
@@ -102,11 +102,11 @@ class FlowProgress(SilentProgress):
         description = f"{self._subject}: {line}"
         try:
             if phase.artifact is None:
-                made = create_progress_artifact(phase.percent, description=description)
-                phase.artifact = made if isinstance(made, UUID) else None
+                created = create_progress_artifact(phase.percent, description=description)
+                phase.artifact = created if isinstance(created, UUID) else None
             else:
                 update_progress_artifact(phase.artifact, phase.percent, description)
-        except Exception as error:  # the API may be away; the next report tries again
+        except Exception as error:  # the API may be unreachable; the next report tries again
             logger.debug("progress was not recorded: %s", error)
 
 

@@ -1,4 +1,4 @@
-"""`reconcile_registry`: starts the runs that a lost webhook, a crash or a changed machine has left out."""
+"""`reconcile_registry`: starts the runs that are due after a lost webhook, a crash or a changed machine."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -26,15 +26,15 @@ from flows.settings import FlowSettings, flow_settings
 from flows.tasks import configured_registry, retried
 
 PAGE, PAGES = 200, 10
-"""Of runs that are looked at, the latest first."""
+"""Page size and number of pages of the examined runs, the latest first."""
 
 
 @flow(name="reconcile-registry")
 def reconcile_registry(check_environments: bool = False) -> State:
-    """Start an optimize run for every candidate that needs one; nothing for those that do not.
+    """Start an optimize run for every registry candidate that needs one.
 
     Args:
-        check_environments: also ask the nodes whether hardware, driver or toolchains have changed.
+        check_environments: True also probes the nodes for changed hardware, driver or toolchains.
     """
     settings = flow_settings()
     started = retried(reconcile, settings)(check_environments)
@@ -43,7 +43,7 @@ def reconcile_registry(check_environments: bool = False) -> State:
 
 @task(cache_policy=NO_CACHE)
 def reconcile(check_environments: bool) -> list[str]:
-    """Start what is wanted; return the names of the runs."""
+    """Start the due runs; return their models and versions."""
     settings = flow_settings()
     registry = configured_registry(settings)
     versions = list(registry.candidates())
@@ -75,29 +75,28 @@ def _start(version: ModelVersion, runs: Sequence[RunFact], settings: FlowSetting
 def _nodes(
     registry: Registry, versions: Sequence[ModelVersion], settings: FlowSettings, ask: bool
 ) -> dict[str, str]:
-    """Ask each environment's node what it is now, with the first candidate for a request.
+    """Probe a node of each environment, with the first candidate as the request's model.
 
-    The environments and options are those that the deployment gives its runs: they decide which nodes and
-    toolchains count.
+    Environments and options are those of the deployment's runs: they select the nodes and toolchains.
     """
-    given = _deployment_parameters(settings)
-    chosen = chosen_environments(given.get("environments"), given.get("device"), settings)
+    parameters = _deployment_parameters(settings)
+    chosen = chosen_environments(parameters.get("environments"), parameters.get("device"), settings)
     if not ask or not versions:
-        return {where.environment: "" for where in chosen}
-    options = RequestOptions.model_validate(given.get("options") or {})
-    found = {}
+        return {choice.environment: "" for choice in chosen}
+    options = RequestOptions.model_validate(parameters.get("options") or {})
+    digests = {}
     store = open_store(settings.store)
     with tempfile.TemporaryDirectory(prefix="collage-reconcile-") as folder:
         path = registry.download(versions[0], Path(folder))
-        for where in chosen:
-            request = submit(store, path, name=versions[0].name, options=options, **asdict(where))
-            site = open_site(where.environment, settings)
-            found[where.environment] = node_digest(site.describe(request))
-    return found
+        for choice in chosen:
+            request = submit(store, path, name=versions[0].name, options=options, **asdict(choice))
+            site = open_site(choice.environment, settings)
+            digests[choice.environment] = node_digest(site.describe(request))
+    return digests
 
 
 def _deployment_parameters(settings: FlowSettings) -> Mapping[str, Any]:
-    """Return what the deployment gives its runs, nothing where there is no deployment yet."""
+    """Return the parameters of the deployment's runs, empty without a deployment."""
     with get_client(sync_client=True) as client:
         try:
             return client.read_deployment_by_name(settings.deployment).parameters
@@ -108,9 +107,9 @@ def _deployment_parameters(settings: FlowSettings) -> Mapping[str, Any]:
 def _runs_by_version(
     client: SyncPrefectClient, settings: FlowSettings
 ) -> Mapping[tuple[str, str], list[RunFact]]:
-    """Return the runs of each (model, version), the latest first; version "" where none was named."""
+    """Return the runs of each (model, version), the latest first; a run without a version has ""."""
     flow_name = settings.deployment.partition("/")[0]
-    found: dict[tuple[str, str], list[RunFact]] = {}
+    runs_by_version: dict[tuple[str, str], list[RunFact]] = {}
     for page in range(PAGES):
         runs = client.read_flow_runs(
             flow_filter=FlowFilter(name=FlowFilterName(any_=[flow_name])),
@@ -120,10 +119,10 @@ def _runs_by_version(
         )
         for run in runs:
             named = (str(run.parameters.get("model")), str(run.parameters.get("version") or ""))
-            found.setdefault(named, []).append(_fact(run))
+            runs_by_version.setdefault(named, []).append(_fact(run))
         if len(runs) < PAGE:
             break
-    return found
+    return runs_by_version
 
 
 def _fact(run: FlowRun) -> RunFact:

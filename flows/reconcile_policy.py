@@ -1,9 +1,8 @@
-"""Does a candidate need a run? Decided from what the registry's tags and Prefect's runs say.
+"""The reconcile policy: the decision for a run, from the registry's tags and Prefect's runs.
 
-A webhook may be lost, a flow may be killed at any moment, and an environment changes under a bundle that
-was measured on it. A run for nothing costs seconds (everything is in the store), a second run at the
-same time is wasted, and a model that cannot be used fails the same way every time. What the flows write
-themselves (tags, the alias `optimized`) is no reason.
+A webhook may be lost, a flow may be killed at any moment, and an environment may change after its bundle was
+measured. A superfluous run costs seconds (all results are in the store), a concurrent second run is wasted,
+and an unusable model fails every time. The flows' own tags and the alias `optimized` are no reason for a run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ _BROKEN = frozenset({"FAILED", "CRASHED"})
 
 @dataclass(frozen=True)
 class RunFact:
-    """A run of one version: id, type and name of its state."""
+    """A run of one version: id, and type and name of its state."""
 
     id: str
     state: str
@@ -31,19 +30,19 @@ class RunFact:
 
     @property
     def broke(self) -> bool:
-        """Ended for a reason that another run may not meet."""
+        """Whether the run ended for a reason that another run may not have."""
         return self.state in _BROKEN and self.name != REJECTED
 
 
 def reason_to_start(
     status: VersionStatus, runs: Sequence[RunFact], nodes: Mapping[str, str], attempts: int
 ) -> str:
-    """Say why the version needs a run; "" when it does not.
+    """Return the reason for a run of the version; "" if it needs none.
 
     Args:
-        runs: of this version, the latest first.
-        nodes: digest of each configured environment's node as it is now; "" where it was not asked.
-        attempts: runs in a row that may break before a person has to look.
+        runs: runs of the version, the latest first.
+        nodes: present node digest of each configured environment; "" without a probe.
+        attempts: limit of consecutive broken runs; a person must look after it.
     """
     if any(run.is_live for run in runs):
         return ""
@@ -73,5 +72,5 @@ def _changed(status: VersionStatus, nodes: Mapping[str, str]) -> str:
 
 
 def start_key(model: str, version: str, runs: Sequence[RunFact]) -> str:
-    """Name the run to start: whoever comes to the same conclusion from the same runs starts one."""
+    """Return the idempotency key of the run: equal decisions from equal runs start one run."""
     return f"reconcile:{model}:{version}:{runs[0].id if runs else 'first'}"

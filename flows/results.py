@@ -1,4 +1,4 @@
-"""What came of a version in each environment, and what that means for the version."""
+"""Results of a version in each environment, and their summary for the version."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -25,7 +25,7 @@ class _Document(BaseModel):
 
 
 class Submitted(_Document):
-    """A model that lies in the store, with one request for each environment."""
+    """A model in the store, with one request for each environment."""
 
     model: str
     version: str
@@ -33,12 +33,12 @@ class Submitted(_Document):
 
 
 class Outcome(_Document):
-    """What came of one environment.
+    """The result of one environment.
 
     Attributes:
-        node: digest of what its node said of itself; "" where it was not asked.
-        bundle: what `alias` stands for now; "" where nothing passed the gate.
-        rejected: the model itself cannot be used: running it again changes nothing.
+        node: digest of the node information; "" without a probe.
+        bundle: present bundle of `alias`; "" if no bundle passed the gate.
+        rejected: True for an unusable model; a repetition does not help.
     """
 
     environment: str
@@ -61,7 +61,7 @@ class Outcome(_Document):
 
 
 def failed(environment: str, error: Exception, node: str = "") -> Outcome:
-    """Describe a failure in plain words; a gate that proves nothing is a verdict and no failure."""
+    """Return the result of an error; an unproven bundle is a verdict of the gate and no failure."""
     status: Status = "not-faster" if isinstance(error, UnprovenError) else "failed"
     return Outcome(
         environment=environment, status=status, reason=plain(error), node=node,
@@ -70,7 +70,7 @@ def failed(environment: str, error: Exception, node: str = "") -> Outcome:
 
 
 def plain(error: Exception) -> str:
-    """Write an error for people: Collage's own are sentences already."""
+    """Return the text of an error; Collage's own errors are sentences already."""
     text = str(error) or "no details"
     if isinstance(error, CollageError):
         return text
@@ -78,61 +78,64 @@ def plain(error: Exception) -> str:
 
 
 def is_rejection(error: BaseException) -> bool:
-    """Tell whether the model, its options or its numbers are at fault, not the machines."""
+    """Tell whether the model, its options or its accuracy is the cause, not the machines."""
     return isinstance(error, (InputError, GateError))
 
 
 def is_infrastructure(error: BaseException) -> bool:
-    """Tell whether the same call may well succeed a little later."""
+    """Tell whether a repetition of the call may succeed."""
     if isinstance(error, DamagedError):
         return False
     return isinstance(error, (StoreError, RegistryError, ConnectionError, TimeoutError))
 
 
 def overall(outcomes: Sequence[Outcome]) -> Status:
-    """Fold the environments: a version is as good as its worst one."""
-    statuses = {one.status for one in outcomes}
+    """Return the status of a version: the worst one of its environments."""
+    statuses = {outcome.status for outcome in outcomes}
     order: tuple[Status, ...] = ("failed", "not-faster", "optimized")
     return next((status for status in order if status in statuses), "failed")
 
 
 def reasons(outcomes: Sequence[Outcome]) -> str:
-    """Write each environment's reason on one line."""
-    return "; ".join(f"{one.environment}: {one.reason}" for one in outcomes if one.reason)
+    """Return the reasons of all environments in one line."""
+    return "; ".join(
+        f"{outcome.environment}: {outcome.reason}" for outcome in outcomes if outcome.reason
+    )
 
 
 def verdict_text(result: CompileResult, promotion: str) -> str:
-    """Write how fast the bundle is, and why the alias was moved or not."""
+    """Return the speed-up of the bundle and the reason of the alias's move."""
     speed = f"{result.speedup:.2f}x the best original framework; " if result.speedup else ""
     return speed + promotion
 
 
 def version_status(outcomes: Sequence[Outcome]) -> VersionStatus:
-    """Write what the registry keeps: a bundle's digest, or one for each of several environments."""
-    bundles = {one.environment: one.bundle for one in outcomes if one.bundle}
+    """Return the tags for the registry: the bundle's digest, or one for each of several environments."""
+    bundles = {outcome.environment: outcome.bundle for outcome in outcomes if outcome.bundle}
     alone = next(iter(bundles.values()), "") if len(outcomes) == 1 else pairs(bundles)
     return VersionStatus(
         status=overall(outcomes),
         bundle=alone,
         speedup=slowest_speedup(outcomes),
         reason=reasons(outcomes),
-        environment=pairs({one.environment: one.node for one in outcomes}),
+        environment=pairs({outcome.environment: outcome.node for outcome in outcomes}),
     )
 
 
 def slowest_speedup(outcomes: Sequence[Outcome]) -> float | None:
-    """Return the least speedup of any environment; None where one is not known."""
-    found = [one.speedup for one in outcomes]
-    return None if not found or None in found else min(one for one in found if one is not None)
+    """Return the least speed-up of all environments; None if one is unknown."""
+    speedups = [outcome.speedup for outcome in outcomes]
+    reported = [speedup for speedup in speedups if speedup is not None]
+    return min(reported) if reported and len(reported) == len(speedups) else None
 
 
 def pairs(values: dict[str, str]) -> str:
-    """Write `local=0a1b,gpu=2c3d`; the inverse of `parse_pairs`."""
+    """Return `local=0a1b,gpu=2c3d`, the inverse of `parse_pairs`."""
     return ",".join(f"{name}={value}" for name, value in sorted(values.items()) if value)
 
 
 def parse_pairs(text: str) -> dict[str, str]:
-    """Read what `pairs` wrote; whatever is no pair is left out.
+    """Parse the text of `pairs`; parts without a pair are skipped.
 
     >>> parse_pairs(pairs({"local": "0a1b", "gpu": "2c3d"}))
     {'gpu': '2c3d', 'local': '0a1b'}

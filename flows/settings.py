@@ -1,4 +1,4 @@
-"""What the flows are told by their environment: `COLLAGE_STORE`, `COLLAGE_REGISTRY` and so on."""
+"""Settings of the flows from environment variables: `COLLAGE_STORE`, `COLLAGE_REGISTRY` and so on."""
 
 from pathlib import Path
 from typing import Literal
@@ -12,11 +12,11 @@ from collage.settings import CollageSettings
 from collage.store.aliases import AliasSigning
 
 LOCAL = "local"
-"""Name of the environment that is the flow's own machine."""
+"""Name of the environment of the flow's own machine."""
 
 
 class FlowSettings(CollageSettings):
-    """Settings of every flow; constructed where a flow or a task begins, never at import."""
+    """Settings of every flow; constructed at the start of a flow or task, never at import."""
 
     store: str = Field(
         description="address of the shared store: a folder, or s3://bucket/prefix?..."
@@ -71,7 +71,7 @@ class FlowSettings(CollageSettings):
     )
 
     def signing(self) -> AliasSigning | None:
-        """How aliases and bundles are signed, None without a key. Raises OptionError for a bad one."""
+        """Return the signing of aliases and bundles, None without a key. Raises OptionError for a bad key."""
         return AliasSigning.configured(self.sign_key, named_sources(self.verify_keys))
 
     @property
@@ -81,5 +81,5 @@ class FlowSettings(CollageSettings):
 
 
 def flow_settings() -> FlowSettings:
-    """Read the settings. Raises OptionError that names what is missing, wrong or unknown."""
+    """Read the settings. Raises OptionError with the absent, invalid or unknown setting."""
     return FlowSettings.load()

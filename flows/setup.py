@@ -1,9 +1,9 @@
-"""`python -m flows.setup`: let the Prefect server know what Collage needs; again, it changes nothing.
+"""`python -m flows.setup`: configures the Prefect server for Collage; a repetition changes nothing.
 
-work pool               created where it is missing, else left as it is
+work pool               created if absent, else unchanged
 concurrency limits      one for each measuring environment
-zombie automation       runs whose process is gone become Crashed, so that reconcile starts them again
-deployments             what prefect.yaml says, with the settings filled in
+zombie automation       runs without a process become Crashed, so that reconcile starts them again
+deployments             the deployments of prefect.yaml, with the settings filled in
 """
 
 import os
@@ -29,11 +29,11 @@ from flows.settings import FlowSettings, flow_settings
 DEPLOYMENTS = Path(__file__).parent.parent / "prefect.yaml"
 ZOMBIES = "collage: crash zombie runs"
 SILENCE = timedelta(seconds=540)
-"""Three heartbeats of Prefect's default of 180 s: then a run's process is gone."""
+"""Silence of a run without a process: three heartbeats of Prefect's default of 180 s."""
 
 
 def main() -> int:
-    """Set the server up; returns the exit code."""
+    """Configure the server; return the exit code."""
     try:
         settings = flow_settings()
         with get_client(sync_client=True) as client:
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def ensure_work_pool(client: SyncPrefectClient, settings: FlowSettings) -> None:
-    """Create the work pool unless it is there: a worker's owner may have adapted it."""
+    """Create the work pool if it is absent; an operator may have adapted an existing one."""
     try:
         pool = client.read_work_pool(settings.work_pool)
     except ObjectNotFound:
@@ -64,7 +64,7 @@ def ensure_work_pool(client: SyncPrefectClient, settings: FlowSettings) -> None:
 
 
 def base_job_template(client: SyncPrefectClient, pool_type: str) -> dict[str, Any]:
-    """Return the server's own template for pools of this type; it comes with the server."""
+    """Return the server's own template for pools of this type."""
     response = client._client.get("/collections/views/aggregate-worker-metadata")
     response.raise_for_status()
     for workers in response.json().values():
@@ -74,25 +74,25 @@ def base_job_template(client: SyncPrefectClient, pool_type: str) -> dict[str, An
 
 
 def ensure_automation(client: SyncPrefectClient) -> None:
-    """Create the automation, or bring the one of this name up to date."""
-    wanted = zombie_automation()
+    """Create the automation, or update the one of its name."""
+    automation = zombie_automation()
     response = client._client.post(
         "/automations/filter", json={"automations": {"name": {"any_": [ZOMBIES]}}}
     )
     response.raise_for_status()
-    found = response.json()
-    body = wanted.model_dump(mode="json", exclude={"owner_resource"})
-    if not found:
+    existing = response.json()
+    body = automation.model_dump(mode="json", exclude={"owner_resource"})
+    if not existing:
         client._client.post("/automations/", json=body).raise_for_status()
-    elif not _holds(found[0], body):
-        client._client.put(f"/automations/{found[0]['id']}", json=body).raise_for_status()
-    for extra in found[1:]:
+    elif not _holds(existing[0], body):
+        client._client.put(f"/automations/{existing[0]['id']}", json=body).raise_for_status()
+    for extra in existing[1:]:
         client._client.delete(f"/automations/{extra['id']}").raise_for_status()
     print(f"automation  {ZOMBIES}")
 
 
 def zombie_automation() -> AutomationCore:
-    """Make the automation that Prefect leaves to those who host it themselves."""
+    """Return the automation for crashed runs, which a self-hosted Prefect server lacks."""
     return AutomationCore(
         name=ZOMBIES,
         description="A run that sent a heartbeat and then nothing has lost its process",
@@ -116,17 +116,17 @@ def zombie_automation() -> AutomationCore:
     )
 
 
-def _holds(found: object, wanted: object) -> bool:
-    """Tell whether `found` says all that `wanted` does; the server adds ids and dates."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        return all(_holds(found.get(name), value) for name, value in wanted.items())
-    if isinstance(found, list) and isinstance(wanted, list):
-        return len(found) == len(wanted) and all(map(_holds, found, wanted))
-    return found == wanted
+def _holds(actual: object, expected: object) -> bool:
+    """Tell whether `actual` contains all of `expected`; the server adds ids and dates."""
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        return all(_holds(actual.get(name), value) for name, value in expected.items())
+    if isinstance(actual, list) and isinstance(expected, list):
+        return len(actual) == len(expected) and all(map(_holds, actual, expected))
+    return actual == expected
 
 
 def deploy(settings: FlowSettings) -> None:
-    """Apply prefect.yaml. Raises OptionError with Prefect's own words when it is refused."""
+    """Apply prefect.yaml. Raises OptionError with Prefect's output if it fails."""
     filled = {
         "COLLAGE_WORK_POOL": settings.work_pool,
         "COLLAGE_IMAGE": settings.image,

@@ -1,4 +1,4 @@
-"""The tasks of `optimize_model`: each parses, calls one thing of `collage`, and records."""
+"""The tasks of `optimize_model`: each parses, calls one function of `collage`, and records."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -28,10 +28,12 @@ from collage.pipeline.results import claim_result, node_digest, promote, read_re
 from collage.registry import Registry, VersionStatus, open_registry
 from collage.store import open_store
 from collage.store.base import BlobDigest
-from collage.store.bundles import BundleSigning, assign_alias, require_proven
+from collage.store.bundle_aliases import assign_alias
+from collage.store.bundle_statements import BundleSigning
+from collage.store.manifests import require_proven
 from collage.store.statement import SignedModel
 from flows import artifacts
-from flows.environments import Where, chosen_environments, open_site
+from flows.environments import EnvironmentChoice, chosen_environments, open_site
 from flows.names import limit_name, optimized_alias, version_alias
 from flows.progress import flow_progress
 from flows.results import (
@@ -56,29 +58,29 @@ def import_model(
     options: RequestOptions | None,
     device: DeviceName | None = None,
 ) -> Submitted:
-    """Bring the model into the store, with one request for each environment."""
+    """Copy the model to the store, with one request for each environment."""
     settings = flow_settings()
     chosen = chosen_environments(environments, device, settings)
     with tempfile.TemporaryDirectory(prefix="collage-import-") as folder:
         if is_address(model):
             return _submit(fetch_source(model, Path(folder)), "", "", chosen, options)
         registry = configured_registry(settings)
-        found = registry.find(model, version)
-        registry.mark(found, VersionStatus(status="running"))
-        path = registry.download(found, Path(folder))
-        return _submit(path, found.name, found.version, chosen, options)
+        registered = registry.find(model, version)
+        registry.mark(registered, VersionStatus(status="running"))
+        path = registry.download(registered, Path(folder))
+        return _submit(path, registered.name, registered.version, chosen, options)
 
 
 def _submit(
     path: Path,
     model: str,
     version: str,
-    chosen: Sequence[Where],
+    chosen: Sequence[EnvironmentChoice],
     options: RequestOptions | None,
 ) -> Submitted:
     store = open_store(flow_settings().store)
     requests = [
-        submit(store, path, name=model, options=options, **asdict(where)) for where in chosen
+        submit(store, path, name=model, options=options, **asdict(choice)) for choice in chosen
     ]
     first = requests[0]
     return Submitted(
@@ -88,49 +90,51 @@ def _submit(
 
 @task(task_run_name="describe {request.environment}", cache_policy=NO_CACHE)
 def describe(request: CompileRequest) -> NodeFacts:
-    """Ask the environment's node what it is."""
+    """Probe a node of the environment."""
     return open_site(request.environment, flow_settings()).describe(request)
 
 
 @task(task_run_name="search {function} on {request.environment}", cache_policy=NO_CACHE)
 def search(model: str, request: CompileRequest, function: str) -> SearchFacts:
-    """Measure what the best plan of one function depends on."""
+    """Search the plans of one function with measured costs."""
     settings = flow_settings()
     subject = f"{function} on {request.environment}"
     with (
         _slot(request.environment, settings),
         flow_progress(subject, settings.progress_every_s) as progress,
     ):
-        found = open_site(request.environment, settings).search(request, function, progress)
+        facts = open_site(request.environment, settings).search(request, function, progress)
     get_run_logger().info(
         "%s: %d measured, %d from the store, %d invalid of %d different candidates in %.0f s",
-        subject, found.measured, found.cached, found.invalid, found.unique, found.seconds,
+        subject, facts.measured, facts.cached, facts.invalid, facts.unique, facts.seconds,
     )  # fmt: skip
-    artifacts.plan_ready(model, request, found)
-    return found
+    artifacts.plan_ready(model, request, facts)
+    return facts
 
 
 @task(task_run_name="finish on {request.environment}", cache_policy=NO_CACHE)
 def finish(
-    request: CompileRequest, facts: NodeFacts, found: Sequence[SearchFacts]
+    request: CompileRequest, facts: NodeFacts, searches: Sequence[SearchFacts]
 ) -> CompileResult:
-    """Assemble, compare whole, pass the gate and publish, unless another run just did."""
+    """Assemble, compare whole, pass the gate and publish, unless another run has a result."""
     settings = flow_settings()
     store = open_store(settings.store)
     with _slot(request.environment, settings):
-        if known := read_result(store, request, facts):
-            return known
+        if finished_before := read_result(store, request, facts):
+            return finished_before
         subject = f"whole model on {request.environment}"
         with flow_progress(subject, settings.progress_every_s) as progress:
-            made = open_site(request.environment, settings).finish(request, progress)
-        return claim_result(store, request, facts, made)  # the node may have said it differently
+            result = open_site(request.environment, settings).finish(request, progress)
+        return claim_result(
+            store, request, facts, result
+        )  # another run may have claimed the result
 
 
 @task(task_run_name="publish {request.environment}", cache_policy=NO_CACHE)
 def publish(
     model: str, version: str, request: CompileRequest, facts: NodeFacts, result: CompileResult
 ) -> Outcome:
-    """Let the version's alias stand for the bundle if the gate says better.
+    """Move the version's alias to the bundle if it is better.
 
     Raises:
         UnprovenError: the bundle is not proven as fast as the original frameworks.
@@ -155,23 +159,23 @@ def publish(
 
 @task(cache_policy=NO_CACHE)
 def conclude(submitted: Submitted, outcomes: Sequence[Outcome]) -> None:
-    """Write back to the registry; the tags come last: they say that all the rest is done."""
+    """Record the result in the registry; the tags come last and mark the end of all other steps."""
     settings = flow_settings()
     registry = configured_registry(settings)
     version = registry.find(submitted.model, submitted.version)
     status = overall(outcomes)
     if status == "optimized":
         store, signing = open_store(settings.store), settings.signing()
-        for one in outcomes:
-            alias = optimized_alias(submitted.model, one.environment)
-            require_proven(store, BlobDigest(one.bundle))
-            assign_alias(store, alias, BlobDigest(one.bundle), signing=signing)
+        for outcome in outcomes:
+            alias = optimized_alias(submitted.model, outcome.environment)
+            require_proven(store, BlobDigest(outcome.bundle))
+            assign_alias(store, alias, BlobDigest(outcome.bundle), signing=signing)
         registry.accept(version)
     registry.mark(version, version_status(outcomes))
 
 
 def retried(step: "Task[P, R]", settings: FlowSettings) -> "Task[P, R]":
-    """Let a task be tried again after infrastructure failed: the one layer of retries in a run."""
+    """Return the task with retries after failures of infrastructure: the only retries of a run."""
     return step.with_options(
         retries=settings.retries,
         retry_delay_seconds=exponential_backoff(settings.retry_delay_s),
@@ -181,10 +185,10 @@ def retried(step: "Task[P, R]", settings: FlowSettings) -> "Task[P, R]":
 
 
 def configured_registry(settings: FlowSettings) -> Registry:
-    """Open the registry that the settings name.
+    """Open the registry of the settings.
 
     Raises:
-        OptionError: they name none.
+        OptionError: no registry is configured.
     """
     if not settings.registry:
         raise OptionError(
@@ -196,9 +200,9 @@ def configured_registry(settings: FlowSettings) -> Registry:
 
 @contextmanager
 def _slot(environment: str, settings: FlowSettings) -> Iterator[None]:
-    """Hold one of the environment's slots; a limit that does not exist fails the task.
+    """Hold one of the environment's slots; an absent limit fails the task.
 
-    A lease that cannot be renewed does not stop a measurement: at worst somebody measures the same.
+    A failed renewal of the lease does not stop a measurement: at worst a second run measures the same.
     """
     with concurrency(
         limit_name(environment),

@@ -31,7 +31,7 @@ def main() -> None:
 def readme() -> str:
     """Return what README.md says."""
     head = (CHART / "README.head.md").read_text()
-    rows = [f"| `{one.path}` | `{one.default}` | {one.description} |" for one in values()]
+    rows = [f"| `{value.path}` | `{value.default}` | {value.description} |" for value in values()]
     table = ["| value | default | |", "|---|---|---|", *rows]
     return f"{head}\n## Values\n\n" + "\n".join(table) + "\n"
 

@@ -9,12 +9,12 @@ LOWEST, HIGHEST = 20_000, 32_767
 
 def free_ports(count: int) -> list[int]:
     """Return free ports, all different; random, for several test runs may look at the same time."""
-    found: set[int] = set()
-    while len(found) < count:
+    actual: set[int] = set()
+    while len(actual) < count:
         port = random.SystemRandom().randint(LOWEST, HIGHEST)
-        if port not in found and _is_free(port):
-            found.add(port)
-    return list(found)
+        if port not in actual and _is_free(port):
+            actual.add(port)
+    return list(actual)
 
 
 def free_port() -> int:

@@ -10,7 +10,7 @@ from collage.errors import OptionError
 if TYPE_CHECKING:
     from collage.store.alias_counters import Verification
     from collage.store.aliases import AliasSigning
-    from collage.store.bundles import BundleSigning
+    from collage.store.bundle_statements import BundleSigning
 
 SIGN_KEY = "COLLAGE_SIGN_KEY"
 
@@ -54,7 +54,7 @@ def alias_signing(arguments: argparse.Namespace) -> "AliasSigning | None":
 
 def bundle_signing(arguments: argparse.Namespace) -> "BundleSigning | None":
     """Return the signing of a bundle, or None without a key. Raises OptionError for a bad key."""
-    from collage.store.bundles import BundleSigning
+    from collage.store.bundle_statements import BundleSigning
     from collage.store.statement import SignedModel, model_file
 
     aliases = alias_signing(arguments)

@@ -186,7 +186,8 @@ def _alias(arguments: argparse.Namespace) -> int:
     from collage.options import Options
     from collage.store import open_store
     from collage.store.alias_counters import Verification
-    from collage.store.bundles import assign_alias, find_bundle, require_proven
+    from collage.store.bundle_aliases import assign_alias, find_bundle
+    from collage.store.manifests import require_proven
 
     signing = alias_signing(arguments)
     store = open_store(arguments.store)
@@ -248,7 +249,7 @@ def _gc(arguments: argparse.Namespace) -> int:
     lines += [f"{verb} {key}" for key in sweep.partial]
     lines.append(
         f"{verb} {len(sweep.deleted)} objects, {sweep.bytes_deleted / (1 << 20):.1f} MiB, and "
-        f"{len(sweep.partial)} unfinished writes; {sweep.bundles} bundles use {sweep.kept} objects"
+        f"{len(sweep.partial)} unfinished writes; {sweep.bundles} bundles use {sweep.kept_blobs} objects"
     )
     if sweep.dry_run and (sweep.deleted or sweep.partial):
         lines.append("nothing was deleted: add --delete")
@@ -257,7 +258,7 @@ def _gc(arguments: argparse.Namespace) -> int:
         lines.append(f"merged {merged + 1} batches of costs")
     facts = {
         "dry_run": sweep.dry_run, "deleted": [entry.key for entry in sweep.deleted],
-        "bytes": sweep.bytes_deleted, "partial": list(sweep.partial), "kept": sweep.kept,
+        "bytes": sweep.bytes_deleted, "partial": list(sweep.partial), "kept": sweep.kept_blobs,
         "bundles": sweep.bundles, "cost_batches_merged": merged, "restored": list(sweep.restored),
     }  # fmt: skip
     print_result(arguments.json, facts, "\n".join(lines))

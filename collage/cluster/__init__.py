@@ -1,15 +1,18 @@
-"""Measure on the nodes of a Kubernetes cluster: a search here, its batches as Jobs there.
+"""Measurement on the nodes of a Kubernetes cluster: the controller searches, Jobs measure.
 
-The controller (a flow) searches; each batch of candidates becomes one Indexed Job for every group of
-backends that is worth one. Its pods work through a shard each with the same `LocalMeasurer` that a laptop
-uses. All that passes between them is in the store: a Job that ends says only that it is worth looking. So a
-crash of either side loses nothing.
+The controller (a flow) searches. Each batch of measurement requests becomes one Indexed Job for every
+backend group with enough work; each pod of a Job works on one shard, with the `LocalMeasurer` of a laptop.
+Costs, kernels and reports pass through the store alone; the end of a Job is only the signal to read it. So
+a crash of either side loses nothing.
 
-    environments, settings   what the operator says
-    shards, records, kernels what both sides share; imports no Kubernetes client (nor does the image)
-    pod, measuring, building what the pods do
-    manifests, api           the two modules that know the Kubernetes client
-    groups, sender           which candidates share a Job, and the Jobs of one search
-    jobs                     Jobs from their creation, or adoption, to their end
-    measurer, site           `SearchMeasurer` and `Site`
+    controller/   settings and environments of the operator, Jobs of a search, `ClusterMeasurer`,
+                  `ClusterCompileService`
+    pod/          work of a pod: build a shard, measure a shard, answer a probe, build the bundle
+    kubernetes/   manifests and calls of the Kubernetes API; Jobs from creation, or adoption, to their end
+    shards, shard_reports, kernel_records, exit_codes
+                  formats that both sides share; no import of the Kubernetes client (its image has none)
+
+A candidate passes through these stages: `KeyedRequest` (a measurement request and its cost key), `JobShare`
+(the part of a batch for one Job), `ShardRequest` (its wire form in a shard), `Task` (one Job to create),
+`FinishedJob` (an ended Job with the keys of its candidates).
 """

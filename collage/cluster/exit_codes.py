@@ -1,13 +1,13 @@
-"""Exit codes of measuring pods: what the Job's failure policy goes by."""
+"""Exit codes of measuring pods; the failure policy of the Job reads them."""
 
 RETRY = 1
-"""Something that may pass: the store was away, a worker was killed."""
+"""A transient failure: the store was unreachable, a worker was killed."""
 
 BAD_INPUT = 42
-"""This shard can never be measured: fail its index, without a retry."""
+"""No node can measure this shard: its index fails, without a retry."""
 
 BAD_NODE = 43
-"""No shard can be measured here: the image, its settings or the node is not what was expected."""
+"""This image, its settings or the node differs from the expected one: the Job fails."""
 
 TERMINATED = 143
-"""SIGTERM: what was measured is in the store."""
+"""SIGTERM; finished measurements are in the store."""

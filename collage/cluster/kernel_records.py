@@ -1,16 +1,17 @@
-"""Kernels on their way from the pods that build to those that measure: blobs, and which is whose.
+"""Kernels between building and measuring pods: blobs, and records of the candidate of each blob.
 
     kernels/<environment's digest>/<batch's digest>.jsonl    lines {"kernel": cost key, "blob": digest}
-                                                             or {"over": shard of a Job that builds}
+                                                             or {"over": shard of a build Job}
 
-These lines lead to code, so each is signed (`collage.store.record_keys`): a line that is not is a miss.
+The records lead to executable code, so each is signed (`collage.store.record_keys`); an unsigned one is a
+miss.
 
-Whoever measures may begin before all is built: it takes kernels as they come, and a shard that is over
-brings no more. The pod that builds says so when it ends; where one came to no end, the controller does
-when the Job has ended. A Job that is made again builds under another name (`token`).
+A measuring pod may start before the last build: it takes kernels as they appear, and a closed shard ("over")
+adds none. The building pod closes its shard at its end; if it is killed, the controller closes the shard
+after the end of the Job. A Job that is created again builds under another `token`.
 
-A blob that is old may be swept at any moment (`collage gc`, which takes the lines too), so it counts as
-absent: its kernel is built again, which makes it young. Lines are sent like costs: in batches.
+`collage gc` may remove an old blob, with its records, at any moment. So an old blob counts as absent: its
+kernel is built again, and the blob is young again. Records are written in batches, like costs.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -29,20 +30,20 @@ from collage.store.gc import OLDER_S
 from collage.store.record_keys import RecordKeys
 from collage.store.records import Fields, Parse, check_records
 
-AT_ONCE = 16
-YOUNG_S = OLDER_S / 2
+STATS_AT_ONCE = 16
+MAX_BLOB_AGE_S = OLDER_S / 2
 
 
 @dataclass(frozen=True, slots=True)
-class KernelLine:
-    """A line that says which blob is a candidate's kernel."""
+class KernelEntry:
+    """The record of a candidate's kernel: cost key and blob."""
 
     key: CostKey
     blob: BlobDigest
 
 
-def _kernel(fields: Fields) -> KernelLine:
-    return KernelLine(
+def _kernel(fields: Fields) -> KernelEntry:
+    return KernelEntry(
         CostKey(fields.text("kernel", most=MAX_KEY)), BlobDigest(fields.digest("blob"))
     )
 
@@ -51,22 +52,22 @@ def _shard(fields: Fields) -> str:
     return fields.text("over", most=MAX_KEY)
 
 
-_KINDS: Mapping[str, Parse[KernelLine | str]] = {"kernel": _kernel, "over": _shard}
+_KINDS: Mapping[str, Parse[KernelEntry | str]] = {"kernel": _kernel, "over": _shard}
 
 
 def shard_name(token: str, index: int) -> str:
-    """Name one shard of one Job that builds."""
+    """Name one shard of one build Job."""
     return f"{token}/{index}"
 
 
 class KernelIndex:
-    """The kernels of one environment."""
+    """The index of the kernels of one environment."""
 
     def __init__(self, store: Store, environment: Environment, keys: RecordKeys) -> None:
-        """Open the index; nothing is read or written before the first use.
+        """Open the index; the first use reads or writes.
 
         Args:
-            keys: of those whose kernels are opened here; what others wrote is a miss.
+            keys: keys for signing and checking records; a record without a valid signature is a miss.
         """
         self._store, self._keys = store, keys
         self._place = f"kernels/{environment.digest}/"
@@ -77,20 +78,20 @@ class KernelIndex:
 
     @property
     def corrupt(self) -> int:
-        """Lines, and batches of them, that did not check."""
+        """Number of damaged records and damaged batches of records."""
         return self._corrupt + self._batches.corrupt
 
     def put(self, key: CostKey, file: Path) -> None:
-        """Store a kernel's file; others find it after the next `flush`. Raises StoreError."""
+        """Store a kernel's file; `flush` makes it visible to other processes. Raises StoreError."""
         digest = put_blob(self._store, file)
         self._add({"kernel": key, "blob": digest})
 
     def flush(self) -> None:
-        """Let others find what was put. Raises StoreError."""
+        """Make all stored kernels visible to other processes. Raises StoreError."""
         self._batches.flush()
 
     def end(self, shards: Iterable[str]) -> None:
-        """Say that these shards (`shard_name`) are over, with all that was put before. Raises StoreError."""
+        """Close these shards (`shard_name`), after a flush of their kernels. Raises StoreError."""
         for shard in shards:
             self._add({"over": shard})
         self.flush()
@@ -102,10 +103,10 @@ class KernelIndex:
         return self._keys.accepts(entry, self._place)
 
     def look(self) -> None:
-        """See what others have put since the last look. Raises StoreError."""
+        """Read the new records of other processes. Raises StoreError."""
         for data in self._batches.read_new(at_once=True):
-            entries, where = decode_entries(data), f"{self._store.url}, kernels"
-            checked = check_records(entries, _KINDS, where, self._is_signed)
+            entries, source = decode_entries(data), f"{self._store.url}, kernels"
+            checked = check_records(entries, _KINDS, source, self._is_signed)
             self._corrupt += checked.damaged
             self.unsigned += checked.unsigned
             for line in checked.values:
@@ -115,21 +116,23 @@ class KernelIndex:
                     self._known[line.key] = line.blob
 
     def count(self, keys: Collection[CostKey]) -> int:
-        """Count the kernels that were there at the last look; a blob may be old."""
+        """Count the kernels of the last look; their blobs may be old."""
         return len(self._known.keys() & set(keys))
 
     def is_over(self, shard: str) -> bool:
-        """Tell whether the shard was over at the last look."""
+        """Tell whether the shard was closed at the last look."""
         return shard in self._over
 
     def find(self, keys: Iterable[CostKey]) -> dict[CostKey, BlobDigest]:
-        """Return the blobs of those kernels that are in the store, and stay there. Raises StoreError."""
+        """Return the blobs of the kernels that are in the store and young. Raises StoreError."""
         self.look()
-        known = sorted(key for key in keys if key in self._known)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            stays = pool.map(lambda key: self._stays(self._known[key]), known)
-            return {key: self._known[key] for key, young in zip(known, stays, strict=True) if young}
+        indexed = sorted(key for key in keys if key in self._known)
+        with ThreadPoolExecutor(STATS_AT_ONCE) as pool:
+            young = pool.map(lambda key: self._is_young(self._known[key]), indexed)
+            return {
+                key: self._known[key] for key, usable in zip(indexed, young, strict=True) if usable
+            }
 
-    def _stays(self, digest: BlobDigest) -> bool:
-        found = self._store.stat(blob_key(digest))
-        return found is not None and found.age_s < YOUNG_S
+    def _is_young(self, digest: BlobDigest) -> bool:
+        blob = self._store.stat(blob_key(digest))
+        return blob is not None and blob.age_s < MAX_BLOB_AGE_S

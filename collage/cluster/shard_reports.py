@@ -1,14 +1,14 @@
-"""What each pod says of its shard when it ends: when it worked, and at which pace its node ran.
+"""Reports of pods about their shards: working time, and speed of the node before and after.
 
-    shards/<environment's digest>/<batch's digest>.jsonl    lines, one a pod that came to its end
+    shards/<environment's digest>/<batch's digest>.jsonl    one line for each pod that reached its end
 
-Two things go by them. The time in which candidates were built or measured is the union of the pods'
-intervals: queues and nodes that start are not in it. And a node that is throttled, or busy with something
-else, shows in kernels with fixed work (`pace`) that each pod times before and after its shard: one on the
-processor and, where kernels run on a GPU, one there. A pod whose pace differs from the environment's usual
-one (the median over all its pods) by more than `tolerance` measured under other conditions than the rest,
-all of its costs alike, so no interval shows it. Drift within a shard is the concern of
-`collage.measure.timing` and `collage.measure.device`.
+The reports serve two purposes. The working time of a batch is the union of the pods' intervals, without
+queues and node start-up. And control kernels with fixed work (`pod.control_benchmark`) reveal a node that is
+throttled or busy: each pod times them before and after its shard, one on the processor and, for kernels on
+a GPU, one there. If a time differs from the typical one of the environment (the median over all pods) by
+more than the environment's `control_tolerance`, the pod measured under other conditions. All of its costs
+are off alike, so no confidence interval shows it. `collage.measure.timing` and `collage.measure.device`
+handle drift within a shard.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,22 +25,22 @@ from collage.cost.lines import decode_entries, encode_entry
 from collage.store.base import Store
 from collage.store.records import Fields, Parse, check_records
 
-FEWEST = 3
-"""Pods that say what is usual; fewer say nothing."""
+MIN_REPORTS = 3
+"""Least number of reports for a typical time."""
 
 
 Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Pace = Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S)]
+ControlTime = Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_S)]
 
 
-class ShardRecord(BaseModel):
-    """One pod's work on one shard.
+class ShardReport(BaseModel):
+    """The work of one pod on one shard.
 
     Attributes:
-        began, ended: by the node's clock, seconds since 1970.
-        before_s, after_s: that the control kernels took, by where they run; none for a pod that builds.
-        costs: mark (`collage.cost.cost_records.cost_mark`) of each cost that it measured, by key.
-        built: kernels that this pod has built.
+        began, ended: start and end by the node's clock, in seconds since 1970.
+        before_s, after_s: times of the control kernels, in seconds, by device; empty for a building pod.
+        costs: mark (`collage.cost.cost_records.cost_mark`) of each measured cost, by cost key.
+        built: number of built kernels.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,74 +51,80 @@ class ShardRecord(BaseModel):
     node: str
     began: Moment
     ended: Moment
-    before_s: Mapping[str, Pace] = {}
-    after_s: Mapping[str, Pace] = {}
+    before_s: Mapping[str, ControlTime] = {}
+    after_s: Mapping[str, ControlTime] = {}
     costs: Mapping[CostKey, str]
     built: int
 
-    def change(self, usual_s: Mapping[str, float]) -> tuple[float, str]:
-        """Return how far the pace was from the usual one, relative, e.g. 0.02, and where it was most."""
+    def change(self, typical_s: Mapping[str, float]) -> tuple[float, str]:
+        """Return the largest relative change of a control time, e.g. 0.02, and its device."""
         changes = [
-            (max(pace_s / usual_s[where], usual_s[where] / pace_s) - 1, where)
-            for paces in (self.before_s, self.after_s)
-            for where, pace_s in paces.items()
-            if where in usual_s
+            (max(time_s / typical_s[control], typical_s[control] / time_s) - 1, control)
+            for times_s in (self.before_s, self.after_s)
+            for control, time_s in times_s.items()
+            if control in typical_s
         ]
         return max(changes, default=(0.0, ""))
 
 
-def _record(fields: Fields) -> ShardRecord:
-    return ShardRecord.model_validate(fields.entry)
+def _parse_report(fields: Fields) -> ShardReport:
+    return ShardReport.model_validate(fields.entry)
 
 
-_KINDS: Mapping[str, Parse[ShardRecord]] = {"batch": _record}
+_KINDS: Mapping[str, Parse[ShardReport]] = {"batch": _parse_report}
 
 
-class Records:
-    """The records of one environment."""
+class ShardReports:
+    """The shard reports of one environment."""
 
     def __init__(self, store: Store, environment: Environment) -> None:
-        """Open them; nothing is read or written before the first use."""
+        """Open the reports; the first use reads or writes."""
         self._batches = Batches(store, f"shards/{environment.digest}/", b"", monotonic)
-        self._known: dict[str, ShardRecord] = {}
+        self._known: dict[str, ShardReport] = {}
         self._url, self._corrupt = store.url, 0
 
-    def put(self, record: ShardRecord) -> None:
-        """Store a record; others see it when this returns. Raises StoreError."""
-        self._batches.add(encode_entry(record.model_dump(mode="json")))
+    def put(self, report: ShardReport) -> None:
+        """Store a report; it is visible to other processes at the return. Raises StoreError."""
+        self._batches.add(encode_entry(report.model_dump(mode="json")))
         self._batches.flush()
 
     def refresh(self) -> None:
-        """Read what is new; a record that is damaged is counted in `corrupt`. Raises StoreError."""
+        """Read new reports; damaged ones count in `corrupt`. Raises StoreError."""
         for data in self._batches.read_new(at_once=True):
             checked = check_records(decode_entries(data), _KINDS, f"{self._url}, records of shards")
             self._corrupt += checked.damaged
-            for found in checked.values:
-                self._known[f"{found.batch} {found.index} {found.pod} {found.began}"] = found
+            for report in checked.values:
+                self._known[f"{report.batch} {report.index} {report.pod} {report.began}"] = report
 
     @property
     def corrupt(self) -> int:
-        """Records, and batches of them, that did not check."""
+        """Number of damaged reports and damaged batches of reports."""
         return self._corrupt + self._batches.corrupt
 
-    def of(self, batches: Collection[str]) -> list[ShardRecord]:
-        """Return the records of these batches, in order of shards."""
-        found = [one for one in self._known.values() if one.batch in batches]
-        return sorted(found, key=lambda one: (one.batch, one.index, one.began))
+    def of(self, batches: Collection[str]) -> list[ShardReport]:
+        """Return the reports of these batches, in order of shards."""
+        reports = [report for report in self._known.values() if report.batch in batches]
+        return sorted(reports, key=lambda report: (report.batch, report.index, report.began))
 
-    def usual_s(self) -> Mapping[str, float]:
-        """Return what each control kernel usually takes, those that enough pods have timed."""
-        paces: dict[str, list[float]] = {}
-        for one in self._known.values():
-            for where in one.before_s.keys() & one.after_s.keys():
-                paces.setdefault(where, []).extend((one.before_s[where], one.after_s[where]))
-        return {where: median(found) for where, found in paces.items() if len(found) >= 2 * FEWEST}
+    def typical_s(self) -> Mapping[str, float]:
+        """Return the median time of each control kernel, in seconds, if enough pods have timed it."""
+        times_s: dict[str, list[float]] = {}
+        for report in self._known.values():
+            for control in report.before_s.keys() & report.after_s.keys():
+                times_s.setdefault(control, []).extend(
+                    (report.before_s[control], report.after_s[control])
+                )
+        return {
+            control: median(samples_s)
+            for control, samples_s in times_s.items()
+            if len(samples_s) >= 2 * MIN_REPORTS
+        }
 
 
-def worked_s(records: Sequence[ShardRecord]) -> float:
-    """Return the seconds in which one pod or several worked."""
-    total_s, until = 0.0, float("-inf")
-    for one in sorted(records, key=lambda one: one.began):
-        total_s += max(0.0, one.ended - max(one.began, until))
-        until = max(until, one.ended)
+def worked_s(reports: Sequence[ShardReport]) -> float:
+    """Return the duration with at least one working pod, in seconds."""
+    total_s, end = 0.0, float("-inf")
+    for report in sorted(reports, key=lambda report: report.began):
+        total_s += max(0.0, report.ended - max(report.began, end))
+        end = max(end, report.ended)
     return total_s

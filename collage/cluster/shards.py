@@ -1,12 +1,12 @@
-"""A batch of candidates as shards: what one pod measures, sized by what it is expected to take.
+"""Shards of a batch: the work of one pod each, sized by its expected duration.
 
 A pod costs ten seconds or more before its first measurement (scheduling, imports, the model, its
-reference values), a shard that is too long leaves nodes idle at the end. So a batch is cut into shards
-of `seconds_per_shard`, more of them where nodes would be idle. The candidates of one region stay
-together: they are compared on one machine in one process's life, and a hopeless one is given up early
-only by who knows the best. Regions go, longest first, to the shard that has least (LPT: at most 4/3 of
-the best balance). All of it is a function of the batch alone, so two controllers that want the same
-batch write the same document, and its digest names the same Job. O(n log n).
+reference values); shards of unequal length leave nodes idle at the end. So a batch is cut into shards
+of `seconds_per_shard`, and into more of them if nodes would be idle. The candidates of one region stay
+together: they are compared on one machine in one process, and only a pod that knows the best of them can
+give up a far slower one early. Regions go, longest first, to the lightest shard (LPT: at most 4/3 of the
+best balance). The shards depend on the batch alone: two controllers with equal batches write equal
+documents, whose digest names one Job. O(n log n).
 """
 
 import heapq
@@ -35,17 +35,17 @@ BUILD_S: Mapping[str, float] = {
     "onnxruntime-cuda": 0.2,
     "onnxruntime-host": 0.6,
 }
-"""Seconds that a build takes where no cost of that backend is known yet (measured on two cores)."""
+"""Prior duration of one build by backend, in seconds, as measured on two cores."""
 
 LOADING_S: Mapping[str, float] = {"tensorrt": 20.0, "onnxruntime-cuda": 2.0}
-"""Seconds from a kernel's file to its first right result, of those that make an engine of it then."""
+"""Duration from a kernel's file to its first result, in seconds, of backends that build an engine then."""
 
 OTHER_BUILD_S = 3.0
 OTHER_LOADING_S = 0.4
 TIMING_S = 0.8
 
 WORTH_A_POD_S = 30.0
-"""A shard shorter than this is all start-up."""
+"""Shortest useful shard, in seconds: start-up dominates a shorter one."""
 
 Purpose = Literal["measure", "build"]
 
@@ -54,8 +54,8 @@ class _Document(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ShardWork(_Document):
-    """One candidate and the key that its cost must have; `nodes` is a hexadecimal index set."""
+class ShardRequest(_Document):
+    """Wire form of a measurement request with its cost key; `nodes` is a hexadecimal index set."""
 
     nodes: str
     backend: str
@@ -67,16 +67,16 @@ class ShardWork(_Document):
 
 
 class Batch(_Document):
-    """What one Indexed Job works on: a blob in the store.
+    """The work of one Indexed Job: a blob in the store.
 
     Attributes:
-        purpose: of the Job; one that builds leaves kernels in the store (`collage.cluster.kernel_records`).
-        fetches: kernels come from there, as they are built; else who measures builds them.
-        request: digest of the request, which names the model.
-        function: all candidates are of it.
-        environment: what every pod must find itself in.
-        backends: the identity that each backend must have there.
-        shards: one a completion index.
+        purpose: "measure", or "build" to leave kernels in the store (`collage.cluster.kernel_records`).
+        fetches: True if kernels come from the store; False if the measuring pod builds them.
+        request: digest of the compile request, which names the model.
+        function: name of the function of all candidates.
+        environment: required environment of every pod.
+        backends: required identity of each backend, by name.
+        shards: requests of each completion index.
     """
 
     schema_version: Literal[3] = 3
@@ -86,19 +86,19 @@ class Batch(_Document):
     function: str
     environment: Environment
     backends: Mapping[str, str]
-    shards: tuple[tuple[ShardWork, ...], ...]
+    shards: tuple[tuple[ShardRequest, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A candidate to build or to measure."""
+class KeyedRequest:
+    """A measurement request and its cost key: one candidate to build or to measure."""
 
     key: CostKey
     work: Work
 
 
-class Expectation:
-    """What building and timing a candidate is expected to take, learnt from costs that are known."""
+class DurationEstimate:
+    """Expected duration of building and timing a candidate, learnt from known costs."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[float, int]] = {}
@@ -114,77 +114,81 @@ class Expectation:
 
 
 def loading_s(backend: str) -> float:
-    """Return what loading a built kernel of the backend and timing it is expected to take."""
+    """Return the expected duration of loading and timing a built kernel, in seconds."""
     return LOADING_S.get(backend, OTHER_LOADING_S) + TIMING_S
 
 
 def plan_shards(
-    wanted: Sequence[Wanted],
+    candidates: Sequence[KeyedRequest],
     seconds: Callable[[str], float],
+    *,
     seconds_per_shard: float,
     parallelism: int,
-) -> list[list[Wanted]]:
-    """Cut candidates into shards that take about equally long.
+) -> list[list[KeyedRequest]]:
+    """Cut candidates into shards of about equal duration.
 
     Args:
-        wanted: at least one; no key twice.
-        seconds: that a candidate of a backend is expected to take.
-        seconds_per_shard: that a shard may take, unless one candidate takes longer.
-        parallelism: pods at once.
+        candidates: at least one request; no key twice.
+        seconds: expected duration of one candidate, in seconds, by the backend's name.
+        seconds_per_shard: limit of one shard, in seconds; a single candidate may exceed it.
+        parallelism: largest number of simultaneous pods.
     """
-    regions: dict[IndexSet, list[Wanted]] = {}
-    for one in sorted(wanted, key=lambda one: (one.work, one.key)):
-        regions.setdefault(one.work.nodes, []).append(one)
-    units = [
-        (sum(seconds(one.work.backend) for one in part), part)
+    regions: dict[IndexSet, list[KeyedRequest]] = {}
+    for candidate in sorted(candidates, key=lambda candidate: (candidate.work, candidate.key)):
+        regions.setdefault(candidate.work.nodes, []).append(candidate)
+    pieces = [
+        (sum(seconds(candidate.work.backend) for candidate in part), part)
         for region in regions.values()
         for part in _parts(region, seconds, seconds_per_shard)
     ]
-    total_s = sum(taken_s for taken_s, _ in units)
+    total_s = sum(expected_s for expected_s, _ in pieces)
     count = max(
         math.ceil(total_s / seconds_per_shard),
         min(parallelism, math.ceil(total_s / min(WORTH_A_POD_S, seconds_per_shard))),
     )
-    return _balanced(units, min(count, len(units)))
+    return _balanced(pieces, min(count, len(pieces)))
 
 
 def _parts(
-    region: list[Wanted], seconds: Callable[[str], float], limit_s: float
-) -> list[list[Wanted]]:
-    """Cut a region only where its candidates alone are more than a shard."""
-    parts: list[list[Wanted]] = [[]]
+    region: list[KeyedRequest], seconds: Callable[[str], float], limit_s: float
+) -> list[list[KeyedRequest]]:
+    """Cut a region into parts of at most `limit_s`; most regions are one part."""
+    parts: list[list[KeyedRequest]] = [[]]
     filled_s = 0.0
-    for one in region:
-        taken_s = seconds(one.work.backend)
-        if parts[-1] and filled_s + taken_s > limit_s:
+    for candidate in region:
+        expected_s = seconds(candidate.work.backend)
+        if parts[-1] and filled_s + expected_s > limit_s:
             parts.append([])
             filled_s = 0.0
-        parts[-1].append(one)
-        filled_s += taken_s
+        parts[-1].append(candidate)
+        filled_s += expected_s
     return parts
 
 
-def _balanced(units: list[tuple[float, list[Wanted]]], count: int) -> list[list[Wanted]]:
-    shards: list[list[Wanted]] = [[] for _ in range(count)]
-    least = [(0.0, number) for number in range(count)]
-    for taken_s, part in sorted(units, key=lambda unit: -unit[0]):  # stable: ties by region
-        filled_s, number = least[0]
+def _balanced(
+    pieces: list[tuple[float, list[KeyedRequest]]], count: int
+) -> list[list[KeyedRequest]]:
+    shards: list[list[KeyedRequest]] = [[] for _ in range(count)]
+    lightest = [(0.0, number) for number in range(count)]
+    for expected_s, part in sorted(pieces, key=lambda unit: -unit[0]):  # stable: ties by region
+        filled_s, number = lightest[0]
         shards[number] += part
-        heapq.heapreplace(least, (filled_s + taken_s, number))
+        heapq.heapreplace(lightest, (filled_s + expected_s, number))
     return shards
 
 
 def write_batch(
+    shards: Sequence[Sequence[KeyedRequest]],
+    *,
     request: str,
     function: str,
     environment: Environment,
     backends: Mapping[str, str],
-    shards: Sequence[Sequence[Wanted]],
     purpose: Purpose = "measure",
     fetches: bool = False,
 ) -> bytes:
-    """Return the canonical text of a batch."""
-    used = {one.work.backend for shard in shards for one in shard}
+    """Return the canonical JSON of a batch; the parameters are the fields of `Batch`."""
+    used = {candidate.work.backend for shard in shards for candidate in shard}
     batch = Batch(
         purpose=purpose,
         fetches=fetches,
@@ -197,6 +201,8 @@ def write_batch(
     return batch.model_dump_json().encode()
 
 
-def _written(one: Wanted) -> ShardWork:
-    work = one.work
-    return ShardWork(nodes=hex(work.nodes), backend=work.backend, variant=work.variant, key=one.key)
+def _written(candidate: KeyedRequest) -> ShardRequest:
+    work = candidate.work
+    return ShardRequest(
+        nodes=hex(work.nodes), backend=work.backend, variant=work.variant, key=candidate.key
+    )

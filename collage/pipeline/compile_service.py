@@ -44,7 +44,9 @@ from collage.search.function_search import FunctionSearch
 from collage.store import open_store
 from collage.store.aliases import AliasSigning
 from collage.store.blobs import digest_of
-from collage.store.bundles import BundleSigning, bundle_files, publish_bundle
+from collage.store.bundle_statements import BundleSigning
+from collage.store.bundles import publish_bundle
+from collage.store.manifests import bundle_files
 from collage.store.statement import SignedModel
 
 OpenMeasurer = Callable[[Model, Function, Session], SearchMeasurer]

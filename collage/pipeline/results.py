@@ -28,14 +28,9 @@ from collage.runtime.json_fields import is_digest
 from collage.store.aliases import read_record
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import seal, unseal
-from collage.store.bundles import (
-    BundleSigning,
-    assign_alias,
-    bundle_key,
-    read_bundle,
-    require_proven,
-    sign_published,
-)
+from collage.store.bundle_aliases import assign_alias
+from collage.store.bundle_statements import BundleSigning, sign_published
+from collage.store.manifests import bundle_key, read_bundle, require_proven
 
 ATTEMPTS = 10
 """Attempts to record a result; each fails only if another process recorded one."""

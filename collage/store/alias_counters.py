@@ -1,11 +1,10 @@
-"""The highest counter of each alias that this machine has seen: what makes an old signed record useless.
+"""Protection against replay of old signed alias records: the highest known counter of each alias.
 
-Whoever can write to a store can put a record back that was signed long ago, with a signature that is as
-right as ever. So a reader that verifies remembers, for each store and alias, the counter and the bundle
-of the newest record, and refuses one with a lower counter, or with the same one and another bundle. The
-memory is a small file for each, on disk before the bundle is used. It is as good as the folder: a
-container whose cache is new at every start begins with trust in what it finds first. Give it a volume,
-or name a bundle by its digest.
+A writer to a store can restore an old record, whose signature is still valid. So a verifying reader stores,
+for each store and alias, the counter and the bundle of the newest record, and refuses a record with a lower
+counter, or with the same counter and another bundle. Each is a small file, on disk before the use of the
+bundle. A container with a new cache at every start trusts the first record; give it a volume, or name a
+bundle by its digest.
 """
 
 import fcntl
@@ -26,18 +25,18 @@ from collage.store.records import parse_object
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a fetch verifies with: trusted keys, and the folder that remembers aliases' counters."""
+    """Verification of a fetch: trusted keys, and the folder of alias counters."""
 
     keys: TrustedKeys
-    seen: Path
+    counters_dir: Path
 
 
 def check_newest(folder: Path, store_url: str, alias: AliasRecord) -> None:
-    """Remember the alias's counter in `folder`; refuse one that is older than what was seen.
+    """Store the alias's counter in `folder`; refuse a record older than the stored one.
 
     Raises:
         BundleError: the record is older, or another one with the same counter.
-        StoreError: the folder cannot be written, or what it remembers is damaged.
+        StoreError: the folder is not writable, or its counter is damaged.
     """
     name = hashlib.sha256(json.dumps([store_url, alias.name]).encode()).hexdigest()
     file = folder / f"{name}.json"

@@ -1,17 +1,15 @@
-"""Names that stand for bundles (`ocr/production`), moved by compare-and-swap.
+"""Aliases: names of bundles (`ocr/production`), moved by compare-and-swap.
 
-An alias is one small sealed record: the bundle's digest, the one before it (so that a roll-back needs
-no archaeology), a counter that grows with every move, a roll-back too, and a random token, which makes
-every move's record unlike all others: whoever wonders whether a move took place reads the record and
-knows. A removed alias is a record without a bundle, not an absent one: not every service deletes under a
-condition, and all of them swap.
+An alias is one small sealed record: the bundle's digest, the previous one (for a roll-back), a counter that
+grows with every move, a roll-back included, and a random token. The token makes every record unique: after a
+lost answer the writer reads the record back and knows its outcome. A removed alias is a record without a
+bundle: some services have no conditional delete, and all of them have a conditional write.
 
-With a key the record is signed: it names its alias and the model whose bundles it may stand for, so
-that it proves nothing under another name, and readers remember the highest counter that they have
-seen (`collage.store.alias_counters`), so that an old record proves nothing either. The counter is
-at least the time in seconds: where a record was deleted, the next one's is still above all that
-were seen. Before a record is signed, the counter of the one before it counts only if that is signed
-by a trusted key: otherwise anyone who writes to the store could drive it to its end.
+With a key the record is signed. It contains its alias and the model of its bundles, so it is invalid under
+another name. Readers store the highest known counter (`collage.store.alias_counters`), so an old record is
+invalid too. The counter is at least the time in seconds: after a deletion the next counter is still above
+all earlier ones. A new record continues the counter of a trusted record only; otherwise any writer to the
+store could exhaust the counter.
 """
 
 import hashlib
@@ -39,9 +37,9 @@ from collage.store.blobs import READS, seal, unseal
 from collage.store.records import parse_object
 
 ATTEMPTS = 100
-"""Of a move; each one that fails means that another writer's move succeeded."""
+"""Attempts of a move; each failed one means a successful move of another writer."""
 MAX_COUNTER = 1 << 53
-"""What JSON's numbers hold exactly: one move a second for 285 million years."""
+"""Largest exact integer of JSON numbers: one move a second for 285 million years."""
 
 _FOLDER, _SUFFIX = "aliases/", ".json"
 _MAX_PART = 100
@@ -49,7 +47,7 @@ _MAX_PART = 100
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """What a name stands for, and stood for before its last move."""
+    """The present and the previous bundle of a name."""
 
     name: str
     bundle: BlobDigest
@@ -61,11 +59,11 @@ class AliasRecord:
     """The record of an alias's last move.
 
     Attributes:
-        bundle: None where the alias was removed.
-        previous: what it stood for before.
-        counter: grows with every move.
-        model: whose bundles the alias may stand for; proven by the signature alone.
-        signers: ids of the trusted keys that signed it; none where none was asked for.
+        bundle: present bundle; None for a removed alias.
+        previous: bundle before the last move, or None.
+        counter: number that grows with every move.
+        model: model of the alias's bundles; only the signature proves it.
+        signers: ids of the trusted keys of its signatures; empty without verification.
     """
 
     name: str
@@ -78,27 +76,27 @@ class AliasRecord:
 
 @dataclass(frozen=True, slots=True)
 class AliasSigning:
-    """How moves are signed: with whose key, and whose records their counters continue."""
+    """Signing of moves: the signer, and the trusted keys whose records continue the counter."""
 
     signer: Signer
     keys: TrustedKeys
 
     @classmethod
     def configured(cls, key: Path | None, trusted: Sequence[Path]) -> "AliasSigning | None":
-        """Sign with the key in this file; None without one. Raises OptionError for a bad key."""
+        """Return the signing with the key in a file, None without one. Raises OptionError for a bad key."""
         if key is None:
             return None
         return cls.by(Signer(key), trusted_keys(trusted) if trusted else None)
 
     @classmethod
     def by(cls, signer: Signer, keys: TrustedKeys | None = None) -> "AliasSigning":
-        """Sign with a key that is trusted too, unless `keys` restrict or revoke it."""
+        """Return the signing with a key, trusted too unless `keys` restrict or revoke it."""
         own = only_key(signer.public)
         return cls(signer, own.joined(keys) if keys else own)
 
 
 def read_alias(store: Store, name: str) -> Alias | None:
-    """Return the alias, or None where there is none. Raises StoreError where it was damaged."""
+    """Return the alias, or None if it is absent. Raises StoreError if its record is damaged."""
     record = read_record(store, name)
     if record is None or record.bundle is None:
         return None
@@ -106,14 +104,14 @@ def read_alias(store: Store, name: str) -> Alias | None:
 
 
 def read_record(store: Store, name: str, keys: TrustedKeys | None = None) -> AliasRecord | None:
-    """Return the record of the alias's last move, a removal too, or None where there was none.
+    """Return the record of the alias's last move, a removal included, or None without one.
 
     Args:
-        keys: refuse a record that none of them signed; None takes every record.
+        keys: trusted keys; a record without their signature is refused. None accepts every record.
 
     Raises:
-        StoreError: the record was damaged.
-        BundleError: it is not signed by a trusted key, or as another alias.
+        StoreError: the record is damaged.
+        BundleError: no trusted key signed it, or it is the record of another alias.
     """
     sealed, _ = _sealed(store, name)
     return _opened(store, name, sealed, keys) if sealed else None
@@ -125,8 +123,8 @@ def list_aliases(store: Store) -> Iterator[Alias]:
         entry.key.removeprefix(_FOLDER).removesuffix(_SUFFIX) for entry in store.entries(_FOLDER)
     ]
     for name in sorted(names):
-        if found := read_alias(store, name):
-            yield found
+        if alias := read_alias(store, name):
+            yield alias
 
 
 def move_alias(
@@ -138,17 +136,17 @@ def move_alias(
     signing: AliasSigning | None = None,
     model: str = "",
 ) -> bool:
-    """Let `name` stand for `bundle`; return whether this call is the one that wrote it so.
+    """Move `name` to `bundle`; return whether this call wrote the record.
 
     Args:
-        expected: move only from this bundle; None moves from whatever it is now.
-        signing: sign the record. One that stands for the bundle already and that this key has not
-            signed is written anew.
-        model: that the bundle's statement names; needed with `signing`.
+        expected: required present bundle of the alias; None accepts every one.
+        signing: keys for the record; a record of the bundle without this key's signature is written
+            again. None signs nothing.
+        model: model in the bundle's statement; required with `signing`.
 
     Raises:
-        BundleError: the record is to be signed, and the name is not one of the model's.
-        StoreError: the alias stands for another bundle than `expected`, or the store fails.
+        BundleError: with `signing`, the name is not an alias of the model.
+        StoreError: the alias names another bundle than `expected`, or the store fails.
     """
     if signing and not is_alias_of(name, model):
         raise BundleError(
@@ -165,20 +163,21 @@ def remove_alias(
     *,
     signing: AliasSigning | None = None,
 ) -> bool:
-    """Let `name` stand for nothing; return whether this call is the one that removed it.
+    """Remove the alias `name`; return whether this call removed it.
 
     Args:
-        expected: remove only while it stands for this bundle; None removes whatever it is now.
-        signing: sign the record of the removal, so that readers refuse the records before it.
+        expected: required present bundle of the alias; None accepts every one.
+        signing: keys for the record of the removal, so that readers refuse earlier records; None signs
+            nothing.
 
     Raises:
-        StoreError: the alias stands for another bundle than `expected`, or the store fails.
+        StoreError: the alias names another bundle than `expected`, or the store fails.
     """
     return _swap(store, name, None, expected, signing, "")
 
 
 def slug(text: str) -> str:
-    """Write `text` as one part of a store's key; what had to change gets a digest of the original.
+    """Return `text` as one part of a store's key; changed text gets a digest of the original.
 
     >>> slug("resnet18"), slug("my model")
     ('resnet18', 'my-model-76eeb0')
@@ -199,9 +198,9 @@ def _swap(
 ) -> bool:
     for _ in range(ATTEMPTS):
         sealed, version = _sealed(store, name)
-        now = _opened(store, name, sealed, None) if sealed else None
-        proven = _proven(store, name, sealed, signing) if signing else now
-        stands_for = now.bundle if now else None
+        record = _opened(store, name, sealed, None) if sealed else None
+        proven = _proven(store, name, sealed, signing) if signing else record
+        stands_for = record.bundle if record else None
         signed = signing is None or (proven and signing.signer.key_id in proven.signers)
         if stands_for == bundle and (signed or bundle is None):
             return False
@@ -229,7 +228,7 @@ def _swap(
 def _proven(
     store: Store, name: str, sealed: dict[str, str | None] | None, signing: AliasSigning
 ) -> AliasRecord | None:
-    """The record if a trusted key signed it: one that somebody else wrote says nothing."""
+    """Return the record if a trusted key signed it, else None."""
     try:
         return _opened(store, name, sealed, signing.keys) if sealed else None
     except BundleError:
@@ -245,11 +244,11 @@ def _written(fields: dict[str, str | int | None], signing: AliasSigning | None) 
 
 def _sealed(store: Store, name: str) -> tuple[dict[str, str | None] | None, Version | None]:
     for _ in range(READS):
-        found = store.read(_key(name))
-        if found is None:
+        content = store.read(_key(name))
+        if content is None:
             return None, None
-        if sealed := unseal(found.data):
-            return sealed, found.version
+        if sealed := unseal(content.data):
+            return sealed, content.version
     raise _damaged(store, name)
 
 

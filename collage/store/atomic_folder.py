@@ -1,4 +1,4 @@
-"""Local folders that are written whole or not at all."""
+"""Atomic replacement of local folders, and durable writes."""
 
 import ctypes
 import errno
@@ -32,12 +32,12 @@ def check_output(output: Path) -> None:
 
 
 def replace_folder(partial: Path, output: Path, scratch: Path) -> None:
-    """Let `partial`, a folder in the folder `scratch`, take the place of `output`.
+    """Replace the folder `output` by `partial`, a folder inside `scratch`.
 
-    What was there is in `scratch` afterwards. The two change places in one step, so that whoever looks,
-    and whoever is killed, finds the old folder or the new one. A file system without such a step (NFS,
-    some overlays) gets two renames, between which there is neither. All of `partial` is on disk before that,
-    and its new name when this returns.
+    The old folder is in `scratch` afterwards. The two are exchanged in one step, so readers and the state
+    after a kill have the old folder or the new one. On a file system without an exchange (NFS, some
+    overlays) there are two renames, with neither folder in between. All of `partial` is on disk before the
+    exchange, and its new name at the return.
     """
     flush_tree(partial)
     if output.exists():
@@ -49,25 +49,25 @@ def replace_folder(partial: Path, output: Path, scratch: Path) -> None:
     flush_folder(output.parent)
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Let two names change places in one step; return False where the system cannot.
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange two names in one step; return False if the system cannot.
 
     Raises:
-        OSError: it can, but not with these two.
+        OSError: the exchange of these two names fails.
     """
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
-    if renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+    if renameat2(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0:
         return True
     code = ctypes.get_errno()
     if code in _UNKNOWN:
         return False
-    raise OSError(code, os.strerror(code), str(one), None, str(other))
+    raise OSError(code, os.strerror(code), str(first), None, str(second))
 
 
 def write_durably(file: Path, data: bytes) -> None:
-    """Write a file that is on disk when this returns."""
+    """Write a file, on disk at the return."""
     with file.open("wb") as stream:
         stream.write(data)
         stream.flush()
@@ -75,7 +75,7 @@ def write_durably(file: Path, data: bytes) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Let the names in `folder` be on disk (or the content, of a file)."""
+    """Flush the names in `folder` (of a file: its content) to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -84,7 +84,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def flush_tree(folder: Path) -> None:
-    """Let all files and folders below `folder`, and it, be on disk."""
+    """Flush the folder and all files and folders below it to disk."""
     for above, _, files in os.walk(folder, topdown=False):
         for name in files:
             flush_folder(Path(above, name))
@@ -92,10 +92,10 @@ def flush_tree(folder: Path) -> None:
 
 
 def make_folders(folder: Path, mode: int | None = None) -> None:
-    """Make the folder and those above that are missing; their names are on disk when this returns.
+    """Create the folder and its absent parents, with their names on disk at the return.
 
     Args:
-        mode: of new ones; None leaves it to the umask.
+        mode: mode of new folders; None applies the umask.
     """
     missing = []
     while not folder.is_dir():
@@ -103,21 +103,21 @@ def make_folders(folder: Path, mode: int | None = None) -> None:
         if folder == folder.parent:
             break
         folder = folder.parent
-    for one in reversed(missing):
+    for absent in reversed(missing):
         try:
-            one.mkdir()
+            absent.mkdir()
         except FileExistsError:
-            if not one.is_dir():
+            if not absent.is_dir():
                 raise
         else:
             if mode is not None:
-                one.chmod(mode)
-        flush_folder(one.parent)
+                absent.chmod(mode)
+        flush_folder(absent.parent)
 
 
 @contextmanager
 def file_explained(file: Path) -> Iterator[None]:
-    """Turn an OSError of writing the local `file` into a StoreError."""
+    """Convert an OSError of writing the local `file` to a StoreError."""
     try:
         yield
     except OSError as error:

@@ -1,28 +1,27 @@
-"""What a store is: objects under keys, immutable ones that are created and pointers that are swapped.
+"""The store protocol: objects under keys, immutable ones to create and pointers to swap.
 
-Everything Collage keeps fits two kinds of object. An immutable one lies under a key that is made from
-the digest of its content (a blob, a manifest, a batch of costs): whoever writes it writes the same
-bytes, so writers need no agreement, and a reader can prove that it got what was meant. A pointer (an
-alias) changes, and only by compare-and-swap: of any number of writers that saw the same version, one
-wins and the others are told. Hence this protocol, which a folder and S3 both implement:
+There are two kinds of objects. The key of an immutable object contains the digest of its content (a blob, a
+manifest, a batch of costs): all its writers write the same bytes, so they need no agreement, and a reader
+can verify the content. A pointer (an alias) changes by compare-and-swap alone: of several writers with the
+same version one succeeds, and the others learn of it. A folder and S3 implement the protocol:
 
     blobs/<2 digits>/<digest>          content                            create
     bundles/<digest>.json              a bundle's manifest, written last  create
-    signatures/<bundle>/<file>         of a bundle's manifest             create
+    signatures/<bundle>/<file>         signed statement of a manifest     create
     costs/<environment>/<digest>.jsonl a batch of costs                   create
     tuning/<environment>/<digest>.jsonl a batch of tuning records         create
-    shards/<environment>/<digest>.jsonl what measuring pods say of it     create
-    kernels/<environment>/<digest>.jsonl which blobs are whose kernels    create
-    aliases/<name>.json                which bundle a name stands for     swap
-    requests/<digest>.json             what a pipeline is asked for       create
-    searches/<digest>.json             how a search of such ended         swap
-    results/<request>/<node>.json      what a request came to             swap
-    answers/<token>.json               of a pod that was asked something  create
-    probe/<token>                      of the check at start-up           both
-    trash/<key>                        what was removed, for a day        copy
+    shards/<environment>/<digest>.jsonl a batch of shard reports         create
+    kernels/<environment>/<digest>.jsonl a batch of kernel records       create
+    aliases/<name>.json                the bundle of a name               swap
+    requests/<digest>.json             a compile request                  create
+    searches/<digest>.json             a search checkpoint                swap
+    results/<request>/<node>.json      the result of a request            swap
+    answers/<token>.json               the answer of a pod                create
+    probe/<token>                      test object of the start-up check  both
+    trash/<key>                        a removed object, for a day        copy
 
-An object is there whole or not at all. The digests are checked one level up (`collage.store.blobs`),
-once for both implementations, and so is what the kinds mean; nothing here knows what a bundle is.
+An object exists whole or not at all. Digests are checked one level up (`collage.store.blobs`), once for
+both implementations; this level does not know the meaning of the kinds.
 """
 
 import re
@@ -37,10 +36,10 @@ BlobDigest = NewType("BlobDigest", str)
 """SHA-256 of the content, hex."""
 
 Version = NewType("Version", str)
-"""What `swap` compares: the state of one object, opaque to callers."""
+"""Version of a pointer for `swap`, opaque to callers."""
 
 Source = bytes | Path
-"""Content in memory, or a file whose content must not change meanwhile."""
+"""Content in memory, or a file that must not change during the write."""
 
 _HASH = "[0-9a-f]{64}"
 _NAMED = "[A-Za-z0-9_-][A-Za-z0-9_./-]*"
@@ -57,7 +56,7 @@ MAX_KEY_LENGTH = 800
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An object without its content; `age_s` is counted by the storage's own clock."""
+    """An object without its content; `age_s` is its age by the storage's own clock, in seconds."""
 
     key: str
     size_bytes: int
@@ -65,74 +64,74 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The content of an object and the version that it has."""
+class StoredObject:
+    """The content of an object and its version."""
 
     data: bytes
     version: Version
 
 
 class Store(Protocol):
-    """Objects under keys. Every method raises StoreError when the storage does not do it."""
+    """Objects under keys. Every method raises StoreError if the storage fails."""
 
     @property
     def url(self) -> str:
-        """Where it is, for messages: no secret, no settings."""
+        """Address for messages, without secrets and settings."""
         ...
 
-    def read(self, key: str) -> Found | None:
-        """Return the object, or None where there is none."""
+    def read(self, key: str) -> StoredObject | None:
+        """Return the object, or None if it is absent."""
         ...
 
     def download(self, key: str, file: Path) -> bool:
-        """Write the object's content to `file`; return False where there is none."""
+        """Write the object's content to `file`; return False if it is absent."""
         ...
 
     def create(self, key: str, source: Source) -> None:
-        """Let the immutable object `key` be `source`; durable when this returns.
+        """Write the immutable object `key`, durably at the return.
 
-        Where it is there already, this makes it young again (`Entry.age_s`), so that a sweep of old
-        objects cannot take what somebody has just relied on.
+        An existing object becomes young again (`Entry.age_s`), so that the garbage collector does not
+        remove an object with a new reference.
         """
         ...
 
     def swap(self, key: str, data: bytes, version: Version | None) -> bool:
-        """Replace the pointer `key` if it still has `version` (None: if there is none).
+        """Replace the pointer `key` if it still has `version` (None: if it is absent).
 
         Args:
-            data: unlike what any other writer may write (it holds a random token): after a lost
-                answer the store reads back whose data won.
+            data: content with a random token, unique to this writer: after a lost answer the store reads
+                the pointer back and compares.
         """
         ...
 
-    def copy(self, key: str, other: str) -> bool:
-        """Let the immutable object `other` be what `key` is, and young; return False where there is none."""
+    def copy(self, key: str, target: str) -> bool:
+        """Copy the immutable object `key` to `target`, as a young object; return False if it is absent."""
         ...
 
     def stat(self, key: str) -> Entry | None:
-        """Return the object's size and age, or None where there is none."""
+        """Return the object's size and age, or None if it is absent."""
         ...
 
     def entries(self, prefix: str) -> Iterator[Entry]:
-        """Iterate over all objects whose key starts with `prefix`, in no particular order."""
+        """Iterate over all objects with this prefix of the key, in no particular order."""
         ...
 
     def delete(self, key: str) -> None:
-        """Delete the object; none is no error."""
+        """Delete the object, if it exists."""
         ...
 
     def remove_partial(self, older_s: float, dry_run: bool) -> list[str]:
-        """Remove what killed writers left and no reader sees; return what it is, in words."""
+        """Remove partial writes of killed writers, invisible to readers; return their descriptions."""
         ...
 
 
 def is_ours(key: str) -> bool:
-    """Tell whether Collage writes objects under such a key: a bucket's root may hold others' as well."""
+    """Tell whether the key is one of Collage's: a bucket's root may hold objects of other programs."""
     return _LAYOUT.fullmatch(key) is not None
 
 
 def check_key(key: str) -> str:
-    """Return `key`. Raises StoreError when it could not be a key in every store."""
+    """Return `key`. Raises StoreError unless it is valid in every store."""
     if not _KEY.fullmatch(key) or len(key) > MAX_KEY_LENGTH:
         raise StoreError(
             f"{key!r} cannot be a name in a store: use at most {MAX_KEY_LENGTH} letters, digits, "

@@ -1,8 +1,7 @@
-"""Content under its digest, and the check that every read passes.
+"""Blobs: content under its digest, with a check of every read.
 
-No byte that comes out of a store is believed: content is hashed and compared with the digest that its
-key, or the record that named it, promises. A mismatch is read again before it is an error, because a
-bad network is more frequent than a bad disk.
+All content from a store is hashed and compared with the digest in its key or in the record of its name. A
+mismatch is read again before it is an error, because a bad network is more frequent than a bad disk.
 """
 
 import hashlib
@@ -17,11 +16,11 @@ from collage.store.base import BlobDigest, Source, Store
 from collage.store.records import RecordError, parse_object
 
 READS = 3
-"""How often content is read before a wrong digest is believed to be what is stored."""
+"""Number of reads with a wrong digest before an error."""
 
 
 def digest_of(source: Source) -> BlobDigest:
-    """SHA-256 of the content, as hex."""
+    """Return the SHA-256 of the content, in hex."""
     if isinstance(source, bytes):
         return BlobDigest(hashlib.sha256(source).hexdigest())
     with source.open("rb") as stream:
@@ -29,17 +28,17 @@ def digest_of(source: Source) -> BlobDigest:
 
 
 def blob_key(digest: BlobDigest) -> str:
-    """Where the blob lies. Raises StoreError for text that is no digest."""
+    """Return the key of a blob. Raises StoreError for an invalid digest."""
     if not is_digest(digest):
         raise StoreError(f"{digest!r} is no blob's digest")
     return f"blobs/{digest[:2]}/{digest}"
 
 
 def put_blob(store: Store, source: Source) -> BlobDigest:
-    """Store the content and return its digest; what is there already is not sent again.
+    """Store the content and return its digest; existing content is not sent again.
 
     Raises:
-        StoreError: the file cannot be read or changed meanwhile (nothing wrong stays), or the store fails.
+        StoreError: the file is unreadable or changed meanwhile (nothing wrong stays), or the store fails.
     """
     if isinstance(source, Path):
         return _put_file(store, source)
@@ -49,9 +48,9 @@ def put_blob(store: Store, source: Source) -> BlobDigest:
 
 
 def keep_blobs(store: Store, files: Mapping[BlobDigest, Path]) -> None:
-    """Put the blobs that are not there any more, after the record that names them was written.
+    """Store absent blobs again, after the write of the record with their names.
 
-    With this, a sweep (`collage.store.gc`) that began before that record was there takes nothing from it.
+    So a sweep (`collage.store.gc`) that began before the record removes none of its blobs.
     """
     for digest, file in files.items():
         if store.stat(blob_key(digest)) is None:
@@ -59,56 +58,56 @@ def keep_blobs(store: Store, files: Mapping[BlobDigest, Path]) -> None:
 
 
 def trash_key(key: str) -> str:
-    """Where a sweep moves the blob or manifest that lies under `key`; readers look there too."""
+    """Return the key in the trash of a blob or manifest; readers look there too."""
     return f"trash/{key}"
 
 
 def get_blob(store: Store, digest: BlobDigest) -> bytes:
-    """Return the blob. Raises StoreError when it is absent or is not what was stored."""
+    """Return the blob. Raises StoreError if it is absent or damaged."""
     key = blob_key(digest)
     for place in (key, trash_key(key)):
-        if (found := read_checked(store, place, digest)) is not None:
-            return found
+        if (content := read_checked(store, place, digest)) is not None:
+            return content
     return _absent(store, key)
 
 
 def fetch_blob(store: Store, digest: BlobDigest, file: Path) -> None:
-    """Write the blob to `file`. Raises StoreError, and leaves no file, when it is not right."""
+    """Write the blob to `file`. Raises StoreError, without a file, if it is absent or damaged."""
     key = blob_key(digest)
     try:
         for _ in range(READS):
             if not (store.download(key, file) or store.download(trash_key(key), file)):
                 _absent(store, key)
             with file_explained(file):
-                found = digest_of(file)
-            if found == digest:
+                actual = digest_of(file)
+            if actual == digest:
                 return
-        raise _wrong(store, key, digest, found)
+        raise _wrong(store, key, digest, actual)
     except BaseException:
         file.unlink(missing_ok=True)
         raise
 
 
 def read_checked(store: Store, key: str, digest: str) -> bytes | None:
-    """Return the object `key`, None where there is none; DamagedError unless it has the digest."""
+    """Return the object `key`, or None if it is absent. Raises DamagedError for another digest."""
     for _ in range(READS):
-        found = store.read(key)
-        if found is None:
+        content = store.read(key)
+        if content is None:
             return None
-        actual = digest_of(found.data)
+        actual = digest_of(content.data)
         if actual == digest:
-            return found.data
+            return content.data
     raise _wrong(store, key, digest, actual)
 
 
 def seal(fields: dict[str, str | None]) -> bytes:
-    """Make a small record that carries its own digest: `<sha256> <JSON>`."""
+    """Return a small record with its own digest: `<sha256> <JSON>`."""
     text = json.dumps(fields, sort_keys=True).encode()
     return f"{digest_of(text)} ".encode() + text + b"\n"
 
 
 def unseal(data: bytes) -> dict[str, str | None] | None:
-    """Return the fields of a sealed record, or None when it was changed or damaged."""
+    """Return the fields of a sealed record, or None if it is changed or damaged."""
     digest, _, text = data.removesuffix(b"\n").partition(b" ")
     if digest_of(text).encode() != digest:
         return None
@@ -135,17 +134,17 @@ def _put_file(store: Store, file: Path) -> BlobDigest:
 
 
 def _state(file: Path) -> tuple[int, int]:
-    found = file.stat()
-    return found.st_size, found.st_mtime_ns
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _absent(store: Store, key: str) -> bytes:
     raise StoreError(f"the store {store.url} has no {key}; run the stage that makes it again")
 
 
-def _wrong(store: Store, key: str, expected: str, found: str) -> DamagedError:
+def _wrong(store: Store, key: str, expected: str, actual: str) -> DamagedError:
     return DamagedError(
         f"{key} in the store {store.url} was changed or damaged: its content has SHA-256 "
-        f"{found[:12]}..., not {expected[:12]}... in {READS} reads. Nothing of it was used. Delete it "
+        f"{actual[:12]}..., not {expected[:12]}... in {READS} reads. Nothing of it was used. Delete it "
         "there and publish (or measure) again"
     )

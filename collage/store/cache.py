@@ -1,9 +1,9 @@
-"""Files of fetched bundles on this machine, so that the next fetch transfers only what is new.
+"""Local cache of fetched bundles: the next fetch transfers only new files.
 
-The cache is a store in a folder: content under its digest, checked on every read, and wrong content is
-fetched again rather than used. It holds nothing that is not elsewhere, so a cache that cannot be
-written costs speed and no fetch, and its folder may be deleted at any time. What no fetch has used for a
-month goes, and the least recently used files where it is large (`collage.store.cache_pruning`).
+The cache is a store in a folder: content under its digest, checked on every read; wrong content is fetched
+again. All content exists in a store too, so a read-only cache only costs time, and its folder may be deleted
+at any moment. Files unused for a month are removed, and the least recently used ones above the size limit
+(`collage.store.cache_pruning`).
 """
 
 import os
@@ -19,27 +19,27 @@ from collage.store.directory import DirectoryStore
 
 
 class BundleCache:
-    """Files and manifests of bundles in the folder `root`, which processes may share."""
+    """Files and manifests of bundles in the folder `root`; processes may share it."""
 
     def __init__(self, root: Path) -> None:
         self._store = DirectoryStore(root)
         prune_fetched(root)
 
     def manifest(self, digest: BlobDigest) -> bytes | None:
-        """Return the manifest with this digest, or None where it is not here."""
+        """Return the manifest with this digest, or None if it is not cached."""
         try:
-            found = read_checked(self._store, blob_key(digest), digest)
+            content = read_checked(self._store, blob_key(digest), digest)
         except StoreError:
             return None
         self._use(digest)
-        return found
+        return content
 
     def keep_manifest(self, data: bytes) -> None:
-        """Keep a manifest."""
+        """Add a manifest to the cache."""
         self._keep(data)
 
     def through(self, store: Store) -> Callable[[BlobDigest, Path], None]:
-        """Return a `fetch_blob` that looks here first and keeps what it fetched from `store`."""
+        """Return a `fetch_blob` that reads from the cache first and adds files fetched from `store`."""
 
         def fetch(digest: BlobDigest, file: Path) -> None:
             try:
@@ -48,7 +48,7 @@ class BundleCache:
                     self._use(digest)
                     return
             except StoreError:
-                pass  # damaged or unreadable here: the store has it
+                pass  # a damaged or unreadable copy: the store has the file
             fetch_blob(store, digest, file)
             self._keep(file)
 
@@ -59,5 +59,5 @@ class BundleCache:
             os.utime(self._store.root / blob_key(digest))
 
     def _keep(self, source: bytes | Path) -> None:
-        with suppress(StoreError):  # a full or read-only disk under the cache
+        with suppress(StoreError):  # the cache's disk is full or read-only
             put_blob(self._store, source)

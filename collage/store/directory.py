@@ -1,15 +1,15 @@
 """The store in a local folder: a key is a path.
 
-Every file is written beside its place, flushed to disk, and renamed: a killed process or a full disk
-leaves at most a file under `tmp/`, which the next store that opens the folder deletes after a day. New
-folders are flushed too: a name in a folder that is not on disk is not either.
+Every file is written under `tmp/`, flushed to disk, and renamed: a killed process or a full disk leaves at
+most a file there, and a later store of the folder deletes it after a day. New folders are flushed too: a
+name is durable only if its folder is.
 
-Several users may share a store: what is made in it has the mode of its root (files without the right to
-execute), and its group where the root is setgid: `chmod 2770` and `chgrp` of the root, once, are enough
-whatever the users' umask.
+Several users may share a store: new files and folders have the mode of its root (files without the right to
+execute), and its group if the root is setgid. `chmod 2770` and `chgrp` of the root, once, are enough for
+any umask.
 
-Swaps exclude each other by a lock on the file `lock` (the kernel drops it when its holder dies); the
-version of a pointer is the digest of its content.
+A lock on the file `lock` serialises swaps (the kernel drops it with its holder); the version of a pointer is
+the digest of its content.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from collage.errors import StoreError
 from collage.store.atomic_folder import file_explained, flush_folder, make_folders
-from collage.store.base import Entry, Found, Source, Version, check_key
+from collage.store.base import Entry, Source, StoredObject, Version, check_key
 
 _STALE_S = 24 * 3600.0
 _PARTIAL = "object-"
@@ -34,7 +34,7 @@ _NOT_EXECUTABLE = 0o666
 
 
 class DirectoryStore:
-    """Implements `Store` in the folder `root`, which processes may share.
+    """Implements `Store` in the folder `root`; processes may share it.
 
     >>> store = DirectoryStore(Path(tempfile.mkdtemp()))
     >>> store.create("probe/a", b"kernel")
@@ -43,7 +43,7 @@ class DirectoryStore:
     """
 
     def __init__(self, root: Path) -> None:
-        """Open the store; nothing is created before the first write."""
+        """Open the store; the first write creates it."""
         self.root = root
         self._flushed: set[Path] = set()
         self.remove_partial(_STALE_S, dry_run=False)
@@ -52,14 +52,14 @@ class DirectoryStore:
     def url(self) -> str:
         return str(self.root)
 
-    def read(self, key: str) -> Found | None:
+    def read(self, key: str) -> StoredObject | None:
         path = self._path(key)
         with self._explained("read", path):
             try:
                 data = path.read_bytes()
             except FileNotFoundError:
                 return None
-        return Found(data, _version(data))
+        return StoredObject(data, _version(data))
 
     def download(self, key: str, file: Path) -> bool:
         path = self._path(key)
@@ -76,32 +76,32 @@ class DirectoryStore:
         path = self._path(key)
         with self._explained("write", path):
             if not (_is_same(path, source) and _touch(path)):
-                # also where it is damaged: whoever holds the right content repairs the store
+                # a damaged object too: a writer with the right content repairs the store
                 self._write(path, source)
             else:
-                self._flush(path.parent)  # whoever wrote it may not have come to that yet
+                self._flush(path.parent)  # its writer may not have flushed the folder yet
 
     def swap(self, key: str, data: bytes, version: Version | None) -> bool:
         path = self._path(key)
         with self._explained("write", path), self._locked():
             try:
-                found = _version(path.read_bytes())
+                standing = _version(path.read_bytes())
             except FileNotFoundError:
-                found = None
-            if found != version:
+                standing = None
+            if standing != version:
                 return False
             self._write(path, data)
             return True
 
-    def copy(self, key: str, other: str) -> bool:
-        path, target = self._path(key), self._path(other)
-        with self._explained("write", target):
+    def copy(self, key: str, target: str) -> bool:
+        path, target_path = self._path(key), self._path(target)
+        with self._explained("write", target_path):
             try:
                 stream = path.open("rb")
             except FileNotFoundError:
                 return False
             with stream:
-                self._write(target, stream)
+                self._write(target_path, stream)
         return True
 
     def stat(self, key: str) -> Entry | None:
@@ -132,7 +132,7 @@ class DirectoryStore:
                         file.unlink()
                     removed.append(f"unfinished file {file}")
             except OSError:
-                continue  # another process was faster, or it is not ours to delete
+                continue  # another process was faster, or the file belongs to another user
         return removed
 
     def _path(self, key: str) -> Path:
@@ -140,13 +140,13 @@ class DirectoryStore:
 
     def _entry(self, path: Path) -> Entry | None:
         try:
-            found = path.stat()
+            status = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         if not path.is_file():
             return None
-        age_s = max(0.0, time.time() - found.st_mtime)
-        return Entry(path.relative_to(self.root).as_posix(), found.st_size, age_s)
+        age_s = max(0.0, time.time() - status.st_mtime)
+        return Entry(path.relative_to(self.root).as_posix(), status.st_size, age_s)
 
     def _write(self, path: Path, source: Source | BinaryIO) -> None:
         mode = self._mode()
@@ -167,7 +167,7 @@ class DirectoryStore:
         self._flush(path.parent)
 
     def _flush(self, folder: Path) -> None:
-        """Let the names in a folder be on disk, and once a process those of the folders above."""
+        """Flush the names in a folder to disk, and once for each process those of its parents."""
         flush_folder(folder)
         while folder not in self._flushed and folder != self.root:
             self._flushed.add(folder)
@@ -175,14 +175,16 @@ class DirectoryStore:
             flush_folder(folder)
 
     def _mode(self) -> int:
-        """Return the mode of folders in the store: the root's, which is made where it is missing."""
+        """Return the mode of the store's folders: that of the root, created on demand."""
         make_folders(self.root)
         return stat.S_IMODE(self.root.stat().st_mode)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         mode = self._mode() & _NOT_EXECUTABLE
-        file = os.open(self.root / "lock", os.O_RDONLY | os.O_CREAT, mode)  # others' needs no more
+        file = os.open(
+            self.root / "lock", os.O_RDONLY | os.O_CREAT, mode
+        )  # a lock of another user's file needs no more
         try:
             if os.fstat(file).st_uid == os.geteuid():
                 os.fchmod(file, mode)
@@ -202,8 +204,8 @@ class DirectoryStore:
                     "free space there, give permission, or choose another folder. "
                     "What the store held before is unchanged"
                 )
-            what = f"the store {self.root} cannot {action} {path.relative_to(self.root)}"
-            raise StoreError(f"{what}: {error.strerror or error}; {advice}") from error
+            failure = f"the store {self.root} cannot {action} {path.relative_to(self.root)}"
+            raise StoreError(f"{failure}: {error.strerror or error}; {advice}") from error
 
 
 def _version(data: bytes) -> Version:
@@ -211,7 +213,7 @@ def _version(data: bytes) -> Version:
 
 
 def _touch(path: Path) -> bool:
-    """Make a file young; return False where that is for its owner alone."""
+    """Make a file young; return False if only its owner may do so."""
     try:
         os.utime(path)
     except PermissionError:
@@ -225,8 +227,10 @@ def _is_same(path: Path, source: Source) -> bool:
             return path.stat().st_size == len(source) and path.read_bytes() == source
         if path.stat().st_size != source.stat().st_size:
             return False
-        with path.open("rb") as one, source.open("rb") as other:
-            digests = [hashlib.file_digest(stream, "sha256").digest() for stream in (one, other)]
+        with path.open("rb") as stored, source.open("rb") as content:
+            digests = [
+                hashlib.file_digest(stream, "sha256").digest() for stream in (stored, content)
+            ]
         return digests[0] == digests[1]
     except FileNotFoundError:
         return False

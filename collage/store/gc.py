@@ -1,22 +1,20 @@
-"""Mark and sweep: delete what nothing reaches, and only when asked twice.
+"""Mark and sweep: deletion of unreachable objects, in two steps.
 
-Blobs are reached from manifests (every bundle is kept, with or without an alias), from requests (their
-models) and from results (their reports). What goes is blobs that nothing reaches, records that nobody has
-used for longer than `Retention` says, the objects of finished runs and of the start-up check, signatures of
-bundles that are gone, and unfinished uploads.
+Manifests reach blobs (every bundle stays, with or without an alias), requests reach their models, results
+their reports. The sweep removes unreachable blobs, records unused for longer than `Retention`, objects of
+finished runs and of the start-up check, signatures of removed bundles, and unfinished uploads.
 
-Looking and deleting are two steps, and somebody may make a reference in between. So what is swept is first
-moved to the trash, where readers still find it, and then the references are read once more: what has one
-now is put back. Whoever makes a reference looks, after it was written, whether what it names is in its
-place (`collage.store.blobs.keep_blobs`, `collage.store.bundles.assign_alias`). Either he looked before the
-move, then his reference was there before the second reading; or after it, then he has seen the gap and sent
-the content again. What is in the trash for longer than `older_s` is deleted for good; so a sweep that was
-killed between the two steps, and a reference whose maker was, find the next sweep in time to put things
-back (unless two sweeps with `older_s` of 0 run at once). A manifest in the trash (`collage unpublish`)
-keeps its files, and is put back if an alias names it.
+A writer may add a reference between the mark and the sweep. So the sweep first moves objects to the trash,
+still readable, and then reads the references again: an object with a new reference is restored. A writer
+checks the target after writing a reference (`collage.store.blobs.keep_blobs`,
+`collage.store.bundle_aliases.assign_alias`). If the check came before the move, the reference was there
+before the second reading; if it came after the move, the writer saw the gap and sent the content again.
+Objects are deleted after `older_s` in the trash. So if a sweep or a writer is killed between its two steps,
+the next sweep still restores the objects (unless two sweeps with `older_s` of 0 run at once). A manifest in
+the trash (`collage unpublish`) keeps its files, and is restored if an alias names it.
 
-A manifest that cannot be read stops the sweep before it begins, for nobody knows what it reaches. Linear in
-the number of objects; one request each, besides those of what is deleted.
+An unreadable manifest stops the sweep before it begins: its references are unknown. Linear in the number of
+objects, with one request each, plus the requests for deleted objects.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -26,12 +24,12 @@ from dataclasses import dataclass, field
 from collage.store.aliases import list_aliases
 from collage.store.base import BlobDigest, Entry, Store, is_ours
 from collage.store.blobs import blob_key, trash_key, unseal
-from collage.store.bundles import bundle_files, bundle_key, list_bundles, read_bundle
+from collage.store.manifests import bundle_files, bundle_key, list_bundles, read_bundle
 from collage.store.records import Fields, RecordError, parse_object
 
 OLDER_S = 24 * 3600.0
 DAY_S = 24 * 3600.0
-AT_ONCE = 8
+REQUESTS_AT_ONCE = 8
 TRASH = "trash/"
 _FOLDERS = (
     "answers/", "blobs/", "costs/", "kernels/", "probe/", "requests/", "results/", "searches/",
@@ -41,14 +39,15 @@ _FOLDERS = (
 
 @dataclass(frozen=True)
 class Retention:
-    """How long records stay after they were written last, in seconds.
+    """Lifetimes of records after their last write, in seconds.
 
     Attributes:
-        requests: with their models; submitting one again counts, and one with a result that is kept stays.
-        results: those of a bundle that an alias names stay.
-        searches: checkpoints; a search whose checkpoint is gone is made again.
-        costs: measurements, and tuning records; what is gone is measured again where it is needed.
-        shards: what pods said of their work.
+        requests: compile requests and their models; a new submission restarts the time, and a request with
+            a retained result stays.
+        results: results of requests; a result with an alias on its bundle stays.
+        searches: search checkpoints; a search without a checkpoint runs again.
+        costs: measurements and tuning records; removed ones are measured again on demand.
+        shards: shard reports of pods.
     """
 
     requests: float = 30 * DAY_S
@@ -58,7 +57,7 @@ class Retention:
     shards: float = 30 * DAY_S
 
     def of(self, key: str) -> float | None:
-        """Return how long such an object stays, None where this is no record."""
+        """Return the lifetime of an object, in seconds, or None if it is no record."""
         folders = {"tuning": "costs"}
         folder = key.partition("/")[0]
         return getattr(self, folders.get(folder, folder), None)
@@ -66,12 +65,12 @@ class Retention:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep deleted, or would delete (`dry_run`); `restored` are keys that it put back."""
+    """The deleted objects of a sweep (with `dry_run`: the candidates); `restored` has restored keys."""
 
     dry_run: bool
     deleted: tuple[Entry, ...]
     partial: tuple[str, ...]
-    kept: int
+    kept_blobs: int
     bundles: int
     restored: tuple[str, ...] = ()
 
@@ -87,15 +86,16 @@ def collect_garbage(
     dry_run: bool = True,
     retention: Retention | None = None,
 ) -> Sweep:
-    """Delete what nothing reaches and is older than `older_s` seconds.
+    """Delete unreachable objects older than `older_s`.
 
     Args:
-        older_s: younger objects may belong to whoever is at work; also the time in the trash.
-        retention: of records; None is the default.
+        older_s: least age of a deleted object, in seconds, and its time in the trash; younger objects may
+            belong to an active writer.
+        retention: lifetimes of records; None is the default.
 
     Raises:
-        StoreError: the store fails, or a manifest is damaged; with the latter nothing was deleted.
-        BundleError: a manifest is not one; nothing was deleted.
+        StoreError: the store fails, or a manifest is damaged; in the second case nothing is deleted.
+        BundleError: a manifest is invalid; nothing is deleted.
     """
     listed = _list(store, _FOLDERS)
     marks = _mark(store, listed, older_s)
@@ -108,46 +108,48 @@ def collect_garbage(
         and _is_garbage(entry, marks, retained)
     ]
     trashed = [entry for entry in listed if entry.key.startswith(TRASH)]
-    due = [one for one in trashed if one.age_s >= older_s and not marks.wants(_place(one))]
+    due = [entry for entry in trashed if entry.age_s >= older_s and not marks.needs(_place(entry))]
     restored: tuple[str, ...] = ()
     if not dry_run:
         garbage = _each(garbage, lambda entry: _remove(store, entry, older_s))
         restored, due = _empty_trash(store, older_s)
-        back = {*restored}
-        garbage = [entry for entry in garbage if entry.key not in back]
+        restored_keys = {*restored}
+        garbage = [entry for entry in garbage if entry.key not in restored_keys]
     partial = store.remove_partial(older_s, dry_run)
     moved = {trash_key(entry.key) for entry in garbage}
     deleted = (*garbage, *(entry for entry in due if entry.key not in moved))
-    gone = {entry.key for entry in deleted}
-    kept = sum(one.key.startswith("blobs/") and one.key not in gone for one in listed)
-    return Sweep(dry_run, deleted, tuple(partial), kept, len(marks.bundles), restored)
+    deleted_keys = {entry.key for entry in deleted}
+    kept_blobs = sum(
+        entry.key.startswith("blobs/") and entry.key not in deleted_keys for entry in listed
+    )
+    return Sweep(dry_run, deleted, tuple(partial), kept_blobs, len(marks.bundles), restored)
 
 
 @dataclass(frozen=True)
 class _Marks:
-    """What is reached, by keys."""
+    """The reachable objects, by key."""
 
     bundles: frozenset[BlobDigest]
     unpublished: frozenset[BlobDigest]
-    """Those in the trash that stay for now."""
+    """Manifests in the trash that stay for now."""
     named: frozenset[BlobDigest]
-    """Bundles that an alias names."""
+    """Bundles with an alias."""
     reached: frozenset[str]
-    """Keys of blobs."""
+    """Keys of reachable blobs."""
     results: dict[str, str] = field(default_factory=dict)
     """Bundle of each result, by key."""
 
-    def wants(self, key: str) -> bool:
-        """Tell whether a blob or a manifest must be in its place."""
+    def needs(self, key: str) -> bool:
+        """Tell whether a blob or a manifest must stay under this key."""
         return key in self.reached or key in map(bundle_key, self.named)
 
 
 def _list(store: Store, folders: Iterable[str]) -> list[Entry]:
-    return [one for folder in folders for one in store.entries(folder) if is_ours(one.key)]
+    return [entry for folder in folders for entry in store.entries(folder) if is_ours(entry.key)]
 
 
 def _mark(store: Store, listed: Sequence[Entry], older_s: float) -> _Marks:
-    """Find what is reached now by manifests and aliases, and by the listed records."""
+    """Find the objects that manifests, aliases and the listed records reach now."""
     bundles = frozenset(list_bundles(store))
     named = frozenset(alias.bundle for alias in list_aliases(store))
     ages = {entry.key: entry.age_s for entry in store.entries(f"{TRASH}bundles/")}
@@ -157,7 +159,7 @@ def _mark(store: Store, listed: Sequence[Entry], older_s: float) -> _Marks:
         if digest in named or ages.get(trash_key(bundle_key(digest)), 0.0) < older_s
     )
     reached: set[str] = set()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
         for data in pool.map(
             lambda digest: read_bundle(store, digest), sorted(bundles | unpublished)
         ):
@@ -175,17 +177,17 @@ def _mark(store: Store, listed: Sequence[Entry], older_s: float) -> _Marks:
 
 
 def _fields(store: Store, key: str) -> Fields:
-    """Return the fields of a record; none where it is damaged, for then nobody can use it."""
-    found = store.read(key)
+    """Return the fields of a record; a damaged record has none, because no reader can use it."""
+    content = store.read(key)
     try:
-        return Fields(parse_object(found.data) if found else {})
+        return Fields(parse_object(content.data) if content else {})
     except RecordError:
         return Fields({})
 
 
 def _result(store: Store, key: str) -> Fields:
-    found = store.read(key)
-    sealed = (unseal(found.data) if found else None) or {}
+    content = store.read(key)
+    sealed = (unseal(content.data) if content else None) or {}
     try:
         return Fields(parse_object(sealed.get("result") or ""))
     except RecordError:
@@ -196,8 +198,8 @@ def _models(request: Fields) -> Iterator[BlobDigest]:
     external = request.entry.get("external")
     files = Fields(external if isinstance(external, dict) else {})
     for fields, name in ((request, "model"), *((files, name) for name in files.entry)):
-        if found := _digest(fields, name):
-            yield BlobDigest(found)
+        if digest := _digest(fields, name):
+            yield BlobDigest(digest)
 
 
 def _digest(fields: Fields, name: str) -> str:
@@ -208,16 +210,16 @@ def _digest(fields: Fields, name: str) -> str:
 
 
 def _retained(listed: Iterable[Entry], marks: _Marks, retention: Retention) -> frozenset[str]:
-    """Return the keys of records that stay."""
+    """Return the keys of retained records."""
     entries = list(listed)
-    stays = {
+    keys = {
         entry.key
         for entry in entries
         if (limit := retention.of(entry.key)) is not None and entry.age_s < limit
     }
-    stays |= {key for key, bundle in marks.results.items() if bundle in marks.named}
-    stays |= {f"requests/{key.split('/')[1]}.json" for key in stays if key.startswith("results/")}
-    return frozenset(stays)
+    keys |= {key for key, bundle in marks.results.items() if bundle in marks.named}
+    keys |= {f"requests/{key.split('/')[1]}.json" for key in keys if key.startswith("results/")}
+    return frozenset(keys)
 
 
 def _is_garbage(entry: Entry, marks: _Marks, retained: Collection[str]) -> bool:
@@ -230,7 +232,7 @@ def _is_garbage(entry: Entry, marks: _Marks, retained: Collection[str]) -> bool:
 
 
 def _is_swept(key: str) -> bool:
-    """Tell whether a sweep may take such an object: neither manifests nor aliases."""
+    """Tell whether a sweep may remove the object: neither a manifest nor an alias."""
     return not key.startswith(("bundles/", "aliases/"))
 
 
@@ -243,9 +245,9 @@ def _place(entry: Entry) -> str:
 
 
 def _remove(store: Store, entry: Entry, older_s: float) -> bool:
-    """Delete an object that is still old, by way of the trash where others may name it; return if it went."""
-    now = store.stat(entry.key)
-    if now is None or now.age_s < older_s:
+    """Delete an object that is still old, through the trash if it may have references; return success."""
+    entry_now = store.stat(entry.key)
+    if entry_now is None or entry_now.age_s < older_s:
         return False
     by_trash = entry.key.startswith(("blobs/", "requests/"))
     if by_trash and not store.copy(entry.key, trash_key(entry.key)):
@@ -255,15 +257,15 @@ def _remove(store: Store, entry: Entry, older_s: float) -> bool:
 
 
 def _empty_trash(store: Store, older_s: float) -> tuple[tuple[str, ...], list[Entry]]:
-    """Put back what is reached now, delete what has been there long enough; return both."""
+    """Restore needed objects and delete those past their time in the trash; return both."""
     trashed = _list(store, (TRASH,))
     if not trashed:
         return (), []
     marks = _mark(store, _list(store, ("requests/", "results/", f"{TRASH}requests/")), older_s)
-    wanted = [entry for entry in trashed if marks.wants(_place(entry))]
-    missing = [entry for entry in wanted if store.stat(_place(entry)) is None]
+    needed = [entry for entry in trashed if marks.needs(_place(entry))]
+    missing = [entry for entry in needed if store.stat(_place(entry)) is None]
     restored = _each(missing, lambda entry: store.copy(entry.key, _place(entry)))
-    due = [one for one in trashed if one not in wanted and one.age_s >= older_s]
+    due = [entry for entry in trashed if entry not in needed and entry.age_s >= older_s]
 
     def drop(entry: Entry) -> bool:
         store.delete(entry.key)
@@ -273,7 +275,7 @@ def _empty_trash(store: Store, older_s: float) -> tuple[tuple[str, ...], list[En
 
 
 def _each(entries: list[Entry], act: Callable[[Entry], bool]) -> list[Entry]:
-    """Act on all; return those for which it was done."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    """Act on all entries; return those with success."""
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
         done = list(pool.map(act, entries))
-    return [entry for entry, one in zip(entries, done, strict=True) if one]
+    return [entry for entry, is_done in zip(entries, done, strict=True) if is_done]

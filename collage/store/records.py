@@ -1,13 +1,13 @@
-"""Records as they are read: JSON that anybody may have written, checked in this one place.
+"""Validation of stored records: the one reader of JSON from an untrusted store.
 
-A store outlives versions and is written by many, so a reader believes no record before it was checked:
-the text is bounded JSON, every field has its type, its range and its length. Three outcomes are all
-there are. A record that fits is a value. A damaged one is a miss: it is counted, and the first of a
-batch is logged with the number of all, never a line each. A kind that this version does not know is
-skipped without a word, so that machines of two versions may share a store while they are upgraded.
+A store outlives versions and has many writers, so every record is validated before use: the text is bounded
+JSON, and every field has its type, range and length. There are three outcomes. A valid record becomes a
+value. A damaged one is a miss: it is counted, and one line of the log has the first reason and the count of
+a batch. A record of an unknown kind is skipped without a message, so that machines of two versions can share
+a store during an upgrade.
 
-A kind of line is known by one field that only it has (`{"kernel": ...}`, `{"over": ...}`), and further
-fields are ignored, for the same reason. Reading is linear in the size of the text.
+A characteristic field tells the kind of a record (`{"kernel": ...}`, `{"over": ...}`); additional fields are
+ignored, for the same reason. Reading is linear in the size of the text.
 """
 
 import functools
@@ -20,10 +20,10 @@ from typing import Any, Generic, NoReturn, TypeVar
 from collage.runtime.json_fields import FieldError, is_digest, load_json
 
 MAX_BYTES = 16 << 20
-"""Of one record: a search checkpoint of a large model has some hundred KiB."""
+"""Size limit of one record, in bytes; a search checkpoint of a large model has some hundred KiB."""
 
 MAX_TEXT = 1 << 16
-"""Characters of one field; what is longer was written by nobody here."""
+"""Length limit of one field, in characters; Collage writes shorter ones."""
 
 log = logging.getLogger(__name__)
 
@@ -31,17 +31,17 @@ T = TypeVar("T")
 
 
 class RecordError(ValueError):
-    """A record is not what it should be; says which field, never the field's content."""
+    """An invalid record; the message names the field, never its content."""
 
 
 def parse_json(data: bytes | str, *, infinities: bool = False) -> Any:
     """Return the value of a JSON text.
 
     Args:
-        infinities: whether `Infinity` may stand for a number.
+        infinities: True allows `Infinity` as a number.
 
     Raises:
-        RecordError: the text is too long, nested too deeply, or no JSON.
+        RecordError: the text is too long, too deeply nested, or no JSON.
     """
     try:
         return load_json(data, MAX_BYTES, {"Infinity": math.inf} if infinities else {})
@@ -50,15 +50,15 @@ def parse_json(data: bytes | str, *, infinities: bool = False) -> Any:
 
 
 def parse_object(data: bytes | str, *, infinities: bool = False) -> dict[str, Any]:
-    """Return the object of a JSON text. Raises RecordError where it is none."""
-    found = parse_json(data, infinities=infinities)
-    if not isinstance(found, dict):
+    """Return the object of a JSON text. Raises RecordError for another value."""
+    value = parse_json(data, infinities=infinities)
+    if not isinstance(value, dict):
         raise RecordError("it is no object")
-    return found
+    return value
 
 
 class Fields:
-    """The fields of one record; every accessor raises RecordError for what does not fit.
+    """The fields of one record; every accessor raises RecordError for an invalid field.
 
     >>> Fields({"seconds": 2e-3}).number("seconds", least=1e-9)
     0.002
@@ -68,7 +68,7 @@ class Fields:
         self.entry = entry
 
     def text(self, name: str, default: str | None = None, most: int = MAX_TEXT) -> str:
-        """Return a text of at most `most` characters; `default` where the field is absent."""
+        """Return a text within the length limit; `default` if the field is absent."""
         if default is not None and name not in self.entry:
             return default
         value = self._present(name)
@@ -90,7 +90,7 @@ class Fields:
         least: float = 0.0,
         most: float = math.inf,
     ) -> float:
-        """Return a number in [least, most]; `default` where the field is absent."""
+        """Return a number within the limits; `default` if the field is absent."""
         if default is not None and name not in self.entry:
             return default
         return self._number(name, self._present(name), least, most)
@@ -98,18 +98,18 @@ class Fields:
     def numbers(
         self, name: str, least: float = 0.0, most: float = math.inf, count: int = 1 << 16
     ) -> tuple[float, ...]:
-        """Return a list of at most `count` numbers in [least, most]."""
-        return tuple(self._number(name, one, least, most) for one in self.items(name, count))
+        """Return a list of up to `count` numbers within the limits."""
+        return tuple(self._number(name, value, least, most) for value in self.items(name, count))
 
     def items(self, name: str, count: int = 1 << 16) -> list[Any]:
-        """Return a list of at most `count` values, unchecked."""
+        """Return a list of up to `count` values, unchecked."""
         value = self._present(name)
         if not isinstance(value, list) or len(value) > count:
             self._refuse(name, "a list")
         return value
 
     def value(self, name: str) -> Any:
-        """Return any value, unchecked, of a field that must be there."""
+        """Return the unchecked value of a required field."""
         return self._present(name)
 
     def _present(self, name: str) -> Any:
@@ -133,12 +133,12 @@ class Fields:
 
 
 Parse = Callable[[Fields], T]
-"""Makes a value of the fields of one kind of record; raises ValueError where they do not fit."""
+"""Parser of one kind of record; raises ValueError for invalid fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked(Generic[T]):
-    """The records of one batch that fit, in their order; how many are damaged, and how many not signed."""
+    """The valid records of one batch, in order, and the numbers of damaged and unsigned ones."""
 
     values: tuple[T, ...]
     damaged: int
@@ -148,16 +148,16 @@ class Checked(Generic[T]):
 def check_records(
     entries: Iterable[dict[str, Any] | None],
     kinds: Mapping[str, Parse[T]],
-    where: str,
+    source: str,
     is_signed: Callable[[Mapping[str, Any]], bool] | None = None,
 ) -> Checked[T]:
     """Check one batch of records.
 
     Args:
-        entries: objects; None stands for a line that is none.
-        kinds: how each kind is parsed, by the field that tells it.
-        where: the records are, for the log: "costs of 1a2b".
-        is_signed: tells whether an entry may be believed (`collage.store.record_keys`); None believes all.
+        entries: objects; None is a line without an object.
+        kinds: parser of each kind, by its characteristic field.
+        source: origin of the records for the log, e.g. "costs of 1a2b".
+        is_signed: predicate of signed entries (`collage.store.record_keys`); None accepts all.
     """
     values: list[T] = []
     reasons: list[str] = []
@@ -168,7 +168,7 @@ def check_records(
             continue
         parse = next((parse for field, parse in kinds.items() if field in entry), None)
         if parse is None:
-            continue  # of a newer version
+            continue  # a kind of a newer version
         if is_signed and not is_signed(entry):
             unsigned += 1
             continue
@@ -176,26 +176,29 @@ def check_records(
             values.append(parse(Fields(entry)))
         except (ValueError, RecursionError) as error:
             reasons.append(str(error) if isinstance(error, RecordError) else type(error).__name__)
-    report_damage(where, reasons)
+    report_damage(source, reasons)
     if unsigned:
-        _report_unsigned(where, unsigned)
+        _report_unsigned(source, unsigned)
     return Checked(tuple(values), len(reasons), unsigned)
 
 
-def report_damage(where: str, reasons: list[str]) -> None:
+def report_damage(source: str, reasons: list[str]) -> None:
     """Log the damaged records of one batch in one line."""
     if reasons:
         log.warning(
-            "%s: %d damaged records count as absent; the first: %s", where, len(reasons), reasons[0]
+            "%s: %d damaged records count as absent; the first: %s",
+            source,
+            len(reasons),
+            reasons[0],
         )
 
 
 @functools.lru_cache(maxsize=1024)
-def _report_unsigned(where: str, count: int) -> None:
-    """Log once a place and count: a store that others use as well has such records in every batch."""
+def _report_unsigned(source: str, count: int) -> None:
+    """Log once for each source and count: a shared store may have such records in every batch."""
     log.warning(
         "%s: %d records count as absent, for no key that is known here signed them; machines that may run "
         "each other's code share one (COLLAGE_RECORD_KEY, see docs/store.md)",
-        where,
+        source,
         count,
     )

@@ -1,4 +1,4 @@
-"""What an answer of S3 means, and what to do about it."""
+"""Advice for error codes of S3."""
 
 _ADVICE = {
     "NoSuchBucket": "The bucket does not exist, or was deleted: create it, or correct the address",
@@ -43,7 +43,7 @@ _BY_STATUS = {
 
 
 def advise(code: str, status: int) -> str:
-    """Say what the error code and HTTP status (0: no answer) ask the user to do."""
+    """Return the advice for an error code and HTTP status (0: no answer)."""
     if code in _ADVICE:
         return _ADVICE[code]
     if str(status) in _BY_STATUS:

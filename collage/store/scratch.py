@@ -1,7 +1,7 @@
-"""Folders that belong to a running process and are removed after it, even after kill -9.
+"""Scratch folders of running processes, removed after their process, even after kill -9.
 
-The owner holds a lock on its folder. A folder that nobody locks is a dead process's and may go;
-numbers of processes say nothing, because in containers they repeat.
+The owner holds a lock on its folder. An unlocked folder belongs to a dead process and is removed. Process
+numbers would not tell: they repeat in containers.
 """
 
 import fcntl
@@ -17,10 +17,10 @@ from collage.store.atomic_folder import make_folders
 
 @contextmanager
 def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """Make a folder under `parent`, removed at the end; those of dead processes are removed first.
+    """Create a folder under `parent` for the duration of the context; remove abandoned ones first.
 
     Raises:
-        OSError: `parent` cannot be written.
+        OSError: `parent` is not writable.
     """
     make_folders(parent)
     _remove_abandoned(parent, prefix)
@@ -28,7 +28,7 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         lock = _try_lock(folder)
         if lock is not None and folder.exists():
-            break  # otherwise another process took the new folder for an abandoned one
+            break  # without the lock, another process removes the new folder as abandoned
         if lock is not None:
             os.close(lock)
     try:
@@ -47,7 +47,7 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
 
 
 def _try_lock(folder: Path) -> int | None:
-    """Return a descriptor that holds the lock, None where another process holds it or it is gone."""
+    """Return a descriptor with the lock, or None if another process has it or the folder is gone."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,9 +1,8 @@
-"""Sign a bundle: write the statement that `collage.runtime.signature` verifies.
+"""Signed statements of bundles, for verification by `collage.runtime.signature`.
 
-The statement is SLSA's provenance v1: which model (name, registered version, digest), for which
-environment, by which Collage (version and git revision, where it is known) and which toolchains, and
-the digests of the plan and the measurements that it rests on. It names no time: signing again with
-the same key gives the same file.
+The statement is SLSA provenance v1: the model (name, registered version, digest), the environment, the
+version and, if known, the git revision of Collage, the toolchains, and the digests of the plan and its
+measurements. It has no time stamp: a repeated signature with the same key gives the same file.
 """
 
 import functools
@@ -27,22 +26,22 @@ from collage.store.records import parse_object
 BUILD_TYPE = "https://collage.dev/compile/v1"
 BUILDER = "https://collage.dev/collage"
 REVISION = "SOURCE_REVISION"
-"""Environment variable that images set to the git revision that they were built from."""
+"""Environment variable of images with the git revision of their source."""
 MEASUREMENTS = ("plan.json", "summary.json", "report.json")
-"""Files of a bundle with the plan, its costs and the latencies that the gate compared."""
+"""Files of a bundle with the plan, its costs and the latencies of the gate."""
 
 Json = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class SignedModel:
-    """The model that a bundle is signed as.
+    """The model in a bundle's statement.
 
     Attributes:
-        name: as aliases begin with it: `ocr` for `ocr/production`.
-        version: in its registry, or "".
-        registered: its name in the registry where that is another, or "".
-        request: digest of the pipeline's request that the bundle answers, or "".
+        name: first part of the aliases: `ocr` for `ocr/production`.
+        version: version in the registry, or "".
+        registered: name in the registry if it differs, or "".
+        request: digest of the compile request, or "".
     """
 
     name: str
@@ -52,7 +51,7 @@ class SignedModel:
 
     @classmethod
     def of_registry(cls, name: str, version: str = "", request: str = "") -> "SignedModel":
-        """The model of this name in a registry, as aliases of the pipeline name it."""
+        """Return the model of this registered name, with the name for aliases of the pipeline."""
         return cls(slug(name), version, name, request)
 
 
@@ -60,7 +59,7 @@ def sign_bundle(folder: Path, signer: Signer, model: SignedModel) -> Path:
     """Write a signed statement beside the bundle's manifest; return its file.
 
     Raises:
-        BundleError: the folder holds no bundle, or cannot be written.
+        BundleError: the folder has no bundle, or is not writable.
     """
     try:
         name, content = signed_statement((folder / MANIFEST).read_bytes(), signer, model)
@@ -73,7 +72,7 @@ def sign_bundle(folder: Path, signer: Signer, model: SignedModel) -> Path:
 
 
 def signed_statement(manifest: bytes, signer: Signer, model: SignedModel) -> tuple[str, bytes]:
-    """Return the name and content of a signed statement's file. BundleError: that is no manifest."""
+    """Return the name and content of a signed statement's file. Raises BundleError: invalid manifest."""
     payload = statement(manifest, model)
     digest = hashlib.sha256(payload).hexdigest()
     name = f"statement.{signer.key_id[:16]}.{digest[:16]}.dsse.json"
@@ -81,7 +80,7 @@ def signed_statement(manifest: bytes, signer: Signer, model: SignedModel) -> tup
 
 
 def model_file(folder: Path) -> str:
-    """Name of the model that a bundle was made of, as its file is called, or "". BundleError as above."""
+    """Return the name of the bundle's model by its file, or "". Raises BundleError: no bundle."""
     try:
         return Path(_provenance((folder / MANIFEST).read_bytes()).get("model_path", "")).stem
     except OSError as error:
@@ -89,10 +88,10 @@ def model_file(folder: Path) -> str:
 
 
 def statement(manifest: bytes, model: SignedModel) -> bytes:
-    """Return the statement about a manifest. Raises BundleError for a manifest that is none."""
-    made = _provenance(manifest)
+    """Return the statement of a manifest. Raises BundleError for an invalid manifest."""
+    provenance = _provenance(manifest)
     files = _fields(manifest)["files"]
-    parameters: dict[str, object] = {"environment": made.get("environment_digest", "")}
+    parameters: dict[str, object] = {"environment": provenance.get("environment_digest", "")}
     if model.request:
         parameters["request"] = model.request
     named = {"name": model.name, "version": model.version}
@@ -102,11 +101,14 @@ def statement(manifest: bytes, model: SignedModel) -> bytes:
         "buildDefinition": {
             "buildType": BUILD_TYPE,
             "externalParameters": {"model": named, **parameters},
-            "internalParameters": {"seed": made.get("seed", 0)},
-            "resolvedDependencies": _dependencies(made),
+            "internalParameters": {"seed": provenance.get("seed", 0)},
+            "resolvedDependencies": _dependencies(provenance),
         },
         "runDetails": {
-            "builder": {"id": BUILDER, "version": {"collage": made.get("collage_version", "")}},
+            "builder": {
+                "id": BUILDER,
+                "version": {"collage": provenance.get("collage_version", "")},
+            },
             "byproducts": [
                 {"name": name, "digest": {"sha256": files[name]}}
                 for name in MEASUREMENTS
@@ -125,9 +127,9 @@ def statement(manifest: bytes, model: SignedModel) -> bytes:
 
 @functools.cache
 def revision() -> str:
-    """Git revision of this Collage, or "" where nothing tells it."""
-    if known := environ.get(REVISION, ""):
-        return "" if known == "unknown" else known
+    """Return the git revision of this Collage, or "" if it is unknown."""
+    if configured := environ.get(REVISION, ""):
+        return "" if configured == "unknown" else configured
     try:
         origin = json.loads(distribution("collage").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
@@ -147,17 +149,17 @@ def revision() -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _dependencies(made: dict) -> list[Json]:
-    found: list[Json] = []
-    if digest := made.get("model_sha256"):
-        found.append({"name": made.get("model_path", ""), "digest": {"sha256": digest}})
-    version = made.get("collage_version", "")
+def _dependencies(provenance: dict) -> list[Json]:
+    model: list[Json] = []
+    if digest := provenance.get("model_sha256"):
+        model.append({"name": provenance.get("model_path", ""), "digest": {"sha256": digest}})
+    version = provenance.get("collage_version", "")
     source: dict[str, object] = {"name": "collage", "uri": f"pkg:pypi/collage@{version}"}
     if commit := revision():
         source["digest"] = {"gitCommit": commit}
-    toolchains: dict[str, str] = made.get("toolchains") or {}
+    toolchains: dict[str, str] = provenance.get("toolchains") or {}
     return [
-        *found,
+        *model,
         source,
         *(
             {"name": name, "annotations": {"identity": identity}}

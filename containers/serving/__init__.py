@@ -1,1 +1,1 @@
-"""The model server's parts: the protocol, the executables with their queue, metrics, the application."""
+"""Modules of the model server: protocol, executables and their queue, metrics, application."""

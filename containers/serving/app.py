@@ -1,9 +1,9 @@
-"""The HTTP application: routes, limits, and which error has which status.
+"""The HTTP application: routes, limits, and the status of each error.
 
-400 what was sent is wrong, 404 another model, 408 a body that does not arrive, 413 a body that is too
-big, 503 no place or no memory (with Retry-After), 504 a call that missed its deadline. Every error is
-`{"error": "..."}`, as the protocol says. A request has a place until its answer is made, and a
-reservation of memory until its client has the answer.
+400 invalid request, 404 another model, 408 incomplete body, 413 body too large, 503 no place or no memory
+(with Retry-After), 504 missed deadline of a call. Every error is `{"error": "..."}`, as the protocol
+requires. A request has a place until its answer is complete, and a reservation of memory until its client
+has the answer.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from containers.serving.protocol import (
     model_metadata,
     parse_request,
     render_answer,
-    wanted_outputs,
+    requested_outputs,
 )
 from containers.serving.protocol import Request as InferenceRequest
 from containers.serving.watchdog import Watchdog
@@ -53,7 +53,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Limits:
-    """`body_s` is how long a client may take to send its body; `costs` what requests may need."""
+    """Limits of requests: `body_s` for the transfer of a body, in seconds; `costs` for memory."""
 
     costs: RequestCosts
     memory: Memory
@@ -111,7 +111,7 @@ class Server:
             await asyncio.gather(self._watching, return_exceptions=True)
 
     def _problem(self) -> str:
-        """Say why requests should go elsewhere; "" where they need not."""
+        """Return the reason against readiness; "" for a ready server."""
         if self._watching is None or self._watching.done():
             return self._engine.problem() or "nobody watches whether the model answers"
         return self._engine.problem()
@@ -127,7 +127,7 @@ class Server:
         return JSONResponse({"live": True})
 
     async def _ready(self, request: Request) -> Response:
-        """The socket opens only after the bundle has computed its golden data; then calls tell."""
+        """Tell readiness: the socket opens after the first check with golden data; later calls decide."""
         if problem := self._problem():
             return JSONResponse({"error": problem, "ready": False}, 503)
         return JSONResponse({"live": True, "ready": True})
@@ -186,20 +186,22 @@ class Server:
     async def _compute(self, request: Request) -> Response:
         reservation = self._admit(request)
         try:
-            asked = await self._parsed(request, reservation)
+            inference_request = await self._parsed(request, reservation)
             executable = await self._executable(request)
-            outputs = await self._engine.run(executable, asked.inputs)
+            outputs = await self._engine.run(executable, inference_request.inputs)
             self._reserve_answer(
-                reservation, asked, [(one.size, one.nbytes) for one in outputs.values()]
+                reservation,
+                inference_request,
+                [(output.size, output.nbytes) for output in outputs.values()],
             )
-            render = partial(render_answer, self.name, self.version, asked, outputs)
+            render = partial(render_answer, self.name, self.version, inference_request, outputs)
             return _ReservedResponse(await self._in_pool(render), reservation)
         except BaseException:
             reservation.release()
             raise
 
     def _admit(self, request: Request) -> Reservation:
-        """Reserve what reading and parsing the body can cost."""
+        """Reserve the memory for reading and parsing the body."""
         costs = self._limits.costs
         size = int(request.headers.get("content-length", costs.body_bytes))
         if size > costs.body_bytes:
@@ -212,20 +214,25 @@ class Server:
         length = request.headers.get(HEADER_LENGTH)
         signatures = self._engine.signatures
         parse = partial(parse_request, body, length, signatures, self._limits.costs.json)
-        asked = await self._in_pool(parse)
-        self._reserve_answer(reservation, asked, known_outputs(signatures, asked.inputs))
-        return asked
+        inference_request = await self._in_pool(parse)
+        self._reserve_answer(
+            reservation, inference_request, known_outputs(signatures, inference_request.inputs)
+        )
+        return inference_request
 
     def _reserve_answer(
-        self, reservation: Reservation, asked: InferenceRequest, outputs: list[tuple[int, int]]
+        self,
+        reservation: Reservation,
+        inference_request: InferenceRequest,
+        outputs: list[tuple[int, int]],
     ) -> None:
-        """Keep what the inputs (in the body, where they are binary) and the answer need."""
-        binary = all(wanted_outputs(asked, {"": None}).values())
-        inputs = sum(value.nbytes for value in asked.inputs.values())
+        """Change the reservation to the memory of the inputs (in the body, if binary) and the answer."""
+        binary = all(requested_outputs(inference_request, {"": None}).values())
+        inputs = sum(value.nbytes for value in inference_request.inputs.values())
         reservation.resize(2 * inputs + answering(outputs, binary=binary))
 
     async def _executable(self, request: Request) -> Executable:
-        """Wait for an executable, as long as the client does."""
+        """Wait for an executable until the client disconnects."""
         if (executable := self._engine.take_idle()) is not None:
             return executable
         waiting = asyncio.create_task(self._engine.take())
@@ -269,7 +276,7 @@ class Server:
 
 
 class _ReservedResponse(Response):
-    """An answer whose memory is reserved until the client has taken it, or is cut off."""
+    """An answer with reserved memory until the client has received it, or is cut off."""
 
     def __init__(self, answer: Answer, reservation: Reservation) -> None:
         headers = {} if answer.header_length is None else {HEADER_LENGTH: str(answer.header_length)}
@@ -279,7 +286,7 @@ class _ReservedResponse(Response):
         self._reservation = reservation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send head and body, and an empty end, which the server takes once the body has gone out."""
+        """Send head and body, and an empty end, accepted by the server after the body is sent."""
         head = {
             "type": "http.response.start",
             "status": self.status_code,
@@ -294,7 +301,7 @@ class _ReservedResponse(Response):
 
 
 async def _left(request: Request) -> None:
-    """Return when the client has closed its connection; the body has been read before."""
+    """Wait until the client closes its connection, after its body is read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

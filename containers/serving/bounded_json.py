@@ -46,9 +46,9 @@ def parse_json(text: bytes | bytearray, limits: JsonLimits) -> object:
         (b"{", limits.objects, "objects"), (b"}", limits.objects, "objects"),
         (b'"', 2 * limits.strings, "strings"), (b"\\", MAX_BACKSLASHES, "escapes"),
     ]  # fmt: skip
-    for character, most, what in counted:
-        if text.count(character) > most:
-            raise InputError(f"the JSON has more {what} than a request of this model needs")
+    for character, limit, subject in counted:
+        if text.count(character) > limit:
+            raise InputError(f"the JSON has more {subject} than a request of this model needs")
     _check_depth(text, limits.depth)
     try:
         return json.loads(_ascii(text))
@@ -56,13 +56,13 @@ def parse_json(text: bytes | bytearray, limits: JsonLimits) -> object:
         raise InputError(f"the request is no inference request: {error}") from None
 
 
-def _check_depth(text: bytes | bytearray, most: int) -> None:
-    if text.count(b"[") + text.count(b"{") <= most:
+def _check_depth(text: bytes | bytearray, limit: int) -> None:
+    if text.count(b"[") + text.count(b"{") <= limit:
         return
     brackets = _STRING.sub(b"", text).translate(None, _NO_BRACKETS)
     steps = np.where(np.isin(np.frombuffer(brackets, np.uint8), _CLOSING), -1, 1)
-    if np.cumsum(steps).max(initial=0) > most:
-        raise InputError(f"the JSON is nested deeper than {most} levels")
+    if np.cumsum(steps).max(initial=0) > limit:
+        raise InputError(f"the JSON is nested deeper than {limit} levels")
 
 
 def _ascii(text: bytes | bytearray) -> str:

@@ -1,15 +1,15 @@
 """The executables and their queue.
 
-An executable computes one request at a time: its inputs lie in buffers that its kernels know. More
-requests at once need more executables (`copies`), each with its own buffers and, like the first, as
-many kernel threads as it was measured with. One copy gives the latency that was measured; copies times
-kernel threads equal to the cores gives the most requests a second; more only makes all of them slower.
+An executable computes one request at a time: its kernels use fixed input buffers. Concurrent requests need
+more executables (`copies`), each with its own buffers and the measured number of kernel threads. One copy
+gives the measured latency; the throughput is highest if copies times kernel threads equals the cores; more
+copies slow all of them down.
 
-What is admitted is bounded: `copies` running and `queue` waiting. Whoever comes then is told at once
-(503), while there is still somebody who can go elsewhere. Whoever waits may leave: its place is free
-at once. A call has a deadline; one that misses it is answered (504), and its executable comes back
-when the call returns. A call that never returns cannot be stopped from outside: the server is not
-ready meanwhile, and ends (`containers.serving.watchdog`).
+Admission is bounded: `copies` running and `queue` waiting requests. The server refuses the next one at once
+(503), so that its client can try another server. A waiting client may disconnect, which frees its place at
+once. A call has a deadline; after it the answer is 504, and the executable is free again at the call's
+return. A call that never returns cannot be stopped: the server is not ready meanwhile, and ends
+(`containers.serving.watchdog`).
 """
 
 import asyncio
@@ -34,21 +34,21 @@ class TooSlow(Exception):
 
 
 class Executable:
-    """One copy of the bundle, and the thread that calls it. Times are `time.monotonic`'s."""
+    """One copy of the bundle and its calling thread. Times are `time.monotonic`'s."""
 
     def __init__(self, bundle: LoadedBundle, number: int) -> None:
         self.bundle = bundle
         self.begun: float | None = None
-        """Begin of the call that runs, None where none does."""
+        """Begin of the running call, None without one."""
         self.proven = time.monotonic()
-        """End of the last call that worked, or of the last check."""
+        """End of the last successful call or check."""
         self.problem = ""
-        """Why the last check failed."""
+        """Reason of the last check's failure."""
         self.pool = ThreadPoolExecutor(1, f"executable-{number}")
 
 
 class Engine:
-    """Runs requests on copies of one bundle; a call may take `call_s` seconds, and waiting too."""
+    """Runs requests on copies of one bundle; `call_s` limits a call, and its wait, in seconds."""
 
     def __init__(self, copies: Sequence[LoadedBundle], queue: int, call_s: float) -> None:
         self.copies = len(copies)
@@ -85,7 +85,7 @@ class Engine:
             self._waiting -= 1
 
     def take_idle(self, idle_s: float = 0.0) -> Executable | None:
-        """Take an executable that is free, and has proven nothing for so long; none before who waits."""
+        """Take a free executable without a call for this long; waiting requests come first."""
         for _ in range(0 if self._waiting else self._free.qsize()):
             executable = self._free.get_nowait()
             if time.monotonic() - executable.proven >= idle_s:
@@ -100,7 +100,7 @@ class Engine:
         return await self.call(executable, lambda: executable.bundle.run(inputs))
 
     async def call(self, executable: Executable, work: Callable[[], Result]) -> Result:
-        """Do `work` in the executable's thread; after that it is free. Raises TooSlow, and what it raises."""
+        """Run `work` in the executable's thread, then free it. Raises TooSlow, and the errors of `work`."""
         executable.begun = time.monotonic()
         future = asyncio.get_running_loop().run_in_executor(executable.pool, work)
         future.add_done_callback(lambda done: self._ended(executable, done))
@@ -110,15 +110,19 @@ class Engine:
         return future.result()
 
     def longest_s(self) -> float:
-        """Return how long the call that began first has been running."""
-        begun = [one.begun for one in self.executables if one.begun is not None]
+        """Return the duration of the oldest running call, in seconds."""
+        begun = [
+            executable.begun for executable in self.executables if executable.begun is not None
+        ]
         return time.monotonic() - min(begun) if begun else 0.0
 
     def problem(self) -> str:
-        """Say why requests should go elsewhere; "" where they need not."""
+        """Return the reason against readiness; "" for a ready engine."""
         if (seconds := self.longest_s()) > self.call_s:
             return f"a call has been running for {seconds:.0f} s; its deadline is {self.call_s:g} s"
-        return next((one.problem for one in self.executables if one.problem), "")
+        return next(
+            (executable.problem for executable in self.executables if executable.problem), ""
+        )
 
     def _ended(self, executable: Executable, future: "asyncio.Future[Result]") -> None:
         executable.begun = None

@@ -1,10 +1,10 @@
-"""Memory of the requests under way: reserved before it is used, of one fixed amount.
+"""Memory of active requests: reserved before use, from one fixed amount.
 
-How big a request can be follows from the model: `body_limit` allows `ELEMENT_TEXT` characters for each
-number of its inputs. What a body can cost follows from its length: a request reserves that before its
-first byte is read, and who finds too little left is told at once (503). After parsing, the reservation
-becomes what the arrays and the answer need, and after that what the answer has until its reader has
-it. So requests never use more than `Memory.size_bytes`, whatever they hold and however many there are.
+The model determines the largest request: `body_limit` allows `ELEMENT_TEXT` characters for each number of
+its inputs. The length of a body determines its largest cost: a request reserves it before the first byte is
+read, and is refused at once (503) if too little is free. After parsing, the reservation shrinks to the arrays
+and the answer, and later to the answer alone until the client has it. So all requests together never use
+more than `Memory.size_bytes`.
 
     body        9/8 of its bytes (a buffer that grows)
     JSON        its text once decoded and once more, and min(32 x its bytes, objects); the arrays
@@ -28,32 +28,32 @@ _NUMBER, _LIST, _ANSWER_NUMBER = 64, 96, 128
 
 
 class Overloaded(Exception):
-    """There is no place, or no memory, for another request."""
+    """No place or no memory is free for another request."""
 
 
 class Memory:
-    """An amount of bytes, of which requests reserve parts; used by one event loop."""
+    """An amount of bytes for reservations of requests; used by one event loop."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.reserved_bytes = 0
 
     def reserve(self, size_bytes: int) -> "Reservation":
-        """Reserve. Raises Overloaded where so much is not left."""
+        """Reserve an amount. Raises Overloaded if too little is free."""
         reservation = Reservation(self)
         reservation.resize(size_bytes)
         return reservation
 
 
 class Reservation:
-    """A part of the memory; `release` gives it back."""
+    """A reserved part of the memory, until `release`."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._bytes = 0
 
     def resize(self, size_bytes: int) -> None:
-        """Change it to `size_bytes`. Raises Overloaded, and changes nothing, where that is too much."""
+        """Change the size to `size_bytes`. Raises Overloaded, without a change, if too little is free."""
         memory = self._memory
         total = memory.reserved_bytes + size_bytes - self._bytes
         if size_bytes > self._bytes and total > memory.size_bytes:
@@ -70,7 +70,7 @@ class Reservation:
 
 @dataclass(frozen=True)
 class RequestCosts:
-    """What requests of one model can have and cost; sizes in bytes."""
+    """Limits and costs of one model's requests; sizes in bytes."""
 
     json: JsonLimits
     body_bytes: int
@@ -78,22 +78,24 @@ class RequestCosts:
     arrays_bytes: int
 
     def reading(self, body_bytes: int, json_bytes: int) -> int:
-        """Cost of reading and parsing a body, of which the first `json_bytes` are JSON."""
+        """Return the cost of reading and parsing a body with `json_bytes` of JSON at its start."""
         objects = min(BYTES_PER_BYTE * json_bytes, self.objects_bytes)
         arrays = min(ELEMENT_TEXT * json_bytes, self.arrays_bytes)
         return body_bytes * 9 // 8 + 2 * json_bytes + objects + arrays
 
     def largest(self, signatures: Sequence[Signature]) -> int:
-        """Cost of the largest request whose outputs have known sizes."""
-        outputs = max(answering(map(_size, one.outputs), binary=False) for one in signatures)
+        """Return the cost of the largest request with outputs of known sizes."""
+        outputs = max(
+            answering(map(_size, signature.outputs), binary=False) for signature in signatures
+        )
         return max(self.reading(self.body_bytes, self.body_bytes), self.arrays_bytes + outputs)
 
 
-def request_costs(signatures: Sequence[Signature], most_body_bytes: int | None) -> RequestCosts:
-    """Derive limits from the functions; `most_body_bytes` caps that of the body."""
+def request_costs(signatures: Sequence[Signature], max_body_bytes: int | None) -> RequestCosts:
+    """Derive limits from the functions; `max_body_bytes` caps that of the body."""
     elements = _largest(signatures, lambda tensor: _size(tensor)[0])
     lists = _largest(signatures, _lists)
-    tensors = max(len(one.inputs) + len(one.outputs) for one in signatures)
+    tensors = max(len(signature.inputs) + len(signature.outputs) for signature in signatures)
     text = REQUEST_TEXT + TENSOR_TEXT * tensors + ELEMENT_TEXT * elements + LIST_TEXT * lists
     limits = JsonLimits(
         values=elements + lists + 1024, lists=lists + 256, objects=256 + 4 * tensors,
@@ -101,37 +103,37 @@ def request_costs(signatures: Sequence[Signature], most_body_bytes: int | None) 
     )  # fmt: skip
     return RequestCosts(
         json=limits,
-        body_bytes=min(text, most_body_bytes or text),
+        body_bytes=min(text, max_body_bytes or text),
         objects_bytes=_NUMBER * elements + _LIST * lists + BYTES_PER_BYTE * REQUEST_TEXT,
         arrays_bytes=_largest(signatures, lambda tensor: _size(tensor)[1]),
     )
 
 
 def answering(outputs: Iterable[tuple[int, int]], *, binary: bool) -> int:
-    """Cost of an answer whose outputs have so many elements and bytes, as bytes or as JSON."""
+    """Return the cost of an answer by its outputs' elements and bytes, as bytes or as JSON."""
     return sum(3 * size + (0 if binary else _ANSWER_NUMBER * count) for count, size in outputs)
 
 
 def known_outputs(
     signatures: Sequence[Signature], inputs: Mapping[str, np.ndarray]
 ) -> list[tuple[int, int]]:
-    """Return elements and bytes of the outputs for these inputs, where both are known before."""
+    """Return elements and bytes of the outputs for these inputs, as far as known in advance."""
     shapes = {name: value.shape for name, value in inputs.items()}
-    for one in signatures:
-        if {tensor.name: tensor.shape for tensor in one.inputs} == shapes:
-            return [_size(tensor) for tensor in one.outputs]
+    for signature in signatures:
+        if {tensor.name: tensor.shape for tensor in signature.inputs} == shapes:
+            return [_size(tensor) for tensor in signature.outputs]
     return []
 
 
 def _largest(signatures: Sequence[Signature], cost: Callable[[Tensor], int]) -> int:
-    return max(sum(map(cost, one.inputs)) for one in signatures)
+    return max(sum(map(cost, signature.inputs)) for signature in signatures)
 
 
 def _size(tensor: Tensor) -> tuple[int, int]:
-    """Elements and bytes; 0 where they depend on data."""
+    """Return elements and bytes; 0 if they depend on data."""
     elements = max(0, prod(_shape(tensor))) if tensor.shape is not None else 0
-    known = min(_shape(tensor), default=0) >= 0
-    return (elements, elements * np.dtype(tensor.dtype).itemsize) if known else (0, 0)
+    is_known = min(_shape(tensor), default=0) >= 0
+    return (elements, elements * np.dtype(tensor.dtype).itemsize) if is_known else (0, 0)
 
 
 def _lists(tensor: Tensor) -> int:

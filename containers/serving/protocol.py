@@ -2,7 +2,7 @@
 
 A request is JSON, or JSON followed by the raw little-endian bytes of the tensors that say
 `binary_data_size`, in order; the header `Inference-Header-Content-Length` tells where the JSON ends.
-Every part has one type, which is checked before the part is used; what is wrong is said by name.
+Every part has one type, checked before its use; errors name the part.
 """
 
 import json
@@ -25,7 +25,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Request:
-    """Inputs by name, and which outputs (name to whether in binary); empty: all, as `binary` says."""
+    """Inputs by name, and requested outputs with their binary flag; empty is all, with the flag `binary`."""
 
     id: str
     inputs: Mapping[str, np.ndarray]
@@ -35,16 +35,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """A body, and the length of its JSON where bytes of tensors follow."""
+    """A body, and the length of its JSON if bytes of tensors follow."""
 
     body: bytes
     header_length: int | None
 
 
 def check_types(signatures: Sequence[Signature]) -> None:
-    """Raise BundleError for a type that the protocol cannot carry, before anybody connects."""
-    for one in signatures:
-        for tensor in (*one.inputs, *one.outputs):
+    """Raise BundleError for a type outside the protocol, before the first connection."""
+    for signature in signatures:
+        for tensor in (*signature.inputs, *signature.outputs):
             if tensor.dtype not in _NAMES:
                 raise BundleError(
                     f"{tensor.name!r} is {tensor.dtype}, which this server does not carry; known: "
@@ -53,7 +53,7 @@ def check_types(signatures: Sequence[Signature]) -> None:
 
 
 def json_length(header_length: str | None, body_bytes: int) -> int:
-    """Return how many bytes of a body are JSON. Raises InputError for no length within the body."""
+    """Return the length of a body's JSON, in bytes. Raises InputError for a length outside the body."""
     if header_length is None:
         return body_bytes
     text = header_length.strip()
@@ -65,20 +65,24 @@ def json_length(header_length: str | None, body_bytes: int) -> int:
 def parse_request(
     body: bytearray, header_length: str | None, signatures: Sequence[Signature], limits: JsonLimits
 ) -> Request:
-    """Parse the body of an inference request. Raises InputError that says what is wrong."""
+    """Parse the body of an inference request. Raises InputError with the invalid part."""
     end = json_length(header_length, len(body))
     raw = _of(dict, parse_json(body if end == len(body) else body[:end], limits), "the request")
     binary = _flag(_parameters(raw, "the request"), "binary_data_output", False)
-    inputs, rest = _inputs(raw, memoryview(body)[end:], [one.name for one in signatures[0].inputs])
-    if rest:
-        raise InputError(f"{len(rest)} bytes follow the tensors that the request describes")
+    inputs, tail = _inputs(
+        raw, memoryview(body)[end:], [tensor.name for tensor in signatures[0].inputs]
+    )
+    if tail:
+        raise InputError(f"{len(tail)} bytes follow the tensors that the request describes")
     outputs = {}
     for entry in _entries(raw, "outputs", optional=True):
         name = _name(entry, "an output")
         outputs[name] = _flag(_parameters(entry, f"output {shown(name)}"), "binary_data", binary)
-    known = {tensor.name for one in signatures for tensor in one.outputs}
-    if unknown := sorted(set(outputs) - known):
-        raise InputError(f"unknown output {shown(unknown[0])}; there is {', '.join(sorted(known))}")
+    output_names = {tensor.name for signature in signatures for tensor in signature.outputs}
+    if unknown := sorted(set(outputs) - output_names):
+        raise InputError(
+            f"unknown output {shown(unknown[0])}; there is {', '.join(sorted(output_names))}"
+        )
     identity = _of(str, raw.get("id", ""), "the id")
     if len(identity) > MAX_ID:
         raise InputError(f"the id has more than {MAX_ID} characters")
@@ -88,10 +92,10 @@ def parse_request(
 def render_answer(
     model: str, version: str, request: Request, outputs: Mapping[str, np.ndarray]
 ) -> Answer:
-    """Return the body for the outputs that the request asked for. Raises InputError for NaN in JSON."""
-    wanted = wanted_outputs(request, outputs)
+    """Return the body with the requested outputs. Raises InputError for NaN in JSON."""
+    selected = requested_outputs(request, outputs)
     entries, chunks = [], []
-    for name, binary in wanted.items():
+    for name, binary in selected.items():
         value = outputs[name]
         entry: Object = {
             "name": name, "datatype": _NAMES[value.dtype.name], "shape": list(value.shape),
@@ -109,14 +113,17 @@ def render_answer(
     return Answer(b"".join([text, *chunks]), len(text) if chunks else None)
 
 
-def wanted_outputs(request: Request, outputs: Mapping[str, object]) -> Mapping[str, bool]:
-    """Return the names that are asked for, and whether each in binary."""
+def requested_outputs(request: Request, outputs: Mapping[str, object]) -> Mapping[str, bool]:
+    """Return the requested names with their binary flags."""
     return request.outputs or dict.fromkeys(outputs, request.binary)
 
 
 def model_metadata(model: str, version: str, signatures: Sequence[Signature]) -> Object:
-    """Describe the model; a dimension in which its shape sets differ is -1."""
-    sides = ([one.inputs for one in signatures], [one.outputs for one in signatures])
+    """Return the model's metadata; a dimension with different sizes in its shape sets is -1."""
+    sides = (
+        [signature.inputs for signature in signatures],
+        [signature.outputs for signature in signatures],
+    )
     inputs, outputs = ([_merged(same) for same in zip(*side, strict=True)] for side in sides)
     return {
         "name": model, "versions": [version], "platform": "collage", "inputs": inputs,
@@ -125,15 +132,15 @@ def model_metadata(model: str, version: str, signatures: Sequence[Signature]) ->
 
 
 def _inputs(
-    raw: Object, rest: memoryview, known: Sequence[str]
+    raw: Object, tail: memoryview, names: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], memoryview]:
     inputs: dict[str, np.ndarray] = {}
     for entry in _entries(raw, "inputs"):
         name = _name(entry, "an input")
         if name in inputs:
             raise InputError(f"the input {name!r} is given twice")
-        if name not in known:
-            raise InputError(f"unknown input {shown(name)}; expected {', '.join(known)}")
+        if name not in names:
+            raise InputError(f"unknown input {shown(name)}; expected {', '.join(names)}")
         datatype = _of(str, _get(entry, "datatype", f"input {name!r}"), f"the datatype of {name!r}")
         if datatype not in DATATYPES:
             raise InputError(
@@ -146,42 +153,42 @@ def _inputs(
             data = _get(entry, "data", f"input {name!r}")
             inputs[name] = from_json(name, data, dtype, shape)
         else:
-            inputs[name] = from_bytes(name, rest, size, dtype, shape)
-            rest = rest[inputs[name].nbytes :]
-    return inputs, rest
+            inputs[name] = from_bytes(name, tail, size, dtype, shape)
+            tail = tail[inputs[name].nbytes :]
+    return inputs, tail
 
 
 def _entries(raw: Object, key: str, optional: bool = False) -> list[Object]:
-    found = raw.get(key, []) if optional else _get(raw, key, "the request")
-    entries: list[object] = _of(list, found, repr(key))
+    entries = raw.get(key, []) if optional else _get(raw, key, "the request")
+    entries: list[object] = _of(list, entries, repr(key))
     return [_of(dict, entry, f"an entry of {key!r}") for entry in entries]
 
 
-def _name(entry: Object, what: str) -> str:
-    name: str = _of(str, _get(entry, "name", what), f"the name of {what}")
+def _name(entry: Object, place: str) -> str:
+    name: str = _of(str, _get(entry, "name", place), f"the name of {place}")
     return name
 
 
-def _parameters(raw: Object, what: str) -> Object:
-    found: Object = _of(dict, raw.get("parameters", {}), f"'parameters' of {what}")
-    return found
+def _parameters(raw: Object, place: str) -> Object:
+    parameters: Object = _of(dict, raw.get("parameters", {}), f"'parameters' of {place}")
+    return parameters
 
 
 def _flag(parameters: Object, key: str, default: bool) -> bool:
     return bool(_of(bool, parameters.get(key, default), repr(key)))
 
 
-def _get(raw: Object, key: str, what: str) -> object:
+def _get(raw: Object, key: str, place: str) -> object:
     if key not in raw:
-        raise InputError(f"the request is no inference request: {what}: {key!r} is missing")
+        raise InputError(f"the request is no inference request: {place}: {key!r} is missing")
     return raw[key]
 
 
-def _of(kind: type, value: object, what: str) -> Any:
+def _of(kind: type, value: object, place: str) -> Any:
     if type(value) is not kind:
         words = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
         raise InputError(
-            f"the request is no inference request: {what} is {shown(value)}, not {words[kind]}"
+            f"the request is no inference request: {place} is {shown(value)}, not {words[kind]}"
         )
     return value
 
@@ -192,16 +199,16 @@ def _json_data(name: str, value: np.ndarray) -> list[Any]:
             f"output {name!r} holds NaN or infinity, which JSON cannot say; ask for it with the "
             "parameter binary_data"
         )
-    found: list[Any] = value.ravel().tolist()
-    return found
+    values: list[Any] = value.ravel().tolist()
+    return values
 
 
 def _merged(same: Sequence[Tensor]) -> Object:
     shapes = [tensor.shape for tensor in same]
     first = shapes[0]
-    if first is None or any(one is None or len(one) != len(first) for one in shapes):
+    if first is None or any(shape is None or len(shape) != len(first) for shape in shapes):
         shape = [-1]
     else:
-        columns = zip(*(one or () for one in shapes), strict=True)
+        columns = zip(*(shape or () for shape in shapes), strict=True)
         shape = [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in columns]
     return {"name": same[0].name, "datatype": _NAMES[same[0].dtype], "shape": shape}

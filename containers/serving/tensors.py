@@ -44,30 +44,30 @@ def from_json(name: str, data: object, dtype: np.dtype[Any], shape: tuple[int, .
         raise InputError(f"input {name!r}: the data is not {dtype.name}")
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            made = np.array(values, dtype)
-        held = dtype.kind != "f" or bool(np.isfinite(made).all())
+            array = np.array(values, dtype)
+        held = dtype.kind != "f" or bool(np.isfinite(array).all())
     except OverflowError:
         held = False
     if not held:
         raise InputError(f"input {name!r}: {dtype.name} cannot hold all of the data")
-    return made.reshape(shape)
+    return array.reshape(shape)
 
 
 def from_bytes(
-    name: str, rest: memoryview, size: object, dtype: np.dtype[Any], shape: tuple[int, ...]
+    name: str, tail: memoryview, size: object, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Make the array of the first `size` bytes of `rest`, which are little-endian; nothing is copied.
+    """Make the array of the first `size` bytes of `tail`, which are little-endian; nothing is copied.
 
     Raises:
         InputError: the tensor has another size, or there are too few bytes.
     """
     expected = prod(shape) * dtype.itemsize
-    if type(size) is not int or size != expected or size > len(rest):
+    if type(size) is not int or size != expected or size > len(tail):
         raise InputError(
             f"input {name!r}: {dtype.name}{list(shape)} has {expected} bytes; binary_data_size says "
-            f"{shown(size)} and {len(rest)} bytes are left"
+            f"{shown(size)} and {len(tail)} bytes are left"
         )
-    return np.frombuffer(rest, dtype.newbyteorder("<"), prod(shape)).reshape(shape)
+    return np.frombuffer(tail, dtype.newbyteorder("<"), prod(shape)).reshape(shape)
 
 
 def shown(value: object) -> str:

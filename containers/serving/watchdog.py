@@ -1,8 +1,8 @@
-"""Whether the model still answers, asked when nobody else asks.
+"""The watchdog: checks of idle executables, and the end of a stuck process.
 
-An executable that has answered nobody for `every_s` seconds computes the bundle's golden data, so that
-readiness is what was seen and not what is hoped. A call that is `PATIENCE` times over its deadline will
-not end: the process gives up, and whoever runs it starts another.
+An executable without a call for `every_s` seconds computes the bundle's golden data, so that readiness rests
+on a recent result. A call beyond `STUCK_FACTOR` times its deadline does not end: the process exits, and its
+supervisor starts another.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from containers.serving.engine import Engine, Executable, TooSlow
 
-PATIENCE = 2.0
+STUCK_FACTOR = 2.0
 FAILURES = 3
-"""Checks that fail one after the other before the process gives up."""
+"""Number of consecutive failed checks before the process exits."""
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Watchdog:
         pause_s = min(1.0, self._engine.call_s / 4, self._every_s / 4)
         while not self.gave_up:
             await asyncio.sleep(pause_s)
-            if self._engine.longest_s() > PATIENCE * self._engine.call_s:
+            if self._engine.longest_s() > STUCK_FACTOR * self._engine.call_s:
                 self._end("a call does not end; the process does")
             elif (executable := self._engine.take_idle(self._every_s)) is not None:
                 await self._check(executable)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from kubernetes import client
 
-from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.compile_service import ClusterCompileService
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kubernetes.api import Jobs
@@ -41,13 +41,13 @@ def record_key(monkeypatch):
 @pytest.fixture(scope="package")
 def nodes(plane, tmp_path_factory):
     labels = {"pool": "measure"}
-    made = [
+    started = [
         Node(plane, name, tmp_path_factory.mktemp(name), images=IMAGES, labels=labels)
         for name in ("node-1", "node-2")
     ]
-    yield made
-    for one in made:
-        one.close()
+    yield started
+    for node in started:
+        node.close()
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def make_site(s3_address, tmp_path_factory, settings, environment, jobs, notices
     """Make a site as another process would: with an empty folder of its own."""
 
     def make(environment=environment, **changes):
-        return ClusterSite(
+        return ClusterCompileService(
             s3_address,
             tmp_path_factory.mktemp("controller"),
             settings.model_copy(update=changes),

@@ -6,7 +6,7 @@ python -m tests.cluster.controller STORE REQUEST NAMESPACE FOLDER, with KUBECONF
 import sys
 from pathlib import Path
 
-from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.compile_service import ClusterCompileService
 from collage.cluster.controller.environments import read_environments
 from collage.cluster.controller.settings import ClusterSettings
 from collage.pipeline.request import read_request
@@ -24,7 +24,7 @@ def main() -> None:
         poll_s=0.3,
     )
     environments = read_environments(Path(folder) / "environments.yaml")
-    site = ClusterSite(address, Path(folder) / "cache", settings, environments)
+    site = ClusterCompileService(address, Path(folder) / "cache", settings, environments)
     site.search(read_request(open_store(address), digest), "main", TerminalProgress())
 
 

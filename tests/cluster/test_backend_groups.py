@@ -7,7 +7,7 @@ import pytest
 from collage.backends.registry import all_backends
 from collage.cluster.controller.backend_groups import named_groups, split_groups
 from collage.cluster.controller.environments import MeasuringEnvironment, parse_environments
-from collage.cluster.shards import Wanted
+from collage.cluster.shards import KeyedRequest
 from collage.cost import CostKey
 from collage.errors import OptionError
 from collage.measure.measurement_request import Work
@@ -15,10 +15,10 @@ from collage.measure.measurement_request import Work
 GROUPS = {"onnxruntime": "graph", "openvino": "graph", "onednn": "library", "tvm": "native"}
 
 
-def wanted(counts):
+def keyed_requests(counts):
     works = [(name, number) for name, count in counts.items() for number in range(count)]
     return [
-        Wanted(CostKey(f"{place:064x}"), Work("main", 1 << number, name))
+        KeyedRequest(CostKey(f"{place:064x}"), Work("main", 1 << number, name))
         for place, (name, number) in enumerate(works)
     ]
 
@@ -35,30 +35,36 @@ def wanted(counts):
         ({"onednn": 100, "tvm": 300, "openvino": 110}, 2, [("native", 1), ("graph, library", 1)]),
     ],
 )  # fmt: skip
-def test_a_group_has_a_job_of_its_own_where_that_is_worth_its_pods(counts, parallelism, jobs):
-    some = wanted(counts)
-    shares = split_groups(some, GROUPS, lambda _: 1.0, 60.0, parallelism)
-    assert [(", ".join(one.groups), one.parallelism) for one in shares] == jobs
-    assert sum(one.parallelism for one in shares) == parallelism
-    assert sorted(one.key for share in shares for one in share.wanted) == [one.key for one in some]
+def test_a_group_with_enough_work_has_its_own_job(counts, parallelism, jobs):
+    candidates = keyed_requests(counts)
+    shares = split_groups(
+        candidates, GROUPS, lambda _: 1.0, min_job_s=60.0, parallelism=parallelism
+    )
+    assert [(", ".join(share.groups), share.parallelism) for share in shares] == jobs
+    assert sum(share.parallelism for share in shares) == parallelism
+    assert sorted(candidate.key for share in shares for candidate in share.candidates) == [
+        candidate.key for candidate in candidates
+    ]
 
 
-def test_the_division_does_not_depend_on_the_order():
-    some = wanted({"onednn": 100, "tvm": 200, "onnxruntime": 70})
-    found = set()
+def test_the_division_is_independent_of_the_order():
+    candidates = keyed_requests({"onednn": 100, "tvm": 200, "onnxruntime": 70})
+    divisions = set()
     for seed in range(4):
-        random.Random(seed).shuffle(some)
-        shares = split_groups(some, GROUPS, lambda _: 1.0, 60.0, 4)
-        found.add(tuple((one.groups, frozenset(w.key for w in one.wanted)) for one in shares))
-    assert len(found) == 1
+        random.Random(seed).shuffle(candidates)
+        shares = split_groups(candidates, GROUPS, lambda _: 1.0, min_job_s=60.0, parallelism=4)
+        divisions.add(
+            tuple((share.groups, frozenset(w.key for w in share.candidates)) for share in shares)
+        )
+    assert len(divisions) == 1
 
 
-def test_every_backend_declares_a_group_and_settings_come_first():
-    declared = {one.name: one.group for one in all_backends()}
+def test_settings_override_declared_groups():
+    declared = {backend.name: backend.group for backend in all_backends()}
     assert declared["onnxruntime"] == declared["openvino"] == "graph"
     assert (declared["onednn"], declared["tvm"]) == ("library", "native")
-    given = {"intel": ("onednn", "openvino"), "absent": ("other",)}
-    named = named_groups(declared, given)
+    settings = {"intel": ("onednn", "openvino"), "absent": ("other",)}
+    named = named_groups(declared, settings)
     assert named["onednn"] == named["openvino"] == "intel"
     assert named["onnxruntime"] == "graph"
     assert named.keys() == declared.keys()
@@ -66,9 +72,9 @@ def test_every_backend_declares_a_group_and_settings_come_first():
 
 def test_groups_come_from_the_operators_file():
     entry = {"backendGroups": {"runtimes": ["onnxruntime", "openvino"]}, "secondsPerGroup": 5}
-    found = parse_environments({"pool": entry}, "here")["pool"]
-    assert found.backend_groups == {"runtimes": ("onnxruntime", "openvino")}
-    assert found.seconds_per_group == 5
+    environment = parse_environments({"pool": entry}, "here")["pool"]
+    assert environment.backend_groups == {"runtimes": ("onnxruntime", "openvino")}
+    assert environment.seconds_per_group == 5
     assert MeasuringEnvironment().backend_groups == {}
     with pytest.raises(OptionError, match=r"backendGroups: onednn in more than one group"):
         parse_environments({"pool": {"backendGroups": {"a": ["onednn"], "b": ["onednn"]}}}, "here")

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import pytest
 from kubernetes import client
 
-from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.compile_service import ClusterCompileService
 from collage.cluster.controller.environments import BuildSettings, MeasuringEnvironment
-from collage.cluster.shard_reports import Records, worked_s
+from collage.cluster.shard_reports import ShardReports, worked_s
 from collage.pipeline.request import RequestOptions, submit
 from collage.report.progress import SilentProgress
 from collage.store import open_store
@@ -21,17 +21,17 @@ GPU = "nvidia.com/gpu"
 
 @pytest.fixture
 def two_kinds(plane, core, tmp_path_factory):
-    made = [
+    started = [
         Node(plane, "builder", tmp_path_factory.mktemp("builder"), images=IMAGES,
              labels={"pool": "build"},
              taints=[{"key": "only", "value": "builds", "effect": "NoSchedule"}]),
         Node(plane, "timer", tmp_path_factory.mktemp("timer"), images=IMAGES,
              labels={"pool": "gpu"}, resources={GPU: "1"}),
     ]  # fmt: skip
-    yield made
-    for one in made:
-        one.close()
-        core.delete_node(one.name)
+    yield started
+    for node in started:
+        node.close()
+        core.delete_node(node.name)
 
 
 @pytest.fixture
@@ -64,13 +64,13 @@ def nodes_of(core, namespace, component):
     return {pod.spec.node_name for pod in pods}
 
 
-def test_kernels_are_built_on_cpu_nodes_and_the_pods_with_a_gpu_build_none(
+def test_cpu_nodes_build_all_kernels_for_gpu_pods(
     plane, two_kinds, make_site, request_, store, core, namespace
 ):
     site = make_site()
     facts = site.describe(request_)
-    found = site.search(request_, "main", QUIET)
-    assert found.measured > 10
+    searched = site.search(request_, "main", QUIET)
+    assert searched.measured > 10
     assert nodes_of(core, namespace, "build") == {"builder"}
     assert nodes_of(core, namespace, "measure") == nodes_of(core, namespace, "probe") == {"timer"}
     with plane.client() as api:
@@ -79,16 +79,16 @@ def test_kernels_are_built_on_cpu_nodes_and_the_pods_with_a_gpu_build_none(
             for job in jobs_of(api, namespace, "build")
         ]
         assert limits
-        assert not any(GPU in one for one in limits)
+        assert not any(GPU in limit for limit in limits)
 
-    records = Records(store, facts.environment)
-    records.refresh()
-    everything = records.of({one.batch for one in records._known.values()})
-    built = {one.node: 0 for one in everything}
+    reports = ShardReports(store, facts.environment)
+    reports.refresh()
+    all_reports = reports.of({report.batch for report in reports._known.values()})
+    built = {report.node: 0 for report in all_reports}
     costs = dict(built)
-    for one in everything:
-        built[one.node] += one.built
-        costs[one.node] += len(one.costs)
+    for report in all_reports:
+        built[report.node] += report.built
+        costs[report.node] += len(report.costs)
     print(f"{built} kernels built, {costs} costs measured")
     assert built["timer"] == 0
     assert built["builder"] >= costs["timer"] > 10
@@ -96,12 +96,12 @@ def test_kernels_are_built_on_cpu_nodes_and_the_pods_with_a_gpu_build_none(
     assert set(measured(store, facts.environment).values()) == {1}
 
     again = make_site().search(request_, "main", QUIET)
-    assert (again.measured, again.gap_s) == (0, found.gap_s)
+    assert (again.measured, again.gap_s) == (0, searched.gap_s)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_measuring_starts_while_kernels_are_still_built_and_saves_its_time(
+def test_measurement_overlaps_with_builds(
     two_kinds, settings, environment, jobs, request_, address_below, tmp_path
 ):
     """The same search twice, each in a store of its own; a built kernel takes longer than a timed one."""
@@ -117,13 +117,13 @@ def test_measuring_starts_while_kernels_are_still_built_and_saves_its_time(
         build = environment.build.model_copy(update={"overlap": overlap})
         changes = {"build": build, "seconds_per_shard": 60, "deadline_seconds": 3000}
         pool = {"pool": environment.model_copy(update=changes)}
-        site = ClusterSite(address, tmp_path / str(overlap), settings, pool, jobs=jobs)
+        site = ClusterCompileService(address, tmp_path / str(overlap), settings, pool, jobs=jobs)
         facts = site.describe(request)
-        found = site.search(request, "main", QUIET)
+        searched = site.search(request, "main", QUIET)
         times = measured(store, facts.environment)
         assert set(times.values()) == {1}, "nothing was measured twice"
-        assert len(times) == found.measured
-        taken_s[overlap], counts[overlap] = busy_s(store, facts.environment), found.measured
+        assert len(times) == searched.measured
+        taken_s[overlap], counts[overlap] = busy_s(store, facts.environment), searched.measured
         for job in jobs.find({}):
             jobs.delete(job.name)
     before, after = taken_s[False], taken_s[True]
@@ -139,7 +139,7 @@ def test_measuring_starts_while_kernels_are_still_built_and_saves_its_time(
 class Busy(NamedTuple):
     building: float
     measuring: float
-    both: float
+    overlap: float
 
     @property
     def saved(self):
@@ -148,17 +148,19 @@ class Busy(NamedTuple):
 
 def busy_s(store, environment):
     """The seconds in which pods built, in which pods measured, and in which any worked."""
-    records = Records(store, environment)
+    records = ShardReports(store, environment)
     records.refresh()
-    found = list(records._known.values())
-    kinds = [[one for one in found if bool(one.before_s) is timed] for timed in (False, True)]
-    return Busy(*map(worked_s, (*kinds, found)))
+    reports = list(records._known.values())
+    kinds = [
+        [report for report in reports if bool(report.before_s) is timed] for timed in (False, True)
+    ]
+    return Busy(*map(worked_s, (*kinds, reports)))
 
 
 @pytest.mark.parametrize(
     ("gpu", "separate", "apart"),
     [("", None, False), (GPU, None, True), ("", True, True), (GPU, False, False)],
 )
-def test_builds_are_apart_where_a_gpu_would_wait_or_where_it_is_asked_for(gpu, separate, apart):
+def test_builds_are_separate_with_a_gpu_or_on_request(gpu, separate, apart):
     build = BuildSettings(separate=separate)
-    assert MeasuringEnvironment(gpu_resource=gpu, build=build).builds_apart is apart
+    assert MeasuringEnvironment(gpu_resource=gpu, build=build).builds_separately is apart

@@ -9,7 +9,7 @@ import pytest
 
 from collage.cluster.controller.measurer import ClusterMeasurer
 from collage.cluster.kubernetes.jobs import JobRunner
-from collage.cluster.shard_reports import Records, ShardRecord
+from collage.cluster.shard_reports import ShardReport, ShardReports
 from collage.cluster.shards import Batch
 from collage.errors import ClusterError, OptionError
 from collage.pipeline.request import RequestOptions
@@ -25,22 +25,22 @@ def job_names(jobs, component):
     return [job.name for job in jobs.find({"app.kubernetes.io/component": component})]
 
 
-def test_a_search_measures_in_jobs_a_finish_publishes_and_a_rerun_measures_nothing(
+def test_jobs_measure_a_request_and_a_rerun_measures_nothing(
     nodes, make_site, request_, store, jobs, notices, tmp_path
 ):
     site = make_site()
     facts = site.describe(request_)
     assert set(facts.backends) == {"onnxruntime", "onednn"}
     assert site.functions(request_) == ("main",)
-    found = site.search(request_, "main", QUIET)
-    assert found.measured > 10
+    searched = site.search(request_, "main", QUIET)
+    assert searched.measured > 10
     batches = job_names(jobs, "measure")
     assert len(batches) >= 2
-    assert not any("given up" in one for one in notices)
+    assert not any("given up" in notice for notice in notices)
 
     again = make_site()  # another process, with nothing of its own
     second = again.search(request_, "main", QUIET)
-    assert (second.measured, second.gap_s) == (0, found.gap_s)
+    assert (second.measured, second.gap_s) == (0, searched.gap_s)
     assert job_names(jobs, "measure") == batches
 
     result = again.finish(request_, QUIET)
@@ -49,20 +49,20 @@ def test_a_search_measures_in_jobs_a_finish_publishes_and_a_rerun_measures_nothi
     assert fetch_bundle(store, result.bundle, tmp_path / "bundle") == result.bundle
 
 
-def test_groups_of_backends_have_jobs_of_their_own_beside_each_other(
+def test_backend_groups_have_simultaneous_jobs(
     nodes, make_site, request_, store, jobs, environment
 ):
     changes = {"backend_groups": {"mine": ("onednn",)}, "seconds_per_group": 0.0}
     site = make_site(environment=environment.model_copy(update=changes))
     facts = site.describe(request_)
-    found = site.search(request_, "main", QUIET)
+    searched = site.search(request_, "main", QUIET)
     groups = Counter()
     for job in jobs.find({"app.kubernetes.io/component": "measure"}):
         batch = Batch.model_validate_json(get_blob(store, job.notes["collage.dev/batch"]))
         groups[(job.notes["collage.dev/groups"], *sorted(batch.backends))] += 1
     assert groups.keys() == {("mine", "onednn"), ("graph", "onnxruntime")}
     counts = measured(store, facts.environment)
-    assert len(counts) == found.measured
+    assert len(counts) == searched.measured
     assert set(counts.values()) == {1}
 
 
@@ -73,7 +73,7 @@ def test_the_budget_counts_measuring_and_not_the_queue(
     site.describe(request_)
     waited_s = []
     monkeypatch.setattr(ClusterMeasurer, "close", lambda self: waited_s.append(self.waited_s))
-    names = [one.name for one in nodes]
+    names = [node.name for node in nodes]
     for name in names:
         core.patch_node(name, {"spec": {"unschedulable": True}})
     freed = threading.Timer(
@@ -87,27 +87,27 @@ def test_the_budget_counts_measuring_and_not_the_queue(
     assert 15 < waited_s[0] < taken_s - 2
 
 
-def test_costs_from_a_node_that_is_not_itself_are_discarded_and_measured_again_once(
+def test_costs_from_a_throttled_node_are_measured_again_once(
     nodes, make_site, request_, store, notices, environment
 ):
     site = make_site(environment=environment.model_copy(update={"control_tolerance": 0.25}))
     facts = site.describe(request_)
-    records = Records(store, facts.environment)
+    records = ShardReports(store, facts.environment)
     for number in range(60):  # other nodes that were ten thousand times as fast
         records.put(
-            ShardRecord(
+            ShardReport(
                 batch="earlier", index=number, pod="p", node="n", began=0.0, ended=1.0,
                 before_s={"cpu": 1e-9}, after_s={"cpu": 1e-9}, costs={}, built=0,
             )
         )  # fmt: skip
-    found = site.search(request_, "main", QUIET)
+    searched = site.search(request_, "main", QUIET)
     counts = measured(store, facts.environment)
     assert set(counts.values()) == {2}
-    assert len(counts) == found.measured / 2
-    said = [one for one in notices if "off its usual time, more than 25%" in one]
-    assert any(re.search(r": (\d+) of \1 costs are discarded", one) for one in said)
+    assert len(counts) == searched.measured / 2
+    discards = [notice for notice in notices if "off its usual time, more than 25%" in notice]
+    assert any(re.search(r": (\d+) of \1 costs are discarded", notice) for notice in discards)
     assert site.search(request_, "main", QUIET).measured == 0, "the second costs stay"
-    assert len([one for one in notices if "off its usual time" in one]) == len(said)
+    assert len([notice for notice in notices if "off its usual time" in notice]) == len(discards)
 
 
 def test_a_wrong_image_fails_within_a_minute_with_the_reason(nodes, make_site, request_, jobs):

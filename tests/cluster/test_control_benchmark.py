@@ -6,8 +6,8 @@ from collage.cluster.pod.control_benchmark import (
     SAMPLES,
     WRITE_BYTES,
     WRITES,
-    device_pace_s,
-    node_pace,
+    control_times,
+    device_control_s,
 )
 from collage.errors import MeasureError
 from tests.measure.fakes import SimulatedDevice
@@ -30,17 +30,17 @@ class Written(SimulatedDevice):
 
 def test_the_same_work_is_timed_on_the_device_many_times():
     device = Written()
-    assert device_pace_s(device) == pytest.approx(WRITES * WRITE_BYTES * 1e-12)
+    assert device_control_s(device) == pytest.approx(WRITES * WRITE_BYTES * 1e-12)
     assert device.samples == SAMPLES + 1
     assert set(device.sweeps) == {WRITE_BYTES}
 
 
 def test_a_device_that_is_throttled_shows():
-    assert device_pace_s(Written(1.4)) == pytest.approx(1.4 * device_pace_s(Written()))
+    assert device_control_s(Written(1.4)) == pytest.approx(1.4 * device_control_s(Written()))
 
 
 def test_a_node_without_a_gpu_has_the_processors_pace_alone():
-    (pace,) = node_pace("cpu").items()
+    (pace,) = control_times("cpu").items()
     assert pace[0] == "cpu"
     assert 1e-6 < pace[1] < 0.1
 
@@ -48,4 +48,4 @@ def test_a_node_without_a_gpu_has_the_processors_pace_alone():
 def test_a_pace_on_a_gpu_needs_one(monkeypatch):
     monkeypatch.setattr("collage.measure.cuda_device.driver_reason", lambda: "no driver")
     with pytest.raises(MeasureError, match="no GPU to measure on"):
-        node_pace("cuda")
+        control_times("cuda")

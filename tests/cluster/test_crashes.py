@@ -15,7 +15,7 @@ from statistics import median
 import pytest
 import yaml
 
-from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.compile_service import ClusterCompileService
 from collage.pipeline.request import submit
 from collage.report.progress import SilentProgress
 from collage.store import open_store
@@ -29,10 +29,10 @@ QUIET = SilentProgress()
 
 def until(ask, timeout_s=90):
     end = time.monotonic() + timeout_s
-    while not (found := ask()):
+    while not (result := ask()):
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.03)
-    return found
+    return result
 
 
 def measuring(core, namespace):
@@ -91,7 +91,7 @@ def kill_a_pod(nodes, core, namespace, store, search, begun, seconds):
 
 
 @pytest.mark.timeout(300 + 150 * KILLS)
-def test_measuring_pods_that_are_killed_at_any_moment_lose_nothing(
+def test_a_killed_measuring_pod_loses_nothing(
     nodes, settings, environment, jobs, request_, address_below, core, namespace, tmp_path
 ):
     chance = random.Random(os.getpid())
@@ -104,7 +104,7 @@ def test_measuring_pods_that_are_killed_at_any_moment_lose_nothing(
         request = submit(store, model, environment="pool", options=options)
 
         def site(folder, address=address):
-            return ClusterSite(
+            return ClusterCompileService(
                 address, tmp_path / folder, settings, {"pool": environment}, jobs=jobs
             )
 
@@ -114,15 +114,15 @@ def test_measuring_pods_that_are_killed_at_any_moment_lose_nothing(
         begun = bool(number % 2)
         seconds = chance.uniform(0.0, 2.0 if begun else 8.0)
         before, victim = kill_a_pod(nodes, core, namespace, store, search, begun, seconds)
-        found = search.end()
+        searched = search.end()
         after = measured(store)
         assert before.keys() <= after.keys(), "a cost was lost"
         assert set(after.values()) == {1}, "a cost that was in the store was measured again"
-        assert len(after) == found.measured + 1, "the cost of a call is of no candidate"
+        assert len(after) == searched.measured + 1, "the cost of a call is of no candidate"
         again = site(f"{number}-again").search(request, "main", QUIET)
         assert again.measured == 0
-        assert again.plans == found.plans
-        predicted_s.append(min(plan.predicted_s for plan in found.plans))
+        assert again.plans == searched.plans
+        predicted_s.append(min(plan.predicted_s for plan in searched.plans))
         print(
             f"kill {number}: {victim}: {len(before)} of {len(after)} costs in the store, "
             f"{len(after) - len(before)} measured afterwards, none twice; "
@@ -130,12 +130,12 @@ def test_measuring_pods_that_are_killed_at_any_moment_lose_nothing(
         )
         for job in jobs.find({}):
             jobs.delete(job.name)
-    usual_s = median(predicted_s)
+    typical_s = median(predicted_s)
     if ALONE:
-        assert all(usual_s / NOISE < one < usual_s * NOISE for one in predicted_s)
+        assert all(typical_s / NOISE < latency_s < typical_s * NOISE for latency_s in predicted_s)
 
 
-def test_a_controller_that_is_killed_is_resumed_by_another_that_adopts_its_job(
+def test_a_new_controller_adopts_the_job_of_a_killed_one(
     plane, nodes, make_site, request_, store, core, namespace, jobs, notices, s3_address, tmp_path,
     environment,
 ):  # fmt: skip
@@ -163,9 +163,9 @@ def test_a_controller_that_is_killed_is_resumed_by_another_that_adopts_its_job(
         controller.communicate()
     (batch,) = jobs.find({"app.kubernetes.io/component": "measure"})
     search = Search(site, request_)
-    until(lambda: any(batch.name in one and "waiting for it" in one for one in notices))
+    until(lambda: any(batch.name in notice and "waiting for it" in notice for notice in notices))
     assert jobs.find({"app.kubernetes.io/component": "measure"}) == [batch]
     send(nodes, namespace, pod, signal.SIGCONT)
-    found = search.end()
+    searched = search.end()
     assert max(measured(store).values()) == 1, "nothing was measured twice"
-    assert found.cached >= len(before) - 1
+    assert searched.cached >= len(before) - 1

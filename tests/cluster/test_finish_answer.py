@@ -2,7 +2,7 @@
 
 import pytest
 
-from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.compile_service import ClusterCompileService
 from collage.cluster.pod.answers import answers
 from collage.errors import GateError, UnprovenError
 from collage.pipeline.compile_service import node_facts
@@ -15,7 +15,7 @@ ANSWER = "answers/finish.json"
 """Of the pod."""
 
 
-class Waiting(ClusterSite):
+class Waiting(ClusterCompileService):
     """A site whose pod has answered."""
 
     def __init__(self, store, facts):
@@ -41,6 +41,6 @@ def test_the_gates_refusal_is_an_answer(kind, tmp_path, monkeypatch):
     answers.answer_finish(
         str(tmp_path / "store"), digest, facts.environment.digest, ANSWER, tmp_path
     )
-    with pytest.raises(GateError, match="slower") as found:
+    with pytest.raises(GateError, match="slower") as refusal:
         Waiting(store, facts).finish(request, SilentProgress())
-    assert type(found.value) is kind
+    assert type(refusal.value) is kind

@@ -30,10 +30,10 @@ def runner(nodes, jobs, environment, settings, notices):
 
 def until(ask, timeout_s=30):
     end = time.monotonic() + timeout_s
-    while not (found := ask()):
+    while not (result := ask()):
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.1)
-    return found
+    return result
 
 
 def pods(core, namespace, name):
@@ -41,14 +41,16 @@ def pods(core, namespace, name):
     return core.list_namespaced_pod(namespace, label_selector=selector).items
 
 
-def up(core, nodes, namespace, name, seen=()):
-    """Wait for a pod of the Job, none of `seen`, that has begun to work; return its name."""
+def up(core, nodes, namespace, name, ignored=()):
+    """Wait for a pod of the Job, none of `ignored`, that has begun to work; return its name."""
 
     def ask():
         for pod in pods(core, namespace, name):
-            one = pod.metadata.name
-            if one not in seen and any("up" in n.log(namespace, one, "measure") for n in nodes):
-                return one
+            pod_name = pod.metadata.name
+            if pod_name not in ignored and any(
+                "up" in n.log(namespace, pod_name, "measure") for n in nodes
+            ):
+                return pod_name
         return None
 
     return until(ask)
@@ -133,9 +135,9 @@ def test_preemption_costs_no_retry(plane, runner, core, nodes, namespace, no_ret
     end = waiting.end(90)
     assert end.ending is Ending.COMPLETE
     with plane.client() as api:
-        found = client.BatchV1Api(api).read_namespaced_job("preempted", namespace)
+        job = client.BatchV1Api(api).read_namespaced_job("preempted", namespace)
         client.SchedulingV1Api(api).delete_priority_class("urgent")
-    assert found.status.succeeded == 1
+    assert job.status.succeeded == 1
 
 
 def urgent_pod(host):
@@ -168,12 +170,12 @@ def test_the_api_server_may_go_and_come_back(plane, runner, core, nodes, namespa
 
 
 def test_a_running_job_is_adopted_and_an_ended_one_replaced(runner, notices, jobs):
-    one = task("same", "import time; time.sleep(2)")
-    runner.submit(one)
-    runner.submit(one)
+    same = task("same", "import time; time.sleep(2)")
+    runner.submit(same)
+    runner.submit(same)
     assert notices == ["the Job same runs already: waiting for it"]
     assert runner.wait("same").ending is Ending.COMPLETE
-    runner.submit(one)
+    runner.submit(same)
     assert runner.wait("same").ending is Ending.COMPLETE
     assert len(jobs.find({"collage.dev/run": "r"})) == 1
 
@@ -202,15 +204,13 @@ def test_a_job_that_runs_for_too_long_is_given_up(runner, environment, jobs):
         runner.wait("long")
 
 
-@pytest.mark.parametrize("where", ["without a node", "suspended"])
-def test_a_job_waits_no_longer_than_it_may_and_then_runs_as_long_as_it_may(
-    plane, runner, environment, jobs, where
-):
+@pytest.mark.parametrize("obstacle", ["without a node", "suspended"])
+def test_waiting_and_running_time_have_separate_limits(plane, runner, environment, jobs, obstacle):
     limits = {"queue_seconds": 2, "deadline_seconds": 60}
-    nowhere = {"node_selector": {"pool": "none"}} if where == "without a node" else {}
+    nowhere = {"node_selector": {"pool": "none"}} if obstacle == "without a node" else {}
     runner.environment = environment.model_copy(update=limits | nowhere)
     runner.submit(task("queue", FOREVER))
-    if where == "suspended":
+    if obstacle == "suspended":
         with plane.client() as api:
             client.BatchV1Api(api).patch_namespaced_job(
                 "queue", runner.jobs.namespace, {"spec": {"suspend": True}}
@@ -239,7 +239,9 @@ def test_pods_without_room_wait_and_say_so(runner, environment, notices, jobs, m
     runner.environment = environment.model_copy(update={"node_selector": {"pool": "none"}})
     runner.submit(task("room", "pass"))
     waiting = Waiting(runner, "room")
-    until(lambda: any("wait for a node" in one and "didn't match" in one for one in notices))
+    until(
+        lambda: any("wait for a node" in notice and "didn't match" in notice for notice in notices)
+    )
     assert waiting.is_alive()
     jobs.delete("room")
     assert waiting.end().ending is Ending.GONE
@@ -252,7 +254,7 @@ def test_a_suspended_job_is_queued_not_failed(plane, runner, notices):
         batch, namespace = client.BatchV1Api(api), runner.jobs.namespace
         batch.patch_namespaced_job("queued", namespace, {"spec": {"suspend": True}})
         waiting = Waiting(runner, "queued")
-        until(lambda: any("queued until there is quota" in one for one in notices))
+        until(lambda: any("queued until there is quota" in notice for notice in notices))
         assert waiting.is_alive()
         batch.patch_namespaced_job("queued", namespace, {"spec": {"suspend": False}})
     assert waiting.end().ending is Ending.COMPLETE
@@ -271,7 +273,7 @@ def test_a_gpu_that_others_use_too_is_never_measured_on(
         runner.environment = MeasuringEnvironment(gpu_resource="nvidia.com/gpu", memory="1Gi")
         runner.submit(task("gpu", "pass"))
         waiting = Waiting(runner, "gpu")
-        until(lambda: any("wait for a node" in one for one in notices))
+        until(lambda: any("wait for a node" in notice for notice in notices))
         assert waiting.is_alive()
         alone = {"metadata": {"labels": {"nvidia.com/gpu.sharing-strategy": "none"}}}
         core.patch_node("gpu-1", alone)

@@ -75,13 +75,13 @@ def rendered(task, environment):
 )
 def test_manifests(name, task, environment):
     """To renew a golden text, delete it and run twice."""
-    found = yaml.safe_dump(rendered(task, environment), sort_keys=True)
+    rendering = yaml.safe_dump(rendered(task, environment), sort_keys=True)
     golden = GOLDEN / f"{name}.yaml"
     if not golden.exists():
         GOLDEN.mkdir(exist_ok=True)
-        golden.write_text(found)
+        golden.write_text(rendering)
         pytest.fail(f"{golden} was written: read it, and run again")
-    assert found == golden.read_text()
+    assert rendering == golden.read_text()
 
 
 @pytest.mark.parametrize("version", ["1.31", "1.34", "1.36"])
@@ -108,10 +108,10 @@ def test_pods_have_the_limits_of_import_that_the_controller_has(monkeypatch):
 
 
 def test_pods_are_guaranteed_with_whole_cpus():
-    found = rendered(MEASURE, GPU)["spec"]["template"]["spec"]["containers"][0]["resources"]
-    limits = dict(found["limits"])
+    resources = rendered(MEASURE, GPU)["spec"]["template"]["spec"]["containers"][0]["resources"]
+    limits = dict(resources["limits"])
     assert limits.pop("nvidia.com/gpu") == "1"
-    assert limits == found["requests"] == {"cpu": "6", "memory": "32Gi"}
+    assert limits == resources["requests"] == {"cpu": "6", "memory": "32Gi"}
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_pods_are_guaranteed_with_whole_cpus():
     ],
 )
 def test_an_environment_has_one_device(entry, device):
-    found = parse_environments({"a": entry}, "here")["a"]
-    assert found.device == device
-    assert found.for_builds.device == device
-    assert found.for_builds.gpu_resource == ""
+    parsed = parse_environments({"a": entry}, "here")["a"]
+    assert parsed.device == device
+    assert parsed.build_environment.device == device
+    assert parsed.build_environment.gpu_resource == ""
 
 
-def test_time_sliced_gpus_are_refused_and_the_runtime_is_for_pods_that_need_a_gpu():
+def test_shared_gpus_are_refused_and_only_gpu_pods_set_a_runtime():
     environment = GPU.model_copy(update={"runtime_class_name": "nvidia"})
     for task, runtime in ((MEASURE, "nvidia"), (FINISH, "nvidia"), (BUILD, None)):
         pod = rendered(task, environment)["spec"]["template"]["spec"]
@@ -146,7 +146,7 @@ def test_time_sliced_gpus_are_refused_and_the_runtime_is_for_pods_that_need_a_gp
             ]  # fmt: skip
 
 
-def test_pods_that_build_need_no_gpu_and_keep_off_nodes_where_something_is_timed():
+def test_build_pods_need_no_gpu_and_avoid_measuring_nodes():
     job = rendered(BUILD, GPU)["spec"]
     pod, labels = job["template"]["spec"], job["template"]["metadata"]["labels"]
     container = pod["containers"][0]
@@ -188,12 +188,12 @@ def test_only_finishing_pods_mount_the_key_that_signs():
     settings = SETTINGS.model_copy(update={"signing": signing})
     for task in (MEASURE, BUILD, FINISH):
         with ApiClient() as api:
-            made = api.sanitize_for_serialization(job_manifest(task, PLAIN, settings))
-        pod = made["spec"]["template"]["spec"]
+            manifest = api.sanitize_for_serialization(job_manifest(task, PLAIN, settings))
+        pod = manifest["spec"]["template"]["spec"]
         (container,) = pod["containers"]
-        secrets = [one["secret"] for one in pod["volumes"] if "secret" in one]
-        mounts = [one for one in container["volumeMounts"] if one["name"] == "signing"]
-        keys = [one for one in container["env"] if one["name"] == "COLLAGE_SIGN_KEY"]
+        secrets = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
+        mounts = [mount for mount in container["volumeMounts"] if mount["name"] == "signing"]
+        keys = [variable for variable in container["env"] if variable["name"] == "COLLAGE_SIGN_KEY"]
         if task is not FINISH:
             assert not secrets + mounts + keys
             continue

@@ -30,13 +30,13 @@ class PlayedCluster:
     """Jobs whose pods take START_S to start, `build_s` for a kernel, and TIMING_S for a cost.
 
     Attributes:
-        waited_s: that pods which measure had no kernel to measure.
+        waited_s: time of measuring pods without a kernel, in seconds.
     """
 
     store: object
     folder: object
     build_s: float
-    now: float = 0.0
+    clock_s: float = 0.0
     waited_s: float = 0.0
     costs: list = field(default_factory=list)
     calls: int = 0
@@ -46,10 +46,10 @@ class PlayedCluster:
         self._kernels = KernelIndex(self.store, ENVIRONMENT, KEYS)
 
     def sleep(self, seconds):
-        self.now += seconds
-        due = [one for one in self._events if one[0] <= self.now]
-        self._events = [one for one in self._events if one[0] > self.now]
-        for _, happen, key in sorted(due, key=lambda one: one[0]):
+        self.clock_s += seconds
+        due = [event for event in self._events if event[0] <= self.clock_s]
+        self._events = [event for event in self._events if event[0] > self.clock_s]
+        for _, happen, key in sorted(due, key=lambda event: event[0]):
             happen(key)
         self._kernels.flush()
 
@@ -59,22 +59,22 @@ class PlayedCluster:
             return False
         batch = read_batch(self.store, notes["collage.dev/batch"])
         play = self._build if batch.purpose == "build" else self._measure
-        free = [self.now + START_S] * manifest.spec.parallelism
+        free = [self.clock_s + START_S] * manifest.spec.parallelism
         for shard in batch.shards:
             free.sort()
-            free.append(play([one.key for one in shard], free.pop(0)) + START_S)
-        self._jobs[name] = (notes, self.now + START_S, max(free) - START_S)
+            free.append(play([request.key for request in shard], free.pop(0)) + START_S)
+        self._jobs[name] = (notes, self.clock_s + START_S, max(free) - START_S)
         return True
 
     def read(self, name):
         notes, begin, end = self._jobs[name]
-        up = int(begin <= self.now < end)
-        return JobView(name, notes, complete=self.now >= end, started=True, active=1, ready=up)
+        up = int(begin <= self.clock_s < end)
+        return JobView(name, notes, complete=self.clock_s >= end, started=True, active=1, ready=up)
 
     def find(self, labels):
         return [self.read(name) for name in sorted(self._jobs)]
 
-    def troubles(self, name):
+    def pod_problems(self, name):
         return []
 
     def _build(self, keys, at):
@@ -85,14 +85,14 @@ class PlayedCluster:
         return at
 
     def _measure(self, keys, at):
-        left = list(keys)
-        while left:
-            ready = [key for key in left if self._built[key] <= at]
+        pending = list(keys)
+        while pending:
+            ready = [key for key in pending if self._built[key] <= at]
             if not ready:
-                soonest = min(self._built[key] for key in left)
+                soonest = min(self._built[key] for key in pending)
                 self.waited_s, at = self.waited_s + soonest - at, soonest
                 continue
-            left.remove(ready[0])
+            pending.remove(ready[0])
             at += TIMING_S
             self._events.append((at, self._put_cost, ready[0]))
         return at
@@ -122,12 +122,12 @@ def measured_s(folder, build_s, overlap, candidates=96):
     )  # fmt: skip
     settings = ClusterSettings(measure_image="m", controller_image="c", poll_s=1.0)
     runner = JobRunner(
-        cluster, environment, settings, print, clock=lambda: cluster.now, sleep=cluster.sleep
+        cluster, environment, settings, print, clock=lambda: cluster.clock_s, sleep=cluster.sleep
     )
     task = SearchTask(
         "r" * 64, "main", "s", "gpu", ENVIRONMENT, BACKENDS, {"tvm-cuda": "native"}, "s3://b"
     )
-    table = SharedCostTable(store, CostTable(folder / "mine"), lambda: cluster.now)
+    table = SharedCostTable(store, CostTable(folder / "mine"), lambda: cluster.clock_s)
     measurer = ClusterMeasurer(task, runner, store, table, named_keys(BACKENDS, ENVIRONMENT), KEYS)
     works = [Work("main", 1 << number, "tvm-cuda") for number in range(candidates)]
     costs = measurer.measure(works)
@@ -136,7 +136,7 @@ def measured_s(folder, build_s, overlap, candidates=96):
     assert len(cluster.costs) == len(set(cluster.costs)) == candidates, "none twice"
     assert measurer.recall(works) == costs
     assert measurer.measured + measurer.cached == 2 * candidates
-    return cluster.now, cluster
+    return cluster.clock_s, cluster
 
 
 @pytest.mark.parametrize(("build_s", "saves"), [(0.6, 1.1), (2.4, 1.5), (4.8, 1.3), (9.6, 1.1)])

@@ -13,8 +13,8 @@ from collage.cluster.kernel_records import KernelIndex
 from collage.cluster.pod.answers import NodeError, ShardError, exit_code
 from collage.cluster.pod.build_shard import build_shard
 from collage.cluster.pod.measure_shard import measure_shard
-from collage.cluster.shard_reports import Records
-from collage.cluster.shards import Batch, ShardWork
+from collage.cluster.shard_reports import ShardReports
+from collage.cluster.shards import Batch, ShardRequest
 from collage.cost import CostKey
 from collage.cost.shared import costs_prefix
 from collage.errors import DamagedError, MeasureError, ModelError, OptionError, StoreError
@@ -50,8 +50,13 @@ def batch(store, tmp_path_factory):
         key = WorkKeys([function], session.backends, facts.environment, sweep)
         works = enumerated_function(function, session).work.values()
         shard = tuple(
-            ShardWork(nodes=hex(one.nodes), backend=one.backend, variant=one.variant, key=key(one))
-            for one in works
+            ShardRequest(
+                nodes=hex(request.nodes),
+                backend=request.backend,
+                variant=request.variant,
+                key=key(request),
+            )
+            for request in works
         )
     return Batch(
         request=request.digest,
@@ -71,24 +76,24 @@ def costs(store, batch):
     return [line.key for entry in entries for line in cost_lines(store.read(entry.key).data)]
 
 
-def test_a_shard_is_measured_once_whoever_asks_again(store, batch, tmp_path):
+def test_a_repeated_shard_measures_nothing(store, batch, tmp_path):
     digest = written(store, batch)
     assert measure_shard(store.url, digest, 0, tmp_path / "a").startswith("6 measured, 0 known")
-    assert {one.key for one in batch.shards[0]} <= set(costs(store, batch))
+    assert {request.key for request in batch.shards[0]} <= set(costs(store, batch))
     assert measure_shard(store.url, digest, 0, tmp_path / "b").startswith("0 measured, 6 known")
 
 
-def test_a_shard_that_is_built_elsewhere_is_measured_without_a_build(store, batch, tmp_path):
+def test_a_shard_with_stored_kernels_needs_no_build(store, batch, tmp_path):
     shard = batch.shards[1][-12:]
     apart = batch.model_copy(update={"purpose": "build", "shards": (shard,)})
     kernels = KernelIndex(store, batch.environment, KEYS)
-    keys = [CostKey(one.key) for one in shard]
+    keys = [CostKey(request.key) for request in shard]
     assert kernels.find(keys) == {}
     digest = written(store, apart)
     said = build_shard(store.url, digest, 0, tmp_path / "a")
     assert said == "12 built, 0 known, 0 invalid"
-    found = kernels.find(keys)
-    assert found.keys() == set(keys)
+    blobs = kernels.find(keys)
+    assert blobs.keys() == set(keys)
     assert build_shard(store.url, digest, 0, tmp_path / "b") == "0 built, 12 known, 0 invalid"
 
     digest = written(store, batch.model_copy(update={"shards": (shard,), "fetches": True}))
@@ -103,12 +108,12 @@ def test_a_shard_that_is_built_elsewhere_is_measured_without_a_build(store, batc
         build_shard(store.url, digest, 0, tmp_path / "d")
 
 
-def test_kernels_that_will_soon_be_swept_are_built_again(store, batch, monkeypatch):
+def test_kernels_with_old_blobs_are_built_again(store, batch, monkeypatch):
     shard = batch.shards[1][-12:]
     kernels = KernelIndex(store, batch.environment, KEYS)
-    keys = [CostKey(one.key) for one in shard]
+    keys = [CostKey(request.key) for request in shard]
     assert len(kernels.find(keys)) == 12
-    monkeypatch.setattr("collage.cluster.kernel_records.YOUNG_S", 0.0)
+    monkeypatch.setattr("collage.cluster.kernel_records.MAX_BLOB_AGE_S", 0.0)
     assert kernels.find(keys) == {}
     monkeypatch.undo()
     sweep = collect_garbage(store, 0.0)
@@ -117,26 +122,26 @@ def test_kernels_that_will_soon_be_swept_are_built_again(store, batch, monkeypat
 
 
 def test_a_build_for_other_processors_is_refused(store, batch, tmp_path):
-    there = dataclasses.replace(batch.environment, cpu_features="others")
-    changes = {"purpose": "build", "environment": there}
+    measuring = dataclasses.replace(batch.environment, cpu_features="others")
+    changes = {"purpose": "build", "environment": measuring}
     with pytest.raises(NodeError, match="choose nodes of the same processor to build on"):
         build_shard(store.url, written(store, batch.model_copy(update=changes)), 0, tmp_path)
 
 
 def records_of(store, batch, digest):
-    records = Records(store, batch.environment)
+    records = ShardReports(store, batch.environment)
     records.refresh()
     return records.of({digest})
 
 
 def other_key(batch):
-    one = batch.shards[0][0].model_copy(update={"key": "0" * 64})
-    return batch.model_copy(update={"shards": ((one,),)})
+    changed = batch.shards[0][0].model_copy(update={"key": "0" * 64})
+    return batch.model_copy(update={"shards": ((changed,),)})
 
 
 def other_region(batch):
-    one = batch.shards[0][0].model_copy(update={"nodes": hex(1 << 500)})
-    return batch.model_copy(update={"shards": ((one,),)})
+    changed = batch.shards[0][0].model_copy(update={"nodes": hex(1 << 500)})
+    return batch.model_copy(update={"shards": ((changed,),)})
 
 
 def other_node(batch):

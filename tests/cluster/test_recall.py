@@ -29,22 +29,22 @@ def test_costs_of_another_model_of_the_family_are_known(tmp_path):
     store = open_store(str(tmp_path / "store"))
     theirs = SharedCostTable(store, CostTable(tmp_path / "theirs"), time.monotonic)
     shallow, deep = Sweep(16 << 20, (32 << 20,)), Sweep(32 << 20, (16 << 20,))
-    known = Work("main", 0b1, "onednn")
+    recalled = Work("main", 0b1, "onednn")
     cost = Cost(1e-3, 1e-3, 1e-3, (1e-3,))
-    theirs.within(ENVIRONMENT).put(named_keys(BACKENDS, ENVIRONMENT, shallow)(known), cost)
+    theirs.within(ENVIRONMENT).put(named_keys(BACKENDS, ENVIRONMENT, shallow)(recalled), cost)
     theirs.flush()
 
     settings = ClusterSettings(measure_image="m", controller_image="c")
     runner = JobRunner(NoJobs(), MeasuringEnvironment(), settings, print)
     task = SearchTask("r" * 64, "main", "s", "pool", ENVIRONMENT, BACKENDS, {}, store.url)
     mine = SharedCostTable(store, CostTable(tmp_path / "mine"), time.monotonic)
-    told = []
+    calls = []
     measurer = ClusterMeasurer(
         task, runner, store, mine, named_keys(BACKENDS, ENVIRONMENT, deep), KEYS
     )
-    works = [known, Work("main", 0b10, "onednn")]
-    found = measurer.recall(works, lambda *one: told.append(one))
-    assert found[0] == cost
-    assert found[1].is_unknown
-    assert told == [(known, cost, True)]
+    works = [recalled, Work("main", 0b10, "onednn")]
+    costs = measurer.recall(works, lambda *call: calls.append(call))
+    assert costs[0] == cost
+    assert costs[1].is_unknown
+    assert calls == [(recalled, cost, True)]
     assert (measurer.measured, measurer.cached) == (0, 1)

@@ -29,8 +29,8 @@ BACKENDS = {"onednn": "onednn 1", "onnxruntime": "ort 1"}
 
 @pytest.fixture
 def fleet(plane, tmp_path_factory):
-    with running(Fleet, plane, tmp_path_factory.mktemp("kwok"), 200, {"pool": "fake"}) as made:
-        yield made
+    with running(Fleet, plane, tmp_path_factory.mktemp("kwok"), 200, {"pool": "fake"}) as kwok:
+        yield kwok
 
 
 def works(count):
@@ -62,7 +62,9 @@ class PlayedPods(threading.Thread):
         self.shards += len(batch.shards)
         for shard in batch.shards:
             cost = Cost(1e-3, 1e-3, 1e-3, (1e-3,), "", 0.5)
-            data = b"".join(signed_cost(CostKey(one.key), cost, ENVIRONMENT) for one in shard)
+            data = b"".join(
+                signed_cost(CostKey(request.key), cost, ENVIRONMENT) for request in shard
+            )
             name = hashlib.sha256(data).hexdigest()
             self._store.create(f"{costs_prefix(ENVIRONMENT)}{name}.jsonl", data)
 

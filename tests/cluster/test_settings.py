@@ -14,23 +14,23 @@ GIVEN = {
 
 
 @pytest.fixture
-def given(monkeypatch):
+def variables(monkeypatch):
     for name, value in GIVEN.items():
         monkeypatch.setenv(name, value)
     return monkeypatch
 
 
-def test_settings_come_from_the_environment(given):
-    found = ControllerSettings.load()
-    assert found.cluster.namespace == "ml"
-    assert found.cluster.env_from_secrets == ("store",)
-    assert str(found.environments_file) == "/etc/e.yaml"
+def test_settings_come_from_the_environment(variables):
+    settings = ControllerSettings.load()
+    assert settings.cluster.namespace == "ml"
+    assert settings.cluster.env_from_secrets == ("store",)
+    assert str(settings.environments_file) == "/etc/e.yaml"
 
 
 @pytest.mark.parametrize(
     "name", ["COLLAGE_CLUSTER__NAMESPAC", "COLLAGE_ENVIRONMENT_FILE", "COLLAGE_CLUSTER__POLL_S"]
 )
-def test_a_typo_or_a_wrong_value_is_an_error(given, name):
-    given.setenv(name, "-1")
+def test_a_typo_or_a_wrong_value_is_an_error(variables, name):
+    variables.setenv(name, "-1")
     with pytest.raises(OptionError, match=name):
         ControllerSettings.load()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from collage.cluster.shards import Batch, Expectation, Wanted, plan_shards, write_batch
+from collage.cluster.shards import Batch, DurationEstimate, KeyedRequest, plan_shards, write_batch
 from collage.cost import CostKey, Environment
 from collage.measure.measurement_request import Work
 
@@ -13,11 +13,11 @@ ENVIRONMENT = Environment("cpu", "features", 4, 2, "", "cold-1")
 BACKENDS = {"onednn": "onednn 1", "onnxruntime": "ort 1", "tvm": "tvm 1"}
 
 
-def wanted(count, regions=None, seed=0):
+def candidates(count, regions=None, seed=0):
     draw = random.Random(seed)
     names = sorted(BACKENDS)
     return [
-        Wanted(
+        KeyedRequest(
             CostKey(f"{number:064x}"),
             Work("main", 1 << (number % (regions or count)), draw.choice(names), str(number)),
         )
@@ -30,7 +30,7 @@ def seconds(backend):
 
 
 def total(shard):
-    return sum(seconds(one.work.backend) for one in shard)
+    return sum(seconds(candidate.work.backend) for candidate in shard)
 
 
 @pytest.mark.parametrize(
@@ -44,57 +44,69 @@ def total(shard):
     ],
 )
 def test_shards_are_sized_by_expected_seconds(count, seconds_per_shard, parallelism, shards):
-    planned = plan_shards(wanted(count), seconds, seconds_per_shard, parallelism)
+    planned = plan_shards(
+        candidates(count), seconds, seconds_per_shard=seconds_per_shard, parallelism=parallelism
+    )
     assert len(planned) == pytest.approx(shards, abs=2 if shards > 1 else 0)
-    keys = [one.key for shard in planned for one in shard]
-    assert sorted(keys) == sorted(one.key for one in wanted(count))
+    keys = [candidate.key for shard in planned for candidate in shard]
+    assert sorted(keys) == sorted(candidate.key for candidate in candidates(count))
     assert all(planned)
 
 
 def test_shards_are_balanced():
-    planned = plan_shards(wanted(2000), seconds, 60, 8)
+    planned = plan_shards(candidates(2000), seconds, seconds_per_shard=60, parallelism=8)
     totals = [total(shard) for shard in planned]
     assert max(totals) <= 60 * 1.15
     assert max(totals) - min(totals) <= 8
 
 
 def test_a_region_stays_together_unless_it_is_more_than_a_shard():
-    planned = plan_shards(wanted(300, regions=60), seconds, 60, 4)
-    homes = [{one.work.nodes for one in shard} for shard in planned]
+    planned = plan_shards(candidates(300, regions=60), seconds, seconds_per_shard=60, parallelism=4)
+    homes = [{candidate.work.nodes for candidate in shard} for shard in planned]
     assert sum(map(len, homes)) == 60
-    large = plan_shards(wanted(300, regions=1), seconds, 60, 4)
+    large = plan_shards(candidates(300, regions=1), seconds, seconds_per_shard=60, parallelism=4)
     assert len(large) > 10
     assert max(total(shard) for shard in large) <= 60 * 4 / 3
 
 
-def test_the_batch_is_the_same_in_whatever_order_it_is_wanted():
-    texts = set()
+def test_the_batch_is_independent_of_the_order():
+    contents = set()
     for seed in range(3):
-        some = wanted(200, regions=40)
-        random.Random(seed).shuffle(some)
-        shards = plan_shards(some, seconds, 60, 4)
-        texts.add(write_batch("r" * 64, "main", ENVIRONMENT, BACKENDS, shards))
-    assert len(texts) == 1
-    batch = Batch.model_validate_json(texts.pop())
-    works = {(one.key, one.work("main")) for shard in batch.shards for one in shard}
-    assert works == {(one.key, one.work) for one in wanted(200, regions=40)}
+        planned = candidates(200, regions=40)
+        random.Random(seed).shuffle(planned)
+        shards = plan_shards(planned, seconds, seconds_per_shard=60, parallelism=4)
+        contents.add(
+            write_batch(
+                shards,
+                request="r" * 64,
+                function="main",
+                environment=ENVIRONMENT,
+                backends=BACKENDS,
+            )
+        )
+    assert len(contents) == 1
+    batch = Batch.model_validate_json(contents.pop())
+    works = {(request.key, request.work("main")) for shard in batch.shards for request in shard}
+    assert works == {(candidate.key, candidate.work) for candidate in candidates(200, regions=40)}
 
 
 def test_ten_thousand_candidates_are_planned_in_seconds():
-    some = wanted(10_000, regions=2500)
+    planned = candidates(10_000, regions=2500)
     start = time.monotonic()
-    shards = plan_shards(some, seconds, 60, 64)
-    text = write_batch("r" * 64, "main", ENVIRONMENT, BACKENDS, shards)
+    shards = plan_shards(planned, seconds, seconds_per_shard=60, parallelism=64)
+    text = write_batch(
+        shards, request="r" * 64, function="main", environment=ENVIRONMENT, backends=BACKENDS
+    )
     taken_s = time.monotonic() - start
     print(f"10,000 candidates: {len(shards)} shards, {len(text)} bytes, {taken_s:.2f} s")
     assert taken_s < 5
     assert len(shards) > 500
 
 
-def test_expectations_follow_what_builds_take():
-    expectation = Expectation()
-    before = expectation.seconds("onednn")
+def test_estimates_follow_what_builds_take():
+    estimate = DurationEstimate()
+    before = estimate.seconds("onednn")
     for _ in range(50):
-        expectation.learn("onednn", 6.0)
-    assert expectation.seconds("onednn") == pytest.approx(6.8, rel=0.05)
+        estimate.learn("onednn", 6.0)
+    assert estimate.seconds("onednn") == pytest.approx(6.8, rel=0.05)
     assert before < 2

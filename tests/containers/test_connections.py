@@ -19,23 +19,23 @@ MANY = 600
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    made = ModelServer(
+    created = ModelServer(
         wide_bundle(tmp_path_factory.mktemp("wide")), "--head-timeout", "1s", "--idle-timeout", "1s",
         "--body-timeout", "1s", "--write-timeout", "1s", "--max-connections", "300",
     )  # fmt: skip
-    yield made
-    made.stop()
+    yield created
+    created.stop()
 
 
 @pytest.fixture(scope="module")
 def receiver(tmp_path_factory):
     prefect = PrefectRecorder()
-    made = Receiver(
+    created = Receiver(
         tmp_path_factory.mktemp("receiver"), prefect.url, COLLAGE_RECEIVER__HEAD_S="1",
         COLLAGE_RECEIVER__BODY_S="1", COLLAGE_RECEIVER__IDLE_S="1",
     )  # fmt: skip
-    yield made
-    made.kill()
+    yield created
+    created.kill()
     prefect.close()
 
 
@@ -114,8 +114,8 @@ def test_many_idle_connections_stop_nobody(server):
     """They are more than the server allows; the oldest go, and who asks is answered."""
     with ExitStack() as stack:
         held = [stack.enter_context(connect(server)) for _ in range(MANY)]
-        for one in held[::2]:
-            one.sendall(b"POST ")
+        for connection in held[::2]:
+            connection.sendall(b"POST ")
         assert probe(server) == 200
         got = httpx.get(f"{server.url}/v2/models/none", timeout=20)
         assert got.status_code == 404
@@ -144,10 +144,10 @@ def test_a_client_that_never_reads_is_cut_off(model):
     body = json.dumps(content).replace("-1.2345678901234567e-05", "1.234567e-5").encode()
     with ExitStack() as stack:
         for _ in range(4):
-            made = stack.enter_context(socket.socket())
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            made.connect(("127.0.0.1", model.port))
-            made.sendall(head(len(body)) + body)
+            created = stack.enter_context(socket.socket())
+            created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            created.connect(("127.0.0.1", model.port))
+            created.sendall(head(len(body)) + body)
         deadline = time.monotonic() + 20
         while model.metric("collage_serve_requests_total") < 4:
             assert time.monotonic() < deadline

@@ -21,10 +21,10 @@ SLACK = 48 << 20
 
 @pytest.fixture(scope="module")
 def server(bundle):
-    made = ModelServer(bundle)
-    made.post(json=request(np.zeros((1, 8), "float32")))
-    yield made
-    made.stop()
+    created = ModelServer(bundle)
+    created.post(json=request(np.zeros((1, 8), "float32")))
+    yield created
+    created.stop()
 
 
 def body(**changes):
@@ -124,12 +124,12 @@ def test_a_hostile_body_is_400_and_says_why(server, name):
 
 def test_right_requests_of_odd_looks_are_answered(server):
     x = np.arange(8, dtype="float32").reshape(1, 8)
-    for more in (
+    for addition in (
         {"id": "\u00e9\U0001f600"},
         {"parameters": {"other": [{"a": None}]}},
         {"outputs": []},
     ):
-        raw = request(x, data=[[0, 1, 2, 3.0, 4, 5, 6, 7]]) | more
+        raw = request(x, data=[[0, 1, 2, 3.0, 4, 5, 6, 7]]) | addition
         for text in (json.dumps(raw), json.dumps(raw, ensure_ascii=False, indent=4)):
             answer = server.post(content=text.encode())
             assert answer.status_code == 200, answer.text
@@ -138,27 +138,27 @@ def test_right_requests_of_odd_looks_are_answered(server):
 
 
 def test_the_body_limit_follows_from_the_model(server):
-    most = 65536 + 2 * 1024 + 32 * 16 + 16 * 3
-    assert server.post(content=b" " * most).status_code == 400
-    refused = server.post(content=b" " * (most + 1))
-    assert (refused.status_code, str(most) in refused.json()["error"]) == (413, True)
+    limit = 65536 + 2 * 1024 + 32 * 16 + 16 * 3
+    assert server.post(content=b" " * limit).status_code == 400
+    refused = server.post(content=b" " * (limit + 1))
+    assert (refused.status_code, str(limit) in refused.json()["error"]) == (413, True)
 
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
-    made = ModelServer(wide_bundle(tmp_path_factory.mktemp("wide")), "--memory", "48MiB")
-    yield made
-    made.stop()
+    created = ModelServer(wide_bundle(tmp_path_factory.mktemp("wide")), "--memory", "48MiB")
+    yield created
+    created.stop()
 
 
 def full(value, count=WIDE[1]):
     """A body of the largest size: `value` again and again, then spaces."""
     entry = {"name": "x", "shape": list(WIDE), "datatype": "FP32", "data": "DATA"}
     text = json.dumps({"inputs": [entry]}).encode()
-    made = text.replace(b'"DATA"', b"[" + b",".join([value] * count) + b"]")
-    most = 65536 + 2 * 1024 + 32 * WIDE[1] + 16 * 2
-    assert len(made) <= most
-    return made + b" " * (most - len(made))
+    created = text.replace(b'"DATA"', b"[" + b",".join([value] * count) + b"]")
+    limit = 65536 + 2 * 1024 + 32 * WIDE[1] + 16 * 2
+    assert len(created) <= limit
+    return created + b" " * (limit - len(created))
 
 
 FULL = {
@@ -227,8 +227,8 @@ def test_who_finds_no_memory_is_told_to_come_again(wide):
     """Two clients have announced the largest body; a third finds too little left."""
     announced = [wide.connect() for _ in range(2)]
     try:
-        for one in announced:
-            one.sendall(
+        for client in announced:
+            client.sendall(
                 f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(full(b'0'))}\r\n\r\n".encode()
             )
         deadline = time.monotonic() + 10
@@ -240,8 +240,8 @@ def test_who_finds_no_memory_is_told_to_come_again(wide):
         small = wide.post(content=b"{}")
         assert small.status_code == 400, "a small one has room"
     finally:
-        for one in announced:
-            one.close()
+        for client in announced:
+            client.close()
 
 
 def test_too_little_memory_for_one_request_is_refused(bundle):

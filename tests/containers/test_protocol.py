@@ -81,13 +81,13 @@ def answered(body, length):
 
 @settings(max_examples=200, deadline=None)
 @given(REQUEST, st.binary(max_size=40), LENGTHS)
-def test_any_request_is_parsed_or_refused(raw, rest, length):
+def test_any_request_is_parsed_or_refused(raw, tail, length):
     text = json.dumps(raw).encode()
-    found = answered(text + rest, str(len(text)) if length is None else length)
-    assert found is None or isinstance(found, Request)
-    if found is not None:
-        assert set(found.inputs) <= {"x", "n"}
-        assert all(isinstance(value, np.ndarray) for value in found.inputs.values())
+    actual = answered(text + tail, str(len(text)) if length is None else length)
+    assert actual is None or isinstance(actual, Request)
+    if actual is not None:
+        assert set(actual.inputs) <= {"x", "n"}
+        assert all(isinstance(value, np.ndarray) for value in actual.inputs.values())
 
 
 @settings(max_examples=300, deadline=None)
@@ -98,13 +98,13 @@ def test_any_bytes_are_parsed_or_refused(body, length):
 
 @settings(max_examples=200, deadline=None)
 @given(NUMBERS, st.integers(-(2**63), 2**63 - 1))
-def test_right_numbers_arrive_as_they_were_sent(six, whole):
+def test_right_numbers_arrive_as_they_were_sent(six, integer):
     raw = {
         "inputs": [
             {"name": "x", "shape": [2, 3], "datatype": "FP32", "data": six},
-            {"name": "n", "shape": [1], "datatype": "INT64", "data": [whole]},
+            {"name": "n", "shape": [1], "datatype": "INT64", "data": [integer]},
         ]
     }
-    found = answered(json.dumps(raw).encode(), None)
-    np.testing.assert_array_equal(found.inputs["x"].ravel(), np.float32(six))
-    assert found.inputs["n"].tolist() == [whole]
+    actual = answered(json.dumps(raw).encode(), None)
+    np.testing.assert_array_equal(actual.inputs["x"].ravel(), np.float32(six))
+    assert actual.inputs["n"].tolist() == [integer]

@@ -18,25 +18,25 @@ _names = itertools.count()
 
 @pytest.fixture(scope="module")
 def prefect():
-    made = PrefectRecorder()
-    yield made
-    made.close()
+    created = PrefectRecorder()
+    yield created
+    created.close()
 
 
 @pytest.fixture(scope="module")
 def receiver(prefect, tmp_path_factory):
-    made = Receiver(tmp_path_factory.mktemp("receiver"), prefect.url)
-    yield made
-    made.kill()
+    created = Receiver(tmp_path_factory.mktemp("receiver"), prefect.url)
+    yield created
+    created.kill()
 
 
 @pytest.fixture
 def own_prefect():
     """A Prefect of the test's own that is down."""
-    made = PrefectRecorder()
-    made.down = True
-    yield made
-    made.close()
+    created = PrefectRecorder()
+    created.down = True
+    yield created
+    created.close()
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def receive(own_prefect, tmp_path):
         return started[-1]
 
     yield start
-    for one in started:
-        one.kill()
+    for process in started:
+        process.kill()
 
 
 @pytest.fixture
@@ -80,8 +80,16 @@ def post(receiver, body, send=None):
 
 def test_the_alias_starts_one_run(receiver, prefect, model):
     assert post(receiver, event(model)).status_code == 202
-    wait_for(lambda: [one for one in prefect.runs if one["parameters"]["model"] == model])
-    (run,) = [one for one in prefect.runs if one["parameters"]["model"] == model]
+    wait_for(
+        lambda: [
+            started_run
+            for started_run in prefect.runs
+            if started_run["parameters"]["model"] == model
+        ]
+    )
+    (run,) = [
+        started_run for started_run in prefect.runs if started_run["parameters"]["model"] == model
+    ]
     assert run["parameters"] == {"model": model, "version": "1"}
     assert run["idempotency_key"].startswith("webhook:")
 
@@ -95,18 +103,32 @@ def test_a_receiver_of_one_device_asks_for_runs_of_it(
     (run,) = own_prefect.runs
     assert run["parameters"] == {"model": model, "version": "1", "device": "cuda"}
     assert post(receiver, event(model)).status_code == 202
-    wait_for(lambda: [one for one in prefect.runs if one["parameters"]["model"] == model])
-    (other,) = [one for one in prefect.runs if one["parameters"]["model"] == model]
-    assert other["idempotency_key"] != run["idempotency_key"], "a run for all is another one"
+    wait_for(
+        lambda: [
+            started_run
+            for started_run in prefect.runs
+            if started_run["parameters"]["model"] == model
+        ]
+    )
+    (second,) = [
+        started_run for started_run in prefect.runs if started_run["parameters"]["model"] == model
+    ]
+    assert second["idempotency_key"] != run["idempotency_key"], "a run for all is another one"
 
 
 def test_two_deliveries_of_one_thing_have_one_key(receiver, prefect, model):
     for _ in range(2):
         assert post(receiver, event(model)).status_code == 202
     wait_for(lambda: receiver.count("webhooks", "accepted") >= 2)
-    wait_for(lambda: [one for one in prefect.runs if one["parameters"]["model"] == model])
+    wait_for(lambda: [run for run in prefect.runs if run["parameters"]["model"] == model])
     assert (
-        len({one["idempotency_key"] for one in prefect.runs if one["parameters"]["model"] == model})
+        len(
+            {
+                started_run["idempotency_key"]
+                for started_run in prefect.runs
+                if started_run["parameters"]["model"] == model
+            }
+        )
         == 1
     )
 
@@ -166,7 +188,7 @@ def test_what_is_not_believed_is_counted(receiver, prefect, case):
     before = receiver.count("webhooks", result)
     assert post(receiver, body, send()).status_code == status
     assert receiver.count("webhooks", result) == before + 1
-    assert all(one["parameters"]["model"] != "never-started" for one in prefect.runs)
+    assert all(run["parameters"]["model"] != "never-started" for run in prefect.runs)
 
 
 def test_a_delivery_just_inside_the_window(receiver, model):
@@ -206,13 +228,11 @@ def test_a_promised_run_starts_after_a_kill(receive, own_prefect, attempt):
     receiver.start()
     wait_for(lambda: own_prefect.runs)
     wait_for(lambda: receiver.count("starts", "started") == 1)
-    assert len({one["idempotency_key"] for one in own_prefect.runs}) == 1
+    assert len({run["idempotency_key"] for run in own_prefect.runs}) == 1
     wait_for(lambda: "collage_receiver_waiting 0.0" in metrics(receiver))
 
 
-def test_killed_at_ten_random_moments_among_webhooks_it_keeps_what_it_promised(
-    receive, own_prefect, capsys
-):
+def test_a_receiver_killed_at_any_moment_starts_promised_runs(receive, own_prefect, capsys):
     """One that was answered with 202 starts its run once; one that was not, is sent again by MLflow."""
     own_prefect.down = False
     receiver, chance = receive(), random.Random()
@@ -225,8 +245,11 @@ def test_killed_at_ten_random_moments_among_webhooks_it_keeps_what_it_promised(
             return None
 
     def keys(names):
-        found = [one for one in own_prefect.runs if one["parameters"]["model"] in names]
-        return {(one["parameters"]["model"], one["idempotency_key"]) for one in found}
+        actual = [run for run in own_prefect.runs if run["parameters"]["model"] in names]
+        return {
+            (started_run["parameters"]["model"], started_run["idempotency_key"])
+            for started_run in actual
+        }
 
     for number in range(10):
         names = [f"storm-{number}-{n}" for n in range(12)]
@@ -235,7 +258,7 @@ def test_killed_at_ten_random_moments_among_webhooks_it_keeps_what_it_promised(
             answers = [pool.submit(send, name) for name in names]
             time.sleep(moment_s)
             receiver.kill()
-            accepted = {one.result() for one in answers} - {None}
+            accepted = {answer.result() for answer in answers} - {None}
         before = len(keys(accepted))
         receiver.start()
         promised.update(accepted)
@@ -245,8 +268,8 @@ def test_killed_at_ten_random_moments_among_webhooks_it_keeps_what_it_promised(
     assert promised
     assert len(promised) < sent, "it was never killed before an answer"
     wait_for(lambda: "collage_receiver_waiting 0.0" in metrics(receiver))
-    found = keys({one["parameters"]["model"] for one in own_prefect.runs})
-    assert len(found) == len({name for name, _ in found}), "one key for each version"
+    actual = keys({started_run["parameters"]["model"] for started_run in own_prefect.runs})
+    assert len(actual) == len({name for name, _ in actual}), "one key for each version"
     with capsys.disabled():
         print("\n" + "\n".join(lines))
 
@@ -275,7 +298,7 @@ def test_too_many_are_sent_away_and_may_come_again(receive, own_prefect):
     assert post(receiver, body, send).status_code == 202
 
 
-def test_sigterm_ends_it_and_both_secrets_hold_while_they_are_rotated(receive, own_prefect):
+def test_sigterm_ends_the_receiver_and_secrets_rotate(receive, own_prefect):
     own_prefect.down = False
     old = "the-secret-before-this"
     receiver = receive(COLLAGE_RECEIVER__PREVIOUS_SECRET=old)

@@ -20,10 +20,10 @@ from tests.servers.model_server import INFER, ModelServer, head, request
 
 @pytest.fixture(scope="module")
 def server(bundle):
-    made = ModelServer(bundle, "--max-body", "1MiB", "--threads", "2", "--body-timeout", "1s")
-    yield made
-    made.stop()
-    assert made.process.returncode == 0
+    created = ModelServer(bundle, "--max-body", "1MiB", "--threads", "2", "--body-timeout", "1s")
+    yield created
+    created.stop()
+    assert created.process.returncode == 0
 
 
 def binary(x, outputs):
@@ -47,13 +47,13 @@ def test_health_and_metadata(server):
     assert get("/v2").json()["extensions"] == ["binary_tensor_data"]
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/relu/ready"):
         assert get(path).status_code == 200
-    found = get("/v2/models/relu").json()
-    assert found["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 8]}]
-    assert found["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 8]}]
-    assert get(f"/v2/models/relu/versions/{found['versions'][0]}/ready").status_code == 200
-    other = get("/v2/models/other")
-    assert other.status_code == 404
-    assert "this is 'relu'" in other.json()["error"]
+    actual = get("/v2/models/relu").json()
+    assert actual["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 8]}]
+    assert actual["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 8]}]
+    assert get(f"/v2/models/relu/versions/{actual['versions'][0]}/ready").status_code == 200
+    second = get("/v2/models/other")
+    assert second.status_code == 404
+    assert "this is 'relu'" in second.json()["error"]
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -161,9 +161,9 @@ def test_metrics_count_what_was_answered(server):
 
 def open_request(server, body):
     """Send the head and all but the last byte: the request has its place and is not computed yet."""
-    made = socket.create_connection(("127.0.0.1", server.port))
-    made.sendall(head(len(body)) + body[:-1])
-    return made
+    created = socket.create_connection(("127.0.0.1", server.port))
+    created.sendall(head(len(body)) + body[:-1])
+    return created
 
 
 def read(connection):
@@ -187,14 +187,14 @@ def test_a_full_queue_is_503_and_sigterm_answers_what_was_begun(bundle):
     time.sleep(0.3)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", server.port))
-    for one in open_ones:
-        one.sendall(body[-1:])
-        assert read(one).startswith(b"HTTP/1.1 200")
-        one.close()
+    for open_one in open_ones:
+        open_one.sendall(body[-1:])
+        assert read(open_one).startswith(b"HTTP/1.1 200")
+        open_one.close()
     lines = server.stop()
     assert server.process.returncode == 0
-    found = [line for line in lines if line["message"] == "inference"]
-    assert sorted(line["status"] for line in found) == [200, 200, 503]
+    actual = [line for line in lines if line["message"] == "inference"]
+    assert sorted(line["status"] for line in actual) == [200, 200, 503]
     assert {line["component"] for line in lines} == {"serve"}
 
 

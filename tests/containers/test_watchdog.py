@@ -18,16 +18,16 @@ def looping(tmp_path_factory):
 
 
 def rounds(count):
-    entry = {"name": "x", "shape": [1], "datatype": "INT64", "data": [count]}
-    return {"inputs": [entry]}
+    tensor = {"name": "x", "shape": [1], "datatype": "INT64", "data": [count]}
+    return {"inputs": [tensor]}
 
 
 def send(server, count):
     """Send a whole request, and wait for no answer."""
     content = json.dumps(rounds(count)).encode()
-    made = server.connect()
-    made.sendall(head(len(content)) + content)
-    return made
+    created = server.connect()
+    created.sendall(head(len(content)) + content)
+    return created
 
 
 def is_ready(server):
@@ -87,10 +87,10 @@ def test_who_leaves_the_queue_frees_its_place(looping):
     wait_for(lambda: server.metric("collage_serve_under_way") == 2)
     waiting.append(send(server, 1))
     wait_for(lambda: server.metric("collage_serve_under_way") == 3)
-    left = server.metric('collage_serve_requests_total{model="relu"')
-    assert left == 2, "the one that was refused, and the one that left"
-    for one in waiting:
-        one.close()
+    remaining = server.metric('collage_serve_requests_total{model="relu"')
+    assert remaining == 2, "the one that was refused, and the one that left"
+    for client in waiting:
+        client.close()
     server.process.kill()
 
 

@@ -9,8 +9,8 @@ __all__ = ["plane"]
 @pytest.fixture(scope="package")
 def real(plane, tmp_path_factory):
     """The real node with the real images; `make e2e` starts it."""
-    with running(Real, plane, tmp_path_factory.mktemp("images")) as made:
-        yield made
+    with running(Real, plane, tmp_path_factory.mktemp("images")) as created:
+        yield created
 
 
 @pytest.fixture(scope="module", params=["played", "kubelet"])
@@ -19,5 +19,5 @@ def place(request, plane, tmp_path_factory):
     if request.param == "kubelet":
         yield request.getfixturevalue("real")
         return
-    with running(Played, plane, tmp_path_factory.mktemp("nodes")) as made:
-        yield made
+    with running(Played, plane, tmp_path_factory.mktemp("nodes")) as created:
+        yield created

@@ -36,13 +36,13 @@ def build() -> None:
     check_wanted()
     if shutil.which("buildah") is None:
         raise Unavailable("no images: buildah is not installed")
-    mounts = [f"--volume={one}:{one}:ro" for one in MACHINE if Path(one).exists()]
-    given = {
+    mounts = [f"--volume={folder}:{folder}:ro" for folder in MACHINE if Path(folder).exists()]
+    arguments = {
         "BUILDER": "buildah", "REPOSITORY": REPOSITORY, "VERSION": TAG, "BASE_IMAGE": _base(),
         "BUILDAH_ISOLATION": "chroot", "BUILD_FLAGS": " ".join(mounts),
     }  # fmt: skip
     done = subprocess.run(
-        [ROOT / "containers" / "build.sh"], env={**given, **os.environ}, timeout=BUILD_S,
+        [ROOT / "containers" / "build.sh"], env={**arguments, **os.environ}, timeout=BUILD_S,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]
@@ -74,9 +74,9 @@ def _base() -> str:
         pass
     if shutil.which("debootstrap") is None:
         raise Unavailable(f"no images: {BASE} cannot be pulled, and debootstrap is not installed")
-    made = subprocess.run(
+    created = subprocess.run(
         [ROOT / "tests" / "e2e" / "base_image.sh", STAND_IN], capture_output=True, text=True
     )
-    if made.returncode:
-        raise Unavailable(f"no images: {BASE} cannot be pulled or made: {made.stderr[-300:]}")
+    if created.returncode:
+        raise Unavailable(f"no images: {BASE} cannot be pulled or made: {created.stderr[-300:]}")
     return STAND_IN

@@ -42,12 +42,12 @@ PIECE, OVERLAP = 64 << 20, 8192
 
 def find_secrets(data: bytes, own: Mapping[str, bytes]) -> set[str]:
     """Name the kinds of secrets in the data; never their values."""
-    found = {f"the value of {name}" for name, value in own.items() if value in data}
+    actual = {f"the value of {name}" for name, value in own.items() if value in data}
     for kind, (beginnings, pattern) in PATTERNS.items():
         compiled = re.compile(pattern)
-        if any(_begins(data, one, compiled) for one in beginnings):
-            found.add(kind)
-    return found
+        if any(_begins(data, beginning, compiled) for beginning in beginnings):
+            actual.add(kind)
+    return actual
 
 
 def _begins(data: bytes, beginning: bytes, pattern: re.Pattern[bytes]) -> bool:
@@ -55,8 +55,8 @@ def _begins(data: bytes, beginning: bytes, pattern: re.Pattern[bytes]) -> bool:
     place = -1
     while (place := data.find(beginning, place + 1)) >= 0:
         match = pattern.match(data, place + len(beginning))
-        whole = match and not re.match(rb"\w", data[max(place - 1, 0) : place])
-        if whole and not EXAMPLE.search(data, place, match.end()):
+        integer = match and not re.match(rb"\w", data[max(place - 1, 0) : place])
+        if integer and not EXAMPLE.search(data, place, match.end()):
             return True
     return False
 
@@ -70,20 +70,23 @@ def own_secrets(environment: Mapping[str, str] = os.environ) -> dict[str, bytes]
     }
 
 
-def scan(archive: Path, own: Mapping[str, bytes], seen: set[str]) -> Iterator[str]:
+def scan(archive: Path, own: Mapping[str, bytes], observed: set[str]) -> Iterator[str]:
     """Say where secrets are in an image's archive; layers in `seen` were scanned with another image."""
     with tarfile.open(archive) as image:
         for member in image:
-            if not member.isreg() or member.name in seen:  # layers also have links to them
+            if not member.isreg() or member.name in observed:  # layers also have links to them
                 continue
             stream = image.extractfile(member)
             assert stream is not None
             if member.name.endswith(".tar"):
-                seen.add(member.name)
+                observed.add(member.name)
                 with tarfile.open(fileobj=stream) as layer:
                     yield from _scan_members(layer, own)
             else:
-                yield from (f"{member.name}: {one}" for one in find_secrets(stream.read(), own))
+                yield from (
+                    f"{member.name}: {find_secret}"
+                    for find_secret in find_secrets(stream.read(), own)
+                )
 
 
 def _scan_members(layer: tarfile.TarFile, own: Mapping[str, bytes]) -> Iterator[str]:
@@ -92,6 +95,9 @@ def _scan_members(layer: tarfile.TarFile, own: Mapping[str, bytes]) -> Iterator[
         before = b""
         while stream and (piece := stream.read(PIECE)):
             for kind in find_secrets(before + piece, own):
-                if not any(kind == known and re.search(file, member.name) for file, known in KNOWN):
+                if not any(
+                    kind == known_kind and re.search(file, member.name)
+                    for file, known_kind in KNOWN
+                ):
                     yield f"{member.name}: {kind}"
             before = piece[-OVERLAP:]

@@ -94,9 +94,9 @@ class Played:
 
     def close(self) -> None:
         with self._plane.client() as api:
-            for one in self._nodes:
-                one.close()
-                client.CoreV1Api(api).delete_node(one.name)
+            for node in self._nodes:
+                node.close()
+                client.CoreV1Api(api).delete_node(node.name)
 
 
 class Real:

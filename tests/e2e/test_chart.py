@@ -25,7 +25,7 @@ from kubernetes import client
 import collage
 from collage.store import open_store
 from collage.store.aliases import list_aliases
-from collage.store.bundles import list_bundles
+from collage.store.manifests import list_bundles
 from tests.flows.conftest import server  # noqa: F401
 from tests.helm import charts
 from tests.pipeline.test_compile import small_model
@@ -52,8 +52,8 @@ def signing(tmp_path):
 @pytest.fixture
 def namespace(plane, name, place, signing):
     place.prepare()
-    made = f"e2e-{type(place).__name__.lower()}-{name.replace('_', '-')}"
-    plane.make_namespace(made, {"pod-security.kubernetes.io/enforce": "restricted"})
+    created = f"e2e-{type(place).__name__.lower()}-{name.replace('_', '-')}"
+    plane.make_namespace(created, {"pod-security.kubernetes.io/enforce": "restricted"})
     users = {"store": (versitygw.ACCESS, versitygw.SECRET), **{
         f"store-{user}": (user, password) for user, password in versitygw.USERS.items()
     }}  # fmt: skip
@@ -62,15 +62,15 @@ def namespace(plane, name, place, signing):
         for name_of, (access, password) in users.items():
             keys = {"AWS_ACCESS_KEY_ID": access, "AWS_SECRET_ACCESS_KEY": password}
             keys["AWS_EC2_METADATA_DISABLED"] = "true"
-            core.create_namespaced_secret(made, secret(name_of, keys))
-        core.create_namespaced_secret(made, secret("webhook", {"secret": SECRET}))
+            core.create_namespaced_secret(created, secret(name_of, keys))
+        core.create_namespaced_secret(created, secret("webhook", {"secret": SECRET}))
         core.create_namespaced_secret(
-            made, secret("signing", {"key.pem": signing.private.read_text()})
+            created, secret("signing", {"key.pem": signing.private.read_text()})
         )
         public = {"metadata": {"name": "trusted"}, "data": {"key.pub": signing.public.read_text()}}
-        core.create_namespaced_config_map(made, public)
-        yield made
-        core.delete_namespace(made)
+        core.create_namespaced_config_map(created, public)
+        yield created
+        core.delete_namespace(created)
 
 
 def chart_values(place, server, mlflow_site, s3_address):  # noqa: F811
@@ -121,12 +121,12 @@ def hook(plane, place, namespace, mlflow_site, release, tmp_path):  # noqa: F811
     except AssertionError:
         print(*pod_logs(plane, namespace).values(), sep="\n\n")
         raise
-    made = user.client.create_webhook(
+    created = user.client.create_webhook(
         "collage", f"{url}/webhooks/mlflow", ["model_version_alias.created"], secret=SECRET
     )
     time.sleep(1.1)  # the server remembers for a second which webhooks there are
     yield user
-    user.client.delete_webhook(made.webhook_id)
+    user.client.delete_webhook(created.webhook_id)
 
 
 def answers(url, status=200):
@@ -145,10 +145,10 @@ def model_file(name, folder):
     from benchmarks.model_set import SKELETONS, skeletons, trained
     from collage.cli.arguments import parse_shapes
 
-    known = skeletons(folder, [name]) if name in SKELETONS else trained()
-    (found,) = [one for one in known if one.name == name]
-    shapes = parse_shapes(found.arguments[1::2])
-    return found.path, options | ({"shapes": list(shapes)} if shapes else {})
+    before = skeletons(folder, [name]) if name in SKELETONS else trained()
+    (actual,) = [file for file in before if file.name == name]
+    shapes = parse_shapes(actual.arguments[1::2])
+    return actual.path, options | ({"shapes": list(shapes)} if shapes else {})
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -177,7 +177,7 @@ def test_one_alias_makes_a_proven_bundle(
     (bundle,) = list_bundles(open_store(s3_address))
     if tags()["collage.status"] == "optimized":
         assert hook.client.get_model_version_by_alias(name, "optimized").version == version.version
-        aliases = {one.name: one.bundle for one in list_aliases(open_store(s3_address))}
+        aliases = {alias.name: alias.bundle for alias in list_aliases(open_store(s3_address))}
         assert aliases == {f"{name}/1/cpu": bundle, f"{name}/optimized/cpu": bundle}
         bundle = f"{name}/optimized/cpu"
     else:  # microseconds, on a machine that runs other tests: the gate may find them slower
@@ -206,7 +206,7 @@ def fetched(store, bundle, folder, key):
 def serves(plane, place, namespace, loaded, store, bundle):
     """Start a pod that serves the bundle from the store, and compare one answer with the bundle's own."""
     (signature, *_) = loaded.signatures
-    inputs = {one.name: np.ones(one.shape, one.dtype) for one in signature.inputs}
+    inputs = {output.name: np.ones(output.shape, output.dtype) for output in signature.inputs}
     with plane.client() as api:
         core = client.CoreV1Api(api)
         core.create_namespaced_pod(namespace, serving_pod(place, store, bundle))
@@ -221,9 +221,9 @@ def serves(plane, place, namespace, loaded, store, bundle):
         answer = httpx.post(f"{url}/models/model/infer", json=question(inputs), timeout=60)
         assert answer.status_code == 200, answer.text
     expected = loaded.run(inputs)
-    for one in answer.json()["outputs"]:
-        value = np.asarray(one["data"], "float64").reshape(one["shape"])
-        np.testing.assert_allclose(value, expected[one["name"]], rtol=1e-4, atol=1e-5)
+    for output in answer.json()["outputs"]:
+        value = np.asarray(output["data"], "float64").reshape(output["shape"])
+        np.testing.assert_allclose(value, expected[output["name"]], rtol=1e-4, atol=1e-5)
 
 
 def question(inputs):
@@ -278,8 +278,8 @@ def may_not_write(plane, namespace):
         pods = client.CoreV1Api(api).list_namespaced_pod(namespace).items
     kinds = {pod.metadata.labels["app.kubernetes.io/component"] for pod in pods}
     for pod in pods:
-        for one in pod.spec.containers:
-            if not one.security_context.read_only_root_filesystem:
+        for container in pod.spec.containers:
+            if not container.security_context.read_only_root_filesystem:
                 kinds.discard(pod.metadata.labels["app.kubernetes.io/component"])
     return kinds
 
@@ -301,7 +301,7 @@ def jobs_by_component(plane, namespace):
 
 def pod_logs(plane, namespace):
     """What every pod said, by its name."""
-    found = {}
+    actual = {}
     with plane.client() as api:
         core = client.CoreV1Api(api)
         for pod in core.list_namespaced_pod(namespace).items:
@@ -310,9 +310,9 @@ def pod_logs(plane, namespace):
             except client.ApiException as error:
                 text = f"no log: {error.status}"
             said = (text or "nothing")[-6000:]
-            found[pod.metadata.name] = f"== {pod.metadata.name} {pod.status.phase}\n{said}"
-        for one in core.list_namespaced_secret(namespace).items:
+            actual[pod.metadata.name] = f"== {pod.metadata.name} {pod.status.phase}\n{said}"
+        for pair in core.list_namespaced_secret(namespace).items:
             # What Helm keeps is no secret of ours.
-            for value in (one.data or {}).values() if one.type.startswith("helm.sh") else ():
+            for value in (pair.data or {}).values() if pair.type.startswith("helm.sh") else ():
                 assert versitygw.SECRET not in base64.b64decode(value).decode(errors="replace")
-    return found
+    return actual

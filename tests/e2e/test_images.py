@@ -36,13 +36,15 @@ def built():
 
 @pytest.mark.timeout(3600)
 def test_no_layer_holds_a_secret(built, tmp_path):
-    seen: set[str] = set()
-    found = []
+    observed: set[str] = set()
+    actual = []
     for target in images.TARGETS:
         archive = images.export(target, tmp_path)
-        found += [f"{target}: {one}" for one in scan(archive, own_secrets() | OURS, seen)]
+        actual += [
+            f"{target}: {finding}" for finding in scan(archive, own_secrets() | OURS, observed)
+        ]
         archive.unlink()
-    assert found == []
+    assert actual == []
 
 
 @pytest.mark.parametrize("target", images.TARGETS)
@@ -51,7 +53,9 @@ def test_the_configuration_holds_none_and_says_who_runs(built, target):
     assert find_secrets(text.encode(), own_secrets() | OURS) == set()
     config = json.loads(text)["OCIv1"]["config"]
     assert config["User"] == "65532:65532"
-    assert not [one for one in config["Env"] if SECRET_NAME.search(one.partition("=")[0])]
+    assert not [
+        variable for variable in config["Env"] if SECRET_NAME.search(variable.partition("=")[0])
+    ]
     labels = {name.rpartition(".")[2]: value for name, value in config["Labels"].items()}
     assert labels["title"] == f"collage-{target}"
     assert labels["licenses"] == "Apache-2.0"

@@ -51,16 +51,16 @@ def test_all_kinds_are_planted():
 
 @pytest.mark.parametrize("kind", PLANTED)
 def test_each_kind_is_found_in_a_layer(kind, tmp_path):
-    made = archive(tmp_path, {"etc/plain": b"x" * 999, "app/conf": PLANTED[kind].encode()})
-    assert list(scan(made, {}, set())) == [f"app/conf: {kind}"]
+    created = archive(tmp_path, {"etc/plain": b"x" * 999, "app/conf": PLANTED[kind].encode()})
+    assert list(scan(created, {}, set())) == [f"app/conf: {kind}"]
 
 
 def test_a_value_of_this_machine_is_found_and_not_told(tmp_path):
     value = some(WORDS, 20)
     own = own_secrets({"REGISTRY_TOKEN": value, "API_KEY": "short", "HOME": value})
     assert own == {"REGISTRY_TOKEN": value.encode()}
-    made = archive(tmp_path, {"root/.netrc": f"login {value}".encode()})
-    (said,) = scan(made, own, set())
+    created = archive(tmp_path, {"root/.netrc": f"login {value}".encode()})
+    (said,) = scan(created, own, set())
     assert said == "root/.netrc: the value of REGISTRY_TOKEN"
 
 
@@ -79,7 +79,7 @@ def test_an_example_is_no_secret(text):
 
 
 def test_a_layer_that_was_scanned_is_not_scanned_again(tmp_path):
-    made = archive(tmp_path, {"app/conf": PLANTED["GitHub token"].encode()})
-    seen = set()
-    assert list(scan(made, {}, seen))
-    assert not list(scan(made, {}, seen))
+    created = archive(tmp_path, {"app/conf": PLANTED["GitHub token"].encode()})
+    observed = set()
+    assert list(scan(created, {}, observed))
+    assert not list(scan(created, {}, observed))

@@ -15,10 +15,10 @@ PODS, GPUS = 4, 2
 
 @pytest.fixture
 def namespace(plane):
-    made = plane.make_namespace("queue", {"pod-security.kubernetes.io/enforce": "restricted"})
+    created = plane.make_namespace("queue", {"pod-security.kubernetes.io/enforce": "restricted"})
     with plane.client() as api:
-        yield made
-        client.CoreV1Api(api).delete_namespace(made)
+        yield created
+        client.CoreV1Api(api).delete_namespace(created)
 
 
 def job(namespace):
@@ -35,12 +35,12 @@ def job(namespace):
         Kind.MEASURE, "queue", labels={}, indices=PODS,
         command=["python", "-c", "import time; time.sleep(3)"], arguments=[],
     )  # fmt: skip
-    made = job_manifest(task, environment, settings)
-    spec = made.spec.template.spec
+    created = job_manifest(task, environment, settings)
+    spec = created.spec.template.spec
     spec.affinity.pod_anti_affinity = None  # there is one node
     for amounts in (spec.containers[0].resources.requests, spec.containers[0].resources.limits):
         amounts["cpu"] = "100m"
-    return made
+    return created
 
 
 @pytest.mark.timeout(300)
@@ -52,7 +52,9 @@ def test_pods_that_do_not_fit_wait_and_then_run(real, plane, namespace):
         batch.create_namespaced_job(namespace, job(namespace))
 
         def complete():
-            running = [one for one in containers(real, namespace) if one.state.running]
+            running = [
+                container for container in containers(real, namespace) if container.state.running
+            ]
             at_once.add(len(running))
             waited.update(real.waiting(namespace))
             return batch.read_namespaced_job("queue", namespace).status.completion_time
@@ -62,11 +64,16 @@ def test_pods_that_do_not_fit_wait_and_then_run(real, plane, namespace):
     assert (done.succeeded, done.failed) == (PODS, None)
     assert max(at_once) == GPUS
     assert len(waited) == PODS - GPUS
-    assert [one.state.terminated.exit_code for one in containers(real, namespace)] == [0] * PODS
+    assert [container.state.terminated.exit_code for container in containers(real, namespace)] == [
+        0
+    ] * PODS
 
 
 def containers(real, namespace):
     pods = real.node.core.list_namespaced_pod(namespace).items
     return [
-        one for pod in pods for one in pod.status.container_statuses or () if one.name == CONTAINER
+        status
+        for pod in pods
+        for status in pod.status.container_statuses or ()
+        if status.name == CONTAINER
     ]

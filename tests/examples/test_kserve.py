@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from collage.cli.arguments import size
-from collage.store.open import parse_s3
+from collage.store.s3_settings import parse_s3
 from containers.serve import _parser
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kserve"

@@ -17,10 +17,10 @@ OPTIONS = {
 def server(tmp_path_factory):
     """A Prefect server; the flows of this process use it."""
     with (
-        running(prefect_server.Server, tmp_path_factory.mktemp("prefect")) as made,
-        _used(made, tmp_path_factory.mktemp("prefect-home")),
+        running(prefect_server.Server, tmp_path_factory.mktemp("prefect")) as created,
+        _used(created, tmp_path_factory.mktemp("prefect-home")),
     ):
-        yield made
+        yield created
 
 
 @contextlib.contextmanager
@@ -33,8 +33,8 @@ def _used(server, home):
         temporary_settings,
     )
 
-    here = {PREFECT_API_URL: server.url, PREFECT_HOME: home, PREFECT_LOGGING_TO_API_ENABLED: False}
-    with temporary_settings(here):
+    local = {PREFECT_API_URL: server.url, PREFECT_HOME: home, PREFECT_LOGGING_TO_API_ENABLED: False}
+    with temporary_settings(local):
         yield
 
 
@@ -42,8 +42,8 @@ def _used(server, home):
 def client(server):
     from prefect.client.orchestration import get_client
 
-    with get_client(sync_client=True) as made:
-        yield made
+    with get_client(sync_client=True) as created:
+        yield created
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from collage.pipeline.request import CompileResult, FunctionFacts, NodeFacts, Pl
 from collage.runtime.bundle_folder import MANIFEST
 from collage.store import open_store
 from collage.store.blobs import digest_of
-from collage.store.bundles import BundleSigning, publish_bundle
+from collage.store.bundle_statements import BundleSigning
+from collage.store.bundles import publish_bundle
 from collage.store.statement import SignedModel
 from flows.settings import flow_settings
 
@@ -59,9 +60,9 @@ class FakeSite:
             if signing
             else None
         )
-        made = _bundle(folder, latency_s)
+        created = _bundle(folder, latency_s)
         bundle = publish_bundle(
-            open_store(self.store), made, signing=by if self.signs else None
+            open_store(self.store), created, signing=by if self.signs else None
         ).digest
         times = {"collage": latency_s, "onnxruntime": 1.25 * latency_s, "openvino": None}
         function = FunctionFacts(
@@ -73,7 +74,7 @@ class FakeSite:
         )  # fmt: skip
 
     def count(self, step):
-        return sum(one == step for _, one in self.calls)
+        return sum(call == step for _, call in self.calls)
 
     def _call(self, request, step):
         self.calls.append((request.environment, step))

@@ -39,8 +39,8 @@ class GpuCluster:
         self._toolkit = simulated_gpu.build(folder / "toolkit")
         self.log = folder / "gpu.log"
         self._bare = _without_wheels(folder / "bare")
-        made = simulated_gpu.environment(self._toolkit, self.log)
-        self._seen = {name: made[name] for name in ON_GPU}
+        created = simulated_gpu.environment(self._toolkit, self.log)
+        self._seen = {name: created[name] for name in ON_GPU}
         images = {
             "collage/measure:1": [
                 "env", "-u", "CUDA_HOME", f"PYTHONPATH={self._bare}",
@@ -48,7 +48,7 @@ class GpuCluster:
             ],
             "collage/controller:1": [sys.executable],
         }  # fmt: skip
-        toolkit = {name: made[name] for name in ("CUDA_HOME", "CUTLASS_HOME")}
+        toolkit = {name: created[name] for name in ("CUDA_HOME", "CUTLASS_HOME")}
         alone = {"PYTHONPATH": str(_without_frameworks(folder / "alone"))}
         self.nodes = [
             Node(plane, "gpu-builder", folder / "builder", images=images, labels={"pool": "build"},
@@ -85,7 +85,7 @@ class GpuCluster:
         """Return the node where pods of each kind were."""
         pods = self.nodes[0].core.list_namespaced_pod(self._namespace).items
         kind = "app.kubernetes.io/component"
-        return {one.metadata.labels[kind]: one.spec.node_name for one in pods}
+        return {pod.metadata.labels[kind]: pod.spec.node_name for pod in pods}
 
     def on_gpu(self, *arguments: str) -> str:
         """Run a program where the simulated GPU is, as on a node that serves."""
@@ -97,9 +97,9 @@ class GpuCluster:
         return done.stdout
 
     def close(self) -> None:
-        for one in self.nodes:
-            one.close()
-            one.core.delete_node(one.name)
+        for node in self.nodes:
+            node.close()
+            node.core.delete_node(node.name)
 
 
 def _without_frameworks(folder: Path) -> Path:

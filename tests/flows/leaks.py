@@ -57,7 +57,7 @@ class Places:
     def with_word(self, word):
         """Name the places that have the word in them, as it is or encoded as clients send it."""
         forms = _forms(word)
-        return {place for place, data in self._found.items() if any(one in data for one in forms)}
+        return {place for place, data in self._found.items() if any(form in data for form in forms)}
 
 
 def _forms(word):

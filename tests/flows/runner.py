@@ -17,7 +17,7 @@ def main():
     version = sys.argv[2] if len(sys.argv) > 2 else None
     state = optimize_model(sys.argv[1], version, options=options, return_state=True)
     outcomes = state.result(raise_on_failure=False) if state.is_completed() else []
-    facts = [one.model_dump(mode="json") for one in outcomes]
+    facts = [outcome.model_dump(mode="json") for outcome in outcomes]
     print(json.dumps({"state": state.name, "message": state.message, "outcomes": facts}))
 
 

@@ -10,10 +10,11 @@ from collections import Counter
 import collage
 from collage.store import open_store
 from collage.store.aliases import list_aliases
-from collage.store.bundles import fetch_bundle, list_bundles
+from collage.store.bundles import fetch_bundle
+from collage.store.manifests import list_bundles
+from tests.cost.batch_lines import cost_lines
 from tests.flows.conftest import OPTIONS
 from tests.pipeline.test_compile import small_model
-from tests.support.costs import cost_lines
 
 
 class Runs:
@@ -65,7 +66,7 @@ class Runs:
         """The keys of candidates that can be used, as the store has them."""
         store = open_store(self.address, writes=False)
         data = [store.read(entry.key).data for entry in store.entries("costs/")]
-        return {one.key for text in data for one in cost_lines(text) if one.cost.is_valid}
+        return {line.key for text in data for line in cost_lines(text) if line.cost.is_valid}
 
     def measured(self, cache="cache"):
         """How often each cost was measured with this local folder."""

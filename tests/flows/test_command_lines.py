@@ -28,7 +28,7 @@ def deployed(server, limit, settings, monkeypatch):
 
 
 def test_prefects_lines_of_the_documents_run(deployed, client):
-    lines = [line for line, where in ELSEWHERE.items() if where == PREFECT]
+    lines = [line for line, test in ELSEWHERE.items() if test == PREFECT]
     assert len(lines) == 3
     for line in lines:
         command = [sys.executable, "-m", *line.split(), *MORE.get(line, [])]

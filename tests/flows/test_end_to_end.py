@@ -14,7 +14,7 @@ import pytest
 
 from collage.store import open_store
 from collage.store.aliases import list_aliases
-from collage.store.bundles import list_bundles
+from collage.store.manifests import list_bundles
 from tests.flows.conftest import OPTIONS
 from tests.flows.leaks import Places
 from tests.pipeline.test_compile import small_model
@@ -66,14 +66,14 @@ def hook(server, mlflow_site, tmp_path):  # noqa: F811
         COLLAGE_RECEIVER__PREVIOUS_SECRET=MARKED["webhook before"],
         PREFECT_API_KEY=MARKED["Prefect Cloud"],
     )  # fmt: skip
-    made = user.client.create_webhook(
+    created = user.client.create_webhook(
         "collage", f"{receiver.url}/webhooks/mlflow",
         ["model_version_alias.created", "model_version_tag.set", "model_version.created"],
         secret=SECRET,
     )  # fmt: skip
     time.sleep(1.1)  # the server remembers for a second which webhooks there are
     yield user, receiver
-    user.client.delete_webhook(made.webhook_id)
+    user.client.delete_webhook(created.webhook_id)
     receiver.stop()
 
 
@@ -111,17 +111,17 @@ def test_an_alias_is_all_it_takes(server, worker, client, hook, written, s3_addr
         return user.client.get_model_version("small", version.version).tags
 
     wait_for(lambda: tags().get("collage.status") not in (None, "", "running"), WORK_S)
-    found = tags()
-    assert found["collage.status"] in ("optimized", "not-faster"), (found, worker.read_text())
+    actual = tags()
+    assert actual["collage.status"] in ("optimized", "not-faster"), (actual, worker.read_text())
     store = open_store(s3_address)
     (bundle,) = list_bundles(store)
-    aliases = {one.name: one.bundle for one in list_aliases(store)}
-    if found["collage.status"] == "optimized":
+    aliases = {alias.name: alias.bundle for alias in list_aliases(store)}
+    if actual["collage.status"] == "optimized":
         assert (
             user.client.get_model_version_by_alias("small", "optimized").version == version.version
         )
         assert aliases == {"small/1/local": bundle, "small/optimized/local": bundle}
-        assert found["collage.bundle"] == bundle
+        assert actual["collage.bundle"] == bundle
     time.sleep(3)  # whatever Collage's own tags and alias could have started would be there now
     assert receiver.count("starts", "started") == 1
     (run,) = _runs(client, deployment)
@@ -137,10 +137,10 @@ def test_an_alias_is_all_it_takes(server, worker, client, hook, written, s3_addr
 
 
 def check_no_secret_in(places):
-    for what, secret in MARKED.items():
-        assert not places.with_word(secret), what
+    for subject, secret in MARKED.items():
+        assert not places.with_word(secret), subject
     # The search reads what was written: what must be there, it finds.
-    for word, there in {
+    for word, locations in {
         "onnxruntime": {"prefect/artifacts", "store/blobs"},
         "collage.plan.ready": {"prefect/events", "prefect server and worker/prefect.db"},
         "seconds": {"cache/costs", "store/costs"},
@@ -149,9 +149,13 @@ def check_no_secret_in(places):
         "accepted": {"receiver/receiver.log"},
         "environment_digest": {"store/bundles"},
     }.items():
-        found = places.with_word(word)
-        missing = {one for one in there if not any(place.startswith(one) for place in found)}
-        assert not missing, (word, missing, sorted(found))
+        actual = places.with_word(word)
+        missing = {
+            location
+            for location in locations
+            if not any(place.startswith(location) for place in actual)
+        }
+        assert not missing, (word, missing, sorted(actual))
 
 
 def test_the_search_finds_a_secret_however_it_is_written(server, client, s3_address):
@@ -165,18 +169,18 @@ def test_the_search_finds_a_secret_however_it_is_written(server, client, s3_addr
     basic = base64.b64encode(f"user:{planted}".encode())
     flow(lambda: create_markdown_artifact(f"mlflow: {planted}", key="planted"), name="leaky")()
     archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
-        made.writestr("inner.json", b'{"auth": "' + basic + b'"}')
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as created:
+        created.writestr("inner.json", b'{"auth": "' + basic + b'"}')
     store = open_store(s3_address)
     digest = put_blob(store, archive.getvalue())
     put_blob(store, f"http://user:{quote(planted, safe='')}@host/".encode())
     places = Places()
     places.add_store("store", store)
     places.add_prefect("prefect", client)
-    found = places.with_word(planted)
-    assert "prefect/artifacts" in found
-    assert sum(place.startswith("store/") for place in found) == 2
-    assert any(place.endswith(f"{digest}!inner.json") for place in found)
+    actual = places.with_word(planted)
+    assert "prefect/artifacts" in actual
+    assert sum(place.startswith("store/") for place in actual) == 2
+    assert any(place.endswith(f"{digest}!inner.json") for place in actual)
     assert not places.with_word("another-secret-that-nobody-wrote")
 
 

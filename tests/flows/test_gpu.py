@@ -32,48 +32,48 @@ BACKENDS = ["cudnn", "tvm-cuda"]
 @pytest.fixture
 def cluster(plane, namespace, tmp_path):  # noqa: F811
     (tmp_path / "cluster").mkdir()
-    made = GpuCluster(plane, namespace, tmp_path / "cluster")
-    yield made
-    made.close()
+    created = GpuCluster(plane, namespace, tmp_path / "cluster")
+    yield created
+    created.close()
 
 
 @pytest.fixture
 def runs(server, limit, s3_address, cluster, tmp_path):
     limit("gpu")
-    made = Runs(server, s3_address, tmp_path / "runs", backends=BACKENDS, measure_budget_s=60)
-    made.tell(cluster.settings())
-    return made
+    created = Runs(server, s3_address, tmp_path / "runs", backends=BACKENDS, measure_budget_s=60)
+    created.tell(cluster.settings())
+    return created
 
 
-def test_a_flow_for_gpus_ends_in_a_bundle_with_their_kernels_and_measures_nothing_twice(
-    runs, cluster, tmp_path
-):
+def test_a_gpu_flow_bundles_gpu_kernels_and_measures_once(runs, cluster, tmp_path):
     (tmp_path / "model").mkdir()
     function = convolutions(tmp_path / "model")
     runs.model = tmp_path / "model" / "model.onnx"
     first = runs.end(runs.start(), 1200)
     assert first["state"] == "Completed", first
     (outcome,) = first["outcomes"]
-    known = runs.costs()
-    assert len(known) > 10
-    assert set(known.values()) == {1}, "nothing was measured twice"
+    before = runs.costs()
+    assert len(before) > 10
+    assert set(before.values()) == {1}, "nothing was measured twice"
 
     store = open_store(runs.address)
-    found = {kind: cluster.jobs(kind) for kind in ("build", "measure", "finish")}
-    assert all(found.values())
-    for kind, jobs in found.items():
-        limits = [one.spec.template.spec.containers[0].resources.limits for one in jobs]
-        assert {one.get(GPU) for one in limits} == {None if kind == "build" else "1"}
+    actual = {kind: cluster.jobs(kind) for kind in ("build", "measure", "finish")}
+    assert all(actual.values())
+    for kind, jobs in actual.items():
+        limits = [
+            created_job.spec.template.spec.containers[0].resources.limits for created_job in jobs
+        ]
+        assert {limit.get(GPU) for limit in limits} == {None if kind == "build" else "1"}
     homes = cluster.homes()
     assert homes.pop("build") == "gpu-builder"
     assert set(homes.values()) == {"gpu-node"}
     costs = runs.valid_costs()
     measured = {
-        one.backend
-        for job in found["measure"]
+        request.backend
+        for job in actual["measure"]
         for shard in batch_of(store, job).shards
-        for one in shard
-        if one.key in costs
+        for request in shard
+        if request.key in costs
     }
     assert measured == set(BACKENDS)
 
@@ -81,15 +81,15 @@ def test_a_flow_for_gpus_ends_in_a_bundle_with_their_kernels_and_measures_nothin
     (bundle,) = [outcome["result"]["bundle"]]
     assert runs.fetched(bundle)["device"] == "cuda"
     regions = outcome["result"]["plan"]
-    assert any("cudnn" in one or "tvm-cuda" in one for one in regions), regions
+    assert any("cudnn" in region or "tvm-cuda" in region for region in regions), regions
     check_that_it_computes(cluster, runs, function, tmp_path)
 
     start = time.monotonic()
     second = runs.end(runs.start("elsewhere"), 600)
-    print(f"first {len(known)} costs; second run {time.monotonic() - start:.0f} s")
+    print(f"first {len(before)} costs; second run {time.monotonic() - start:.0f} s")
     assert second["outcomes"][0]["result"] == outcome["result"]
-    assert runs.costs() == known
-    for kind, jobs in found.items():
+    assert runs.costs() == before
+    for kind, jobs in actual.items():
         assert len(cluster.jobs(kind)) == len(jobs)
 
 
@@ -104,22 +104,20 @@ def check_that_it_computes(cluster, runs, function, folder):
     cluster.on_gpu("collage", "run", str(runs.folder / "fetched"), "--input",
                    f"x={folder / 'x.npy'}", "--save", str(folder / "out.npz"))  # fmt: skip
     (expected,) = onnxruntime.InferenceSession(str(runs.model)).run(None, {"x": inputs})
-    with np.load(folder / "out.npz") as found:
-        np.testing.assert_allclose(found["y"], expected, rtol=1e-4, atol=1e-5)
+    with np.load(folder / "out.npz") as actual:
+        np.testing.assert_allclose(actual["y"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_nodes_without_a_gpu_that_can_be_used_fail_the_run_with_what_to_look_at(
-    runs, cluster, limit
-):
+def test_nodes_without_a_usable_gpu_fail_the_run_with_advice(runs, cluster, limit):
     """The builder's nodes are told to offer GPUs that no pod sees."""
     runs.tell(cluster.settings(nodeSelector={"pool": "build"}, gpuResource="nvidia.com/gpu-shared"))
     node = cluster.nodes[0]
-    more = {"status": {"capacity": {"nvidia.com/gpu-shared": "1"}}}
-    node.core.patch_node_status(node.name, more)
+    extra = {"status": {"capacity": {"nvidia.com/gpu-shared": "1"}}}
+    node.core.patch_node_status(node.name, extra)
     node.core.patch_node_status(
-        node.name, json.loads(json.dumps(more).replace("capacity", "allocatable"))
+        node.name, json.loads(json.dumps(extra).replace("capacity", "allocatable"))
     )
-    found = runs.end(runs.start(), 300)
-    assert found["state"] == "Failed"
-    assert "no GPU to measure on: no driver" in found["message"]
-    assert "runtimeClassName" in found["message"]
+    actual = runs.end(runs.start(), 300)
+    assert actual["state"] == "Failed"
+    assert "no GPU to measure on: no driver" in actual["message"]
+    assert "runtimeClassName" in actual["message"]

@@ -36,11 +36,11 @@ AWAY_S = (0.5, 3.0, 20.0)
 
 @dataclass(frozen=True)
 class Round:
-    """What one kill did: `first` is how the disturbed run ended, `known` what the next one found."""
+    """One kill: `first` is the end of the disturbed run, `known_costs` the number of costs after it."""
 
     moment_s: float
     first: str
-    known: int
+    known_costs: int
     again: int
     total: int
     plan_s: float
@@ -48,7 +48,7 @@ class Round:
 
     def line(self, number):
         return (
-            f"  {number:5} {self.moment_s:7.1f} s  {self.first:10} {self.known:8} {self.again:9} "
+            f"  {number:5} {self.moment_s:7.1f} s  {self.first:10} {self.known_costs:8} {self.again:9} "
             f"{self.total:6} {self.plan_s * 1e6:8.1f} us {self.whole_s * 1e6:8.1f} us"
         )
 
@@ -60,8 +60,8 @@ HEAD = "  round    moment  first run     known  measured  total   predicted   as
 def s3(tmp_path, credentials):
     """A server that may be killed: no other test uses it."""
     pytest.importorskip("boto3")
-    with running(versitygw.Server, tmp_path / "s3") as made:
-        yield made
+    with running(versitygw.Server, tmp_path / "s3") as created:
+        yield created
 
 
 @pytest.fixture
@@ -86,9 +86,9 @@ def undisturbed(make_runs):
     """How long a run takes, and what its bundle takes, when nothing is killed."""
     runs = make_runs("undisturbed")
     start = time.monotonic()
-    told = runs.end(runs.start())
-    assert told["state"] == "Completed", told
-    return time.monotonic() - start, told["outcomes"][0]["result"]["functions"][0]["latency_s"][
+    reported = runs.end(runs.start())
+    assert reported["state"] == "Completed", reported
+    return time.monotonic() - start, reported["outcomes"][0]["result"]["functions"][0]["latency_s"][
         "collage"
     ]
 
@@ -107,16 +107,18 @@ def killed_server(runs, moment_s, s3, chance):
     """Kill the server under the flow, and start it again; the flow may survive that, or fail."""
     process = runs.start()
     time.sleep(moment_s)
-    known = runs.costs()
+    before = runs.costs()
     if process.poll() is not None:
         return ""
     s3.kill()
     time.sleep(chance.choice(AWAY_S))
     s3.start()
-    assert set(known) <= set(runs.costs()), "costs are lost"
-    told = runs.end(process)
-    assert told["state"] == "Completed" or runs.address.split("/")[2] in told["message"], told
-    return told["state"]
+    assert set(before) <= set(runs.costs()), "costs are lost"
+    reported = runs.end(process)
+    assert reported["state"] == "Completed" or runs.address.split("/")[2] in reported["message"], (
+        reported
+    )
+    return reported["state"]
 
 
 @pytest.mark.slow
@@ -131,10 +133,10 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(kill, make_runs, undisturb
     )
     say(capsys, HEAD)
     for number in range(KILLS):
-        one = one_round(kill, make_runs, s3, number, run_s, chance)
-        say(capsys, one.line(number + 1))
+        first = one_round(kill, make_runs, s3, number, run_s, chance)
+        say(capsys, first.line(number + 1))
         if ALONE:
-            assert whole_s / NOISE < one.whole_s < whole_s * NOISE, (one, whole_s)
+            assert whole_s / NOISE < first.whole_s < whole_s * NOISE, (first, whole_s)
 
 
 def say(capsys, line):
@@ -151,24 +153,24 @@ def one_round(kill, make_runs, s3, number, run_s, chance):
         runs = make_runs(f"round-{number}-{moment_s:.3f}")
         first = kill(runs, moment_s, s3, chance)
         latest_s = min(latest_s, moment_s)
-    known, own = runs.costs(), runs.measured()
+    before, own = runs.costs(), runs.measured()
     cache = "cache" if number % 2 else "elsewhere"
-    told = runs.end(runs.start(cache))
-    assert told["state"] == "Completed", told
-    (outcome,) = told["outcomes"]
+    reported = runs.end(runs.start(cache))
+    assert reported["state"] == "Completed", reported
+    (outcome,) = reported["outcomes"]
     again = runs.measured(cache) - (own if cache == "cache" else Counter())
-    assert not again.keys() & known.keys(), "what was in the store was measured again"
+    assert not again.keys() & before.keys(), "what was in the store was measured again"
     if cache == "cache":
         assert not again.keys() & own.keys(), "what was on this disk was measured again"
     assert set(again.values()) <= {1}, "the second run measured something twice"
     total = runs.costs()
-    assert known.keys() <= total.keys(), "costs are lost"
-    assert known.keys() | again.keys() <= total.keys()
+    assert before.keys() <= total.keys(), "costs are lost"
+    assert before.keys() | again.keys() <= total.keys()
     assert len(total) > 10
     runs.check_one_bundle(outcome)
     result = outcome["result"]
     return Round(
-        moment_s, first, len(known), len(again), len(total), result["functions"][0]["predicted_s"],
+        moment_s, first, len(before), len(again), len(total), result["functions"][0]["predicted_s"],
         result["functions"][0]["latency_s"]["collage"],
     )  # fmt: skip
 
@@ -184,7 +186,7 @@ with _slot("local", flow_settings()):
 
 
 @pytest.mark.slow
-def test_a_killed_run_gives_its_slot_back_in_the_time_that_the_documents_say(
+def test_a_killed_run_returns_its_slot_in_the_documented_time(
     server, limit, client, settings, capsys
 ):
     limit(slots=1)

@@ -39,9 +39,9 @@ def test_names_that_look_alike_stay_apart():
     assert len({slug(name) for name in ("a b", "a/b", "a-b")}) == 3
 
 
-def outcome(environment="a", status="optimized", **more):
+def outcome(environment="a", status="optimized", **extra):
     return Outcome(
-        environment=environment, status=status, reason="said", node="n" + environment, **more
+        environment=environment, status=status, reason="said", node="n" + environment, **extra
     )
 
 
@@ -55,15 +55,15 @@ def outcome(environment="a", status="optimized", **more):
     ],
 )
 def test_a_version_is_as_good_as_its_worst_environment(statuses, folded):
-    assert overall([outcome(status=one) for one in statuses]) == folded
+    assert overall([outcome(status=status) for status in statuses]) == folded
 
 
 def test_tags_of_one_and_of_several_environments():
     alone = version_status([outcome(bundle="b1")])
     assert (alone.bundle, alone.environment) == ("b1", "a=na")
-    both = version_status([outcome(bundle="b1"), outcome("b", bundle="b2")])
-    assert (both.bundle, both.environment) == ("a=b1,b=b2", "a=na,b=nb")
-    assert parse_pairs(both.environment) == {"a": "na", "b": "nb"}
+    pair = version_status([outcome(bundle="b1"), outcome("b", bundle="b2")])
+    assert (pair.bundle, pair.environment) == ("a=b1,b=b2", "a=na,b=nb")
+    assert parse_pairs(pair.environment) == {"a": "na", "b": "nb"}
     assert parse_pairs("") == parse_pairs("x") == {}
     assert pairs({}) == ""
 
@@ -106,8 +106,8 @@ def test_the_summary_shows_verdict_and_latencies():
     assert "| onnx\\|runtime | – | – |" in text
     assert "collage fetch STORE m/1/a" in text
     assert not any(line.startswith(" ") for line in text.splitlines())
-    both = result.model_copy(update={"functions": FUNCTIONS})
-    text = summary_markdown("m", "1", outcome(bundle="b1", alias="m/1/a", result=both))
+    pair = result.model_copy(update={"functions": FUNCTIONS})
+    text = summary_markdown("m", "1", outcome(bundle="b1", alias="m/1/a", result=pair))
     assert "### main: not slower" in text
     assert "### main_1: not slower" in text
     assert text.count("| openvino | 3.00 ms | 1.50x |") == 2

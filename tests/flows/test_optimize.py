@@ -23,16 +23,16 @@ pytest.importorskip("prefect")
 @pytest.fixture
 def site(settings, server, limit, tmp_path, monkeypatch):
     """Two environments, `a` and `b`, of a fake cluster."""
-    made = FakeSite(settings.store, tmp_path / "bundles")
-    known = {
+    created = FakeSite(settings.store, tmp_path / "bundles")
+    before = {
         "a": SimpleNamespace(threads=1, device="cpu"),
         "b": SimpleNamespace(threads=2, device="cuda"),
     }
-    monkeypatch.setattr("flows.environments._environments", lambda settings: known)
-    monkeypatch.setattr("flows.environments._cluster_site", lambda settings: made)
-    for name in known:
+    monkeypatch.setattr("flows.environments._environments", lambda settings: before)
+    monkeypatch.setattr("flows.environments._cluster_site", lambda settings: created)
+    for name in before:
         limit(name)
-    return made
+    return created
 
 
 @pytest.fixture
@@ -51,14 +51,14 @@ def tags(registry):
     return registry.status(registry.find("small", "1"))
 
 
-def test_every_environment_gets_a_bundle_and_the_version_its_alias(site, registry, settings):
+def test_every_environment_gets_a_bundle_and_an_alias(site, registry, settings):
     state = optimize("small", "1")
     assert state.is_completed(), state
-    found = {one.name: one.bundle for one in list_aliases(open_store(settings.store))}
-    assert found.keys() == {
+    actual = {alias.name: alias.bundle for alias in list_aliases(open_store(settings.store))}
+    assert actual.keys() == {
         "small/1/a", "small/1/b", "small/optimized/a", "small/optimized/b",
     }  # fmt: skip
-    assert found["small/1/a"] == found["small/optimized/a"] != found["small/1/b"]
+    assert actual["small/1/a"] == actual["small/optimized/a"] != actual["small/1/b"]
     status = tags(registry)
     assert status.status == "optimized"
     assert status.speedup == 1.25
@@ -88,10 +88,10 @@ def test_a_bundle_that_its_site_did_not_sign_gets_no_alias(
 
 
 def test_a_registered_model_may_be_called_as_a_file_is(site, settings, tmp_path):
-    found = registered(settings, small_model(tmp_path / "small.onnx"), name="rec.onnx")
+    actual = registered(settings, small_model(tmp_path / "small.onnx"), name="rec.onnx")
     state = optimize("rec.onnx", "1")
     assert state.is_completed(), state
-    assert found.status(found.find("rec.onnx", "1")).status == "optimized"
+    assert actual.status(actual.find("rec.onnx", "1")).status == "optimized"
 
 
 def test_unchanged_it_asks_the_nodes_and_does_nothing_else(site, registry):
@@ -132,7 +132,7 @@ def test_a_gate_that_does_not_pass_moves_no_alias(site, registry, settings):
     assert state.is_completed()
     assert tags(registry).status == "not-faster"
     assert "slower than onnxruntime" in tags(registry).reason
-    names = [one.name for one in list_aliases(open_store(settings.store))]
+    names = [alias.name for alias in list_aliases(open_store(settings.store))]
     assert names == ["small/1/b"]
 
 
@@ -164,7 +164,7 @@ def test_a_rejected_model_is_not_tried_again(site, registry, error):
     )
 
 
-def test_a_file_that_is_no_model_is_rejected_with_the_plain_reason(site, settings, tmp_path):
+def test_an_invalid_model_file_is_rejected_with_the_reason(site, settings, tmp_path):
     (tmp_path / "no.onnx").write_bytes(b"nothing")
     registry = registered(settings, tmp_path / "no.onnx")
     state = optimize("small")
@@ -175,18 +175,18 @@ def test_a_file_that_is_no_model_is_rejected_with_the_plain_reason(site, setting
 
 
 @pytest.mark.parametrize(
-    ("asked", "searched"),
+    ("choice", "searched"),
     [({"device": "cuda"}, {"b"}), ({"device": "cpu"}, {"a"}), ({}, {"a", "b"})],
 )
-def test_a_run_is_for_the_environments_of_its_device(site, registry, asked, searched):
-    assert optimize("small", "1", **asked).is_completed()
+def test_a_run_is_for_the_environments_of_its_device(site, registry, choice, searched):
+    assert optimize("small", "1", **choice).is_completed()
     assert {environment for environment, _ in site.calls} == searched
     devices = {request.environment: request.device for request in site.requests}
     assert devices == {name: {"a": "cpu", "b": "cuda"}[name] for name in searched}
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("choice", "reason"),
     [
         ({"environments": ["a"], "device": "cuda"},
          r"for cuda, and the environment 'a' measures on cpu: name one of a pool with GPUs, or define"),
@@ -195,24 +195,22 @@ def test_a_run_is_for_the_environments_of_its_device(site, registry, asked, sear
          r"none of the backends onednn runs on cuda; there are tvm-cuda"),
     ],
 )  # fmt: skip
-def test_a_device_that_an_environment_lacks_is_rejected_before_anything_else(
-    site, registry, asked, reason
-):
-    state = optimize("small", "1", **asked)
+def test_a_device_that_an_environment_lacks_is_rejected_first(site, registry, choice, reason):
+    state = optimize("small", "1", **choice)
     assert (state.is_failed(), state.name) == (True, "Rejected")
     assert re.search(reason, state.message)
     assert not site.calls
 
 
-def test_backends_that_are_named_go_to_the_environments_of_their_device(site, registry):
+def test_named_backends_go_to_environments_of_their_device(site, registry):
     optimize("small", "1", options={"backends": ["onednn", "cudnn", "onnxruntime"]})
-    asked = {request.environment: request.options.backends for request in site.requests}
-    assert asked == {"a": ("onednn", "onnxruntime"), "b": ("cudnn",)}
+    requested = {request.environment: request.options.backends for request in site.requests}
+    assert requested == {"a": ("onednn", "onnxruntime"), "b": ("cudnn",)}
 
 
 def test_no_environment_of_a_device_says_how_to_describe_one(site, registry, monkeypatch):
-    known = {"a": SimpleNamespace(threads=1, device="cpu")}
-    monkeypatch.setattr("flows.environments._environments", lambda settings: known)
+    before = {"a": SimpleNamespace(threads=1, device="cpu")}
+    monkeypatch.setattr("flows.environments._environments", lambda settings: before)
     state = optimize("small", "1", device="cuda")
     assert state.name == "Rejected"
     assert "no environment is for cuda, there are a: describe one" in state.message
@@ -244,13 +242,13 @@ def test_several_functions_are_searched_and_finished_once(site, registry):
 def test_what_prefect_shows(site, registry, client):
     state = optimize("small", "1", environments=["a"])
     run = state.state_details.flow_run_id
-    found = {one.key: one for one in artifacts(client, run)}
-    rows = json.loads(found["collage-alternatives-small-a-main"].data)
+    actual = {artifact.key: artifact for artifact in artifacts(client, run)}
+    rows = json.loads(actual["collage-alternatives-small-a-main"].data)
     assert rows[0]["predicted"] == "1.00 ms"
-    assert "| onnxruntime | 1.25 ms | 1.25x |" in found["collage-summary-small-a"].data
-    assert "/blobs/" in found["collage-report-small-a"].data
-    progress = [one for one in artifacts(client, run) if one.type == "progress"]
-    assert [one.data for one in progress] == [100.0]
+    assert "| onnxruntime | 1.25 ms | 1.25x |" in actual["collage-summary-small-a"].data
+    assert "/blobs/" in actual["collage-report-small-a"].data
+    progress = [shown for shown in artifacts(client, run) if shown.type == "progress"]
+    assert [shown.data for shown in progress] == [100.0]
     assert "main on a: measure  2/2  1 cached" in progress[0].description
 
 
@@ -261,15 +259,15 @@ def artifacts(client, run):
 
 
 def test_events_tell_what_was_published_and_rejected(site, registry, monkeypatch):
-    told = []
+    reported = []
     monkeypatch.setattr(
         "flows.artifacts.emit_event",
-        lambda event, resource, payload: told.append((event, resource["prefect.resource.id"])),
+        lambda event, resource, payload: reported.append((event, resource["prefect.resource.id"])),
     )
     site.errors["b", "finish"] = [UnprovenError("main is 3.0 % slower than onnxruntime")]
     optimize("small", "1")
     resource = "collage.model.small"
-    assert sorted(told) == sorted([
+    assert sorted(reported) == sorted([
         ("collage.plan.ready", resource), ("collage.plan.ready", resource),
         ("collage.artifact.published", resource), ("collage.artifact.rejected", resource),
     ])  # fmt: skip

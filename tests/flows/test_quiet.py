@@ -17,7 +17,7 @@ def test_a_flow_is_quiet(server, limit, tmp_path):
     options = {**OPTIONS, "backends": ["onnxruntime"], "verify_s": 0.1}
     model = tiny_model(tmp_path / "tiny.onnx")
     watched = entry_points.flow(model, tmp_path / "given", server.ui, options, 0.5)
-    found = entry_points.watch(watched, tmp_path / "watch")
-    assert found.trace.code == 0, found.trace.output
-    assert '"state": "Completed"' in found.trace.output or '"COMPLETED"' in found.trace.output
-    assert (found.sockets, found.files) == ((), ())
+    actual = entry_points.watch(watched, tmp_path / "watch")
+    assert actual.trace.code == 0, actual.trace.output
+    assert '"state": "Completed"' in actual.trace.output or '"COMPLETED"' in actual.trace.output
+    assert (actual.sockets, actual.files) == ((), ())

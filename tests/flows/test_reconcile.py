@@ -17,17 +17,17 @@ def deployment(server, client, settings, monkeypatch):
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     assert setup.main() == 0
-    made = client.read_deployment_by_name("optimize-model/optimize")
-    yield made
-    client.delete_deployment(made.id)
+    created = client.read_deployment_by_name("optimize-model/optimize")
+    yield created
+    client.delete_deployment(created.id)
 
 
 def runs(client, deployment, model):
     """The deployment's runs for one model: other tests use the same server."""
     from prefect.client.schemas.filters import DeploymentFilter
 
-    found = client.read_flow_runs(deployment_filter=DeploymentFilter(id={"any_": [deployment.id]}))
-    return [one for one in found if one.parameters.get("model") == model]
+    actual = client.read_flow_runs(deployment_filter=DeploymentFilter(id={"any_": [deployment.id]}))
+    return [run for run in actual if run.parameters.get("model") == model]
 
 
 def reconcile(**parameters):
@@ -57,7 +57,7 @@ def test_a_candidate_is_taken_up_once_and_again_after_a_crash(
     registry.mark(version, VersionStatus(status="running"))
     end(client, first, Crashed())
     assert reconcile() == "1 started"
-    second = next(one for one in runs(client, deployment, name) if one.id != first.id)
+    second = next(run for run in runs(client, deployment, name) if run.id != first.id)
 
     end(client, second, Completed())
     node = reconcile_node(settings, registry, version)
@@ -80,23 +80,26 @@ def test_set_up_again_changes_nothing(deployment, client):
 
     def facts():
         automations = client._client.post("/automations/filter", json={}).json()
-        found = [client.read_deployment_by_name(name) for name in (
+        actual = [client.read_deployment_by_name(name) for name in (
             "optimize-model/optimize", "reconcile-registry/reconcile", "collect-garbage/garbage",
         )]  # fmt: skip
-        zombies = [one for one in automations if one["name"] == setup.ZOMBIES]
+        zombies = [automation for automation in automations if automation["name"] == setup.ZOMBIES]
         schedules = [
-            sorted((one.schedule.cron, str(one.parameters)) for one in made.schedules)
-            for made in found
+            sorted(
+                (schedule.schedule.cron, str(schedule.parameters))
+                for schedule in deployed.schedules
+            )
+            for deployed in actual
         ]
-        return [made.id for made in found], schedules, zombies
+        return [deployed.id for deployed in actual], schedules, zombies
 
     before = facts()
     assert setup.main() == 0
     assert facts() == before
     ids, schedules, zombies = before
     assert len(zombies) == 1
-    assert [len(one) for one in schedules] == [0, 2, 1]
-    assert all(made.pull_steps == [] for made in map(client.read_deployment, ids))
+    assert [len(schedule) for schedule in schedules] == [0, 2, 1]
+    assert all(deployed.pull_steps == [] for deployed in map(client.read_deployment, ids))
 
 
 def test_garbage_is_only_listed_unless_told_otherwise(server, settings):

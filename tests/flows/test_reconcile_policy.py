@@ -47,9 +47,9 @@ SAME, ASLEEP = {"a": "1", "b": "2"}, {"a": "", "b": ""}
     ],
 )
 def test_reason_to_start(status, runs, nodes, reason):
-    found = reason_to_start(status, runs, nodes, attempts=3)
-    assert reason in found
-    assert bool(found) == bool(reason)
+    actual = reason_to_start(status, runs, nodes, attempts=3)
+    assert reason in actual
+    assert bool(actual) == bool(reason)
 
 
 def test_the_same_conclusion_has_the_same_key():

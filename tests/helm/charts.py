@@ -49,7 +49,7 @@ def render(
     with helm_python.Chart.load(CHART) as chart:
         files = chart.render(dict(values), name=name, namespace=namespace)
     texts = [text for file, text in sorted(files.items()) if file.endswith(".yaml")]
-    return [one for text in texts for one in yaml.safe_load_all(text) if one]
+    return [manifest for text in texts for manifest in yaml.safe_load_all(text) if manifest]
 
 
 def notes(values: Mapping[str, Any]) -> str:
@@ -61,11 +61,11 @@ def notes(values: Mapping[str, Any]) -> str:
 
 def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
     """List the pods' specs with the names of what makes them."""
-    for one in manifests:
-        if one["kind"] == "Pod":
-            yield one["metadata"]["name"], one["spec"]
-        elif template := one.get("spec", {}).get("template"):
-            yield one["metadata"]["name"], template["spec"]
+    for manifest in manifests:
+        if manifest["kind"] == "Pod":
+            yield manifest["metadata"]["name"], manifest["spec"]
+        elif template := manifest.get("spec", {}).get("template"):
+            yield manifest["metadata"]["name"], template["spec"]
 
 
 def helm3() -> Path:

@@ -2,7 +2,7 @@
 
 A pod that no policy selects may do all. One that policies select, in a direction that one of them names,
 may do what any of their rules allows and nothing else: a rule without peers means every peer, one without
-ports every port. `doors` returns those rules; None is a direction without limits.
+ports every port. `connections` returns those rules; None is a direction without limits.
 """
 
 import ipaddress
@@ -14,7 +14,7 @@ ANYWHERE = "anywhere"
 
 
 @dataclass(frozen=True, order=True)
-class Door:
+class Connection:
     """One peer (`ANYWHERE`, or it as JSON) and one port ("TCP 443"; "all" for a rule without ports)."""
 
     peer: str
@@ -29,15 +29,15 @@ class Door:
         block = json.loads(self.peer).get("ipBlock")
         if not block:
             return False
-        there = ipaddress.ip_address(address)
-        inside = there in ipaddress.ip_network(block["cidr"])
+        server = ipaddress.ip_address(address)
+        inside = server in ipaddress.ip_network(block["cidr"])
         return inside and not any(
-            there in ipaddress.ip_network(one) for one in block.get("except", ())
+            server in ipaddress.ip_network(excluded) for excluded in block.get("except", ())
         )
 
 
 def policies(manifests):
-    return [one for one in manifests if one["kind"] == "NetworkPolicy"]
+    return [manifest for manifest in manifests if manifest["kind"] == "NetworkPolicy"]
 
 
 def selects(selector, labels):
@@ -45,30 +45,31 @@ def selects(selector, labels):
     named = selector.get("matchLabels", {})
     if any(labels.get(name) != value for name, value in named.items()):
         return False
-    return all(_fits(one, labels) for one in selector.get("matchExpressions", ()))
+    return all(_fits(requirement, labels) for requirement in selector.get("matchExpressions", ()))
 
 
 def query(selector):
     """Write the selector as the API server's list requests take it."""
     parts = [f"{name}={value}" for name, value in selector.get("matchLabels", {}).items()]
-    for one in selector.get("matchExpressions", ()):
-        assert one["operator"] == "In", one
-        parts.append(f"{one['key']} in ({','.join(one['values'])})")
+    for requirement in selector.get("matchExpressions", ()):
+        assert requirement["operator"] == "In", requirement
+        parts.append(f"{requirement['key']} in ({','.join(requirement['values'])})")
     return ",".join(parts)
 
 
-def doors(found, labels, direction):
+def connections(actual, labels, direction):
     """Return what pods with `labels` may do in a direction, None where nothing limits them."""
     mine = [
-        one["spec"]
-        for one in found
-        if direction in one["spec"]["policyTypes"] and selects(one["spec"]["podSelector"], labels)
+        policy["spec"]
+        for policy in actual
+        if direction in policy["spec"]["policyTypes"]
+        and selects(policy["spec"]["podSelector"], labels)
     ]
     if not mine:
         return None
     rules = [rule for spec in mine for rule in spec.get(direction.lower(), ())]
     return {
-        Door(peer, port)
+        Connection(peer, port)
         for rule in rules
         for peer in _peers(rule.get(DIRECTIONS[direction]))
         for port in _ports(rule.get("ports"))
@@ -86,8 +87,8 @@ def _fits(expression, labels):
 
 
 def _peers(peers):
-    return [json.dumps(one, sort_keys=True) for one in peers or ()] or [ANYWHERE]
+    return [json.dumps(peer, sort_keys=True) for peer in peers or ()] or [ANYWHERE]
 
 
 def _ports(ports):
-    return [f"{one.get('protocol', 'TCP')} {one['port']}" for one in ports or ()] or ["all"]
+    return [f"{port.get('protocol', 'TCP')} {port['port']}" for port in ports or ()] or ["all"]

@@ -50,23 +50,23 @@ def resources(plane):
         version = group["preferredVersion"]
         named.append((group["name"], version["version"], f"/apis/{version['groupVersion']}"))
     for group, version, path in named:
-        for one in ask(plane, "GET", path)[1]["resources"]:
-            verbs = tuple(one["verbs"])
-            yield Resource(group, version, one["name"], one["namespaced"], verbs)
+        for resource in ask(plane, "GET", path)[1]["resources"]:
+            verbs = tuple(resource["verbs"])
+            yield Resource(group, version, resource["name"], resource["namespaced"], verbs)
 
 
 def ask(plane, method, path, body=None, kind="application/json", token=None, headers=()):
     """Ask the API server; returns the HTTP status and what it answers."""
-    told = plane.configuration(token)
+    reported = plane.configuration(token)
     request = urllib.request.Request(
         plane.url + path,
         method=method,
         data=None if body is None else json.dumps(body).encode(),
         headers={
-            "Authorization": told.api_key["authorization"], "Content-Type": kind, **dict(headers)
+            "Authorization": reported.api_key["authorization"], "Content-Type": kind, **dict(headers)
         },
     )  # fmt: skip
-    context = ssl.create_default_context(cafile=told.ssl_ca_cert)
+    context = ssl.create_default_context(cafile=reported.ssl_ca_cert)
     try:
         with urllib.request.urlopen(request, context=context, timeout=30) as answer:
             said = answer.read()

@@ -15,7 +15,7 @@ from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
 from containers.check import FORBIDDEN, NEEDED
 from containers.cleanup import delete_jobs
-from tests.helm import charts, networks, test_networks
+from tests.helm import charts, expected_networks, networks
 from tests.helm.requests import MERGE, VERBS, ask, items, may, resources, rules_of, status_of
 from tests.servers.fixtures import or_skip
 
@@ -62,8 +62,8 @@ def helm4(kubeconfig, namespace):
 @pytest.fixture
 def helm3(kubeconfig):
     with or_skip():
-        found = charts.helm3()
-    return lambda *arguments: charts.run(found, *arguments, kubeconfig=kubeconfig)
+        actual = charts.helm3()
+    return lambda *arguments: charts.run(actual, *arguments, kubeconfig=kubeconfig)
 
 
 WITHOUT_HOOKS = {**charts.ALL, "setup": {"enabled": False, "cleanUp": False}}
@@ -72,20 +72,20 @@ WITHOUT_HOOKS = {**charts.ALL, "setup": {"enabled": False, "cleanUp": False}}
 
 def objects(plane, namespace):
     """Names of all objects in the namespace, and of the cluster's roles and policies; events are not ours."""
-    found = set()
+    actual = set()
     for group, version, plural in KINDS:
         if plural == "events":
             continue
         path = f"/apis/{group}/{version}" if group else f"/api/{version}"
         for item in items(plane, f"{path}/namespaces/{namespace}/{plural}"):
-            found.add((plural, item["metadata"]["name"]))
+            actual.add((plural, item["metadata"]["name"]))
     for group, plurals in (
         ("rbac.authorization.k8s.io", CLUSTER_KINDS), ("admissionregistration.k8s.io", POLICY_KINDS),
     ):  # fmt: skip
         for plural in plurals:
             for item in items(plane, f"/apis/{group}/v1/{plural}"):
-                found.add((plural, item["metadata"]["name"]))
-    return found
+                actual.add((plural, item["metadata"]["name"]))
+    return actual
 
 
 def wait_until(condition, seconds=30):
@@ -109,7 +109,7 @@ def test_helm_4_leaves_nothing_behind(plane, namespace, helm4):
     helm4.install(charts.CHART, "collage", WITHOUT_HOOKS)
     installed = objects(plane, namespace)
     assert {("deployments", "collage-worker"), ("deployments", "collage-receiver")} <= installed
-    assert not {one for one in installed - before if one[0] in CLUSTER_KINDS}
+    assert not {resource for resource in installed - before if resource[0] in CLUSTER_KINDS}
     helm4.upgrade(charts.CHART, "collage", upgraded())
     assert replicas(plane, namespace) == 3
     assert ("deployments", "collage-receiver") not in objects(plane, namespace)
@@ -190,8 +190,8 @@ def allowed_of(plane, token, namespace):
 def test_the_controller_is_refused_everything_outside_its_list(plane, namespace, accounts):
     token = accounts["controller"]
     assert allowed_of(plane, token, namespace) == NEEDED_VERBS | REVIEWS
-    other = plane.make_namespace(f"{namespace}-other")
-    assert allowed_of(plane, token, other) == REVIEWS
+    second = plane.make_namespace(f"{namespace}-other")
+    assert allowed_of(plane, token, second) == REVIEWS
 
 
 def test_the_measuring_account_is_refused_everything(plane, namespace, accounts):
@@ -201,11 +201,13 @@ def test_the_measuring_account_is_refused_everything(plane, namespace, accounts)
 def made_by_a_flow(kind, values, namespace):
     """The manifest of a Job as the worker makes it with what the chart tells it."""
     worker = dict(charts.pods(charts.render(values, namespace=namespace)))["collage-worker"]
-    told = {one["name"]: one.get("value") for one in worker["containers"][0]["env"]}
+    reported = {
+        variable["name"]: variable.get("value") for variable in worker["containers"][0]["env"]
+    }
     prefix = "COLLAGE_CLUSTER__"
     settings = {
         name.removeprefix(prefix).lower(): json.loads(value) if value[0] in "[{" else value
-        for name, value in told.items()
+        for name, value in reported.items()
         if name.startswith(prefix) and value
     }
     task = Task(kind, f"collage-{kind}", {"run": "r"}, [], compiles=kind is Kind.BUILD)
@@ -339,13 +341,13 @@ def test_no_account_can_make_itself_more(plane, namespace, accounts, name):
         assert ask(plane, "POST", path, body, token=token)[0] == 403, path
     own = f"{base}/namespaces/{namespace}/roles/collage-controller"
     assert ask(plane, "PATCH", own, {"rules": every}, MERGE, token)[0] == 403
-    for who in (
+    for headers in (
         {"Impersonate-User": "admin"},
         {"Impersonate-User": f"system:serviceaccount:{namespace}:default"},
         {"Impersonate-User": "admin", "Impersonate-Group": "system:masters"},
     ):
         path = f"/api/v1/namespaces/{namespace}/pods"
-        assert ask(plane, "GET", path, token=token, headers=who)[0] == 403, who
+        assert ask(plane, "GET", path, token=token, headers=headers)[0] == 403, headers
     virtual = {
         ("", "users"): "impersonate", ("", "groups"): "impersonate",
         ("", "serviceaccounts"): "impersonate", (group, "roles"): "escalate",
@@ -356,8 +358,12 @@ def test_no_account_can_make_itself_more(plane, namespace, accounts, name):
 
 
 def test_the_api_server_itself_lists_what_the_accounts_may(plane, namespace, accounts):
-    wanted = {"controller": NEEDED_VERBS | REVIEWS, "measure": REVIEWS, "finish": REVIEWS}
-    for name, expected in wanted.items():
+    expected_by_account = {
+        "controller": NEEDED_VERBS | REVIEWS,
+        "measure": REVIEWS,
+        "finish": REVIEWS,
+    }
+    for name, expected in expected_by_account.items():
         assert rules_of(plane, accounts[name], namespace) == expected
 
 
@@ -367,31 +373,34 @@ def test_what_is_forbidden_by_name_is_not_needed():
 
 
 def test_policies_as_the_api_server_keeps_them_select_the_pods(plane, namespace, helm4):
-    """Its own answer to each selector, for pods that it has taken, and the doors of what it stores."""
-    without_hooks = {**test_networks.VALUES, "setup": WITHOUT_HOOKS["setup"]}
+    """Its own answer to each selector, for pods that it has taken, and the connections of what it stores."""
+    without_hooks = {**expected_networks.VALUES, "setup": WITHOUT_HOOKS["setup"]}
     helm4.install(charts.CHART, "collage", without_hooks)
     core = client.CoreV1Api(plane.client())
     policies = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
-    kept = [{"kind": "NetworkPolicy", **one} for one in items(plane, policies)]
-    assert len(kept) == 4
+    stored = [{"kind": "NetworkPolicy", **policy} for policy in items(plane, policies)]
+    assert len(stored) == 4
     _, spec = next(charts.pods(charts.render(charts.ALL)))
     spec = {**spec, "serviceAccountName": "default", "automountServiceAccountToken": False}
-    labels = {f"pod-{n}": one for n, one in enumerate(test_networks.pods(test_networks.VALUES))}
+    labels = {
+        f"pod-{n}": pod_labels
+        for n, pod_labels in enumerate(expected_networks.pods(expected_networks.VALUES))
+    }
     labels["stranger"] = {"app.kubernetes.io/name": "collage", "app.kubernetes.io/component": "x"}
     for name, own in labels.items():
         body = {"metadata": {"name": name, "labels": own}, "spec": spec}
         core.create_namespaced_pod(namespace, body)
     try:
-        for one in kept:
-            selector = one["spec"]["podSelector"]
-            found = core.list_namespaced_pod(namespace, label_selector=networks.query(selector))
-            selected = {pod.metadata.name for pod in found.items} & labels.keys()
+        for policy in stored:
+            selector = policy["spec"]["podSelector"]
+            actual = core.list_namespaced_pod(namespace, label_selector=networks.query(selector))
+            selected = {pod.metadata.name for pod in actual.items} & labels.keys()
             assert selected == {n for n, own in labels.items() if networks.selects(selector, own)}
-            assert selected, one["metadata"]["name"]
+            assert selected, policy["metadata"]["name"]
             assert "stranger" not in selected
-        for own in test_networks.pods(test_networks.VALUES):
-            stated = test_networks.STATED[test_networks.component(own)]
-            assert test_networks.allowed(kept, own) == stated, own
+        for own in expected_networks.pods(expected_networks.VALUES):
+            stated = expected_networks.EXPECTED[expected_networks.component(own)]
+            assert expected_networks.allowed(stored, own) == stated, own
     finally:
         for name in labels:
             core.delete_namespaced_pod(name, namespace, grace_period_seconds=0)
@@ -422,8 +431,8 @@ def test_every_pod_is_admitted_where_restricted_is_enforced(plane, namespace):
 def test_every_object_is_accepted_strictly(plane, namespace, tmp_path):
     """What a schema cannot see, e.g. names, selectors, ports: the API server's own validation."""
     for name in ("laptop", "nvidia-gpu"):
-        for one in charts.render(charts.example(name), namespace=namespace):
-            _dry_create(plane, one, namespace)
+        for manifest in charts.render(charts.example(name), namespace=namespace):
+            _dry_create(plane, manifest, namespace)
 
 
 def _dry_create(plane, manifest, namespace):
@@ -471,8 +480,8 @@ def test_clean_up_deletes_the_jobs_of_this_release_alone(plane, namespace, accou
     api = client.BatchV1Api(plane.client(accounts["controller"]))
     ours = ("collage-measure", "collage-finish")
     assert sorted(delete_jobs(api, namespace, ours)) == ["finishes", "mine"]
-    left = lambda: {one.metadata.name for one in admin.list_namespaced_job(namespace).items}  # noqa: E731
-    assert wait_until(lambda: left() == {"theirs", "foreign"}), left()
+    remaining = lambda: {pair.metadata.name for pair in admin.list_namespaced_job(namespace).items}  # noqa: E731
+    assert wait_until(lambda: remaining() == {"theirs", "foreign"}), remaining()
     for name in ("theirs", "foreign"):
         admin.delete_namespaced_job(name, namespace, propagation_policy="Background")
 
@@ -485,7 +494,9 @@ def test_hooks_and_tests_run_on_a_node(plane, namespace, helm4, tmp_path):
     values = {**charts.ENOUGH, "store": {"uri": str(tmp_path / "store")}, "worker": {"replicas": 0}}
     values["setup"] = {"enabled": False}
     repository = values["image"]["repository"]
-    images = {f"{repository}/{one}:0.1.0": [sys.executable] for one in ("controller", "measure")}
+    images = {
+        f"{repository}/{image}:0.1.0": [sys.executable] for image in ("controller", "measure")
+    }
     Path(values["store"]["uri"]).mkdir()
     node = Node(plane, f"node-{namespace}", tmp_path / "node", images=images)
     try:
@@ -495,7 +506,7 @@ def test_hooks_and_tests_run_on_a_node(plane, namespace, helm4, tmp_path):
         with pytest.raises(helm_python.HelmError):  # there is no Prefect server
             helm4.test("collage", timeout=120, include_names=["collage-test-prefect"])
         helm4.uninstall("collage", timeout=120)
-        gone = wait_until(lambda: objects(plane, namespace) == before)
-        assert gone, objects(plane, namespace) - before
+        deleted = wait_until(lambda: objects(plane, namespace) == before)
+        assert deleted, objects(plane, namespace) - before
     finally:
         node.close()

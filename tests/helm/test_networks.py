@@ -5,120 +5,61 @@ import json
 
 import pytest
 
-from collage.cluster.controller.environments import MeasuringEnvironment
-from collage.cluster.controller.settings import ClusterSettings
-from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
+from collage.cluster.kubernetes.manifests import Kind
 from tests.helm import charts
-from tests.helm.networks import ANYWHERE, Door, doors, policies, selects
+from tests.helm.expected_networks import (
+    DNS,
+    EXPECTED,
+    MLFLOW,
+    SERVERS,
+    VALUES,
+    WEBHOOKS,
+    allowed,
+    component,
+    peer,
+    pods,
+)
+from tests.helm.networks import ANYWHERE, Connection, connections, policies, selects
 
 kubernetes = pytest.importorskip("kubernetes")
 
-MLFLOW = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "mlflow"}}}
-VALUES = {
-    "image": {"repository": "registry.example.com/collage"},
-    "store": {"uri": "s3://b/p?endpoint=http://minio:9000&addressing=path"},
-    "prefect": {"apiUrl": "http://prefect:4200/api"},
-    "signing": {"existingSecret": "signing"},
-    "registry": {"uri": "mlflow://", "trackingUri": "http://mlflow:5000"},
-    "receiver": {"existingSecret": "webhook", "from": [MLFLOW]},
-    "networkPolicy": {"apiServerPorts": [6443]},
-}
-
-
-def peer(content):
-    return json.dumps(content, sort_keys=True)
-
-
-NOT_LINK_LOCAL = (
-    {"namespaceSelector": {}},
-    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
-    {"ipBlock": {"cidr": "::/0", "except": ["fe80::/10", "fd00:ec2::/32"]}},
-)
-RESOLVERS = (
-    {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}},
-    {"ipBlock": {"cidr": "169.254.20.10/32"}},
-)
-
-
-def out(port, peers=NOT_LINK_LOCAL):
-    return {Door(peer(one), f"TCP {port}") for one in peers}
-
-
-DNS = {Door(peer(one), f"{kind} 53") for one in RESOLVERS for kind in ("UDP", "TCP")}
-STORE, PREFECT, REGISTRY = out(9000), out(4200), out(5000)
-SERVER = {Door(ANYWHERE, "TCP 6443")}
-FLOWS = DNS | STORE | PREFECT | REGISTRY
-WEBHOOKS = {Door(peer(MLFLOW), "TCP http")}
-STATED = {
-    "worker": (set(), FLOWS | SERVER),
-    "receiver": (WEBHOOKS, DNS | PREFECT),
-    "set-up": (set(), FLOWS),
-    "clean-up": (set(), FLOWS | SERVER),
-    "test": (set(), FLOWS | SERVER),
-    **{str(kind): (set(), DNS | STORE) for kind in Kind},
-}
-"""Component of a pod -> what may come in, and where it may go."""
-SERVERS = ("10.96.0.1", "172.20.0.1", "192.168.1.10", "169.254.169.254")
-"""Kubernetes' API server as pods see it in common clusters, and a cloud's metadata."""
-
-
-def pods(values):
-    """List labels of all pods: those of the chart's manifests, and of the Jobs that flows make."""
-    for one in charts.render(values):
-        if one["kind"] == "Pod":
-            yield one["metadata"]["labels"]
-        elif template := one.get("spec", {}).get("template"):
-            yield template["metadata"]["labels"]
-    settings = ClusterSettings(namespace="ns", measure_image="m", controller_image="c")
-    for kind in Kind:
-        job = job_manifest(Task(kind, "job", {"run": "r"}, []), MeasuringEnvironment(), settings)
-        yield job.spec.template.metadata.labels
-
-
-def component(labels):
-    return labels["app.kubernetes.io/component"]
-
-
-def allowed(found, labels):
-    return tuple(doors(found, labels, direction) for direction in ("Ingress", "Egress"))
-
 
 def test_every_pod_may_do_what_is_stated_and_nothing_else():
-    found = policies(charts.render(VALUES))
+    actual = policies(charts.render(VALUES))
     listed = list(pods(VALUES))
-    assert {component(labels) for labels in listed} == set(STATED)
-    assert len(listed) == len(STATED) + 2  # three pods of `helm test`
+    assert {component(labels) for labels in listed} == set(EXPECTED)
+    assert len(listed) == len(EXPECTED) + 2  # three pods of `helm test`
     for labels in listed:
-        assert allowed(found, labels) == STATED[component(labels)], component(labels)
+        assert allowed(actual, labels) == EXPECTED[component(labels)], component(labels)
 
 
 def test_each_policy_is_needed_and_a_wrong_label_is_seen():
     """Without any one policy, or with a selector that misses, the table above does not hold."""
-    found = policies(charts.render(VALUES))
+    actual = policies(charts.render(VALUES))
     listed = list(pods(VALUES))
 
-    def holds(some):
-        return all(allowed(some, labels) == STATED[component(labels)] for labels in listed)
+    def holds(subset):
+        return all(allowed(subset, labels) == EXPECTED[component(labels)] for labels in listed)
 
-    assert holds(found)
-    for number in range(len(found)):
-        assert not holds(found[:number] + found[number + 1 :]), found[number]["metadata"]["name"]
-        wrong = copy.deepcopy(found)
+    assert holds(actual)
+    for number in range(len(actual)):
+        assert not holds(actual[:number] + actual[number + 1 :]), actual[number]["metadata"]["name"]
+        wrong = copy.deepcopy(actual)
         wrong[number]["spec"]["podSelector"]["matchLabels"] = {"app.kubernetes.io/name": "colage"}
         assert not holds(wrong)
     loose = {"app.kubernetes.io/name": "collage"}
-    assert allowed(found, loose) == (None, None)
+    assert allowed(actual, loose) == (None, None)
 
 
 @pytest.mark.parametrize("name", charts.EXAMPLES)
 def test_no_pod_of_an_example_is_left_open(name):
     values = charts.example(name)
-    found = policies(charts.render(values))
+    actual = policies(charts.render(values))
     for labels in pods(values):
-        into, outside = allowed(found, labels)
+        into, outside = allowed(actual, labels)
         assert None not in (into, outside), component(labels)
         assert not into or component(labels) == "receiver"
-        assert all(door.port != "all" for door in into | outside)
+        assert all(connection.port != "all" for connection in into | outside)
         assert outside >= DNS
 
 
@@ -129,10 +70,10 @@ METADATA = ("169.254.169.254", "169.254.170.2", "fd00:ec2::254")
 def test_no_pod_reaches_a_clouds_metadata_over_its_ports(name):
     """Whose answers are credentials of the node: no port but the API server's leads there."""
     values = charts.example(name) if name else charts.ENOUGH
-    found = policies(charts.render(values))
+    actual = policies(charts.render(values))
     for labels in pods(values):
-        outside = doors(found, labels, "Egress")
-        ports = {door.port for door in outside} - {"TCP 443", "TCP 6443", "UDP 53"}
+        outside = connections(actual, labels, "Egress")
+        ports = {connection.port for connection in outside} - {"TCP 443", "TCP 6443", "UDP 53"}
         for address in METADATA:
             reached = [d for d in outside for p in ports if d.leads_to(address, p.split()[1])]
             assert not reached, (address, reached)
@@ -141,70 +82,75 @@ def test_no_pod_reaches_a_clouds_metadata_over_its_ports(name):
 
 
 def test_names_are_resolved_where_the_values_say():
-    elsewhere = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "dns"}}}
-    for to, expected in (([elsewhere], {peer(elsewhere)}), ([], {ANYWHERE})):
+    namespace = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "dns"}}}
+    for to, expected in (([namespace], {peer(namespace)}), ([], {ANYWHERE})):
         values = {**VALUES, "networkPolicy": {"dnsTo": to}}
-        found = policies(charts.render(values))
-        measuring = next(one for one in pods(values) if component(one) == "measure")
-        asked = {d.peer for d in doors(found, measuring, "Egress") if d.port == "UDP 53"}
-        assert asked == expected
+        actual = policies(charts.render(values))
+        measuring = next(pod for pod in pods(values) if component(pod) == "measure")
+        requested = {d.peer for d in connections(actual, measuring, "Egress") if d.port == "UDP 53"}
+        assert requested == expected
 
 
 def test_webhooks_and_metrics_come_from_where_the_values_say():
     cluster, monitoring = {"namespaceSelector": {}}, {"podSelector": {"matchLabels": {"a": "b"}}}
     for metrics, receiver, expected in (
-        ({}, {}, {Door(peer(cluster), "TCP http")}),
-        ({}, {"from": []}, {Door(ANYWHERE, "TCP http")}),
-        ({"enabled": True}, {"from": [MLFLOW]}, WEBHOOKS | {Door(peer(cluster), "TCP status")}),
+        ({}, {}, {Connection(peer(cluster), "TCP http")}),
+        ({}, {"from": []}, {Connection(ANYWHERE, "TCP http")}),
+        ({"enabled": True}, {"from": [MLFLOW]}, WEBHOOKS | {Connection(peer(cluster), "TCP status")}),
         ({"enabled": True, "from": [monitoring]}, {},
-         {Door(peer(cluster), "TCP http"), Door(peer(monitoring), "TCP status")}),
+         {Connection(peer(cluster), "TCP http"), Connection(peer(monitoring), "TCP status")}),
     ):  # fmt: skip
         values = {**VALUES, "metrics": metrics, "receiver": {"existingSecret": "w", **receiver}}
-        found = policies(charts.render(values))
-        labels = next(one for one in pods(values) if component(one) == "receiver")
-        assert doors(found, labels, "Ingress") == expected
+        actual = policies(charts.render(values))
+        labels = next(pod for pod in pods(values) if component(pod) == "receiver")
+        assert connections(actual, labels, "Ingress") == expected
 
 
 @pytest.mark.parametrize("name", ["aws-irsa", "laptop", "s3-compatible"])
 def test_pods_of_jobs_of_an_example_reach_no_api_server(name):
     values = charts.example(name)
-    found = policies(charts.render(values))
-    of_jobs = [one for one in pods(values) if component(one) in set(Kind)]
+    actual = policies(charts.render(values))
+    of_jobs = [pod for pod in pods(values) if component(pod) in set(Kind)]
     assert len(of_jobs) == len(Kind)
     for labels in of_jobs:
-        outside = doors(found, labels, "Egress")
+        outside = connections(actual, labels, "Egress")
         for address in SERVERS:
             reached = [
-                one for one in outside for port in (443, 6443) if one.leads_to(address, port)
+                connection
+                for connection in outside
+                for port in (443, 6443)
+                if connection.leads_to(address, port)
             ]
             assert not reached, (address, reached)
-    worker = next(one for one in pods(values) if component(one) == "worker")
-    assert any(one.leads_to(SERVERS[0], 443) for one in doors(found, worker, "Egress"))
+    worker = next(labels for labels in pods(values) if component(labels) == "worker")
+    assert any(
+        connection.leads_to(SERVERS[0], 443) for connection in connections(actual, worker, "Egress")
+    )
 
 
 def test_the_store_may_be_a_place():
     place = {"ipBlock": {"cidr": "192.0.2.0/24", "except": ["192.0.2.1/32"]}}
     values = {**VALUES, "networkPolicy": {"storeTo": [place], "extraPorts": [8443]}}
-    found = policies(charts.render(values))
-    measuring = next(one for one in pods(values) if component(one) == "measure")
-    outside = doors(found, measuring, "Egress") - DNS
-    assert {(door.peer, door.port) for door in outside} == {
+    actual = policies(charts.render(values))
+    measuring = next(pod for pod in pods(values) if component(pod) == "measure")
+    outside = connections(actual, measuring, "Egress") - DNS
+    assert {(connection.peer, connection.port) for connection in outside} == {
         (json.dumps(place, sort_keys=True), port) for port in ("TCP 9000", "TCP 8443")
     }
     for address, port, reached in (
         ("192.0.2.7", 9000, True), ("192.0.2.1", 9000, False), ("192.0.3.1", 9000, False),
         ("192.0.2.7", 443, False),
     ):  # fmt: skip
-        assert any(door.leads_to(address, port) for door in outside) is reached
+        assert any(connection.leads_to(address, port) for connection in outside) is reached
 
 
 def test_the_ports_of_the_policies_are_ports_of_the_pods():
     manifests = charts.render(VALUES)
     specs = dict(charts.pods(manifests))
-    named = {one["name"] for one in specs["collage-receiver"]["containers"][0]["ports"]}
+    named = {policy["name"] for policy in specs["collage-receiver"]["containers"][0]["ports"]}
     assert "http" in named
-    for one in policies(manifests):
-        for rule in one["spec"].get("ingress", ()):
+    for policy in policies(manifests):
+        for rule in policy["spec"].get("ingress", ()):
             assert {port["port"] for port in rule["ports"]} <= named
 
 

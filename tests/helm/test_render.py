@@ -11,7 +11,7 @@ import yaml
 from collage.cluster.controller.environments import MeasuringEnvironment, parse_environments
 from collage.cluster.controller.settings import SigningSecret
 from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
-from collage.store.open import parse_s3
+from collage.store.s3_settings import parse_s3
 from flows.settings import FlowSettings
 from tests.helm import charts
 from tests.servers.fixtures import or_skip
@@ -30,24 +30,24 @@ def test_there_are_the_five_examples():
 
 @pytest.mark.parametrize("name", VALUES)
 def test_lint_finds_nothing(name):
-    found = helm_python.lint(charts.CHART, dict(VALUES[name]), strict=True)
-    assert not found["errors"]
-    assert [one["error"] for one in found["messages"]] == ["icon is recommended"]
+    actual = helm_python.lint(charts.CHART, dict(VALUES[name]), strict=True)
+    assert not actual["errors"]
+    assert [message["error"] for message in actual["messages"]] == ["icon is recommended"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", VALUES)
 def test_manifests_are_valid_strictly(name, version):
     manifests = charts.render(VALUES[name])
-    own = [one for one in manifests if one["kind"] not in FOREIGN]
+    own = [manifest for manifest in manifests if manifest["kind"] not in FOREIGN]
     assert len(own) >= 12
-    for one in own:
-        kubernetes_validate.validate(one, version, strict=True)
+    for manifest in own:
+        kubernetes_validate.validate(manifest, version, strict=True)
 
 
 def test_validation_refuses_what_it_must():
     manifests = charts.render(charts.ENOUGH)
-    worker = next(one for one in manifests if one["kind"] == "Deployment")
+    worker = next(manifest for manifest in manifests if manifest["kind"] == "Deployment")
     worker["spec"]["template"]["spec"]["containers"][0]["securtyContext"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(worker, "1.34", strict=True)
@@ -58,20 +58,20 @@ def test_helm_3_renders_the_same(name, tmp_path):
     with or_skip():
         helm = charts.helm3()
     file = charts.write_values(tmp_path, VALUES[name])
-    given = ("-f", str(file), "--kube-version", "1.34.0")
-    said = charts.run(helm, "template", "collage", str(charts.CHART), "-n", "ns", *given)
-    theirs = [one for one in yaml.safe_load_all(said) if one]
+    arguments = ("-f", str(file), "--kube-version", "1.34.0")
+    said = charts.run(helm, "template", "collage", str(charts.CHART), "-n", "ns", *arguments)
+    theirs = [manifest for manifest in yaml.safe_load_all(said) if manifest]
     ours = charts.render(VALUES[name])
-    key = lambda one: json.dumps(one, sort_keys=True)  # noqa: E731
+    key = lambda first: json.dumps(first, sort_keys=True)  # noqa: E731
     assert sorted(map(key, theirs)) == sorted(map(key, ours))
-    charts.run(helm, "lint", "--strict", str(charts.CHART), *given)
+    charts.run(helm, "lint", "--strict", str(charts.CHART), *arguments)
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_every_pod_is_restricted(name):
-    found = dict(charts.pods(charts.render(VALUES[name])))
-    assert {"collage-worker", "collage-set-up", "collage-clean-up"} <= set(found)
-    for pod in found.values():
+    actual = dict(charts.pods(charts.render(VALUES[name])))
+    assert {"collage-worker", "collage-set-up", "collage-clean-up"} <= set(actual)
+    for pod in actual.values():
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert pod["enableServiceLinks"] is False
@@ -84,28 +84,30 @@ def test_every_pod_is_restricted(name):
             assert "memory" in container["resources"]["limits"]
 
 
-def test_tokens_are_mounted_where_jobs_are_made_or_deleted_and_nowhere_else():
+def test_only_pods_that_manage_jobs_mount_a_token():
     manifests = charts.render(charts.ALL)
     mounted = {name for name, pod in charts.pods(manifests) if pod["automountServiceAccountToken"]}
     assert mounted == {"collage-worker", "collage-clean-up", "collage-test-permissions"}
-    accounts = [one for one in manifests if one["kind"] == "ServiceAccount"]
-    assert {one["metadata"]["name"] for one in accounts} == {
+    accounts = [manifest for manifest in manifests if manifest["kind"] == "ServiceAccount"]
+    assert {account["metadata"]["name"] for account in accounts} == {
         "collage-controller",
         "collage-measure",
         "collage-finish",
     }
-    assert all(one["automountServiceAccountToken"] is False for one in accounts)
+    assert all(
+        service_account["automountServiceAccountToken"] is False for service_account in accounts
+    )
 
 
 def test_the_role_has_exactly_these_verbs():
-    (role,) = [one for one in charts.render(charts.ALL) if one["kind"] == "Role"]
-    given = {
+    (role,) = [manifest for manifest in charts.render(charts.ALL) if manifest["kind"] == "Role"]
+    arguments = {
         (group, resource): tuple(rule["verbs"])
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    assert given == {
+    assert arguments == {
         ("batch", "jobs"): ("create", "get", "list", "delete"),
         ("", "pods"): ("get", "list"),
         ("", "pods/log"): ("get",),
@@ -115,14 +117,16 @@ def test_the_role_has_exactly_these_verbs():
 @pytest.mark.parametrize("name", VALUES)
 def test_no_secret_is_in_any_manifest(name):
     manifests = charts.render(VALUES[name])
-    assert "Secret" not in {one["kind"] for one in manifests}
+    assert "Secret" not in {manifest["kind"] for manifest in manifests}
     for _, pod in charts.pods(manifests):
         for container in pod["containers"]:
-            for one in container.get("env", ()):
-                secret = any(word in one["name"] for word in ("KEY", "PASSWORD", "TOKEN", "AUTH"))
-                secret = secret or one["name"].endswith("SECRET")
-                secret = secret and not one.get("value", "").startswith("/etc/collage-")
-                assert not (secret and "value" in one), one["name"]
+            for variable in container.get("env", ()):
+                secret = any(
+                    word in variable["name"] for word in ("KEY", "PASSWORD", "TOKEN", "AUTH")
+                )
+                secret = secret or variable["name"].endswith("SECRET")
+                secret = secret and not variable.get("value", "").startswith("/etc/collage-")
+                assert not (secret and "value" in variable), variable["name"]
 
 
 SECRETS = {
@@ -136,11 +140,11 @@ def test_no_secret_of_whoever_makes_a_manifest_is_in_it(monkeypatch):
     """The controller has them all in its environment when it makes Jobs; only their Secret is named."""
     from kubernetes.client import ApiClient
 
-    told = {
+    reported = {
         "STORE": "s3://b/p", "CLUSTER__ENV_FROM_SECRETS": '["store"]', "CLUSTER__MEASURE_IMAGE": "m",
         "CLUSTER__CONTROLLER_IMAGE": "c",
     }  # fmt: skip
-    for name, value in {**SECRETS, **{f"COLLAGE_{k}": v for k, v in told.items()}}.items():
+    for name, value in {**SECRETS, **{f"COLLAGE_{k}": v for k, v in reported.items()}}.items():
         monkeypatch.setenv(name, value)
     settings = FlowSettings.load()
     assert settings.cluster is not None
@@ -149,8 +153,8 @@ def test_no_secret_of_whoever_makes_a_manifest_is_in_it(monkeypatch):
         for kind in Kind
     ]
     with ApiClient() as api:
-        made = [api.sanitize_for_serialization(one) for one in jobs]
-    text = json.dumps([made, charts.render(charts.ALL)])
+        created = [api.sanitize_for_serialization(job) for job in jobs]
+    text = json.dumps([created, charts.render(charts.ALL)])
     assert '"secretRef": {"name": "store"}' in text
     assert '"secretRef": {"name": "measure"}' in text
     assert not [name for name, value in SECRETS.items() if value in text]
@@ -159,68 +163,69 @@ def test_no_secret_of_whoever_makes_a_manifest_is_in_it(monkeypatch):
 def test_a_program_gets_the_secrets_that_it_uses_and_no_others():
     secrets = {"prefect": {"apiUrl": "http://prefect:4200/api", "existingSecret": "prefect"}}
     secrets["registry"] = {"existingSecret": "registry"}
-    found = {
-        name: {one["secretRef"]["name"] for one in container.get("envFrom", ())}
+    actual = {
+        name: {source["secretRef"]["name"] for source in container.get("envFrom", ())}
         for name, pod in charts.pods(charts.render({**charts.ALL, **secrets}))
         for container in pod["containers"]
     }
-    assert found["collage-receiver"] == {"prefect"}
-    assert found["collage-worker"] == {"store", "prefect", "registry"}
-    assert found["collage-test-store"] == {"measure"}
+    assert actual["collage-receiver"] == {"prefect"}
+    assert actual["collage-worker"] == {"store", "prefect", "registry"}
+    assert actual["collage-test-store"] == {"measure"}
 
 
 def told(values):
     """The worker's environment, by name."""
     worker = dict(charts.pods(charts.render(values)))["collage-worker"]
-    return {one["name"]: one.get("value") for one in worker["containers"][0]["env"]}
+    return {variable["name"]: variable.get("value") for variable in worker["containers"][0]["env"]}
 
 
-def test_measuring_pods_never_get_the_controllers_secret_by_default():
+def test_measuring_pods_have_no_controller_secret_by_default():
     store = {"uri": "s3://b/p", "existingSecret": "all"}
     with pytest.raises(
         helm_python.HelmError, match=r"store\.measuring\.existingSecret is required"
     ):
         charts.render({**charts.ENOUGH, "store": store})
-    for more, measure, finish in (
+    for extra, measure, finish in (
         ({"measuring": {"existingSecret": "some"}}, ["some"], ["all"]),
         ({"measuring": {"existingSecret": "some"}, "finishing": {"existingSecret": "more"}},
          ["some"], ["more"]),
         ({"measuring": {"shareSecret": True}}, ["all"], ["all"]),
         ({"existingSecret": ""}, [], []),
     ):  # fmt: skip
-        found = told({**charts.ENOUGH, "store": {**store, **more}})
-        assert json.loads(found["COLLAGE_CLUSTER__ENV_FROM_SECRETS"]) == measure
-        assert json.loads(found["COLLAGE_CLUSTER__FINISH_ENV_FROM_SECRETS"]) == finish
-        assert found["COLLAGE_CLUSTER__FINISH_SERVICE_ACCOUNT"] == "collage-finish"
+        actual = told({**charts.ENOUGH, "store": {**store, **extra}})
+        assert json.loads(actual["COLLAGE_CLUSTER__ENV_FROM_SECRETS"]) == measure
+        assert json.loads(actual["COLLAGE_CLUSTER__FINISH_ENV_FROM_SECRETS"]) == finish
+        assert actual["COLLAGE_CLUSTER__FINISH_SERVICE_ACCOUNT"] == "collage-finish"
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_every_writable_folder_has_a_size(name):
     folders = [v for _, pod in charts.pods(charts.render(VALUES[name])) for v in pod["volumes"]]
-    assert all(one["emptyDir"]["sizeLimit"] for one in folders if "emptyDir" in one)
-    assert any("emptyDir" in one for one in folders)
+    assert all(folder["emptyDir"]["sizeLimit"] for folder in folders if "emptyDir" in folder)
+    assert any("emptyDir" in volume for volume in folders)
 
 
-def test_the_objects_of_the_cluster_are_one_policy_that_can_be_left_out():
+def test_the_only_cluster_objects_are_an_optional_policy():
     of_cluster = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-    made = {one["kind"] for one in charts.render(charts.ALL)}
+    created = {manifest["kind"] for manifest in charts.render(charts.ALL)}
     without = {
-        one["kind"] for one in charts.render({**charts.ALL, "admissionPolicy": {"enabled": False}})
+        rendered["kind"]
+        for rendered in charts.render({**charts.ALL, "admissionPolicy": {"enabled": False}})
     }
-    assert made - without == of_cluster
-    assert not any(kind.startswith("Cluster") for kind in made)
+    assert created - without == of_cluster
+    assert not any(kind.startswith("Cluster") for kind in created)
 
 
 def mounted(values, volume):
     """Names of the pods with the volume, all of whose mounts are read-only."""
-    found = set()
+    actual = set()
     for name, pod in charts.pods(charts.render(values)):
-        if volume in {one["name"] for one in pod["volumes"]}:
-            found.add(name)
+        if volume in {volume_mount["name"] for volume_mount in pod["volumes"]}:
+            actual.add(name)
         for container in pod["containers"]:
-            for one in container["volumeMounts"]:
-                assert one["name"] != volume or one["readOnly"] is True
-    return found
+            for volume_mount in container["volumeMounts"]:
+                assert volume_mount["name"] != volume or volume_mount["readOnly"] is True
+    return actual
 
 
 def test_the_key_that_signs_is_mounted_in_the_worker_alone():
@@ -228,7 +233,7 @@ def test_the_key_that_signs_is_mounted_in_the_worker_alone():
     assert mounted(values, "signing") == {"collage-worker"}
     assert mounted(values, "trusted") == set()
     pod = dict(charts.pods(charts.render(values)))["collage-worker"]
-    (secret,) = [one["secret"] for one in pod["volumes"] if one["name"] == "signing"]
+    (secret,) = [volume["secret"] for volume in pod["volumes"] if volume["name"] == "signing"]
     items = [{"key": "private", "path": "key.pem"}]
     assert secret == {"secretName": "keys", "defaultMode": 0o440, "items": items}
     values["signing"]["trustedKeys"] = "public"
@@ -246,9 +251,9 @@ def test_the_key_that_signs_is_mounted_in_the_worker_alone():
 )  # fmt: skip
 def test_the_worker_tells_finishing_pods_of_the_key(monkeypatch, signing, expected, file):
     pod = dict(charts.pods(charts.render({**charts.ENOUGH, "signing": signing})))["collage-worker"]
-    for one in pod["containers"][0]["env"]:
-        if one["name"].startswith("COLLAGE_"):
-            monkeypatch.setenv(one["name"], one.get("value", "x"))
+    for variable in pod["containers"][0]["env"]:
+        if variable["name"].startswith("COLLAGE_"):
+            monkeypatch.setenv(variable["name"], variable.get("value", "x"))
     settings = FlowSettings.load()
     assert settings.cluster.signing == expected
     assert settings.sign_key == file
@@ -261,15 +266,18 @@ def test_the_record_key_reaches_who_measures_and_no_other():
         "store": {**charts.ALL["store"], "recordKey": {"existingSecret": "keys"}},
     }
     pods = dict(charts.pods(charts.render(values)))
-    found = {
-        name: {one["secretRef"]["name"] for one in pod["containers"][0].get("envFrom", ())}
+    actual = {
+        name: {source["secretRef"]["name"] for source in pod["containers"][0].get("envFrom", ())}
         for name, pod in pods.items()
     }
-    assert "keys" in found["collage-worker"]
-    assert "keys" not in found["collage-receiver"]
-    told = {one["name"]: one.get("value") for one in pods["collage-worker"]["containers"][0]["env"]}
-    assert json.loads(told["COLLAGE_CLUSTER__ENV_FROM_SECRETS"]) == ["measure", "keys"]
-    assert json.loads(told["COLLAGE_CLUSTER__FINISH_ENV_FROM_SECRETS"]) == ["store", "keys"]
+    assert "keys" in actual["collage-worker"]
+    assert "keys" not in actual["collage-receiver"]
+    reported = {
+        variable["name"]: variable.get("value")
+        for variable in pods["collage-worker"]["containers"][0]["env"]
+    }
+    assert json.loads(reported["COLLAGE_CLUSTER__ENV_FROM_SECRETS"]) == ["measure", "keys"]
+    assert json.loads(reported["COLLAGE_CLUSTER__FINISH_ENV_FROM_SECRETS"]) == ["store", "keys"]
 
 
 def test_the_receiver_has_no_account_that_reaches_the_store():
@@ -282,9 +290,9 @@ def test_the_receiver_has_no_account_that_reaches_the_store():
 
 def test_the_receiver_runs_where_a_secret_is_given():
     kinds = lambda values: [  # noqa: E731
-        one["kind"]
-        for one in charts.render(values)
-        if one["metadata"]["name"].endswith("-receiver")
+        manifest["kind"]
+        for manifest in charts.render(values)
+        if manifest["metadata"]["name"].endswith("-receiver")
     ]
     assert kinds(charts.ENOUGH) == []
     assert sorted(kinds(charts.ALL)) == [
@@ -303,9 +311,9 @@ def test_the_receiver_runs_where_a_secret_is_given():
 def test_networks_open_the_ports_of_the_addresses(store, prefect, ports):
     values = {**charts.ENOUGH, "store": {"uri": store}, "prefect": {"apiUrl": prefect}}
     policies = {
-        one["metadata"]["name"]: one["spec"]
-        for one in charts.render(values)
-        if one["kind"] == "NetworkPolicy"
+        manifest["metadata"]["name"]: manifest["spec"]
+        for manifest in charts.render(values)
+        if manifest["kind"] == "NetworkPolicy"
     }
     opened = lambda name: {  # noqa: E731
         port["port"] for rule in policies[name]["egress"] for port in rule["ports"]
@@ -313,7 +321,9 @@ def test_networks_open_the_ports_of_the_addresses(store, prefect, ports):
     assert opened("collage-controller") == {53} | ports
     store_port = 9000 if "9000" in parse_s3(store).endpoint else 443
     assert opened("collage-measure") == {53, store_port}
-    assert all("Ingress" in one["policyTypes"] for n, one in policies.items() if "api" not in n)
+    assert all(
+        "Ingress" in policy["policyTypes"] for n, policy in policies.items() if "api" not in n
+    )
 
 
 def test_examples_name_stores_that_open():
@@ -323,11 +333,16 @@ def test_examples_name_stores_that_open():
 
 def test_the_environments_reach_the_worker_as_given():
     (file,) = [
-        one for one in charts.render(charts.example("nvidia-gpu")) if one["kind"] == "ConfigMap"
+        manifest
+        for manifest in charts.render(charts.example("nvidia-gpu"))
+        if manifest["kind"] == "ConfigMap"
     ]
     content = yaml.safe_load(file["data"]["environments.yaml"])
     assert content == charts.example("nvidia-gpu")["measuring"]["environments"]
-    devices = {name: one.device for name, one in parse_environments(content, "here").items()}
+    devices = {
+        name: parse_environment.device
+        for name, parse_environment in parse_environments(content, "here").items()
+    }
     assert devices == {"h200": "cuda", "cpu": "cpu"}
 
 
@@ -340,28 +355,28 @@ def test_notes_say_the_next_command_and_warn():
     assert "kubectl get nodes -l nvidia.com/gpu.product=" in said
 
 
-def test_the_schema_knows_every_field_of_an_environment_and_no_other():
+def test_the_schema_has_exactly_the_fields_of_an_environment():
     from collage.cluster.controller.environments import BuildSettings, MeasuringEnvironment
 
     schema = json.loads((charts.CHART / "values.schema.json").read_text())
     environments = schema["properties"]["measuring"]["properties"]["environments"]
-    (one,) = environments["patternProperties"].values()
+    (first,) = environments["patternProperties"].values()
     for fields, model in (
-        (one["properties"], MeasuringEnvironment),
-        (one["properties"]["build"]["properties"], BuildSettings),
+        (first["properties"], MeasuringEnvironment),
+        (first["properties"]["build"]["properties"], BuildSettings),
     ):
         assert fields.keys() == {field.alias for field in model.model_fields.values()}
 
 
-def test_the_network_of_job_pods_is_theirs_by_the_labels_that_jobs_have():
+def test_network_policies_select_job_pods_by_their_labels():
     from collage.cluster.kubernetes.manifests import Kind, Task, _labels
 
     policies = {
-        one["metadata"]["name"]: one["spec"]["podSelector"].get("matchExpressions", [])
-        for one in charts.render(charts.ENOUGH)
-        if one["kind"] == "NetworkPolicy"
+        manifest["metadata"]["name"]: manifest["spec"]["podSelector"].get("matchExpressions", [])
+        for manifest in charts.render(charts.ENOUGH)
+        if manifest["kind"] == "NetworkPolicy"
     }
-    wanted = {one["key"]: one["values"] for one in policies["collage-measure"]}
+    expected = {rule["key"]: rule["values"] for rule in policies["collage-measure"]}
     for kind in Kind:
         labels = _labels(Task(kind, "name", {}, []))
-        assert all(labels[key] in values for key, values in wanted.items())
+        assert all(labels[key] in values for key, values in expected.items())

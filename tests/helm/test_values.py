@@ -97,8 +97,8 @@ def test_the_schema_knows_every_value_and_every_default_fits():
         for key in path:
             inner = (inner or {}).get(key, {})
         if isinstance(inner, dict) and inner and "properties" in schema:
-            known = set(schema["properties"]) - {"global"}
-            assert (path and set(inner) <= known) or set(inner) == known, path
+            before = set(schema["properties"]) - {"global"}
+            assert (path and set(inner) <= before) or set(inner) == before, path
 
 
 def test_environments_are_those_that_the_cluster_reads():
@@ -107,7 +107,7 @@ def test_environments_are_those_that_the_cluster_reads():
     fields = environments.MeasuringEnvironment.model_fields
     pattern = SCHEMA["properties"]["measuring"]["properties"]["environments"]["patternProperties"]
     (schema,) = pattern.values()
-    assert set(schema["properties"]) == {one.alias or name for name, one in fields.items()}
+    assert set(schema["properties"]) == {field.alias or name for name, field in fields.items()}
 
 
 def test_the_readme_is_current_and_complete():
@@ -119,7 +119,7 @@ def test_the_readme_is_current_and_complete():
     try:
         spec.loader.exec_module(module)
         assert (charts.CHART / "README.md").read_text() == module.readme(), "run make chart-docs"
-        described = {one.path for one in module.values()}
+        described = {described_value.path for described_value in module.values()}
     finally:
         del sys.modules["readme"]
     keys = re.findall(r"^(\w+):", (charts.CHART / "values.yaml").read_text(), re.M)

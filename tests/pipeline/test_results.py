@@ -16,7 +16,8 @@ from collage.store.alias_counters import Verification
 from collage.store.aliases import AliasSigning, move_alias, read_alias, read_record
 from collage.store.base import BlobDigest
 from collage.store.blobs import digest_of
-from collage.store.bundles import BundleSigning, fetch_bundle, publish_bundle
+from collage.store.bundle_statements import BundleSigning
+from collage.store.bundles import fetch_bundle, publish_bundle
 from collage.store.statement import SignedModel
 from tests.flows.fake_site import gate_entry
 from tests.support.keys import make_key

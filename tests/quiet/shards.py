@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from collage.cluster.shards import Batch, ShardWork
+from collage.cluster.shards import Batch, ShardRequest
 from collage.measure.cost_key import WorkKeys
 from collage.pipeline.compile_context import open_session
 from collage.pipeline.compile_service import node_facts
@@ -23,7 +23,7 @@ def put_batch(model: Path, folder: Path, size: int) -> str:
         key = WorkKeys([function], session.backends, facts.environment, sweep)
         works = list(enumerated_function(function, session).work.values())[:size]
         shard = tuple(
-            ShardWork(
+            ShardRequest(
                 nodes=hex(work.nodes), backend=work.backend, variant=work.variant, key=key(work)
             )
             for work in works

@@ -83,8 +83,8 @@ def build_program(name: str, source: str) -> Path:
     binary = cache_folder() / f"{name}-{digest}" / name
     with alone():
         if not binary.is_file():
-            with tempfile.TemporaryDirectory(prefix="build-", dir=cache_folder()) as made:
-                folder = Path(made)
+            with tempfile.TemporaryDirectory(prefix="build-", dir=cache_folder()) as created:
+                folder = Path(created)
                 (folder / "go.mod").write_text("module build\n\ngo 1.24\n")
                 (folder / "main.go").write_text(source)
                 _compile(name, "-s -w", ".", folder, binary)
@@ -107,8 +107,8 @@ def alone() -> Iterator[None]:
 
 
 def _build(name: str, recipe: Recipe, binary: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="build-", dir=cache_folder()) as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="build-", dir=cache_folder()) as created:
+        folder = Path(created)
         _write_module(name, recipe, folder)
         _compile(name, recipe.flags, recipe.package, folder, binary)
 
@@ -127,9 +127,9 @@ def _write_module(name: str, recipe: Recipe, folder: Path) -> None:
         f'//go:build tools\n\npackage tools\n\nimport _ "{recipe.package}"\n'
     )
     module = f"{recipe.module}@{recipe.version}"
-    found = json.loads(_go(name, folder, "mod", "download", "-json", module))
+    actual = json.loads(_go(name, folder, "mod", "download", "-json", module))
     staging = re.findall(
-        r"^\s*(k8s\.io/[\w-]+) => \./staging/", Path(found["GoMod"]).read_text(), re.M
+        r"^\s*(k8s\.io/[\w-]+) => \./staging/", Path(actual["GoMod"]).read_text(), re.M
     )
     for staged in staging:
         version = f"v0.{KUBERNETES.split('.', 1)[1]}"
@@ -162,8 +162,8 @@ def _go(name: str, folder: Path, *arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or RECIPES:
+    for program in sys.argv[1:] or RECIPES:
         try:
-            print(find(wanted))
+            print(find(program))
         except Unavailable as reason:
             print(f"{reason}; tests that need it are skipped")

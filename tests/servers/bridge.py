@@ -60,16 +60,16 @@ class Bridge:
 
     def close(self) -> None:
         """End the forwarders and delete the device, and with it its addresses."""
-        for one in self._forwarders:
-            one.shutdown()
-            one.server_close()
+        for forwarder in self._forwarders:
+            forwarder.shutdown()
+            forwarder.server_close()
         self._forwarders.clear()
         _ip("link", "delete", NAME)
 
     def _serve(self, address: Address, find: Callable[[], Address]) -> None:
-        made = _Forwarder(address, find)
-        self._forwarders.append(made)
-        threading.Thread(target=made.serve_forever, args=(0.1,), daemon=True).start()
+        created = _Forwarder(address, find)
+        self._forwarders.append(created)
+        threading.Thread(target=created.serve_forever, args=(0.1,), daemon=True).start()
 
     def _network(self) -> dict[str, object]:
         """The bridge is made here, so the plug-in has no reason to change the host's sysctls."""
@@ -101,10 +101,10 @@ class _Connection(BaseRequestHandler):
         target = self.server.find()  # type: ignore[attr-defined]
         with socket.create_connection(target, CONNECT_S) as server:
             server.settimeout(None)
-            back = threading.Thread(target=_copy, args=(server, self.request), daemon=True)
-            back.start()
+            response = threading.Thread(target=_copy, args=(server, self.request), daemon=True)
+            response.start()
             _copy(self.request, server)
-            back.join()
+            response.join()
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

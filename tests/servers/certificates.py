@@ -30,15 +30,15 @@ def _key() -> rsa.RSAPrivateKey:
 
 def _certificate(name, key, ca, signer, names):
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
+    now_s = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(ca.subject if ca else subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + VALID)
+        .not_valid_before(now_s - datetime.timedelta(minutes=5))
+        .not_valid_after(now_s + VALID)
         .add_extension(x509.BasicConstraints(ca=ca is None, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(
@@ -47,7 +47,7 @@ def _certificate(name, key, ca, signer, names):
         .add_extension(_usage(ca is None), critical=True)
     )
     if names:
-        alternatives = x509.SubjectAlternativeName([_general(one) for one in names])
+        alternatives = x509.SubjectAlternativeName([_general(host) for host in names])
         builder = builder.add_extension(alternatives, critical=False)
     return builder.sign(signer, hashes.SHA256())
 

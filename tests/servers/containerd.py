@@ -99,10 +99,10 @@ class Containerd:
     def close(self) -> None:
         """Kill what still runs, container by container, then the server itself."""
         if self._process.poll() is None:
-            for one in self._ids("tasks"):
-                self._try("tasks", "delete", "--force", one)
-            for one in self._ids("containers"):
-                self._try("containers", "delete", one)
+            for container_id in self._ids("tasks"):
+                self._try("tasks", "delete", "--force", container_id)
+            for container_id in self._ids("containers"):
+                self._try("containers", "delete", container_id)
         self._process.terminate()
         try:
             self._process.wait(STOP_S)

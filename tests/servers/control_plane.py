@@ -66,10 +66,10 @@ class ControlPlane:
 
     def configuration(self, token: str | None = None) -> client.Configuration:
         """Return a client's configuration, for the cluster admin or whose token it is."""
-        found = client.Configuration(host=self.url)
-        found.ssl_ca_cert = str(self.folder / "ca.crt")
-        found.api_key = {"authorization": f"Bearer {token or self.tokens['admin']}"}
-        return found
+        actual = client.Configuration(host=self.url)
+        actual.ssl_ca_cert = str(self.folder / "ca.crt")
+        actual.api_key = {"authorization": f"Bearer {token or self.tokens['admin']}"}
+        return actual
 
     def client(self, token: str | None = None) -> client.ApiClient:
         """Return a client, for the cluster admin or whose token it is."""
@@ -103,14 +103,14 @@ class ControlPlane:
 
     def account_token(self, namespace: str, account: str) -> str:
         """Return a token of the ServiceAccount."""
-        made = client.CoreV1Api(self._admin).create_namespaced_service_account_token(
+        created = client.CoreV1Api(self._admin).create_namespaced_service_account_token(
             account,
             namespace,
             client.AuthenticationV1TokenRequest(
                 spec=client.V1TokenRequestSpec(audiences=[ISSUER], expiration_seconds=3600)
             ),
         )
-        return made.status.token
+        return created.status.token
 
     def make_namespace(self, name: str, labels: dict[str, str] | None = None) -> str:
         """Create a namespace; returns its name when the controllers have filled it."""
@@ -167,8 +167,8 @@ class ControlPlane:
     def _ready(self) -> None:
         trusted = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
         token = {"Authorization": f"Bearer {self.tokens['admin']}"}
-        asked = urllib.request.Request(f"{self.url}/readyz", headers=token)
-        urllib.request.urlopen(asked, timeout=5, context=trusted).close()
+        requested = urllib.request.Request(f"{self.url}/readyz", headers=token)
+        urllib.request.urlopen(requested, timeout=5, context=trusted).close()
 
     def _await(self, ready: Callable[[], object], name: str) -> None:
         end = time.monotonic() + START_TIMEOUT_S

@@ -16,9 +16,9 @@ def find_program(name: str, package: str) -> Path:
     if installed:
         return Path(installed)
     for folder in ("usr/sbin", "usr/bin"):
-        found = _unpacked(package) / folder / name
-        if found.is_file():
-            return found
+        actual = _unpacked(package) / folder / name
+        if actual.is_file():
+            return actual
     raise Unavailable(f"no {name}: Debian's package {package} does not hold it")
 
 
@@ -41,11 +41,11 @@ def _unpack(package: str, folder: Path) -> None:
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise Unavailable(f"no {package}: it comes from Debian, and there is no {program} here")
-    with tempfile.TemporaryDirectory(prefix="package-", dir=cache_folder()) as made:
-        _run(package, ["apt-get", "download", "-q", package], made)
-        (file,) = Path(made).glob("*.deb")
-        root = Path(made) / "root"
-        _run(package, ["dpkg-deb", "-x", str(file), str(root)], made)
+    with tempfile.TemporaryDirectory(prefix="package-", dir=cache_folder()) as created:
+        _run(package, ["apt-get", "download", "-q", package], created)
+        (file,) = Path(created).glob("*.deb")
+        root = Path(created) / "root"
+        _run(package, ["dpkg-deb", "-x", str(file), str(root)], created)
         root.replace(folder)
 
 

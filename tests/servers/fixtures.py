@@ -46,5 +46,5 @@ def plane(tmp_path_factory):
     """A Kubernetes control plane for the tests of the folder whose conftest.py imports this."""
     from tests.servers.control_plane import ControlPlane
 
-    with running(ControlPlane, tmp_path_factory.mktemp("plane")) as made:
-        yield made
+    with running(ControlPlane, tmp_path_factory.mktemp("plane")) as created:
+        yield created

@@ -118,8 +118,8 @@ class RealNode:
         return self.core.list_pod_for_all_namespaces(field_selector=mine).items
 
     def _ready(self, namespace: str, service: str) -> Address:
-        found = self.core.read_namespaced_endpoints(service, namespace)
-        for subset in found.subsets or ():
+        actual = self.core.read_namespaced_endpoints(service, namespace)
+        for subset in actual.subsets or ():
             for address in subset.addresses or ():
                 return address.ip, subset.ports[0].port
         raise ConnectionRefusedError(f"no pod of {service} is ready")
@@ -208,7 +208,7 @@ class _Host:
         if next(_kubelet_cgroups(), None):
             raise Unavailable(f"no node: another kubelet runs here, {CGROUPS} has its kubepods")
         self._sysctls = {name: (Path("/proc/sys") / name).read_text() for name in SYSCTLS}
-        self._folders = [one for one in map(Path, FOLDERS) if not one.exists()]
+        self._folders = [folder for folder in map(Path, FOLDERS) if not folder.exists()]
         self.folder = Path(tempfile.mkdtemp(prefix="collage-node-"))
         self.folder.chmod(0o755)  # containers' users pass through it
         return self.folder
@@ -221,8 +221,8 @@ class _Host:
         for top in _kubelet_cgroups():
             for place, _, _ in os.walk(top, topdown=False):
                 os.rmdir(place)
-        for one in (self.folder, *self._folders):
-            shutil.rmtree(one, ignore_errors=True)
+        for folder in (self.folder, *self._folders):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _mounts(self) -> Iterator[str]:
         for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -231,16 +231,16 @@ class _Host:
 
 
 def _kubelet_cgroups() -> Iterator[Path]:
-    yield from (one for one in CGROUPS.glob("*/kubepods") if not one.parent.is_symlink())
+    yield from (group for group in CGROUPS.glob("*/kubepods") if not group.parent.is_symlink())
     if (CGROUPS / "kubepods").is_dir():
         yield CGROUPS / "kubepods"
 
 
 def _await(
-    ready: Callable[[], bool], patience_s: float, what: str, log: Callable[[], str] = str
+    ready: Callable[[], bool], patience_s: float, subject: str, log: Callable[[], str] = str
 ) -> None:
     end = time.monotonic() + patience_s
     while not ready():
         if time.monotonic() > end:
-            raise Unavailable(f"no node: {what} within {patience_s:.0f} s {log()}")
+            raise Unavailable(f"no node: {subject} within {patience_s:.0f} s {log()}")
         time.sleep(0.2)

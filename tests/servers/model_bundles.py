@@ -49,11 +49,11 @@ def _loop() -> bytes:
     """A Loop with x rounds, each of which adds one, and an index that is out of range below -2."""
     info = helper.make_tensor_value_info
     int64, boolean = TensorProto.INT64, TensorProto.BOOL
-    one = numpy_helper.from_array(np.array([1], "int64"), "one")
+    first = numpy_helper.from_array(np.array([1], "int64"), "one")
     body = helper.make_graph(
         [helper.make_node("Add", ["sum", "one"], ["next"]), helper.make_node("Identity", ["go"], ["on"])],
         "body", [info("round", int64, []), info("go", boolean, []), info("sum", int64, [1])],
-        [info("on", boolean, []), info("next", int64, [1])], [one],
+        [info("on", boolean, []), info("next", int64, [1])], [first],
     )  # fmt: skip
     constants = [
         numpy_helper.from_array(np.array(value, "int64"), name)
@@ -67,5 +67,5 @@ def _loop() -> bytes:
          helper.make_node("Add", ["count", "nothing"], ["y"])],
         "main", [info("x", int64, [1])], [info("y", int64, [1])], constants,
     )  # fmt: skip
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    return made.SerializeToString()
+    created = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return created.SerializeToString()

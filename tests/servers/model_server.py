@@ -75,9 +75,9 @@ class ModelServer:
         return [json.loads(line) for line in self.log().splitlines()]
 
 
-def request(x: np.ndarray, **more: object) -> dict:
+def request(x: np.ndarray, **extra: object) -> dict:
     entry = {"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.ravel().tolist()}
-    return {"inputs": [entry | more]}
+    return {"inputs": [entry | extra]}
 
 
 def head(length: int, path: str = INFER) -> bytes:

@@ -67,7 +67,7 @@ class Node:
         """Return the names of the namespace's pods whose processes run."""
         with self._lock:
             return sorted(
-                one.name for one in self._pods.values() if one.namespace == namespace and one.alive
+                pod.name for pod in self._pods.values() if pod.namespace == namespace and pod.alive
             )
 
     def log(self, namespace: str, pod: str, container: str) -> str:
@@ -82,18 +82,18 @@ class Node:
     def signal(self, namespace: str, pod: str, number: int) -> None:
         """Send a signal, e.g. SIGSTOP, to all processes of the pod, if it is here."""
         with self._lock:
-            for one in self._pods.values():
-                if (one.namespace, one.name) == (namespace, pod):
-                    one.signal(number)
+            for played in self._pods.values():
+                if (played.namespace, played.name) == (namespace, pod):
+                    played.signal(number)
 
     def close(self) -> None:
         """Kill what runs and end; the Node object stays."""
         self.closing.set()
         with self._lock:
             pods = list(self._pods.values())
-        for one in pods:
-            one.signal(signal.SIGKILL)
-            one.thread.join(5)
+        for pod in pods:
+            pod.signal(signal.SIGKILL)
+            pod.thread.join(5)
         self._logs.shutdown()
         self._logs.server_close()
         for thread in self._threads:
@@ -186,23 +186,23 @@ class Node:
                     timeout_seconds=2,
                 )
                 for event in stream:
-                    self._see(event["object"], gone=event["type"] == "DELETED")
+                    self._see(event["object"], deleted=event["type"] == "DELETED")
                 continue
             time.sleep(0.2)
 
-    def _see(self, pod: client.V1Pod, gone: bool = False) -> None:
+    def _see(self, pod: client.V1Pod, deleted: bool = False) -> None:
         with self._lock:
-            known = self._pods.get(pod.metadata.uid)
-            if known is None and not gone:
-                known = self._pods[pod.metadata.uid] = PlayedPod(self, pod)
-                known.thread.start()
-        if known is None:
+            before = self._pods.get(pod.metadata.uid)
+            if before is None and not deleted:
+                before = self._pods[pod.metadata.uid] = PlayedPod(self, pod)
+                before.thread.start()
+        if before is None:
             return
         if pod.metadata.deletion_timestamp:
-            known.grace_s = float(pod.metadata.deletion_grace_period_seconds or 0)
-            known.deleted.set()
-        if gone:
-            known.gone.set()
+            before.grace_s = float(pod.metadata.deletion_grace_period_seconds or 0)
+            before.deleted.set()
+        if deleted:
+            before.gone.set()
 
 
 def _ready() -> dict[str, str]:

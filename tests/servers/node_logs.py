@@ -30,15 +30,15 @@ class LogServer(ThreadingHTTPServer):
 
 class _LogHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
-        parts = asked.path.strip("/").split("/")
-        found = parts[0] == "containerLogs" and len(parts) == 4
-        text = self.server.node.log(*parts[1:]) if found else ""  # type: ignore[attr-defined]
-        tail = parse_qs(asked.query).get("tailLines")
+        requested = urlsplit(self.path)
+        parts = requested.path.strip("/").split("/")
+        actual = parts[0] == "containerLogs" and len(parts) == 4
+        text = self.server.node.log(*parts[1:]) if actual else ""  # type: ignore[attr-defined]
+        tail = parse_qs(requested.query).get("tailLines")
         if tail:
             text = "".join(text.splitlines(keepends=True)[-int(tail[0]) :])
         data = text.encode()
-        self.send_response(200 if found else 404)
+        self.send_response(200 if actual else 404)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

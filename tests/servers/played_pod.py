@@ -72,8 +72,8 @@ class PlayedPod:
     def _live(self) -> str:
         """Run all containers; returns the phase that the pod ends in."""
         spec = self.pod.spec
-        for one in spec.init_containers or ():
-            if self._run_all([one], "Pending", restart="OnFailure") != "Succeeded":
+        for init_container in spec.init_containers or ():
+            if self._run_all([init_container], "Pending", restart="OnFailure") != "Succeeded":
                 return "Failed"
         return self._run_all(spec.containers, "Running", restart=spec.restart_policy)
 
@@ -88,7 +88,7 @@ class PlayedPod:
             for container in containers:
                 self._reap(container, "Never" if self._stopped else restart, phase)
             time.sleep(POLL_S)
-        codes = [self._states[one.name]["terminated"]["exitCode"] for one in containers]
+        codes = [self._states[started.name]["terminated"]["exitCode"] for started in containers]
         return "Succeeded" if not any(codes) else "Failed"
 
     def _start(self, container: client.V1Container) -> bool:
@@ -108,10 +108,10 @@ class PlayedPod:
     def _try_start(self, container: client.V1Container, waiting: int) -> dict[str, str] | None:
         entry = self.node.images.get(container.image)
         if entry is None:
-            what = f'failed to pull image "{container.image}": not found'
+            subject = f'failed to pull image "{container.image}": not found'
             if container.image_pull_policy == "Never":
-                return {"reason": "ErrImageNeverPull", "message": what}
-            return {"reason": "ImagePullBackOff" if waiting else "ErrImagePull", "message": what}
+                return {"reason": "ErrImageNeverPull", "message": subject}
+            return {"reason": "ImagePullBackOff" if waiting else "ErrImagePull", "message": subject}
         try:
             parts = Parts(self.node.core, self.pod, self.folder, self.node.plane)
             command, environment = parts.of(container, entry)
@@ -175,10 +175,10 @@ class PlayedPod:
                  "lastTransitionTime": now()}
                 for kind in ("Initialized", "Ready", "ContainersReady")
             ],
-            "containerStatuses": [self._status(one) for one in spec.containers],
+            "containerStatuses": [self._status(container) for container in spec.containers],
         }  # fmt: skip
         if spec.init_containers:
-            status["initContainerStatuses"] = [self._status(one) for one in spec.init_containers]
+            status["initContainerStatuses"] = [self._status(init) for init in spec.init_containers]
         self.node.persist(
             lambda: self.node.core.patch_namespaced_pod_status(
                 self.name,

@@ -22,30 +22,30 @@ class Parts:
         self._folder = folder
         self._namespace = pod.metadata.namespace
         folder.mkdir(parents=True, exist_ok=True)
-        self._volumes = {one.name: self._volume(one) for one in pod.spec.volumes or ()}
+        self._volumes = {volume.name: self._volume(volume) for volume in pod.spec.volumes or ()}
 
     def of(
-        self, container: client.V1Container, entry: Sequence[str]
+        self, container: client.V1Container, entry_point: Sequence[str]
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command line and the environment. Raises ConfigError."""
         mounts = {
-            one.mount_path.rstrip("/"): self._volumes[one.name] / (one.sub_path or "")
-            for one in container.volume_mounts or ()
+            mount.mount_path.rstrip("/"): self._volumes[mount.name] / (mount.sub_path or "")
+            for mount in container.volume_mounts or ()
         }
         values = self._environment(container)
 
-        def told(text: str) -> str:
+        def expand(text: str) -> str:
             text = re.sub(r"\$\(([\w.-]+)\)", lambda m: values.get(m[1], m[0]), text)
             for mount, place in sorted(mounts.items(), reverse=True):
                 text = re.sub(rf"(?<![\w./-]){re.escape(mount)}(?=/|$|[:,;\s])", str(place), text)
             return text
 
-        environment = {name: told(value) for name, value in values.items()}
+        environment = {name: expand(value) for name, value in values.items()}
         if TOKEN_FOLDER in mounts:
             environment["KUBECONFIG"] = self._kubeconfig()
         # The image's own entry point is a path of this machine, which may lie where the pod mounts something.
-        command = map(told, container.command) if container.command else entry
-        return [*command, *map(told, container.args or ())], environment
+        command = map(expand, container.command) if container.command else entry_point
+        return [*command, *map(expand, container.args or ())], environment
 
     def _environment(self, container: client.V1Container) -> dict[str, str]:
         values: dict[str, str] = {}
@@ -55,13 +55,17 @@ class Parts:
                 ("configmap", source.config_map_ref),
             ):
                 if reference:
-                    found = self._data(kind, reference.name, reference.optional)
+                    actual = self._data(kind, reference.name, reference.optional)
                     prefix = source.prefix or ""
-                    values |= {f"{prefix}{key}": data.decode() for key, data in found.items()}
-        for one in container.env or ():
-            value = one.value or "" if one.value_from is None else self._from(one.value_from)
+                    values |= {f"{prefix}{key}": data.decode() for key, data in actual.items()}
+        for variable in container.env or ():
+            value = (
+                variable.value or ""
+                if variable.value_from is None
+                else self._from(variable.value_from)
+            )
             if value is not None:
-                values[one.name] = re.sub(
+                values[variable.name] = re.sub(
                     r"\$\(([\w.-]+)\)", lambda m: values.get(m[1], m[0]), value
                 )
         return values
@@ -102,8 +106,8 @@ class Parts:
             if kind == "secret":
                 secret = self._core.read_namespaced_secret(name, self._namespace)
                 return {key: base64.b64decode(text) for key, text in (secret.data or {}).items()}
-            found = self._core.read_namespaced_config_map(name, self._namespace)
-            return {key: text.encode() for key, text in (found.data or {}).items()}
+            actual = self._core.read_namespaced_config_map(name, self._namespace)
+            return {key: text.encode() for key, text in (actual.data or {}).items()}
         except client.ApiException as error:
             if error.status != 404:
                 raise
@@ -136,8 +140,8 @@ class Parts:
     def _write(
         self, place: Path, data: Mapping[str, bytes], items: Sequence[client.V1KeyToPath] | None
     ) -> None:
-        wanted = {one.key: one.path for one in items} if items else {key: key for key in data}
-        for key, path in wanted.items():
+        expected = {pair.key: pair.path for pair in items} if items else {key: key for key in data}
+        for key, path in expected.items():
             if key not in data:
                 raise ConfigError(f"references non-existent key: {key}")
             file = place / path
@@ -145,9 +149,9 @@ class Parts:
             file.write_bytes(data[key])
 
     def _write_fields(self, place: Path, items: Sequence[client.V1DownwardAPIVolumeFile]) -> None:
-        for one in items or ():
-            if one.field_ref:
-                (place / one.path).write_text(self._field(one.field_ref.field_path))
+        for pair in items or ():
+            if pair.field_ref:
+                (place / pair.path).write_text(self._field(pair.field_ref.field_path))
 
     def _kubeconfig(self) -> str:
         account = self._pod.spec.service_account_name or "default"

@@ -62,11 +62,11 @@ class Receiver:
         return self.process.wait(15)
 
     def count(self, name: str, result: str) -> float:
-        wanted = f'collage_receiver_{name}_total{{result="{result}"}}'
+        expected = f'collage_receiver_{name}_total{{result="{result}"}}'
         for line in httpx.get(f"{self.status_url}/metrics").text.splitlines():
-            if line.startswith(wanted):
+            if line.startswith(expected):
                 return float(line.split()[1])
-        raise AssertionError(f"no metric {wanted}")
+        raise AssertionError(f"no metric {expected}")
 
 
 class PrefectRecorder:

@@ -27,7 +27,7 @@ def machine():
         mounts,
         sorted(line.split()[0] for line in links if line),
         sorted(CGROUPS.glob("*/kubepods")),
-        [Path(one).exists() for one in (*FOLDERS, "/run/containerd")],
+        [Path(folder).exists() for folder in (*FOLDERS, "/run/containerd")],
     )
 
 

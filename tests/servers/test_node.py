@@ -12,11 +12,11 @@ from tests.servers.node import Node
 
 @pytest.fixture(scope="module")
 def node(plane, tmp_path_factory):
-    made = Node(
+    created = Node(
         plane, "node-1", tmp_path_factory.mktemp("node"), images={"python": [sys.executable]}
     )
-    yield made
-    made.close()
+    yield created
+    created.close()
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,10 @@ def pod(name, code, **spec):
 
 def until(ask, timeout_s=20):
     end = time.monotonic() + timeout_s
-    while not (found := ask()):
+    while not (actual := ask()):
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.05)
-    return found
+    return actual
 
 
 @pytest.fixture
@@ -47,15 +47,15 @@ def core(plane):
         yield client.CoreV1Api(api)
 
 
-def phase(core, namespace, name, *wanted):
+def phase(core, namespace, name, *expected):
     def ask():
-        found = core.read_namespaced_pod(name, namespace)
-        return found if found.status.phase in wanted else None
+        actual = core.read_namespaced_pod(name, namespace)
+        return actual if actual.status.phase in expected else None
 
     return until(ask)
 
 
-def test_a_pod_runs_with_its_environment_and_volumes_and_its_log_can_be_read(core, node, namespace):
+def test_a_pod_has_its_environment_its_volumes_and_a_log(core, node, namespace):
     core.create_namespaced_secret(
         namespace, {"metadata": {"name": "s"}, "stringData": {"KEY": "hidden"}}
     )
@@ -77,7 +77,7 @@ def test_a_pod_runs_with_its_environment_and_volumes_and_its_log_can_be_read(cor
     assert core.read_namespaced_pod_log("one", namespace) == "hidden one True\n"
 
 
-def test_a_volume_over_the_folder_of_an_image_s_program_does_not_hide_it(core, node, namespace):
+def test_a_volume_does_not_hide_an_image_s_program(core, node, namespace):
     """As /tmp does where the checkout lies there."""
     mount = {"name": "v", "mountPath": str(Path(sys.executable).parent)}
     core.create_namespaced_pod(namespace, pod("over", "", volumeMounts=[mount]))
@@ -106,9 +106,7 @@ def test_what_cannot_start_waits_and_says_why(core, node, namespace, change, rea
     until(lambda: name not in [p.metadata.name for p in core.list_namespaced_pod(namespace).items])
 
 
-def test_an_evicted_pod_gets_its_grace_and_counts_as_disrupted_not_failed(
-    plane, core, node, namespace
-):
+def test_an_evicted_pod_counts_as_disrupted_not_failed(plane, core, node, namespace):
     code = (
         "import signal,sys,time\n"
         "def end(*_): print('bye', flush=True); sys.exit(1)\n"
@@ -136,7 +134,7 @@ def test_an_evicted_pod_gets_its_grace_and_counts_as_disrupted_not_failed(
 
     def replaced():
         names = [p.metadata.name for p in core.list_namespaced_pod(namespace, **ask).items]
-        return [one for one in names if one != name]
+        return [candidate for candidate in names if candidate != name]
 
     second = until(replaced)[0]
     until(lambda: "up" in node.log(namespace, second, "main"))
@@ -147,6 +145,6 @@ def test_an_evicted_pod_gets_its_grace_and_counts_as_disrupted_not_failed(
             conditions = (
                 client.BatchV1Api(api).read_namespaced_job("job", namespace).status.conditions
             )
-        return [one for one in conditions or () if one.type == "Failed"]
+        return [condition for condition in conditions or () if condition.type == "Failed"]
 
     until(failed)

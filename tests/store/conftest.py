@@ -55,8 +55,8 @@ class Bucket:
         self.client = client
 
     def objects(self):
-        found = self.client.list_objects_v2(Bucket=self.name)
-        return sorted(item["Key"] for item in found.get("Contents", ()))
+        actual = self.client.list_objects_v2(Bucket=self.name)
+        return sorted(item["Key"] for item in actual.get("Contents", ()))
 
     def address(self, endpoint, **settings):
         settings = {
@@ -85,9 +85,9 @@ def address_below(bucket, s3_address):
 
 @pytest.fixture
 def proxy(s3_server, bucket):
-    made = Proxy(s3_server.url, hang_s=3.0, client=bucket.client)
-    yield made
-    made.close()
+    created = Proxy(s3_server.url, hang_s=3.0, client=bucket.client)
+    yield created
+    created.close()
 
 
 @pytest.fixture(params=["directory", "s3"])
@@ -118,8 +118,8 @@ def make_bundle(tmp_path):
             (folder / file).write_bytes(data)
         manifest = {
             "schema_version": 2, "executable": "model.so", "threads": 1,
-            "functions": [{"function": one, "inputs": [], "outputs": [OUTPUT]} for one in verdicts or {}],
-            "gate": [gate_entry(*one) for one in (verdicts or {}).items()],
+            "functions": [{"function": name, "inputs": [], "outputs": [OUTPUT]} for name in verdicts or {}],
+            "gate": [gate_entry(*verdict) for verdict in (verdicts or {}).items()],
             "cpu": {"model": "cpu", "features": []}, "libraries": {},
             "files": {file: digest_of(data) for file, data in contents.items()},
         }  # fmt: skip

@@ -18,8 +18,8 @@ def policy(user: str, bucket: str, prefix: str) -> dict[str, Any]:
 def of_bucket(bucket: str, prefix: str) -> str:
     """Say the same to a bucket, for services whose users have no policies."""
     statements = [
-        {**one, "Sid": f"{user}{one['Sid']}", "Principal": {"AWS": [user]}}
+        {**statement, "Sid": f"{user}{statement['Sid']}", "Principal": {"AWS": [user]}}
         for user in USERS
-        for one in policy(user, bucket, prefix)["Statement"]
+        for statement in policy(user, bucket, prefix)["Statement"]
     ]
     return json.dumps({"Version": "2012-10-17", "Statement": statements})

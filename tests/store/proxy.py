@@ -82,8 +82,8 @@ class Proxy:
     def count(self, method: str, part: str, status: int | None = None) -> int:
         with self.lock:
             return sum(
-                one[0] == method and part in one[1] and status in (None, one[2])
-                for one in self.passed
+                request[0] == method and part in request[1] and status in (None, request[2])
+                for request in self.passed
             )
 
 
@@ -121,8 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
             status, headers, answer = self._forward(body)
             if kind in ("unconditional", condition_of(self.headers)) and status == 412:
                 bucket, _, key = self.path.lstrip("/").partition("?")[0].partition("/")
-                made = self.owner.client.put_object(Bucket=bucket, Key=key, Body=body)
-                status, headers, answer = 200, [("ETag", made["ETag"])], b""
+                created = self.owner.client.put_object(Bucket=bucket, Key=key, Body=body)
+                status, headers, answer = 200, [("ETag", created["ETag"])], b""
             if kind == "lost":
                 self._hang()
             else:
@@ -154,19 +154,19 @@ class _Handler(BaseHTTPRequestHandler):
             with self.owner.lock:
                 self.owner.passed.append((self.command, self.path, answer.status))
             drop = ("transfer-encoding", "connection")
-            headers = [one for one in answer.getheaders() if one[0].lower() not in drop]
+            headers = [header for header in answer.getheaders() if header[0].lower() not in drop]
             return answer.status, headers, data
         finally:
             connection.close()
 
     def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes, kind: str) -> None:
         self.send_response_only(status)
-        known = {name.lower() for name, _ in headers}
+        before = {name.lower() for name, _ in headers}
         for name, value in headers:
             self.send_header(name, value)
-        if "content-length" not in known:
+        if "content-length" not in before:
             self.send_header("Content-Length", str(len(body)))
-        if "date" not in known:
+        if "date" not in before:
             self.send_header("Date", self.date_time_string())
         self.end_headers()
         if self.command == "HEAD":

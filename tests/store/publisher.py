@@ -35,8 +35,8 @@ def main():
     print("ready", flush=True)
     sys.stdin.readline()
     if mode == "once":
-        made = publish_bundle(store, Path(folder), [alias])
-        print(json.dumps({"bundle": made.digest, "moved": made.moved}))
+        created = publish_bundle(store, Path(folder), [alias])
+        print(json.dumps({"bundle": created.digest, "moved": created.moved}))
     number = 0
     while mode == "forever":
         make_bundle(Path(folder), number)

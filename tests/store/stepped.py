@@ -19,8 +19,8 @@ class SteppedStore:
 
         def step(*args, **kwargs):
             self._turn()
-            found = act(*args, **kwargs)
-            return iter(list(found)) if name == "entries" else found
+            actual = act(*args, **kwargs)
+            return iter(list(actual)) if name == "entries" else actual
 
         return step
 
@@ -70,8 +70,13 @@ def run(
     """Run two acts in an order of `interleavings`; check after every step."""
     writers = [Writer(store, act) for act in acts]
     first, before, between = order
-    one, other = writers[first], writers[1 - first]
-    for writer, steps in ((one, before), (other, between), (one, None), (other, None)):
+    first_writer, second_writer = writers[first], writers[1 - first]
+    for writer, steps in (
+        (first_writer, before),
+        (second_writer, between),
+        (first_writer, None),
+        (second_writer, None),
+    ):
         done = 0
         while not writer.ended and (steps is None or done < steps):
             writer.step()

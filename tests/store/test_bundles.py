@@ -13,14 +13,9 @@ from collage.errors import BundleError, DamagedError, StoreError
 from collage.store import open_store
 from collage.store.aliases import list_aliases, move_alias, read_alias
 from collage.store.blobs import blob_key, digest_of
-from collage.store.bundles import (
-    bundle_files,
-    fetch_bundle,
-    list_bundles,
-    publish_bundle,
-    read_bundle,
-)
+from collage.store.bundles import fetch_bundle, publish_bundle
 from collage.store.gc import collect_garbage
+from collage.store.manifests import bundle_files, list_bundles, read_bundle
 from tests.store.test_protocol import overwrite
 
 PUBLISHERS = 16
@@ -61,10 +56,10 @@ def go(process):
 
 def test_what_is_fetched_is_what_was_published(store, make_bundle, tmp_path):
     folder = make_bundle(report_html=b"<p>" * 1000)
-    made = publish_bundle(store, folder, ["ocr/production", "ocr/latest"])
-    assert made.moved == ("ocr/production", "ocr/latest")
-    for name in ("ocr/production", made.digest):
-        assert fetch_bundle(store, name, tmp_path / "fetched") == made.digest
+    created = publish_bundle(store, folder, ["ocr/production", "ocr/latest"])
+    assert created.moved == ("ocr/production", "ocr/latest")
+    for name in ("ocr/production", created.digest):
+        assert fetch_bundle(store, name, tmp_path / "fetched") == created.digest
         assert contents(tmp_path / "fetched") == contents(folder)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
@@ -79,15 +74,15 @@ def test_publishing_again_changes_nothing(store, make_bundle):
 
 
 def test_an_alias_moves_and_remembers(store, make_bundle):
-    one = publish_bundle(store, make_bundle("one"), ["a"]).digest
+    first = publish_bundle(store, make_bundle("one"), ["a"]).digest
     two = publish_bundle(store, make_bundle("two", plan_json=b"[2]"), ["a"]).digest
-    found = read_alias(store, "a")
-    assert (found.bundle, found.previous) == (two, one)
+    actual = read_alias(store, "a")
+    assert (actual.bundle, actual.previous) == (two, first)
     with pytest.raises(StoreError, match="somebody moved it"):
-        move_alias(store, "a", one, expected=one)
+        move_alias(store, "a", first, expected=first)
     assert not move_alias(store, "a", two)
-    assert move_alias(store, "a", one, expected=two)
-    assert [(alias.name, alias.bundle) for alias in list_aliases(store)] == [("a", one)]
+    assert move_alias(store, "a", first, expected=two)
+    assert [(alias.name, alias.bundle) for alias in list_aliases(store)] == [("a", first)]
 
 
 def test_unknown_names_are_errors_that_say_what_to_do(store, tmp_path):
@@ -118,13 +113,13 @@ def test_a_damaged_file_keeps_the_old_bundle(store, address, request, make_bundl
     folder = make_bundle("new", plan_json=b"[2]")
     fetch_bundle(store, publish_bundle(store, make_bundle("old")).digest, tmp_path / "out")
     old = contents(tmp_path / "out")
-    made = publish_bundle(store, folder, ["a"])
+    created = publish_bundle(store, folder, ["a"])
     overwrite(address, request, blob_key(digest_of(b"[2]")), b"[3]")
     with pytest.raises(DamagedError):
         fetch_bundle(store, "a", tmp_path / "out")
     assert contents(tmp_path / "out") == old
-    overwrite(address, request, f"bundles/{made.digest}.json", b"{}")
-    with pytest.raises(DamagedError, match=f"bundles/{made.digest}.json"):
+    overwrite(address, request, f"bundles/{created.digest}.json", b"{}")
+    with pytest.raises(DamagedError, match=f"bundles/{created.digest}.json"):
         fetch_bundle(store, "a", tmp_path / "out")
     overwrite(address, request, "aliases/a.json", b"half of")
     with pytest.raises(StoreError, match=r"aliases/a.json.*changed or damaged"):
@@ -153,11 +148,11 @@ def test_sixteen_publishers_of_one_bundle(address, make_bundle, tmp_path):
         for process in running:
             process.kill()
             process.communicate()
-    told = [json.loads(out) for out, _ in answers]
+    reported = [json.loads(out) for out, _ in answers]
     store = open_store(address, writes=False)
     assert len(list(list_bundles(store))) == 1
-    assert {one["bundle"] for one in told} == set(list_bundles(store))
-    assert sum(len(one["moved"]) for one in told) == 1
+    assert {answer["bundle"] for answer in reported} == set(list_bundles(store))
+    assert sum(len(answer["moved"]) for answer in reported) == 1
     assert read_alias(store, "ocr/production").previous is None
     check_whole(store, tmp_path)
 

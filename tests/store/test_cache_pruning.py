@@ -25,7 +25,7 @@ def names(folder):
     return sorted(path.name for path in folder.rglob("*") if path.is_file() and path.name != STAMP)
 
 
-def test_what_is_old_goes_first_and_then_the_oldest_above_the_size(tmp_path):
+def test_old_files_go_first_then_the_oldest_above_the_size(tmp_path):
     for days in range(6):
         put(tmp_path, f"below/{days}", days)
     assert prune(tmp_path, Limit(4.5 * DAY_S, 1000)) == 10

@@ -6,7 +6,7 @@ import pytest
 from collage.cli import main
 from collage.store import open_store
 from collage.store.blobs import blob_key, digest_of, put_blob
-from collage.store.bundles import bundle_key
+from collage.store.manifests import bundle_key
 
 
 def run(capsys, *arguments):
@@ -15,11 +15,11 @@ def run(capsys, *arguments):
 
 
 def test_publish_alias_fetch(address, make_bundle, tmp_path, capsys):
-    one, two = make_bundle("one"), make_bundle("two", plan_json=b"[2]")
-    code, said = run(capsys, "publish", one, address, "--alias", "ocr/production")
-    first = digest_of(one / "manifest.json")
+    first_folder, two = make_bundle("one"), make_bundle("two", plan_json=b"[2]")
+    code, said = run(capsys, "publish", first_folder, address, "--alias", "ocr/production")
+    first = digest_of(first_folder / "manifest.json")
     assert (code, said.out) == (0, f"{first}\nocr/production now points to it\n")
-    _, said = run(capsys, "publish", one, address, "--alias", "ocr/production")
+    _, said = run(capsys, "publish", first_folder, address, "--alias", "ocr/production")
     assert said.out == f"{first}\nocr/production already pointed to it\n"
     _, said = run(capsys, "publish", two, address, "--json")
     second = json.loads(said.out)["bundle"]
@@ -117,8 +117,8 @@ def test_a_bad_address_is_a_bad_option(command, make_bundle, capsys):
 
 def test_doctor_checks_a_shared_store(address, tmp_path, capsys):
     _, said = run(capsys, "doctor", "--cache-dir", tmp_path / "cache", "--store", address, "--json")
-    found = {one["check"]: one["passed"] for one in json.loads(said.out)["checks"]}
-    assert found["shared store"]
+    actual = {check["check"]: check["passed"] for check in json.loads(said.out)["checks"]}
+    assert actual["shared store"]
     if address.startswith("s3://"):
         words = [
             "doctor",
@@ -129,9 +129,11 @@ def test_doctor_checks_a_shared_store(address, tmp_path, capsys):
             "--json",
         ]
         _, said = run(capsys, *words)
-        (line,) = [one for one in json.loads(said.out)["checks"] if one["check"] == "shared store"]
+        (line,) = [
+            check for check in json.loads(said.out)["checks"] if check["check"] == "shared store"
+        ]
         assert (line["passed"], "takes answers of pods" in line["detail"]) == (True, True)
     _, said = run(capsys, "doctor", "--cache-dir", tmp_path, "--store", "s3://b?x=1", "--json")
-    found = {one["check"]: one for one in json.loads(said.out)["checks"]}
-    assert not found["shared store"]["passed"]
-    assert "unknown setting" in found["shared store"]["detail"]
+    actual = {check["check"]: check for check in json.loads(said.out)["checks"]}
+    assert not actual["shared store"]["passed"]
+    assert "unknown setting" in actual["shared store"]["detail"]

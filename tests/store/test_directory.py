@@ -10,8 +10,9 @@ import pytest
 from collage.errors import OptionError, StoreError
 from collage.store import open_store
 from collage.store.blobs import digest_of, get_blob, put_blob
-from collage.store.bundles import list_bundles, publish_bundle
+from collage.store.bundles import publish_bundle
 from collage.store.directory import DirectoryStore
+from collage.store.manifests import list_bundles
 
 LIMITED = """
 import resource, signal, sys

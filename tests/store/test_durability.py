@@ -36,9 +36,9 @@ class Recorder:
             monkeypatch.setattr(os, name, getattr(self, f"_{name}"))
         exchange = folders.exchange
 
-        def exchanged(one, other):
-            self._named(Path(one), Path(other))
-            return exchange(one, other)
+        def exchanged(first, second):
+            self._named(Path(first), Path(second))
+            return exchange(first, second)
 
         monkeypatch.setattr(folders, "exchange", exchanged)
 
@@ -50,26 +50,26 @@ class Recorder:
     def _fdatasync(self, file):
         self._fsync(file, "fdatasync")
 
-    def _replace(self, source, target, **more):
+    def _replace(self, source, target, **extra):
         self._named(Path(source), Path(target))
-        self._real["replace"](source, target, **more)
+        self._real["replace"](source, target, **extra)
 
-    def _rename(self, source, target, **more):
+    def _rename(self, source, target, **extra):
         self._named(Path(source), Path(target))
-        self._real["rename"](source, target, **more)
+        self._real["rename"](source, target, **extra)
 
-    def _link(self, source, target, **more):
+    def _link(self, source, target, **extra):
         self._named(Path(source), Path(target))
-        self._real["link"](source, target, **more)
+        self._real["link"](source, target, **extra)
 
-    def _mkdir(self, path, *more, **named):
-        self._real["mkdir"](path, *more, **named)
+    def _mkdir(self, path, *extra, **named):
+        self._real["mkdir"](path, *extra, **named)
         self.events.append(("name", Path(path), []))
 
     def _named(self, source, target):
         """A rename: all of what is renamed must be on disk by now."""
         parts = [source, *source.rglob("*")] if source.is_dir() else [source]
-        self.events.append(("name", target, [(one, _content(one)) for one in parts]))
+        self.events.append(("name", target, [(part, _content(part)) for part in parts]))
 
     def check(self):
         """Check that every name that stays was given to what is on disk, and is on disk itself."""
@@ -181,9 +181,9 @@ publish_bundle(open_store(sys.argv[1]), Path(sys.argv[3]), ["ocr/production"])
 """
 
 
-def write(root, umask, bundle, *who):
+def write(root, umask, bundle, *account):
     done = subprocess.run(
-        [sys.executable, "-c", WRITER, root, umask, bundle, *map(str, who)],
+        [sys.executable, "-c", WRITER, root, umask, bundle, *map(str, account)],
         capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -226,10 +226,10 @@ def test_two_users_of_a_group_share_a_store(tmp_path, make_bundle, umask):
     store.mkdir()
     os.chown(store, 0, group)
     store.chmod(0o2770)
-    one, two = make_bundle("one"), make_bundle("two", model_so=b"another")
-    write(store, umask, one, 50001, group)
+    first, two = make_bundle("one"), make_bundle("two", model_so=b"another")
+    write(store, umask, first, 50001, group)
     write(store, umask, two, 50002, group)
-    write(store, umask, one, 50002, group)
+    write(store, umask, first, 50002, group)
     write(store, umask, two, 50001, group)
     assert {path.stat().st_gid for path in store.rglob("*")} == {group}
     assert {path.stat().st_uid for path in store.rglob("*")} == {50001, 50002}

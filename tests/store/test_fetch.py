@@ -14,32 +14,27 @@ from collage.store import aliases as aliases_module
 from collage.store import atomic_folder as folder_module
 from collage.store.aliases import list_aliases, move_alias, read_alias, remove_alias
 from collage.store.blobs import blob_key, digest_of
-from collage.store.bundles import (
-    fetch_bundle,
-    list_bundles,
-    publish_bundle,
-    read_bundle,
-    unpublish_bundle,
-)
+from collage.store.bundles import fetch_bundle, publish_bundle, unpublish_bundle
 from collage.store.cache import BundleCache
 from collage.store.gc import collect_garbage
+from collage.store.manifests import list_bundles, read_bundle
 from tests.store.test_bundles import contents
 
 
 @pytest.fixture
 def transfers(store, monkeypatch):
     """Keys that were read or downloaded from the store, not from the cache."""
-    seen = []
+    observed = []
     for method in ("read", "download"):
         real = getattr(type(store), method)
 
-        def spy(self, key, *rest, real=real):
+        def spy(self, key, *tail, real=real):
             if self is store:
-                seen.append(key)
-            return real(self, key, *rest)
+                observed.append(key)
+            return real(self, key, *tail)
 
         monkeypatch.setattr(type(store), method, spy)
-    return seen
+    return observed
 
 
 def test_a_second_fetch_transfers_no_file(store, transfers, make_bundle, tmp_path):
@@ -68,8 +63,8 @@ def test_a_damaged_cache_is_not_believed(store, make_bundle, tmp_path):
     for _ in range(2):
         fetch_bundle(store, "a", tmp_path / "out", cache=cache)
         assert contents(tmp_path / "out") == contents(folder)
-    found = {file.read_bytes() for file in (tmp_path / "cache").rglob("blobs/*/*")}
-    assert b"wrong" not in found
+    actual = {file.read_bytes() for file in (tmp_path / "cache").rglob("blobs/*/*")}
+    assert b"wrong" not in actual
 
 
 def test_a_cache_that_cannot_be_written_costs_no_fetch(store, make_bundle, tmp_path):
@@ -105,11 +100,11 @@ def test_fetch_says_how_it_is_written(words, tmp_path, capsys):
 
 
 def test_a_name_is_removed_by_compare_and_swap(store):
-    one, two = digest_of(b"1"), digest_of(b"2")
-    move_alias(store, "a", one)
+    first, two = digest_of(b"1"), digest_of(b"2")
+    move_alias(store, "a", first)
     with pytest.raises(StoreError, match="somebody moved it"):
         remove_alias(store, "a", expected=two)
-    assert remove_alias(store, "a", expected=one)
+    assert remove_alias(store, "a", expected=first)
     assert not remove_alias(store, "a")
     assert read_alias(store, "a") is None
     assert list(list_aliases(store)) == []
@@ -127,8 +122,8 @@ def test_gc_takes_a_bundle_that_was_unpublished(address, store, make_bundle, tmp
     assert main(["unpublish", address, old]) == 6
     assert list(list_bundles(store)) == [shared]
     swept = collect_garbage(store, 0.0, dry_run=False)
-    gone = {blob_key(digest_of(b"[1]")), f"trash/bundles/{old}.json"}
-    assert {entry.key for entry in swept.deleted} == gone
+    deleted = {blob_key(digest_of(b"[1]")), f"trash/bundles/{old}.json"}
+    assert {entry.key for entry in swept.deleted} == deleted
     fetch_bundle(store, "b", tmp_path / "out")
 
 
@@ -182,11 +177,11 @@ print(calls)
 @pytest.mark.parametrize(
     ("step", "expected"), [("before 0", "old"), ("after 0", "new"), ("never", "new")]
 )
-def test_a_kill_while_a_folder_is_replaced_leaves_the_old_or_the_new(tmp_path, step, expected):
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.mkdir()
-    other.mkdir()
-    if not folder_module.exchange(one, other):
+def test_a_kill_during_a_replacement_leaves_one_whole_folder(tmp_path, step, expected):
+    first, second = tmp_path / "one", tmp_path / "other"
+    first.mkdir()
+    second.mkdir()
+    if not folder_module.exchange(first, second):
         pytest.skip(f"the file system of {tmp_path} cannot exchange two names")
     output = tmp_path / "bundle"
     output.mkdir()

@@ -143,8 +143,8 @@ def test_uploads_of_others_at_a_buckets_root_stay(bucket, s3_server):
         bucket.client.create_multipart_upload(Bucket=bucket.name, Key=key)
     (said,) = collect_garbage(store, 0.0, dry_run=False).partial
     assert mine in said
-    left = bucket.client.list_multipart_uploads(Bucket=bucket.name)["Uploads"]
-    assert sorted(one["Key"] for one in left) == sorted(theirs)
+    remaining = bucket.client.list_multipart_uploads(Bucket=bucket.name)["Uploads"]
+    assert sorted(upload["Key"] for upload in remaining) == sorted(theirs)
 
 
 def age(monkeypatch, store, days):
@@ -152,8 +152,8 @@ def age(monkeypatch, store, days):
     entries, stat = type(store).entries, type(store).stat
 
     def older(entry):
-        found = [age for begin, age in days.items() if entry and entry.key.startswith(begin)]
-        return dataclasses.replace(entry, age_s=found[0] * 24 * 3600.0) if found else entry
+        actual = [age for begin, age in days.items() if entry and entry.key.startswith(begin)]
+        return dataclasses.replace(entry, age_s=actual[0] * 24 * 3600.0) if actual else entry
 
     monkeypatch.setattr(
         type(store), "entries", lambda self, prefix: map(older, list(entries(self, prefix)))
@@ -162,7 +162,7 @@ def age(monkeypatch, store, days):
 
 
 @pytest.fixture
-def asked(store, tmp_path, monkeypatch):
+def submitted(store, tmp_path, monkeypatch):
     """A request with external data, whose model lies in the store."""
     (tmp_path / "model.onnx").write_bytes(b"a model")
     (tmp_path / "weights.bin").write_bytes(b"its weights")
@@ -176,49 +176,53 @@ def asked(store, tmp_path, monkeypatch):
     return submit(store, tmp_path / "model.onnx", environment="pool")
 
 
-def test_the_model_of_a_request_stays_while_its_job_may_queue(store, asked, monkeypatch, tmp_path):
+def test_the_model_of_a_request_stays_while_its_job_may_queue(
+    store, submitted, monkeypatch, tmp_path
+):
     """The request is older than a day, and its Job waits for a node."""
     age(monkeypatch, store, {"blobs/": 3, "requests/": 3})
     put_blob(store, b"garbage")
     sweep = collect_garbage(store, dry_run=False)
     assert [entry.key for entry in sweep.deleted] == [blob_key(digest_of(b"garbage"))]
-    path = fetch_model(store, read_request(store, asked.digest), tmp_path / "fetched")
+    path = fetch_model(store, read_request(store, submitted.digest), tmp_path / "fetched")
     assert path.read_bytes() == b"a model"
     assert (path.parent / "weights.bin").read_bytes() == b"its weights"
 
 
-def test_a_request_that_nobody_uses_goes_and_then_its_model(store, asked, monkeypatch):
+def test_a_request_that_nobody_uses_goes_and_then_its_model(store, submitted, monkeypatch):
     age(monkeypatch, store, {"blobs/": 40, "requests/": 40, "trash/": 0})
     sweep = collect_garbage(store, dry_run=False)
-    assert [entry.key for entry in sweep.deleted] == [f"requests/{asked.digest}.json"]
-    assert read_request(store, asked.digest) == asked, "for a day it is still found"
+    assert [entry.key for entry in sweep.deleted] == [f"requests/{submitted.digest}.json"]
+    assert read_request(store, submitted.digest) == submitted, "for a day it is still found"
     age(monkeypatch, store, {"blobs/": 41, "trash/": 2})
     for _ in range(3):
         collect_garbage(store, dry_run=False)
     assert keys(store) == set()
 
 
-def finished(store, asked, bundle):
+def finished(store, requested, bundle):
     facts = NodeFacts(environment=ENVIRONMENT, cache_bytes=1, backends={})
-    found = CompileResult(
+    actual = CompileResult(
         bundle=bundle, report=put_blob(store, b"<p>"), reason="", speedup=1.1,
         functions=(), plan=(), measured=0, cached=0, invalid=0, seconds={},
     )  # fmt: skip
-    claim_result(store, asked, facts, found)
-    return f"results/{asked.digest}/{node_digest(facts)}.json"
+    claim_result(store, requested, facts, actual)
+    return f"results/{requested.digest}/{node_digest(facts)}.json"
 
 
 @pytest.mark.parametrize("alias", [True, False])
-def test_what_a_live_alias_needs_stays_however_old(store, asked, make_bundle, monkeypatch, alias):
+def test_what_a_live_alias_needs_stays_however_old(
+    store, submitted, make_bundle, monkeypatch, alias
+):
     bundle = publish_bundle(store, make_bundle(), ["a"] if alias else []).digest
-    key = finished(store, asked, bundle)
+    key = finished(store, submitted, bundle)
     costs = f"costs/{'0' * 64}/{'1' * 64}.jsonl"
     store.create(costs, b"")
     before = keys(store)
     old = dict.fromkeys(("blobs/", "requests/", "results/", "costs/", "signatures/"), 1000)
     age(monkeypatch, store, {**old, "trash/": 0})
-    gone = {entry.key for entry in collect_garbage(store, dry_run=False).deleted}
-    assert gone == ({costs} if alias else {costs, key, f"requests/{asked.digest}.json"})
+    deleted = {entry.key for entry in collect_garbage(store, dry_run=False).deleted}
+    assert deleted == ({costs} if alias else {costs, key, f"requests/{submitted.digest}.json"})
     assert {blob_key(digest_of(b"<p>")), f"bundles/{bundle}.json"} <= before & keys(store)
 
 
@@ -226,20 +230,20 @@ def test_what_a_live_alias_needs_stays_however_old(store, asked, make_bundle, mo
     ("kind", "days"), [("searches", 90), ("costs", 180), ("tuning", 180), ("shards", 30)]
 )
 def test_records_go_after_their_time_and_options_change_it(store, monkeypatch, kind, days):
-    one = (
+    first = (
         f"searches/{'0' * 64}.json" if kind == "searches" else f"{kind}/{'0' * 64}/{'1' * 64}.jsonl"
     )
-    store.create(one, b"{}")
+    store.create(first, b"{}")
     name = "costs" if kind == "tuning" else kind
 
     def gone(at, **keep):
         retention = Retention(**{name: value * 24 * 3600.0 for name, value in keep.items()})
         with monkeypatch.context() as patch:
             age(patch, store, {kind: at})
-            return [one.key for one in collect_garbage(store, retention=retention).deleted]
+            return [first.key for first in collect_garbage(store, retention=retention).deleted]
 
-    assert (gone(days - 1), gone(days + 1)) == ([], [one])
-    assert (gone(days + 1, **{name: 2 * days}), gone(2, **{name: 1})) == ([], [one])
+    assert (gone(days - 1), gone(days + 1)) == ([], [first])
+    assert (gone(days + 1, **{name: 2 * days}), gone(2, **{name: 1})) == ([], [first])
 
 
 def test_a_signature_goes_with_its_bundle(store, make_bundle):
@@ -263,21 +267,21 @@ def test_a_merge_forgets_lines_of_long_ago(store, tmp_path, monkeypatch):
         table.put(CostKey(key), Cost(1e-3))
         table.flush()
 
-    day_s, now = 24 * 3600.0, 20_000 * 24 * 3600.0
-    put("a", "old", now - 200 * day_s)
-    put("b", "new", now - 100 * day_s)
-    put("c", "today", now)
+    day_s, now_s = 24 * 3600.0, 20_000 * 24 * 3600.0
+    put("a", "old", now_s - 200 * day_s)
+    put("b", "new", now_s - 100 * day_s)
+    put("c", "today", now_s)
     compact(store, 0.0, at_least=2)
     reader = SharedCostTable(store, CostTable(tmp_path / "r", ENVIRONMENT), lambda: 0.0)
-    found = {key for key in ("old", "new", "today") if reader.get(CostKey(key))}
-    assert found == {"new", "today"}
+    actual = {key for key in ("old", "new", "today") if reader.get(CostKey(key))}
+    assert actual == {"new", "today"}
 
 
 def test_a_big_blob_is_copied_in_parts(bucket, s3_server, monkeypatch):
     """What one step of the service may not copy; here the limit is small."""
-    from collage.store import open_store, s3
+    from collage.store import open_store, s3_writer
 
-    monkeypatch.setattr(s3, "COPIED_BYTES", 5 << 20)
+    monkeypatch.setattr(s3_writer, "COPIED_BYTES", 5 << 20)
     store = open_store(bucket.address(s3_server.url, timeout_s=20), writes=False)
     data = bytes(range(256)) * (11 << 12)
     key = blob_key(put_blob(store, data))

@@ -110,14 +110,14 @@ def test_a_reader_sees_the_old_or_the_new_and_nothing_between(store):
         for data in versions * 2:
             store.swap("aliases/a.json", data, store.read("aliases/a.json").version)
 
-    seen = set()
+    observed = set()
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write)
         while not writing.done():
-            seen.add(store.read("aliases/a.json").data)
+            observed.add(store.read("aliases/a.json").data)
         writing.result()
-    assert len(seen) > 1
-    assert seen <= set(versions)
+    assert len(observed) > 1
+    assert observed <= set(versions)
 
 
 def test_entries_have_the_prefix(store):
@@ -158,7 +158,7 @@ def test_a_store_that_nobody_wrote_is_empty_and_stays_so(address, tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_a_file_that_changes_while_it_is_stored_leaves_nothing_wrong(store, tmp_path, monkeypatch):
+def test_a_file_that_changes_during_its_upload_is_not_stored(store, tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_bytes(b"before")
     create = type(store).create

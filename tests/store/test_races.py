@@ -16,15 +16,10 @@ from collage.pipeline.request import read_request, submit
 from collage.store import bundles, gc, open_store
 from collage.store.aliases import list_aliases, move_alias, read_alias
 from collage.store.blobs import blob_key, get_blob, put_blob
-from collage.store.bundles import (
-    assign_alias,
-    bundle_files,
-    bundle_key,
-    publish_bundle,
-    read_bundle,
-    unpublish_bundle,
-)
+from collage.store.bundle_aliases import assign_alias
+from collage.store.bundles import publish_bundle, unpublish_bundle
 from collage.store.gc import collect_garbage
+from collage.store.manifests import bundle_files, bundle_key, read_bundle
 from tests.store.stepped import count, interleavings, run
 
 
@@ -37,8 +32,8 @@ def held(path):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """One operation at a time in each writer, and none waits for the disk."""
-    monkeypatch.setattr(gc, "AT_ONCE", 1)
-    monkeypatch.setattr(bundles, "AT_ONCE", 1)
+    monkeypatch.setattr(gc, "REQUESTS_AT_ONCE", 1)
+    monkeypatch.setattr(bundles, "TRANSFERS_AT_ONCE", 1)
     monkeypatch.setattr(gc, "_FOLDERS", ("blobs/", "requests/", "trash/"))
     monkeypatch.setattr("os.fsync", lambda file: None)
     monkeypatch.setattr(requests, "open_model", lambda path: held(path))
@@ -120,12 +115,12 @@ def test_a_sweep_beside_a_publisher(stores, small):
 
 
 def test_an_alias_beside_an_unpublisher(stores, small, make_bundle):
-    folder, other = small, make_bundle("other", model_so=b"another")
+    folder, second = small, make_bundle("other", model_so=b"another")
     digests = {}
 
     def prepare(store):
         digests["new"] = publish_bundle(store, folder).digest
-        digests["old"] = publish_bundle(store, other, ["a"]).digest
+        digests["old"] = publish_bundle(store, second, ["a"]).digest
 
     outcomes = set()
     acts = (

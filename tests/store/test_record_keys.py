@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.compile_service import ClusterCompileService
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kernel_records import KernelIndex
@@ -128,12 +128,12 @@ def test_a_schedule_of_an_unknown_writer_is_not_applied(store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("writer", "reader", "found"),
+    ("writer", "reader", "is_found"),
     [("", "", True), (OLD, "", True), ("", OLD, False), (THEIRS, OLD, False), (OLD, OLD, True),
      (OLD, f"{NEW} {OLD}", True)],
 )  # fmt: skip
 def test_costs_are_signed_where_a_key_is_configured(
-    store, tmp_path, monkeypatch, writer, reader, found
+    store, tmp_path, monkeypatch, writer, reader, is_found
 ):
     def table(name, key):
         monkeypatch.setenv("COLLAGE_RECORD_KEY", key)
@@ -144,9 +144,9 @@ def test_costs_are_signed_where_a_key_is_configured(
     theirs.void(CostKey("c"), "mark")
     theirs.flush()
     mine = table("mine", reader)
-    assert (mine.get(K) is not None) == found
-    assert mine.was_voided(CostKey("c")) == found
-    assert mine.unsigned == (0 if found else 2)
+    assert (mine.get(K) is not None) == is_found
+    assert mine.was_voided(CostKey("c")) == is_found
+    assert mine.unsigned == (0 if is_found else 2)
 
 
 def test_keys_come_from_the_environment_and_a_file(monkeypatch, tmp_path):
@@ -182,8 +182,8 @@ def test_a_users_own_key_is_made_once_and_is_private(tmp_path):
         subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True)
         for _ in range(4)
     ]
-    found = {one.communicate(timeout=60)[0] for one in makers}
-    assert found == {record_keys(tmp_path).keys[0].decode() + "\n"}
+    actual = {maker.communicate(timeout=60)[0] for maker in makers}
+    assert actual == {record_keys(tmp_path).keys[0].decode() + "\n"}
     assert not record_keys(tmp_path).configured
     (file,) = tmp_path.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -205,12 +205,14 @@ def test_a_key_that_somebody_planted_is_refused(tmp_path):
 def test_kernels_are_not_built_apart_without_a_key(store, tmp_path, monkeypatch):
     settings = ClusterSettings(measure_image="m", controller_image="c")
     environments = {"gpu": MeasuringEnvironment(gpu_resource="nvidia.com/gpu", device="cuda")}
-    site = ClusterSite(store.url, tmp_path, settings, environments, jobs=SimpleNamespace())
-    asked = CompileRequest(name="m", model="0" * 64, environment="gpu", device="cuda")
+    site = ClusterCompileService(
+        store.url, tmp_path, settings, environments, jobs=SimpleNamespace()
+    )
+    requested = CompileRequest(name="m", model="0" * 64, environment="gpu", device="cuda")
     with pytest.raises(OptionError, match=r"store\.recordKey\.existingSecret"):
-        site.describe(asked)
+        site.describe(requested)
     monkeypatch.setenv("COLLAGE_RECORD_KEY", OLD)
-    assert site._environment(asked) == environments["gpu"]
+    assert site._environment(requested) == environments["gpu"]
 
 
 def test_no_key_is_ever_written_into_a_store(store, tmp_path):

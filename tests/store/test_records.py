@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from collage.cluster.controller.compile_service import ClusterSite
+from collage.cluster.controller.compile_service import ClusterCompileService
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kernel_records import KernelIndex
-from collage.cluster.shard_reports import Records, ShardRecord
+from collage.cluster.shard_reports import ShardReport, ShardReports
 from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
 from collage.cost.lines import encode_entry
 from collage.errors import BundleError, ClusterError, StoreError
@@ -18,7 +18,7 @@ from collage.pipeline.results import node_digest, read_result
 from collage.store import open_store
 from collage.store.aliases import list_aliases, read_alias
 from collage.store.blobs import digest_of, put_blob, seal
-from collage.store.bundles import bundle_files
+from collage.store.manifests import bundle_files
 from collage.store.records import MAX_BYTES, Fields, RecordError, check_records, parse_object
 from tests.support.costs import KEYS
 
@@ -78,7 +78,7 @@ def test_the_first_reason_of_a_batch_is_logged_with_the_count(caplog):
     entries = [{"x": 1}, {"x": "secret"}, None, {"y": 1}, {"x": -1}]
     checked = check_records(entries, kinds, "numbers of a store")
     assert (checked.values, checked.damaged) == ((1.0,), 3)
-    (line,) = [one.message for one in caplog.records]
+    (line,) = [record.message for record in caplog.records]
     assert line == (
         "numbers of a store: 3 damaged records count as absent; the first: "
         "the field 'x' is not a number"
@@ -133,9 +133,9 @@ def shard_record(**changes):
 def test_a_damaged_record_of_a_shard_is_a_miss(store, changes):
     lines = [shard_record(), shard_record(pod="q", **changes), {"a newer": "kind"}]
     send(store, "shards", *map(encode_entry, lines))
-    records = Records(store, ENVIRONMENT)
+    records = ShardReports(store, ENVIRONMENT)
     records.refresh()
-    assert records.of({"b"}) == [ShardRecord(**shard_record())]
+    assert records.of({"b"}) == [ShardReport(**shard_record())]
     assert records.corrupt == 1
 
 
@@ -181,7 +181,7 @@ def test_a_garbled_result_counts_as_absent(store, kind):
     assert read_result(store, request, facts) is None
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", '{"name": 1}', DEEP], ids=lambda one: one[:12])
+@pytest.mark.parametrize("text", ["{}", "[]", '{"name": 1}', DEEP], ids=lambda first: first[:12])
 def test_a_request_of_another_version_says_what_to_do(store, text):
     digest = digest_of(text.encode())
     store.create(f"requests/{digest}.json", text.encode())
@@ -198,15 +198,17 @@ def test_a_garbled_manifest_of_a_store_says_what_to_do(manifest):
 def test_text_of_a_record_is_never_in_the_log(store, caplog):
     send(store, "kernels", signed({"kernel": KEY, "blob": "hunter2"}))
     KernelIndex(store, ENVIRONMENT, KEYS).look()
-    assert "hunter2" not in json.dumps([one.message for one in caplog.records])
+    assert "hunter2" not in json.dumps([record.message for record in caplog.records])
 
 
-@pytest.mark.parametrize("answer", [b"", b"{}", DEEP.encode(), b"\xff"], ids=lambda one: one[:4])
+@pytest.mark.parametrize(
+    "answer", [b"", b"{}", DEEP.encode(), b"\xff"], ids=lambda first: first[:4]
+)
 def test_a_garbled_answer_of_a_pod_says_what_to_do(store, tmp_path, answer):
     """The answer is there before it is asked for: a Job of this request has left it."""
     job = SimpleNamespace(name="probe", ended=False, notes={"collage.dev/answer": "answers/a.json"})
     store.create("answers/a.json", answer)
-    site = ClusterSite(
+    site = ClusterCompileService(
         store.url,
         tmp_path,
         ClusterSettings(measure_image="m", controller_image="c"),

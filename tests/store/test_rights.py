@@ -49,7 +49,11 @@ def may(do):
 def test_a_user_writes_where_its_pods_do_and_nowhere_else(store_of_all, as_user, user):
     """What leads to code that others run (aliases; for measuring pods bundles too) is not theirs."""
     store = as_user(user)
-    allowed = {one for one in FOLDERS if may(lambda one=one: store.create(f"{one}/new", b"new"))}
+    allowed = {
+        folder
+        for folder in FOLDERS
+        if may(lambda folder=folder: store.create(f"{folder}/new", b"new"))
+    }
     assert allowed == MAY_WRITE[user]
     assert not may(lambda: store.delete("costs/old")), "nothing is theirs to delete"
     assert not may(lambda: store.read("aliases/old"))
@@ -66,10 +70,12 @@ def store_of_all(s3_address):
 
 @pytest.mark.parametrize("user", MAY_WRITE)
 def test_the_policies_name_no_more_actions_than_these(user):
-    found = policies.policy(user, "b", "p")
-    actions = {action for one in found["Statement"] for action in one["Action"]}
+    actual = policies.policy(user, "b", "p")
+    actions = {action for statement in actual["Statement"] for action in statement["Action"]}
     assert actions == {"s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"}
-    assert all(one["Effect"] == "Allow" for one in found["Statement"])
-    listing, *others = found["Statement"]
+    assert all(statement["Effect"] == "Allow" for statement in actual["Statement"])
+    listing, *remaining = actual["Statement"]
     assert listing["Resource"] == ["arn:aws:s3:::b"]
-    assert all(r.startswith("arn:aws:s3:::b/p/") for one in others for r in one["Resource"])
+    assert all(
+        r.startswith("arn:aws:s3:::b/p/") for statement in remaining for r in statement["Resource"]
+    )

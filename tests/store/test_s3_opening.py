@@ -53,10 +53,10 @@ def test_a_service_without_conditional_writes_is_refused(bucket, proxy, fault):
 def test_a_service_that_compares_bare_etags_is_understood(bucket, proxy):
     proxy.faults = [Fault("bare", "PUT", times=FOREVER)]
     store = open_store(bucket.address(proxy.url))
-    one, two = digest_of(b"one"), digest_of(b"two")
-    assert move_alias(store, "a", one)
+    first, two = digest_of(b"one"), digest_of(b"two")
+    assert move_alias(store, "a", first)
     assert move_alias(store, "a", two)
-    assert read_alias(store, "a").previous == one
+    assert read_alias(store, "a").previous == first
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_nothing_listens(credentials):
 
 def test_settings_reach_the_service(bucket, proxy, monkeypatch):
     """What is sent, seen in the request: encryption, bucket key, addressing, no checksum."""
-    from collage.store.s3 import S3Store
+    from collage.store.s3_client import S3Client
 
     sent = []
-    send = S3Store._call
+    send = S3Client.call
     monkeypatch.setattr(
-        S3Store,
-        "_call",
+        S3Client,
+        "call",
         lambda *args, **named: (sent.append((args, named)), send(*args, **named))[1],
     )
     settings = {"encryption": "aws:kms", "kms_key": "alias/models", "checksum": "when_required"}
@@ -136,13 +136,13 @@ def test_settings_reach_the_service(bucket, proxy, monkeypatch):
             put_blob(store, data)
     writes = [named for args, named in sent if args[1] in ("put_object", "create_multipart_upload")]
     assert len(writes) == 2
-    for one in writes:
-        assert (one["ServerSideEncryption"], one["SSEKMSKeyId"], one["BucketKeyEnabled"]) == (
+    for write in writes:
+        assert (write["ServerSideEncryption"], write["SSEKMSKeyId"], write["BucketKeyEnabled"]) == (
             "aws:kms",
             "alias/models",
             True,
         )
-        assert not any(name.startswith("Checksum") for name in one)
+        assert not any(name.startswith("Checksum") for name in write)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,6 @@ def test_settings_reach_the_service(bucket, proxy, monkeypatch):
 )
 def test_addressing(credentials, settings, start):
     address = f"s3://models/team?endpoint=http://minio:9000&region=us-east-1&{settings}"
-    client = open_store(address, writes=False)._client
+    client = open_store(address, writes=False).client.boto
     sent_to = client.generate_presigned_url("get_object", Params={"Bucket": "models", "Key": "k"})
     assert sent_to.startswith(start)

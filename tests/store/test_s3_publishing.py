@@ -7,7 +7,8 @@ import pytest
 from collage.errors import StoreError
 from collage.store import open_store
 from collage.store.aliases import read_alias
-from collage.store.bundles import fetch_bundle, list_bundles, publish_bundle
+from collage.store.bundles import fetch_bundle, publish_bundle
+from collage.store.manifests import list_bundles
 from tests.store.faults import DATA, again, named
 from tests.store.proxy import FOREVER, Fault
 
@@ -25,7 +26,7 @@ LASTING_WRITES = [
 @pytest.mark.parametrize(
     ("fault", "words"),
     LASTING_WRITES,
-    ids=lambda one: named(one) if isinstance(one, Fault) else "",
+    ids=lambda first: named(first) if isinstance(first, Fault) else "",
 )
 def test_a_lasting_fault_of_publishing_leaves_no_bundle(
     faulty, proxy, direct, bucket, make_bundle, fault, words

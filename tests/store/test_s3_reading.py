@@ -56,7 +56,7 @@ LASTING = [
 @pytest.mark.parametrize(
     ("fault", "words"),
     LASTING,
-    ids=lambda one: named(one) if isinstance(one, Fault) else "",
+    ids=lambda first: named(first) if isinstance(first, Fault) else "",
 )
 def test_a_lasting_fault_of_reading_is_explained(
     faulty, proxy, direct, bucket, fault, words, tmp_path

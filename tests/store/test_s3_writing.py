@@ -39,42 +39,42 @@ STEPS = [("POST", "uploads"), ("PUT", "partNumber=2"), ("POST", "uploadId")]
         for fault in WRITE_FAULTS
         if fault.status != 412 and (fault.kind != "garble" or method == "PUT")
     ],
-    ids=lambda one: named(one) if isinstance(one, Fault) else one,
+    ids=lambda first: named(first) if isinstance(first, Fault) else first,
 )
 def test_parts_survive_a_passing_fault(faulty, proxy, direct, bucket, method, step, fault):
     proxy.faults = [again(fault, method=method, path=step)]
     digest = put_blob(faulty, BIG)
     assert proxy.faults[0].hit >= 1
     assert get_blob(direct, digest) == BIG
-    left = bucket.client.list_multipart_uploads(Bucket=bucket.name).get("Uploads", ())
+    remaining = bucket.client.list_multipart_uploads(Bucket=bucket.name).get("Uploads", ())
     # where the answer to a start was lost, nobody knows the upload's id: `collage gc` removes it
-    assert len(left) <= (step == "uploads" and fault.kind == "lost")
+    assert len(remaining) <= (step == "uploads" and fault.kind == "lost")
 
 
 @pytest.mark.parametrize("fault", WRITE_FAULTS, ids=named)
 @pytest.mark.parametrize("exists", [False, True])
 def test_an_alias_moves_once_whatever_happens(faulty, proxy, direct, fault, exists):
-    one, two = digest_of(b"one"), digest_of(b"two")
+    first, two = digest_of(b"one"), digest_of(b"two")
     if exists:
-        move_alias(direct, "a", one)
+        move_alias(direct, "a", first)
     proxy.faults = [again(fault, path="aliases/")]
     assert move_alias(faulty, "a", two)
     assert proxy.faults[0].hit == fault.times
-    found = read_alias(direct, "a")
-    assert (found.bundle, found.previous) == (two, one if exists else None)
+    actual = read_alias(direct, "a")
+    assert (actual.bundle, actual.previous) == (two, first if exists else None)
 
 
 def test_a_412_for_another_writers_move_is_lost(faulty, proxy, direct):
     """Somebody moves the alias between the reading and the writing."""
-    one, two = digest_of(b"one"), digest_of(b"two")
-    seen = faulty.read("aliases/a.json")
-    assert seen is None
-    move_alias(direct, "a", one)
+    first, two = digest_of(b"one"), digest_of(b"two")
+    observed = faulty.read("aliases/a.json")
+    assert observed is None
+    move_alias(direct, "a", first)
     proxy.faults = [Fault("status", "PUT", status=500, code="InternalError")]
     assert not faulty.swap("aliases/a.json", b"other", None)
     with pytest.raises(StoreError, match="somebody moved it"):
         move_alias(faulty, "a", digest_of(b"three"), expected=two)
-    assert read_alias(direct, "a").bundle == one
+    assert read_alias(direct, "a").bundle == first
 
 
 def test_a_blob_that_is_used_again_is_young_again(faulty, proxy, monkeypatch):
@@ -82,20 +82,20 @@ def test_a_blob_that_is_used_again_is_young_again(faulty, proxy, monkeypatch):
     put_blob(faulty, DATA)
     put_blob(faulty, DATA)
     assert proxy.count("PUT", KEY) == 1
-    monkeypatch.setattr("collage.store.s3.YOUNG_S", -1.0)
+    monkeypatch.setattr("collage.store.s3.REFRESH_AGE_S", -1.0)
     put_blob(faulty, DATA)
     assert proxy.count("PUT", KEY, 200) == 2
 
 
-def test_a_big_blob_is_sent_in_parts_with_the_condition_on_the_last_step(faulty, proxy, direct):
+def test_the_last_step_of_a_multipart_upload_has_the_condition(faulty, proxy, direct):
     digest = digest_of(BIG)
     stat = faulty.stat
 
     def somebody_is_faster(key):
-        found = stat(key)
-        if found is None:
+        actual = stat(key)
+        if actual is None:
             put_blob(direct, BIG)
-        return found
+        return actual
 
     faulty.stat = somebody_is_faster
     assert put_blob(faulty, BIG) == digest

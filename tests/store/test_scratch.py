@@ -17,7 +17,7 @@ with scratch_folder(Path(sys.argv[1]), "compile-") as folder:
 """
 
 
-def test_the_next_owner_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
+def test_a_new_scratch_folder_removes_only_abandoned_ones(tmp_path):
     (tmp_path / "blob-of-another-kind").mkdir()
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True

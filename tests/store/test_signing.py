@@ -25,15 +25,11 @@ from collage.store.aliases import (
     remove_alias,
 )
 from collage.store.blobs import blob_key, digest_of, seal
-from collage.store.bundles import (
-    BundleSigning,
-    assign_alias,
-    bundle_key,
-    fetch_bundle,
-    publish_bundle,
-    unpublish_bundle,
-)
+from collage.store.bundle_aliases import assign_alias
+from collage.store.bundle_statements import BundleSigning
+from collage.store.bundles import fetch_bundle, publish_bundle, unpublish_bundle
 from collage.store.gc import collect_garbage
+from collage.store.manifests import bundle_key
 from collage.store.statement import SignedModel
 from tests.support.keys import make_key
 
@@ -81,8 +77,8 @@ def record(store, alias):
 
 def put(store, alias, data):
     """Write as somebody who can write to the store and has no key."""
-    found = record(store, alias)
-    assert store.swap(f"aliases/{alias}.json", data, found.version if found else None)
+    actual = record(store, alias)
+    assert store.swap(f"aliases/{alias}.json", data, actual.version if actual else None)
 
 
 def test_a_signed_bundle_is_fetched_by_alias_and_digest(store, publish, checks, tmp_path):
@@ -92,32 +88,32 @@ def test_a_signed_bundle_is_fetched_by_alias_and_digest(store, publish, checks, 
         assert fetch_bundle(store, name, out, verification=checks) == digest
     verify_statement(lambda name: (out / name).read_bytes(), os.listdir(out), checks.keys)
     assert fetch_bundle(store, "ocr/production", out) == digest, "without keys too"
-    found = read_record(store, "ocr/production", checks.keys)
-    assert (found.model, found.bundle) == ("ocr", digest)
+    actual = read_record(store, "ocr/production", checks.keys)
+    assert (actual.model, actual.bundle) == ("ocr", digest)
 
 
 def test_an_old_version_under_an_alias_is_refused(store, publish, checks, tmp_path):
-    one = publish("one", "ocr/production")
+    first = publish("one", "ocr/production")
     old = record(store, "ocr/production").data
     two = publish("two", "ocr/production")
     out = tmp_path / "out"
     assert fetch_bundle(store, "ocr/production", out, verification=checks) == two
     put(store, "ocr/production", old)
-    assert read_alias(store, "ocr/production").bundle == one
+    assert read_alias(store, "ocr/production").bundle == first
     with pytest.raises(BundleError, match="set back"):
         fetch_bundle(store, "ocr/production", out, verification=checks)
     assert digest_of(out / "manifest.json") == two, "nothing was changed"
 
 
 def test_a_roll_back_grows_the_counter_and_is_taken(store, publish, checks, key, tmp_path):
-    one, two = publish("one", "ocr/production"), publish("two", "ocr/production")
+    first, two = publish("one", "ocr/production"), publish("two", "ocr/production")
     fetch_bundle(store, "ocr/production", tmp_path / "out", verification=checks)
     before = read_record(store, "ocr/production", checks.keys).counter
     by = AliasSigning.by(key.signer)
-    assert assign_alias(store, "ocr/production", one, expected=two, signing=by)
+    assert assign_alias(store, "ocr/production", first, expected=two, signing=by)
     assert read_record(store, "ocr/production", checks.keys).counter > before
-    found = fetch_bundle(store, "ocr/production", tmp_path / "out", verification=checks)
-    assert found == one
+    actual = fetch_bundle(store, "ocr/production", tmp_path / "out", verification=checks)
+    assert actual == first
 
 
 def test_another_teams_bundle_under_an_alias_is_refused(store, publish, checks, tmp_path):
@@ -243,11 +239,11 @@ def test_an_unsigned_alias_is_signed_by_moving_it_again(store, publish, checks, 
 def test_a_store_is_rotated_to_a_new_key(store, publish, key, tmp_path):
     digest = publish("one", "ocr/a")
     new = make_key(tmp_path, "new")
-    both = Verification(trusted_keys([key.public, new.public]), tmp_path / "seen")
-    fetch_bundle(store, "ocr/a", tmp_path / "out", verification=both)
-    by = AliasSigning.by(new.signer, both.keys)
+    pair = Verification(trusted_keys([key.public, new.public]), tmp_path / "seen")
+    fetch_bundle(store, "ocr/a", tmp_path / "out", verification=pair)
+    by = AliasSigning.by(new.signer, pair.keys)
     publish_bundle(store, tmp_path / "out", ["ocr/a"], BundleSigning(by, SignedModel("ocr")))
-    for keys in (both.keys, trusted_keys([new.public])):
+    for keys in (pair.keys, trusted_keys([new.public])):
         checks = Verification(keys, tmp_path / "seen")
         assert fetch_bundle(store, "ocr/a", tmp_path / "out", verification=checks) == digest
 
@@ -302,9 +298,9 @@ def test_one_counter_for_two_bundles_is_refused(store, publish, checks):
     publish("one", "ocr/a")
     alias = read_record(store, "ocr/a", checks.keys)
     check_newest(checks.seen, store.url, alias)
-    other = replace(alias, bundle=digest_of(b"2"))
+    second = replace(alias, bundle=digest_of(b"2"))
     with pytest.raises(BundleError, match="set back"):
-        check_newest(checks.seen, store.url, other)
+        check_newest(checks.seen, store.url, second)
 
 
 def test_the_memory_is_on_disk_before_it_is_believed(store, publish, checks, monkeypatch):
@@ -313,7 +309,7 @@ def test_the_memory_is_on_disk_before_it_is_believed(store, publish, checks, mon
     for name in ("write_durably", "flush_folder"):
         real = getattr(seen_module, name)
         monkeypatch.setattr(
-            seen_module, name, lambda *given, n=name, f=real: (steps.append(n), f(*given))
+            seen_module, name, lambda *arguments, n=name, f=real: (steps.append(n), f(*arguments))
         )
     check_newest(checks.seen, store.url, read_record(store, "ocr/a", checks.keys))
     assert steps == ["write_durably", "flush_folder"]
@@ -322,26 +318,26 @@ def test_the_memory_is_on_disk_before_it_is_believed(store, publish, checks, mon
 def test_readers_beside_each_other_keep_the_highest(tmp_path, store, publish, checks):
     publish("one", "ocr/a")
     alias = read_record(store, "ocr/a", checks.keys)
-    made = [replace(alias, counter=alias.counter + number) for number in range(8)]
+    created = [replace(alias, counter=alias.counter + number) for number in range(8)]
 
-    def read(one):
+    def read(first):
         with suppress(BundleError):
-            check_newest(checks.seen, store.url, one)
+            check_newest(checks.seen, store.url, first)
 
-    threads = [threading.Thread(target=read, args=(one,)) for one in made]
+    threads = [threading.Thread(target=read, args=(move,)) for move in created]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     with pytest.raises(BundleError, match="set back"):
-        check_newest(checks.seen, store.url, made[6])
-    check_newest(checks.seen, store.url, made[7])
+        check_newest(checks.seen, store.url, created[6])
+    check_newest(checks.seen, store.url, created[7])
 
 
 def test_the_revision_is_told_by_the_image_or_the_checkout(monkeypatch):
-    for told, expected in (("0123abc", "0123abc"), ("unknown", "")):
+    for reported, expected in (("0123abc", "0123abc"), ("unknown", "")):
         statement_module.revision.cache_clear()
-        monkeypatch.setenv("SOURCE_REVISION", told)
+        monkeypatch.setenv("SOURCE_REVISION", reported)
         assert statement_module.revision() == expected
     statement_module.revision.cache_clear()
     monkeypatch.delenv("SOURCE_REVISION")
@@ -379,9 +375,9 @@ def test_the_command_line_signs_and_verifies(address, store, make_bundle, key, t
     assert main(["alias", address, "ocr/a", digest_of(folder / "manifest.json"), *sign]) == 5
     assert main(["publish", str(folder), address, "--alias", "ocr/a", *sign]) == 0
     assert main([*fetch, str(key.public)]) == 0
-    other = make_key(tmp_path, "other")
-    assert main([*fetch, str(other.public)]) == 5
-    assert main([*fetch, str(other.public), "--verify-key", str(key.public)]) == 0
+    second = make_key(tmp_path, "other")
+    assert main([*fetch, str(second.public)]) == 5
+    assert main([*fetch, str(second.public), "--verify-key", str(key.public)]) == 0
     assert main(["alias", address, "ocr/b", "ocr/a", *sign]) == 0
     assert main(["alias", address, "faces/a", "ocr/a", *sign]) == 5
     assert main(["unalias", address, "ocr/b", *sign]) == 0
@@ -392,7 +388,7 @@ def test_the_command_line_signs_and_verifies(address, store, make_bundle, key, t
 
 
 def test_what_is_promoted_by_alias_is_verified_too(address, store, publish, key, capsys):
-    one = publish("one", "ocr/candidate")
+    first = publish("one", "ocr/candidate")
     old = record(store, "ocr/candidate").data
     sign = ["--sign-key", str(key.private)]
     two = publish("two", "ocr/candidate")
@@ -401,7 +397,7 @@ def test_what_is_promoted_by_alias_is_verified_too(address, store, publish, key,
     assert main(["alias", address, "ocr/production", "ocr/candidate", *sign]) == 5
     assert "set back" in capsys.readouterr().err
     assert read_alias(store, "ocr/production").bundle == two
-    assert main(["alias", address, "ocr/production", one, *sign]) == 0, "by digest it is meant"
+    assert main(["alias", address, "ocr/production", first, *sign]) == 0, "by digest it is meant"
 
 
 def test_keys_may_come_from_the_environment(

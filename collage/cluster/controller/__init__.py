@@ -1,1 +1,1 @@
-"""The side of the cluster that searches: batches become Jobs, and their results costs."""
+"""The searching side: batches become Jobs, and results of Jobs become costs."""

@@ -1,8 +1,8 @@
-"""A site that is a Kubernetes cluster: searched here, measured and finished on its nodes.
+"""Compile service on a Kubernetes cluster: the search runs here, measurements run on the nodes.
 
-A probe (one pod) says what the nodes of an environment are; the search then runs in this process as if it
-were such a node, with a measurer that makes Jobs; the finish is one pod again, of the controller's image,
-because it compiles. Answers of pods are objects in the store under keys that are made up here.
+A probe (one pod) describes the nodes of an environment. The search then runs in this process as if on such
+a node, with a measurer that creates Jobs. One more pod builds the bundle, from the controller's image
+because it compiles. Answers of pods are objects in the store under random keys of this process.
 """
 
 import logging
@@ -54,8 +54,8 @@ ANSWERS = "answers"
 FINISH = ("python", "-m", "containers.finish")
 
 
-class ClusterSite:
-    """Implements `Site` with Jobs; made anew in any process, it resumes what another one began."""
+class ClusterCompileService:
+    """Implements `Site` with Jobs; an instance in any process resumes the Jobs of an earlier one."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class ClusterSite:
         jobs: "Jobs | None" = None,
         notice: Notice = log.warning,
     ) -> None:
-        """Name the store's address, this process's own folder, and the cluster.
+        """Configure the store, the local cache and the cluster.
 
         Args:
-            store: reached under the same address from here and from the pods.
-            cache_dir: of this process.
-            settings: where Jobs are made.
-            environments: that requests may name.
-            jobs: of the namespace; None connects to the cluster of this process.
-            notice: told what a Job waits for.
+            store: address of the store, the same here and in the pods.
+            cache_dir: cache folder of this process.
+            settings: namespace, images and accounts of Jobs.
+            environments: measuring environments, by the name in requests.
+            jobs: Jobs of the namespace; None connects to the cluster of this process.
+            notice: callback for messages about waiting Jobs.
         """
         self._address, self._cache_dir = store, cache_dir
         self._settings, self._environments = settings, environments
@@ -84,9 +84,9 @@ class ClusterSite:
         self._facts: dict[str, NodeFacts] = {}
 
     def describe(self, request: CompileRequest) -> NodeFacts:
-        """Ask a node of the request's environment, now."""
+        """Probe a node of the request's environment with a new Job."""
         arguments = ["probe", "--request", request.digest]
-        apart = self._environment(request).builds_apart
+        apart = self._environment(request).builds_separately
         answer = self._ask(Kind.PROBE, request, arguments, MEASURE if apart else ())
         facts = _parsed(NodeFacts, answer)
         self._facts[request.digest] = facts
@@ -100,8 +100,8 @@ class ClusterSite:
         options = request.compile_options(self._address, self._cache_dir)
         backends = node_backends(request, facts)
 
-        def open_measurer(model: Model, one: Function, session: Session) -> ClusterMeasurer:
-            return self._measurer(request, one, session, facts)
+        def open_measurer(model: Model, searched: Function, session: Session) -> ClusterMeasurer:
+            return self._measurer(request, searched, session, facts)
 
         with (
             self._model(request) as path,
@@ -114,10 +114,10 @@ class ClusterSite:
         with progress.stage("finish"):
             arguments = ["--request", request.digest, "--environment", environment.digest]
             answer = self._ask(Kind.FINISH, request, arguments, FINISH)
-        found = _parsed(FinishAnswer, answer)
-        if found.result is None:
-            raise (UnprovenError if found.unproven else GateError)(found.refusal)
-        return found.result
+        finished = _parsed(FinishAnswer, answer)
+        if finished.result is None:
+            raise (UnprovenError if finished.unproven else GateError)(finished.refusal)
+        return finished.result
 
     def _known_facts(self, request: CompileRequest) -> NodeFacts:
         return self._facts.get(request.digest) or self.describe(request)
@@ -149,7 +149,7 @@ class ClusterSite:
     def _ask(
         self, kind: Kind, request: CompileRequest, arguments: list[str], command: tuple[str, ...]
     ) -> bytes:
-        """Let a pod answer; an unfinished Job that was asked the same is waited for instead."""
+        """Return the answer of a pod; an unfinished Job of the same question is adopted."""
         runner = self._runner(request)
         store = open_store(self._address, writes=False)
         labels = {"run": request.digest[:LABEL_DIGITS], "environment": request.environment}
@@ -157,32 +157,34 @@ class ClusterSite:
             "app.kubernetes.io/component": str(kind),
             **{f"{LABEL}/{name}": value for name, value in labels.items()},
         }
-        asked = [job for job in runner.jobs.find(selector) if not job.ended]
-        if asked:
-            name, key = asked[0].name, asked[0].notes[f"{LABEL}/answer"]
+        unfinished = [job for job in runner.jobs.find(selector) if not job.ended]
+        if unfinished:
+            name, key = unfinished[0].name, unfinished[0].notes[f"{LABEL}/answer"]
         else:
             token = uuid4().hex
             name, key = f"collage-{kind}-{token[:20]}", f"{ANSWERS}/{token}.json"
-            told = [*arguments, "--store", _for_pods(self._address), "--answer", key]
+            pod_arguments = [*arguments, "--store", _for_pods(self._address), "--answer", key]
             notes = {"answer": key, "model": request.name}
-            runner.submit(Task(kind, name, labels, told, notes, command, compiles=bool(command)))
+            runner.submit(
+                Task(kind, name, labels, pod_arguments, notes, command, compiles=bool(command))
+            )
         end = runner.wait(name)
-        found = store.read(key)
-        if found is None:
-            why = end.reason or "its pod succeeded"
-            raise ClusterError(f"the {kind} of {request.name} left no answer: {why}")
-        return found.data
+        answer = store.read(key)
+        if answer is None:
+            reason = end.reason or "its pod succeeded"
+            raise ClusterError(f"the {kind} of {request.name} left no answer: {reason}")
+        return answer.data
 
     def _runner(self, request: CompileRequest) -> JobRunner:
         environment = self._environment(request)
         return JobRunner(self._jobs(), environment, self._settings, self._notice)
 
     def _environment(self, request: CompileRequest) -> MeasuringEnvironment:
-        """Return where the request is worked on. Raises OptionError where that is not what it asks for."""
+        """Return the request's environment. Raises OptionError if it does not match the request."""
         if request.environment not in self._environments:
-            known = ", ".join(sorted(self._environments))
+            configured = ", ".join(sorted(self._environments))
             raise OptionError(
-                f"no measuring environment {request.environment!r} is configured, only {known}"
+                f"no measuring environment {request.environment!r} is configured, only {configured}"
             )
         environment = self._environments[request.environment]
         if environment.threads != request.threads:
@@ -191,7 +193,7 @@ class ClusterSite:
                 f"{request.environment!r} has {environment.threads}"
             )
         check_device(request.environment, environment.device, request.device)
-        if environment.builds_apart and configured_keys() is None:
+        if environment.builds_separately and configured_keys() is None:
             raise OptionError(
                 f"the environment {request.environment!r} builds kernels on other nodes than it measures on, "
                 "and pods open only kernels that are signed with a key of theirs: give the controller and "
@@ -214,7 +216,7 @@ class ClusterSite:
 
 
 def _parsed(kind: type[Answer], answer: bytes) -> Answer:
-    """Return what a pod said. Raises ClusterError where this version does not understand it."""
+    """Parse a pod's answer. Raises ClusterError if another version of Collage wrote it."""
     try:
         return kind.model_validate_json(answer)
     except ValidationError as error:
@@ -224,35 +226,36 @@ def _parsed(kind: type[Answer], answer: bytes) -> Answer:
 
 
 def node_backends(request: CompileRequest, facts: NodeFacts) -> list[Backend]:
-    """Return the backends of a node, to search with here.
+    """Return the backends of a node, for a search in this process.
 
-    What lists candidates on a CPU may ask the toolchain itself, so it must be here too, in its version.
-    Toolchains of a GPU are not where the controller runs: their rules need none, and only the compilers,
-    where there are some, are compared.
+    CPU rules may ask the toolchain itself, so the controller needs it in the version of the nodes. GPU
+    rules need no toolchain, and the controller has no GPU: only compilers, if installed, are compared.
 
     Raises:
-        OptionError: they differ here.
+        OptionError: a version differs between the nodes and this process.
     """
-    found = []
+    backends = []
     for backend in known_backends(request.options.backends, request.device):
         identity = facts.backends.get(backend.name)
         if identity is None:
             continue
-        on_cpu, there = request.device == "cpu", set(identity.split()[1:])
-        here = backend.availability() if on_cpu else backend.building()
-        versions = {f"{name}={version}" for name, version in here.libraries.items()}
-        if (on_cpu and here.reason) or not (versions == there if on_cpu else versions <= there):
-            mine = here.reason or " ".join(sorted(versions))
+        on_cpu, node_versions = request.device == "cpu", set(identity.split()[1:])
+        availability = backend.availability() if on_cpu else backend.building()
+        versions = {f"{name}={version}" for name, version in availability.libraries.items()}
+        if (on_cpu and availability.reason) or not (
+            versions == node_versions if on_cpu else versions <= node_versions
+        ):
+            mine = availability.reason or " ".join(sorted(versions))
             raise OptionError(
                 f"the backend {backend.name} is {identity} on the nodes of {request.environment}, here "
                 f"it is {mine}: use a controller image and a measuring image of one version"
             )
-        found.append(as_elsewhere(backend, identity))
-    return found
+        backends.append(as_elsewhere(backend, identity))
+    return backends
 
 
 def _for_pods(address: str) -> str:
-    """The controller has probed the store; its pods may lack the right to."""
+    """Return the address without a store probe: pods may lack the right, and the controller has probed."""
     if not address.startswith("s3://") or "probe=" in address:
         return address
     return f"{address}{'&' if '?' in address else '?'}probe=off"

@@ -1,4 +1,4 @@
-"""Measuring environments: which nodes measure, with what, as the operator's file describes them.
+"""Measuring environments: kinds of nodes and their use by Jobs, from the operator's file.
 
     h200:                           # a name of the operator's
       device: cuda
@@ -8,9 +8,9 @@
       memory: 16Gi
       nodeSelector: {pool: measure}
 
-An environment is a kind of node, a device of it and a number of threads: a pool with GPUs may be two
-environments, one that measures for the GPU and one for the processor beside it. The file is YAML (JSON is
-YAML too): a mapping of names. A typo in it is an error that names the key.
+An environment is a kind of node, one of its devices and a number of threads: a pool with GPUs may be two
+environments, one for the GPU and one for the processor beside it. The file is YAML (JSON included): a
+mapping of names to settings. An unknown key is an error with its name.
 """
 
 import re
@@ -36,7 +36,7 @@ class _Entry(BaseModel):
 
 
 class Toleration(_Entry):
-    """As in a pod."""
+    """A toleration, as in a pod."""
 
     key: str | None = None
     operator: Literal["Exists", "Equal"] | None = None
@@ -49,14 +49,15 @@ _MEMORY = r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 
 
 class BuildSettings(_Entry):
-    """Where kernels are built, when not by the pods that measure them.
+    """Nodes and resources of build Jobs.
 
     Attributes:
-        separate: build in Jobs of their own, and let measuring pods only load kernels; by default only
-            where the measuring pods have a GPU, which is too dear to wait for a compiler.
-        overlap: start to measure while kernels are still built, as soon as pods would not wait for them.
-        cpu, memory: of a building pod.
-        parallelism: building pods at once.
+        separate: True builds in separate Jobs, so that measuring pods only load kernels; None does so only
+            if the measuring pods have a GPU, too expensive to wait for a compiler.
+        overlap: True starts to measure before the last build, as soon as pods hardly wait for kernels.
+        cpu: whole CPUs of a building pod.
+        memory: memory of a building pod, as Kubernetes writes it.
+        parallelism: largest number of simultaneous building pods.
     """
 
     separate: bool | None = None
@@ -71,30 +72,29 @@ class BuildSettings(_Entry):
 
 
 class MeasuringEnvironment(_Entry):
-    """Nodes that are alike, and how a Job uses them.
+    """Identical nodes, and their use by Jobs.
 
     Attributes:
-        device: where the kernels run; "cuda" unless said otherwise where there is a `gpu_resource`.
-        threads: of every kernel.
-        cpu: whole CPUs of a measuring pod; those beyond `threads` build.
-        memory: of a measuring pod, as Kubernetes writes it.
-        scratch_size: of the folder for a pod's files, the only one that it can write; a pod that writes
-            more is evicted.
-        gpu_resource: the extended resource that pods which time something ask for, e.g. `nvidia.com/gpu`.
-        runtime_class_name: of those pods, where the nodes' default runtime shows them no GPU.
-        queue_name: of Kueue; "" where Kueue does not queue.
-        parallelism: pods at once; there is at most one on a node.
-        backend_groups: backends whose candidates share a Job, by the group's name; a backend that is not
-            named is in the group that it declares (`Backend.group`: graph, library, native).
-        seconds_per_group: expected work below which a group shares the Job of another one.
-        seconds_per_shard: expected work of one pod; what an eviction can make a node repeat is in the
-            store every few seconds, so this only balances pods' start-up time against waiting for the last.
-        deadline_seconds: that pods of one Job may run; waiting does not count.
-        queue_seconds: that one Job may wait for nodes, images or quota; running does not count.
-        ttl_seconds: after which a finished Job goes away.
-        control_tolerance: relative difference of a pod's pace from the usual one (`records`) from which
-            its costs are discarded and measured again, once.
-        build: where kernels are built.
+        device: device of the kernels; the default is "cuda" with a `gpu_resource`, else "cpu".
+        threads: threads of every kernel.
+        cpu: whole CPUs of a measuring pod; CPUs beyond `threads` build kernels.
+        memory: memory of a measuring pod, as Kubernetes writes it.
+        scratch_size: size of a pod's only writable folder; Kubernetes evicts a pod above it.
+        gpu_resource: extended resource of pods that time kernels, e.g. `nvidia.com/gpu`.
+        runtime_class_name: runtime class of those pods, if the nodes' default runtime shows them no GPU.
+        queue_name: queue of Kueue; "" without Kueue.
+        parallelism: largest number of simultaneous pods, at most one on each node.
+        backend_groups: backends of each group, by the group's name; other backends stay in the group that
+            they declare (`Backend.group`: graph, library, native).
+        seconds_per_group: least expected work for a Job of a group's own, in seconds.
+        seconds_per_shard: expected work of one pod, in seconds. It balances the start-up time of pods
+            against idle nodes at the end; an eviction repeats little, because pods flush every few seconds.
+        deadline_seconds: limit of a Job's running time, without its waiting time.
+        queue_seconds: limit of a Job's waiting time for nodes, images or quota.
+        ttl_seconds: lifetime of a finished Job.
+        control_tolerance: largest relative change of a control time (`cluster.shard_reports`); costs of a
+            pod above it are discarded and measured again, once.
+        build: nodes and resources of build Jobs.
     """
 
     device: DeviceName = "cpu"
@@ -120,13 +120,13 @@ class MeasuringEnvironment(_Entry):
     build: BuildSettings = BuildSettings()
 
     @property
-    def builds_apart(self) -> bool:
-        """Whether kernels are built in Jobs of their own."""
+    def builds_separately(self) -> bool:
+        """Whether kernels are built in separate Jobs."""
         return bool(self.gpu_resource) if self.build.separate is None else self.build.separate
 
     @property
-    def for_builds(self) -> "MeasuringEnvironment":
-        """The nodes that build, as if they were to measure; without a GPU."""
+    def build_environment(self) -> "MeasuringEnvironment":
+        """The environment of build Jobs: this one with the `build` settings and without a GPU."""
         own = {name: getattr(self.build, name) for name in BuildSettings.model_fields}
         del own["separate"], own["overlap"]
         return self.model_copy(update={**own, "gpu_resource": "", "runtime_class_name": ""})
@@ -156,8 +156,8 @@ class MeasuringEnvironment(_Entry):
     @model_validator(mode="after")
     def _one_group_each(self) -> "MeasuringEnvironment":
         named = [backend for group in self.backend_groups.values() for backend in group]
-        if twice := sorted({one for one in named if named.count(one) > 1}):
-            raise ValueError(f"backendGroups: {', '.join(twice)} in more than one group")
+        if duplicates := sorted({member for member in named if named.count(member) > 1}):
+            raise ValueError(f"backendGroups: {', '.join(duplicates)} in more than one group")
         return self
 
 
@@ -165,7 +165,7 @@ def read_environments(file: Path) -> dict[str, MeasuringEnvironment]:
     """Read the operator's file.
 
     Raises:
-        OptionError: there is no such file, or something in it is wrong; names the place.
+        OptionError: the file is absent or invalid; the message names the place.
     """
     try:
         content = yaml.safe_load(file.read_text())
@@ -179,20 +179,20 @@ def read_environments(file: Path) -> dict[str, MeasuringEnvironment]:
     return parse_environments(content, str(file))
 
 
-def parse_environments(content: object, where: str) -> dict[str, MeasuringEnvironment]:
-    """Check a mapping of names to settings. Raises OptionError that names the place in `where`."""
+def parse_environments(content: object, source: str) -> dict[str, MeasuringEnvironment]:
+    """Parse a mapping of names to settings. Raises OptionError with the place in `source`."""
     if not isinstance(content, dict) or not content:
-        raise OptionError(f"{where}: write a mapping of environment names, at least one")
-    found = {}
+        raise OptionError(f"{source}: write a mapping of environment names, at least one")
+    environments = {}
     for name, entry in content.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise OptionError(
-                f"{where}: {name!r} cannot name an environment: at most 30 of a-z, 0-9 and '-'"
+                f"{source}: {name!r} cannot name an environment: at most 30 of a-z, 0-9 and '-'"
             )
         try:
-            found[name] = MeasuringEnvironment.model_validate(entry or {})
+            environments[name] = MeasuringEnvironment.model_validate(entry or {})
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join((name, *map(str, first["loc"])))
-            raise OptionError(f"{where}: {place}: {first['msg']}") from error
-    return found
+            raise OptionError(f"{source}: {place}: {first['msg']}") from error
+    return environments

@@ -1,11 +1,11 @@
-"""A search's candidates as Jobs: named by what they are to do, sent, adopted and waited for.
+"""The Jobs of one search: named by content, submitted, adopted and waited for.
 
-Where kernels are built apart, a batch is Jobs that build and Jobs that measure, and the two overlap: those
-that measure are sent while kernels are still built, as soon as the rest of the building is expected to
-take no longer than the measuring of all. So pods with an accelerator hardly ever wait for a compiler
-(`arrivals`), and what is built last is timed soon after. When they are sent depends on the time; what they
-are to do is a function of the batch, as it always was. So whoever comes after a crash finds all that was
-sent by its labels, and waits for it; every candidate is in one Job that measures.
+Where kernels are built separately, a batch becomes build Jobs and measuring Jobs, and the two
+overlap: measuring Jobs are submitted as soon as the remaining builds are expected to take no longer than
+all measurements. So pods with an accelerator rarely wait for a compiler (`pod.kernel_feed`), and the last
+kernel is timed soon after its build. The moment of submission depends on progress; the content of a Job
+depends on the batch alone. After a crash the next controller finds every submitted Job by its labels and
+waits for it; each candidate belongs to one measuring Job.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from collage.cluster.controller.backend_groups import Share, split_groups
+from collage.cluster.controller.backend_groups import JobShare, split_groups
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.kernel_records import KernelIndex, shard_name
 from collage.cluster.kubernetes.api import JobView
@@ -23,9 +23,9 @@ from collage.cluster.kubernetes.jobs import End, Ending, JobRunner, Wait
 from collage.cluster.kubernetes.manifests import LABEL, Kind, Task
 from collage.cluster.shards import (
     WORTH_A_POD_S,
-    Expectation,
+    DurationEstimate,
+    KeyedRequest,
     Purpose,
-    Wanted,
     loading_s,
     plan_shards,
     write_batch,
@@ -43,24 +43,24 @@ MEASURE = ("python", "-m", "containers.measure")
 """The measuring image's entry point, in the controller's image."""
 
 STARTING_S = 10.0
-"""Seconds from a pod's creation to its first kernel."""
+"""Duration from a pod's creation to its first kernel, in seconds."""
 
-OnLook = Callable[[], None]
+OnPoll = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class SearchTask:
-    """What all batches of one search share.
+    """The common facts of all batches of one search.
 
     Attributes:
-        request: digest of the request.
-        function: name of the function that is searched.
+        request: digest of the compile request.
+        function: name of the searched function.
         structure: digest of the whole function.
-        environment_name: of the operator's file.
-        environment: that costs are true for.
-        backends: identities on the nodes that measure.
-        groups: of the backends (`collage.cluster.controller.backend_groups`).
-        store: as pods are told to open it.
+        environment_name: name in the operator's file.
+        environment: hardware and software of the costs.
+        backends: identity of each backend on the measuring nodes, by name.
+        groups: group of each backend (`collage.cluster.controller.backend_groups`), by name.
+        store: address of the store for pods.
     """
 
     request: str
@@ -74,7 +74,7 @@ class SearchTask:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Equal for searches that measure the same candidates."""
+        """Labels of the Jobs, equal for searches of the same candidates."""
         text = f"{self.structure} {self.environment.digest}"
         return {
             "run": self.request[:LABEL_DIGITS],
@@ -84,8 +84,8 @@ class SearchTask:
 
 
 @dataclass(frozen=True)
-class Sent:
-    """A Job that worked on `keys`, and how it ended."""
+class FinishedJob:
+    """An ended Job, the cost keys of its candidates, and its end."""
 
     task: Task
     keys: frozenset[CostKey]
@@ -97,23 +97,23 @@ class Sent:
 
     @property
     def broken(self) -> bool:
-        """Whether it ended as a whole, rather than some shards of it."""
+        """Whether the whole Job failed or is gone, rather than a few of its shards."""
         failed = self.end.ending is Ending.FAILED and self.end.code != "FailedIndexes"
         return failed or self.end.ending is Ending.GONE
 
 
 @dataclass(frozen=True)
-class _Made:
-    """A Job that was submitted for a share, or adopted; `build` of one that builds."""
+class _SubmittedJob:
+    """A running Job of a share, submitted or adopted; `build` is None for a measuring Job."""
 
     task: Task
-    share: Share
-    build: "_Build | None" = None
+    share: JobShare
+    build: "_BuildJob | None" = None
 
 
 @dataclass(frozen=True)
-class _Build:
-    """A Job that builds, as those who wait for its kernels know it; see `collage.cluster.kernel_records`."""
+class _BuildJob:
+    """The identity of a build Job, for pods waiting for its kernels (`cluster.kernel_records`)."""
 
     name: str
     batch: str
@@ -121,191 +121,212 @@ class _Build:
     shards: int
 
     @classmethod
-    def of(cls, name: str, notes: Mapping[str, str]) -> "_Build":
-        """Read what the Job's notes, without their prefix, say."""
+    def of(cls, name: str, notes: Mapping[str, str]) -> "_BuildJob":
+        """Read the Job's notes (annotations without their prefix)."""
         return cls(name, notes["batch"], notes["token"], int(notes["shards"]))
 
 
-class Sender:
-    """Sends the Jobs of one search.
+class JobSubmitter:
+    """Submits the Jobs of one search.
 
     Attributes:
-        expectation: what candidates are expected to take; whoever sees costs lets it learn.
-        batches: digests of what was waited for since `forget`.
-        running_s: for how long pods were seen to run since then.
+        estimate: expected durations of candidates; callers add known costs (`learn`).
+        batches: digests of the batches of all Jobs since `reset`.
+        running_s: duration with running pods since `reset`, in seconds.
     """
 
     def __init__(
         self, task: SearchTask, runner: JobRunner, store: Store, kernels: KernelIndex
     ) -> None:
-        self.expectation = Expectation()
+        self.estimate = DurationEstimate()
         self.batches: set[str] = set()
         self.running_s = 0.0
         self._task, self._runner, self._store, self._kernels = task, runner, store, kernels
-        self._found = {f"{LABEL}/search": task.labels["search"]}
+        self._selector = {f"{LABEL}/search": task.labels["search"]}
 
-    def forget(self) -> None:
-        """Begin to count anew."""
+    def reset(self) -> None:
+        """Start the counts again at zero."""
         self.batches, self.running_s = set(), 0.0
 
-    def measure(self, wanted: Sequence[Wanted], on_look: OnLook) -> list[Sent]:
+    def measure(self, candidates: Sequence[KeyedRequest], on_poll: OnPoll) -> list[FinishedJob]:
         """Let pods build and measure; return the Jobs once all have ended.
 
         Raises:
-            ClusterError, StoreError: a Job cannot be made, or waited for.
+            ClusterError, StoreError: a Job cannot be created or observed.
         """
-        made = self._submitted("measure", wanted, self.expectation.seconds)
-        return self._awaited(made, Wait(self._runner, [one.task.name for one in made]), on_look)
+        jobs = self._submit("measure", candidates, self.estimate.seconds)
+        return self._finish(jobs, Wait(self._runner, [job.task.name for job in jobs]), on_poll)
 
     def build_and_measure(
-        self, wanted: Sequence[Wanted], without: Sequence[Wanted], on_look: OnLook
-    ) -> list[Sent]:
-        """Let pods build what has no kernel, and others measure; return the Jobs once all have ended.
+        self, candidates: Sequence[KeyedRequest], unbuilt: Sequence[KeyedRequest], on_poll: OnPoll
+    ) -> list[FinishedJob]:
+        """Let pods build the absent kernels and others measure; return the Jobs once all have ended.
 
         Args:
-            wanted: what is to be measured.
-            without: what of it has no kernel in the store.
-            on_look: called after every look.
+            candidates: measurement requests of the batch.
+            unbuilt: those of them without a kernel in the store.
+            on_poll: called after every poll of the Jobs.
 
         Raises:
-            ClusterError, StoreError: a Job cannot be made, or waited for.
+            ClusterError, StoreError: a Job cannot be created or observed.
         """
-        made = self._submitted("build", without, self.expectation.seconds) if without else []
-        builds = [one.build for one in made if one.build]
-        wait = Wait(self._runner, [one.name for one in builds])
-        while not wait.look() and not self._is_time(wanted, without, wait, builds):
-            on_look()
+        jobs = self._submit("build", unbuilt, self.estimate.seconds) if unbuilt else []
+        builds = [job.build for job in jobs if job.build]
+        wait = Wait(self._runner, [build.name for build in builds])
+        while not wait.look() and not self._can_start(candidates, unbuilt, wait, builds):
+            on_poll()
             self._runner.pause()
-        if wait.has_ended:  # those that cannot be built have their costs by now
-            found = self._kernels.find(one.key for one in wanted)
-            wanted, builds = [one for one in wanted if one.key in found], []
-        if wanted:
-            timed = self._submitted("measure", wanted, loading_s, builds)
-            wait.add([one.task.name for one in timed])
-            made += timed
-        return self._awaited(made, wait, on_look)
+        if wait.has_ended:  # candidates that do not build have an invalid cost by now
+            kernels = self._kernels.find(candidate.key for candidate in candidates)
+            candidates = [candidate for candidate in candidates if candidate.key in kernels]
+            builds = []
+        if candidates:
+            measuring = self._submit("measure", candidates, loading_s, builds)
+            wait.add([job.task.name for job in measuring])
+            jobs += measuring
+        return self._finish(jobs, wait, on_poll)
 
-    def wait_for_others(self, on_look: OnLook) -> bool:
-        """Wait for Jobs of the same search that run; return whether there was one."""
-        others = [job for job in self._runner.jobs.find(self._found) if not job.ended]
-        for job in others:
+    def wait_for_running(self, on_poll: OnPoll) -> bool:
+        """Wait for running Jobs of the same search; return whether there was one."""
+        running = [job for job in self._runner.jobs.find(self._selector) if not job.ended]
+        for job in running:
             self._runner.notice(f"the Job {job.name} works for the same search: waiting for it")
-        if others:
-            notes = {job.name: _own_notes(job) for job in others}
-            self.batches |= {one["batch"] for one in notes.values()}
-            builds = [_Build.of(name, one) for name, one in notes.items() if "token" in one]
-            self._wait(Wait(self._runner, list(notes)), builds, on_look)
-        return bool(others)
+        if running:
+            notes = {job.name: _own_notes(job) for job in running}
+            self.batches |= {note["batch"] for note in notes.values()}
+            builds = [_BuildJob.of(name, note) for name, note in notes.items() if "token" in note]
+            self._wait(Wait(self._runner, list(notes)), builds, on_poll)
+        return bool(running)
 
     def ended_batches(self) -> set[str]:
-        """Return the batches of the search's Jobs that have ended, as long as these are kept."""
-        jobs = self._runner.jobs.find(self._found)
+        """Return the batches of ended Jobs of the search, until Kubernetes removes those Jobs."""
+        jobs = self._runner.jobs.find(self._selector)
         return {_own_notes(job)["batch"] for job in jobs if job.ended}
 
-    def _is_time(
+    def _can_start(
         self,
-        wanted: Sequence[Wanted],
-        without: Sequence[Wanted],
+        candidates: Sequence[KeyedRequest],
+        unbuilt: Sequence[KeyedRequest],
         wait: Wait,
-        builds: Sequence[_Build],
+        builds: Sequence[_BuildJob],
     ) -> bool:
-        """Tell whether pods that begin now would hardly wait for kernels."""
+        """Tell whether pods would hardly wait for kernels after a start now."""
         nodes = self._runner.environment
         if not nodes.build.overlap:
             return False
         self._kernels.look()
-        built = self._kernels.count({one.key for one in without})
+        built = self._kernels.count({candidate.key for candidate in unbuilt})
         if not built:
             return False
-        ran_s = max(wait.running_s(one.name) for one in builds)
-        left_s = ran_s * (len(without) - built) / built
-        timing_s = sum(loading_s(one.work.backend) for one in wanted)
+        ran_s = max(wait.running_s(build.name) for build in builds)
+        remaining_s = ran_s * (len(unbuilt) - built) / built
+        timing_s = sum(loading_s(candidate.work.backend) for candidate in candidates)
         pods = min(nodes.parallelism, math.ceil(timing_s / WORTH_A_POD_S))
-        return left_s <= timing_s / pods + STARTING_S
+        return remaining_s <= timing_s / pods + STARTING_S
 
-    def _submitted(
+    def _submit(
         self,
         purpose: Purpose,
-        wanted: Sequence[Wanted],
+        candidates: Sequence[KeyedRequest],
         seconds: Callable[[str], float],
-        builds: Sequence[_Build] = (),
-    ) -> list[_Made]:
-        """Submit the Jobs of a batch, or adopt those of their names."""
+        builds: Sequence[_BuildJob] = (),
+    ) -> list[_SubmittedJob]:
+        """Submit the Jobs of a batch, or adopt running Jobs of the same names."""
         nodes = self._runner.environment
         if purpose == "build":
-            nodes = nodes.for_builds
+            nodes = nodes.build_environment
         shares = split_groups(
-            wanted, self._task.groups, seconds, nodes.seconds_per_group, nodes.parallelism
+            candidates,
+            self._task.groups,
+            seconds,
+            min_job_s=nodes.seconds_per_group,
+            parallelism=nodes.parallelism,
         )
-        made = []
-        for task, share in [(self._written(purpose, one, seconds, nodes), one) for one in shares]:
+        # every batch is in the store before the first Job is created
+        tasks = [self._store_batch(purpose, share, seconds, nodes) for share in shares]
+        jobs = []
+        for task, share in zip(tasks, shares, strict=True):
             if builds:
-                tokens = [f"{one.token}={one.batch}" for one in builds]
+                tokens = [f"{build.token}={build.batch}" for build in builds]
                 task = replace(task, arguments=[*task.arguments, "--builds", *tokens])
             adopted = self._runner.submit(task)
             notes = _own_notes(adopted) if adopted else task.notes
-            build = _Build.of(task.name, notes) if purpose == "build" else None
-            made.append(_Made(task, share, build))
+            build = _BuildJob.of(task.name, notes) if purpose == "build" else None
+            jobs.append(_SubmittedJob(task, share, build))
             self.batches.add(task.notes["batch"])
-            log.info("job %s: %d candidates to %s", task.name, len(share.wanted), purpose)
-        return made
+            log.info("job %s: %d candidates to %s", task.name, len(share.candidates), purpose)
+        return jobs
 
-    def _awaited(self, made: Sequence[_Made], wait: Wait, on_look: OnLook) -> list[Sent]:
-        ends = self._wait(wait, [one.build for one in made if one.build], on_look)
+    def _finish(
+        self, jobs: Sequence[_SubmittedJob], wait: Wait, on_poll: OnPoll
+    ) -> list[FinishedJob]:
+        ends = self._wait(wait, [job.build for job in jobs if job.build], on_poll)
         return [
-            Sent(
-                one.task, frozenset(wanted.key for wanted in one.share.wanted), ends[one.task.name]
+            FinishedJob(
+                job.task,
+                frozenset(candidate.key for candidate in job.share.candidates),
+                ends[job.task.name],
             )
-            for one in made
+            for job in jobs
         ]
 
-    def _wait(self, wait: Wait, builds: Sequence[_Build], on_look: OnLook) -> Mapping[str, End]:
-        """Wait for all; Jobs that build and ended before their shards did are over all the same."""
-        left = {one.name: one for one in builds}
+    def _wait(self, wait: Wait, builds: Sequence[_BuildJob], on_poll: OnPoll) -> Mapping[str, End]:
+        """Wait for all Jobs; close the shards of ended build Jobs, unless their pods did so."""
+        running = {build.name: build for build in builds}
         try:
             while not wait.look():
-                for name in left.keys() & wait.ends.keys():
-                    self._end(left.pop(name), wait.ends[name])
-                on_look()
+                for name in running.keys() & wait.ends.keys():
+                    self._close_shards(running.pop(name), wait.ends[name])
+                on_poll()
                 self._runner.pause()
         except ClusterError:
-            for one in left.values():
-                self._end(one)
+            for build in running.values():
+                self._close_shards(build)
             raise
         self.running_s += max((end.running_s for end in wait.ends.values()), default=0.0)
         return wait.ends
 
-    def _end(self, build: _Build, end: End | None = None) -> None:
-        """Say that nothing comes any more of a Job, where its pods have not said so."""
+    def _close_shards(self, build: _BuildJob, end: End | None = None) -> None:
+        """Record the end of a Job's builds, unless its pods have recorded it."""
         if end is None or end.ending is not Ending.COMPLETE:
             self._kernels.end(shard_name(build.token, index) for index in range(build.shards))
 
-    def _written(
+    def _store_batch(
         self,
         purpose: Purpose,
-        share: Share,
+        share: JobShare,
         seconds: Callable[[str], float],
         nodes: MeasuringEnvironment,
     ) -> Task:
-        """Put a Job's part of the batch into the store; its digest names the Job."""
-        mine, builds = self._task, purpose == "build"
-        shards = plan_shards(share.wanted, seconds, nodes.seconds_per_shard, share.parallelism)
-        fetches = not builds and nodes.builds_apart
-        text = write_batch(
-            mine.request, mine.function, mine.environment, mine.backends, shards, purpose, fetches
+        """Put a Job's share of the batch into the store; its digest names the Job."""
+        search, builds = self._task, purpose == "build"
+        shards = plan_shards(
+            share.candidates,
+            seconds,
+            seconds_per_shard=nodes.seconds_per_shard,
+            parallelism=share.parallelism,
         )
-        digest = put_blob(self._store, text)
-        notes = {"batch": digest, "function": mine.function, "groups": ", ".join(share.groups)}
-        notes |= {"candidates": str(len(share.wanted))}
-        arguments = ["build" if builds else "shard", "--store", mine.store, "--batch", digest]
+        content = write_batch(
+            shards,
+            request=search.request,
+            function=search.function,
+            environment=search.environment,
+            backends=search.backends,
+            purpose=purpose,
+            fetches=not builds and nodes.builds_separately,
+        )
+        digest = put_blob(self._store, content)
+        notes = {"batch": digest, "function": search.function, "groups": ", ".join(share.groups)}
+        notes |= {"candidates": str(len(share.candidates))}
+        arguments = ["build" if builds else "shard", "--store", search.store, "--batch", digest]
         if builds:
             token = uuid4().hex
             notes |= {"token": token, "shards": str(len(shards))}
             arguments += ["--token", token]
         return Task(
             Kind.BUILD if builds else Kind.MEASURE,
-            f"collage-{mine.environment_name}-{digest[:NAME_DIGITS]}",
-            mine.labels,
+            f"collage-{search.environment_name}-{digest[:NAME_DIGITS]}",
+            search.labels,
             arguments,
             notes,
             command=MEASURE if builds else (),
@@ -316,7 +337,7 @@ class Sender:
 
 
 def _own_notes(job: JobView) -> Mapping[str, str]:
-    """Return a Job's notes as its `Task` had them."""
+    """Return the notes of the Job's `Task`: its annotations without their prefix."""
     prefix = f"{LABEL}/"
     return {
         name.removeprefix(prefix): value

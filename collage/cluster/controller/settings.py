@@ -1,4 +1,4 @@
-"""What the controller is told about its cluster: COLLAGE_CLUSTER__NAMESPACE and so on."""
+"""Settings of the controller for its cluster: COLLAGE_CLUSTER__NAMESPACE and so on."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from collage.settings import CollageSettings
 
 
 class SigningSecret(BaseModel):
-    """A Secret's name, and the name in it of the private key (Ed25519, PEM)."""
+    """The name of a Secret and the key in it of the private key (Ed25519, PEM)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -18,20 +18,21 @@ class SigningSecret(BaseModel):
 
 
 class ClusterSettings(BaseModel):
-    """Where Jobs are made and what they run.
+    """Namespace, images and accounts of Jobs.
 
     Attributes:
-        namespace: of the Jobs.
-        measure_image: measures; holds neither Prefect nor the Kubernetes client.
-        controller_image: finishes (assembles, compares, publishes) on the node that serves.
-        service_account: of the pods that ask, build and measure; they mount no token of it, but clouds give
-            it access to the store. They run what models bring: its rights are for their prefixes alone.
-        env_from_secrets: Secrets whose keys are those pods' environment: the store's credentials.
-        finish_service_account: of the pods that finish, which write bundles too; "" is `service_account`.
-        finish_env_from_secrets: Secrets of those pods; None is `env_from_secrets`.
-        signing: what finishing pods alone mount to sign bundles with; None signs none.
-        image_pull_policy: "" leaves it to Kubernetes.
-        poll_s: seconds between two looks at a Job, on average.
+        namespace: namespace of the Jobs.
+        measure_image: image of measuring pods, without Prefect and the Kubernetes client.
+        controller_image: image of building and finish pods (assemble, compare, publish), with compilers.
+        service_account: account of probe, build and measuring pods. They mount no token of it, but clouds
+            grant it access to the store. They run code from models: its rights cover their prefixes alone.
+        env_from_secrets: Secrets with the environment variables of those pods: the store's credentials.
+        finish_service_account: account of finish pods, with the right to write bundles; "" is
+            `service_account`.
+        finish_env_from_secrets: Secrets of finish pods; None is `env_from_secrets`.
+        signing: Secret with the signing key, mounted by finish pods alone; None signs no bundle.
+        image_pull_policy: pull policy of the images; "" is the default of Kubernetes.
+        poll_s: mean pause between two polls of a Job, in seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,10 +50,10 @@ class ClusterSettings(BaseModel):
 
 
 class ControllerSettings(CollageSettings):
-    """The cluster's part of a controller's environment; `ControllerSettings.load()` reads it.
+    """The cluster settings in a controller's environment variables; `ControllerSettings.load()` reads them.
 
     Attributes:
-        environments_file: describes the measuring environments (`collage.cluster.controller.environments`).
+        environments_file: file of the measuring environments (`collage.cluster.controller.environments`).
     """
 
     environments_file: Path = DEFAULT_FILE

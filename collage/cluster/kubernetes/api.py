@@ -1,11 +1,12 @@
-"""The few questions that a controller asks of Kubernetes, and the answers as plain data.
+"""The calls of the Kubernetes API that a controller needs, with plain data as results.
 
-Every call is repeated, with growing pauses, while the API server is away or overloaded: a Job needs no
-controller, so waiting costs nothing. What will not pass (403, 422) is an error at once. Needs on Jobs
-create, get, list and delete, on pods list, on their logs get; nothing else.
+Every call is repeated, with growing pauses, while the API server is unreachable or overloaded: a Job needs
+no controller, so waiting costs nothing. A permanent error (403, 422) is raised at once. Required rights:
+create, get, list and delete on Jobs, list on pods, get on their logs.
 """
 
 import json
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,14 +19,16 @@ from kubernetes import client, config
 from collage.errors import ClusterError
 from collage.logs import redact
 
-PATIENCE_S = 600.0
+log = logging.getLogger(__name__)
+
+API_RETRY_S = 600.0
 LONGEST_PAUSE_S = 20.0
 CALL_TIMEOUT_S = 30.0
-LOOKED_AT = 50
-"""Pods of one Job that are listed at most: its troubles are alike."""
+MAX_LISTED_PODS = 50
+"""Pods of one Job that are listed at most: its pod_problems are alike."""
 
 PASSING = frozenset({408, 409, 429, 500, 502, 503, 504})
-STARTING_TROUBLES = frozenset(
+START_FAILURES = frozenset(
     {
         "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName",
         "CreateContainerConfigError", "CreateContainerError",
@@ -36,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JobView:
-    """A Job as of now; `reason` and `message` are of its Failed condition."""
+    """The state of a Job; `reason` and `message` come from its Failed condition."""
 
     name: str
     notes: Mapping[str, str]
@@ -57,8 +60,8 @@ class JobView:
 
 
 @dataclass(frozen=True)
-class PodTrouble:
-    """Why a pod does not start: `stuck` ones need somebody's hand, the others need room."""
+class PodProblem:
+    """The reason of a pod that does not start; True in `stuck` needs an operator, False needs room."""
 
     pod: str
     reason: str
@@ -71,12 +74,12 @@ class Jobs:
     """The Jobs of one namespace.
 
     Attributes:
-        calls: requests sent so far.
+        calls: number of sent requests.
     """
 
     namespace: str
     api: client.ApiClient
-    patience_s: float = PATIENCE_S
+    patience_s: float = API_RETRY_S
     calls: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +87,7 @@ class Jobs:
         self._core = client.CoreV1Api(self.api)
 
     def create(self, manifest: client.V1Job) -> bool:
-        """Create the Job; False where one of its name exists. Raises ClusterError."""
+        """Create the Job; return False if its name exists. Raises ClusterError."""
 
         def send() -> bool:
             try:
@@ -101,18 +104,18 @@ class Jobs:
         return self._call(f"create the Job {_name(manifest)}", send)
 
     def read(self, name: str) -> JobView | None:
-        """Return the Job, None where there is none. Raises ClusterError."""
+        """Return the Job, or None if it does not exist. Raises ClusterError."""
 
         def ask() -> JobView | None:
             try:
-                found = self._batch.read_namespaced_job(
+                job = self._batch.read_namespaced_job(
                     name, self.namespace, _request_timeout=CALL_TIMEOUT_S
                 )
             except client.ApiException as error:
                 if error.status == 404:
                     return None
                 raise
-            return _view(found)
+            return _view(job)
 
         return self._call(f"read the Job {name}", ask)
 
@@ -121,15 +124,15 @@ class Jobs:
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
 
         def ask() -> list[JobView]:
-            found = self._batch.list_namespaced_job(
+            response = self._batch.list_namespaced_job(
                 self.namespace, label_selector=selector, _request_timeout=CALL_TIMEOUT_S
             )
-            return sorted(map(_view, found.items), key=lambda job: job.name)
+            return sorted(map(_view, response.items), key=lambda job: job.name)
 
         return self._call("list Jobs", ask)
 
     def delete(self, name: str) -> None:
-        """Delete the Job and its pods; none is no error. Raises ClusterError."""
+        """Delete the Job and its pods, if it exists. Raises ClusterError."""
 
         def send() -> None:
             try:
@@ -143,35 +146,37 @@ class Jobs:
 
         self._call(f"delete the Job {name}", send)
 
-    def troubles(self, name: str) -> list[PodTrouble]:
-        """Return why pods of the Job do not start, those that do not. Raises ClusterError."""
-        found = self._call("list pods", lambda: self._pods(name, "status.phase=Pending"))
-        troubles = (_trouble(pod) for pod in found)
-        return [trouble for trouble in troubles if trouble]
+    def pod_problems(self, name: str) -> list[PodProblem]:
+        """Return the problems of pods of the Job that do not start. Raises ClusterError."""
+        pods = self._call("list pods", lambda: self._pods(name, "status.phase=Pending"))
+        pod_problems = (_pod_problem(pod) for pod in pods)
+        return [problem for problem in pod_problems if problem]
 
-    def last_words(self, name: str, pods: int, lines: int) -> list[str]:
-        """Return, redacted, how the logs of failed pods of the Job end; what can be had of it."""
-        words = []
+    def log_tails(self, name: str, pods: int, lines: int) -> list[str]:
+        """Return the last log lines of failed pods of the Job, redacted, as far as they are available."""
+        endings = []
         try:
             for pod in self._pods(name, "status.phase=Failed")[-pods:]:
-                log = self._core.read_namespaced_pod_log(
+                text = self._core.read_namespaced_pod_log(
                     _name(pod), self.namespace, tail_lines=lines,
                     _request_timeout=CALL_TIMEOUT_S,
                 )  # fmt: skip
-                words.append(redact(log.strip()))
-        except (client.ApiException, urllib3.exceptions.HTTPError, OSError):
-            pass  # they explain an error that is reported without them too
-        return [word for word in words if word]
+                endings.append(redact(text.strip()))
+        except (client.ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            log.info(
+                "the logs of failed pods of %s are not available: %s", name, redact(str(error))
+            )
+        return [ending for ending in endings if ending]
 
     def _pods(self, job: str, phase: str) -> Sequence[client.V1Pod]:
-        found = self._core.list_namespaced_pod(
+        response = self._core.list_namespaced_pod(
             self.namespace, label_selector=f"batch.kubernetes.io/job-name={job}",
-            field_selector=phase, limit=LOOKED_AT, _request_timeout=CALL_TIMEOUT_S,
+            field_selector=phase, limit=MAX_LISTED_PODS, _request_timeout=CALL_TIMEOUT_S,
         )  # fmt: skip
-        items: Sequence[client.V1Pod] = found.items
+        items: Sequence[client.V1Pod] = response.items
         return items
 
-    def _call(self, what: str, act: Callable[[], T]) -> T:
+    def _call(self, action: str, act: Callable[[], T]) -> T:
         end = time.monotonic() + self.patience_s
         pause_s = 0.2
         while True:
@@ -180,17 +185,17 @@ class Jobs:
                 return act()
             except client.ApiException as error:
                 if error.status not in PASSING or time.monotonic() > end:
-                    raise ClusterError(self._refused(what, error)) from error
+                    raise ClusterError(self._refused(action, error)) from error
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 if time.monotonic() > end:
                     raise ClusterError(
-                        f"cannot {what} in the namespace {self.namespace}: the Kubernetes API does "
+                        f"cannot {action} in the namespace {self.namespace}: the Kubernetes API does "
                         f"not answer: {redact(str(error))}; what was measured is in the store: run again"
                     ) from error
             time.sleep(pause_s * random.uniform(0.7, 1.3))
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
-    def _refused(self, what: str, error: client.ApiException) -> str:
+    def _refused(self, action: str, error: client.ApiException) -> str:
         try:
             message = json.loads(error.body or "")["message"]
         except (ValueError, KeyError, TypeError):
@@ -201,7 +206,7 @@ class Jobs:
             "pods list; pods/log get)",
         }
         return (
-            f"cannot {what} in the namespace {self.namespace}: Kubernetes answers {error.status}: "
+            f"cannot {action} in the namespace {self.namespace}: Kubernetes answers {error.status}: "
             f"{redact(str(message))}{advice.get(error.status, '')}"
         )
 
@@ -210,7 +215,7 @@ def connect(namespace: str) -> Jobs:
     """Open the cluster that this process runs in, else that of the user's kubeconfig.
 
     Raises:
-        ClusterError: there is none.
+        ClusterError: neither exists.
     """
     settings = client.Configuration()
     try:
@@ -227,9 +232,13 @@ def connect(namespace: str) -> Jobs:
 
 
 def _view(job: client.V1Job) -> JobView:
-    """Believe no interim condition: only Complete and Failed end a Job."""
+    """Convert a Job; no interim condition counts, only Complete and Failed end a Job."""
     status = job.status or client.V1JobStatus()
-    conditions = {one.type: one for one in status.conditions or () if one.status == "True"}
+    conditions = {
+        condition.type: condition
+        for condition in status.conditions or ()
+        if condition.status == "True"
+    }
     failed = conditions.get("Failed")
     return JobView(
         name=_name(job),
@@ -247,19 +256,19 @@ def _view(job: client.V1Job) -> JobView:
     )
 
 
-def _trouble(pod: client.V1Pod) -> PodTrouble | None:
+def _pod_problem(pod: client.V1Pod) -> PodProblem | None:
     status = pod.status or client.V1PodStatus()
     for container in status.container_statuses or ():
         waiting = container.state.waiting if container.state else None
-        if waiting and waiting.reason in STARTING_TROUBLES:
+        if waiting and waiting.reason in START_FAILURES:
             message = redact(waiting.message or "")
-            return PodTrouble(_name(pod), waiting.reason, message, stuck=True)
+            return PodProblem(_name(pod), waiting.reason, message, stuck=True)
     for condition in status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False":
             message = redact(condition.message or "")
-            return PodTrouble(_name(pod), condition.reason or "", message, stuck=False)
+            return PodProblem(_name(pod), condition.reason or "", message, stuck=False)
     return None
 
 
-def _name(thing: client.V1Job | client.V1Pod) -> str:
-    return (thing.metadata.name if thing.metadata else None) or ""
+def _name(resource: client.V1Job | client.V1Pod) -> str:
+    return (resource.metadata.name if resource.metadata else None) or ""

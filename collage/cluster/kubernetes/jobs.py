@@ -1,12 +1,12 @@
 """One Job from its creation, or adoption, to its end.
 
-A Job has ended when its condition Complete or Failed is True and never before: SuccessCriteriaMet and
-FailureTarget only announce that. A Job that is gone (its time to live, somebody's hand) is no failure:
-the store tells what it did. Looks are some seconds apart, with jitter, and ask for the same few objects
-however large the Job is. Three ends are decided here, because Kubernetes would wait for ever or long: pods
-that cannot start (wrong image, missing Secret); a Job whose pods have run for longer than its deadline;
-and one that has waited for nodes or quota for longer than it may, which it says meanwhile. The Job's own
-deadline counts both, so that it ends without a controller too.
+A Job has ended if its condition Complete or Failed is True; SuccessCriteriaMet and FailureTarget only
+announce the end. A deleted Job (time to live, an operator) is no failure: the store has its results. Polls
+are some seconds apart, with jitter, and read the same few objects for a Job of any size. Kubernetes would
+wait for ever, or long, in three cases, so the controller ends the Job: pods cannot start (wrong image,
+missing Secret); pods have run beyond `deadline_seconds`; the Job has waited for nodes or quota beyond
+`queue_seconds`. The deadline in the Job's manifest is the sum of both limits, so a Job ends without a
+controller too.
 """
 
 import random
@@ -17,15 +17,15 @@ from enum import Enum
 
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
-from collage.cluster.kubernetes.api import Jobs, JobView, PodTrouble
+from collage.cluster.kubernetes.api import Jobs, JobView, PodProblem
 from collage.cluster.kubernetes.manifests import Task, job_manifest
 from collage.errors import ClusterError
 
 STUCK_S = 25.0
-"""How long no pod may start before the Job is given up."""
+"""Limit of the time in which pods cannot start, in seconds; the Job is deleted then."""
 
 STUCK_BESIDE_S = 300.0
-"""The same while other pods of the Job run."""
+"""The same limit for a Job with running pods."""
 
 NO_ROOM_S = 30.0
 DELETED_S = 60.0
@@ -40,10 +40,13 @@ class Ending(Enum):
 
 @dataclass(frozen=True)
 class End:
-    """How a Job ended; `reason`, in words, where it is not complete.
+    """The end of a Job.
 
     Attributes:
-        running_s: for how long pods of it were seen to run.
+        reason: explanation of a Job that is not complete.
+        code: reason of the Failed condition, e.g. "FailedIndexes".
+        failed_indices: failed completion indices, as Kubernetes writes them.
+        running_s: duration with running pods, in seconds.
     """
 
     ending: Ending
@@ -54,7 +57,7 @@ class End:
 
 
 Notice = Callable[[str], None]
-"""Told, in words, what the Job waits for."""
+"""Callback for messages about waiting Jobs."""
 
 
 @dataclass
@@ -62,7 +65,7 @@ class JobRunner:
     """Runs tasks as Jobs in one environment.
 
     Attributes:
-        notice: told what a Job waits for.
+        notice: callback for messages about waiting Jobs.
     """
 
     jobs: Jobs
@@ -73,9 +76,9 @@ class JobRunner:
     sleep: Callable[[float], None] = time.sleep
 
     def submit(self, task: Task) -> JobView | None:
-        """Create the Job of the task, or adopt the one of its name that runs, which is returned then.
+        """Create the Job of the task, or adopt and return a running Job of its name.
 
-        One that has ended did not do all that the task is for, or nobody would ask: it goes first.
+        An ended Job of the name is deleted first: its work is incomplete, else the task would not be here.
 
         Raises:
             ClusterError: Kubernetes refuses it.
@@ -83,71 +86,71 @@ class JobRunner:
         manifest = job_manifest(task, self.environment, self.settings)
         end = self.clock() + DELETED_S
         while not self.jobs.create(manifest):
-            found = self.jobs.read(task.name)
-            if found is not None and not found.ended:
+            existing = self.jobs.read(task.name)
+            if existing is not None and not existing.ended:
                 self.notice(f"the Job {task.name} runs already: waiting for it")
-                return found
-            if found is not None:
+                return existing
+            if existing is not None:
                 self.jobs.delete(task.name)
             if self.clock() > end:
                 raise ClusterError(f"the old Job {task.name} does not go away; delete it by hand")
             self.sleep(self.settings.poll_s / 8)
         return None
 
-    def wait(self, name: str, on_look: Callable[[], None] = lambda: None) -> End:
-        """Return how the Job ended; see `wait_all`."""
-        return self.wait_all([name], on_look)[name]
+    def wait(self, name: str, on_poll: Callable[[], None] = lambda: None) -> End:
+        """Return the end of the Job; see `wait_all`."""
+        return self.wait_all([name], on_poll)[name]
 
     def wait_all(
-        self, names: Sequence[str], on_look: Callable[[], None] = lambda: None
+        self, names: Sequence[str], on_poll: Callable[[], None] = lambda: None
     ) -> dict[str, End]:
-        """Return how each Job ended, once all have; `on_look` is called after every look.
+        """Return the end of each Job after all have ended; `on_poll` is called after every poll.
 
         Raises:
-            ClusterError: no pod of one can start, or it has waited or run for too long (it is deleted
-                then), or Kubernetes does not answer. The others go on.
+            ClusterError: the pods of a Job cannot start, or it exceeded a limit (it is deleted then), or
+                Kubernetes does not answer. The other Jobs continue.
         """
         wait = Wait(self, names)
         while not wait.look():
-            on_look()
+            on_poll()
             self.pause()
         return wait.ends
 
     def pause(self) -> None:
-        """Let some time pass between two looks."""
+        """Sleep between two polls."""
         self.sleep(self.settings.poll_s * random.uniform(0.75, 1.25))
 
     def explained(self, view: JobView) -> str:
-        """Say why a Job failed, with the last lines of its pods."""
-        words = [f"the Job {view.name} failed: {view.reason}: {view.message}".rstrip(": ")]
+        """Return the reason of a failed Job, with the last log lines of its pods."""
+        lines = [f"the Job {view.name} failed: {view.reason}: {view.message}".rstrip(": ")]
         if view.failed_indices:
-            words.append(f"failed indices {view.failed_indices}")
-        words += self.jobs.last_words(view.name, LOGS, LOG_LINES)
-        return "\n".join(words)
+            lines.append(f"failed indices {view.failed_indices}")
+        lines += self.jobs.log_tails(view.name, LOGS, LOG_LINES)
+        return "\n".join(lines)
 
 
 class Wait:
-    """Jobs that are waited for together; more may be added while the first run.
+    """A joint wait for several Jobs; `add` extends it.
 
     Attributes:
-        ends: of those that have ended.
+        ends: end of each ended Job, by name.
     """
 
     def __init__(self, runner: JobRunner, names: Sequence[str]) -> None:
         self.ends: dict[str, End] = {}
         self._runner = runner
-        self._watches = {name: _Watch(runner, name) for name in names}
+        self._watches = {name: _JobWatch(runner, name) for name in names}
 
     def add(self, names: Sequence[str]) -> None:
-        """Wait for these too."""
-        self._watches |= {name: _Watch(self._runner, name) for name in names}
+        """Add Jobs to the wait."""
+        self._watches |= {name: _JobWatch(self._runner, name) for name in names}
 
     def running_s(self, name: str) -> float:
-        """Return for how long pods of the Job were seen to run."""
+        """Return the duration with running pods of the Job, in seconds."""
         return self._watches[name].running_s
 
     def look(self) -> bool:
-        """Look at all that have not ended; return whether all have.
+        """Poll all Jobs that have not ended; return whether all have ended.
 
         Raises:
             ClusterError: as `JobRunner.wait_all` does.
@@ -159,26 +162,26 @@ class Wait:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all had ended at the last look."""
+        """Whether all Jobs had ended at the last poll."""
         return len(self.ends) == len(self._watches)
 
-    def _ended(self, watch: "_Watch") -> End | None:
+    def _ended(self, watch: "_JobWatch") -> End | None:
         view = self._runner.jobs.read(watch.name)
         if view is None:
-            why = f"the Job {watch.name} was deleted"
-            return End(Ending.GONE, why, running_s=watch.running_s)
+            reason = f"the Job {watch.name} was deleted"
+            return End(Ending.GONE, reason, running_s=watch.running_s)
         if view.complete:
             return End(Ending.COMPLETE, running_s=watch.running_s)
         if view.failed:
-            why = self._runner.explained(view)
-            return End(Ending.FAILED, why, view.reason, view.failed_indices, watch.running_s)
+            reason = self._runner.explained(view)
+            return End(Ending.FAILED, reason, view.reason, view.failed_indices, watch.running_s)
         watch.look(view)
         return None
 
 
 @dataclass
-class _Watch:
-    """What was seen of one Job so far."""
+class _JobWatch:
+    """The observations of one Job."""
 
     runner: JobRunner
     name: str
@@ -190,19 +193,19 @@ class _Watch:
     _said: str = ""
 
     def look(self, view: JobView) -> None:
-        now = self.runner.clock()
-        self._count(view, now)
+        now_s = self.runner.clock()
+        self._count(view, now_s)
         if view.suspended:
             self._say(f"the Job {self.name} is suspended: queued until there is quota for it")
             return
-        troubles = self.runner.jobs.troubles(self.name) if view.active > view.ready else []
-        self._look_at_stuck(view, [one for one in troubles if one.stuck], now)
-        self._look_at_waiting([one for one in troubles if not one.stuck], now)
+        pod_problems = self.runner.jobs.pod_problems(self.name) if view.active > view.ready else []
+        self._look_at_stuck(view, [problem for problem in pod_problems if problem.stuck], now_s)
+        self._look_at_waiting([problem for problem in pod_problems if not problem.stuck], now_s)
 
-    def _count(self, view: JobView, now: float) -> None:
-        """Time since the last look counts for what is seen now."""
-        passed_s = now - (now if self._looked is None else self._looked)
-        self._looked = now
+    def _count(self, view: JobView, now_s: float) -> None:
+        """Count the time since the last poll as running or waiting, by the present state."""
+        passed_s = now_s - (now_s if self._looked is None else self._looked)
+        self._looked = now_s
         if view.ready:
             self.running_s += passed_s
         else:
@@ -215,27 +218,27 @@ class _Watch:
             limit = f"queueSeconds: {limits.queue_seconds}"
             self._give_up(f"it has waited {self._waiting_s:.0f} s for nodes or quota ({limit})")
 
-    def _look_at_stuck(self, view: JobView, stuck: list[PodTrouble], now: float) -> None:
-        pods = {one.pod for one in stuck}
-        self._stuck_since = {pod: self._stuck_since.get(pod, now) for pod in sorted(pods)}
+    def _look_at_stuck(self, view: JobView, stuck: list[PodProblem], now_s: float) -> None:
+        pods = {problem.pod for problem in stuck}
+        self._stuck_since = {pod: self._stuck_since.get(pod, now_s) for pod in sorted(pods)}
         limit_s = STUCK_BESIDE_S if view.ready or view.succeeded else STUCK_S
-        for one in stuck:
-            if now - self._stuck_since[one.pod] >= limit_s:
-                self._give_up(f"its pods cannot start: {one.reason}: {one.message}")
+        for problem in stuck:
+            if now_s - self._stuck_since[problem.pod] >= limit_s:
+                self._give_up(f"its pods cannot start: {problem.reason}: {problem.message}")
 
-    def _look_at_waiting(self, waiting: list[PodTrouble], now: float) -> None:
+    def _look_at_waiting(self, waiting: list[PodProblem], now_s: float) -> None:
         if not waiting:
             self._no_room_since = None
             return
-        self._no_room_since = self._no_room_since or now
-        if now - self._no_room_since >= NO_ROOM_S:
-            one = waiting[0]
-            what = f"{len(waiting)} pods of the Job {self.name} wait for a node: {one.message}"
-            self._say(what)
+        self._no_room_since = self._no_room_since or now_s
+        if now_s - self._no_room_since >= NO_ROOM_S:
+            first = waiting[0]
+            notice = f"{len(waiting)} pods of the Job {self.name} wait for a node: {first.message}"
+            self._say(notice)
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, reason: str) -> None:
         self.runner.jobs.delete(self.name)
-        raise ClusterError(f"the Job {self.name} was given up: {why}")
+        raise ClusterError(f"the Job {self.name} was given up: {reason}")
 
     def _say(self, text: str) -> None:
         if text != self._said:

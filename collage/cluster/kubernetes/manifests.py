@@ -65,17 +65,17 @@ LABEL = "collage.dev"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
 SHARED = ("time-slicing", "mps")
-"""Strategies under which another process disturbs what is timed."""
+"""MPS strategies under which another process disturbs measurements."""
 
 MEASURING: Mapping[str, str] = MappingProxyType({f"{LABEL}/measure": "true"})
-"""Label of every pod that may time something; such pods keep off each other's nodes."""
+"""Label of every pod that may time kernels; such pods never share a node."""
 
 BUILDING: Mapping[str, str] = MappingProxyType({f"{LABEL}/build": "true"})
-"""Label of the pods that only build: any number on a node, none where something is timed."""
+"""Label of pods that only build: any number on a node, never beside a pod that times kernels."""
 
 
 class Kind(StrEnum):
-    """What a Job does."""
+    """The kind of work of a Job."""
 
     PROBE = "probe"
     BUILD = "build"
@@ -85,17 +85,17 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Task:
-    """One Job, apart from where it runs.
+    """One Job to create, independent of its environment.
 
     Attributes:
-        name: the same for the same work.
-        labels: without the prefix `collage.dev/`; controllers find Jobs by them.
-        notes: annotations, without the prefix.
-        arguments: of the image's program.
-        command: replaces the image's entry point; empty keeps it.
-        compiles: needs the controller's image, which has compilers.
-        indices: pods that must succeed.
-        parallelism: pods at once; None is what the environment says.
+        name: name of the Job, equal for equal work.
+        labels: labels without the prefix `collage.dev/`; controllers find Jobs by them.
+        notes: annotations without the prefix.
+        arguments: arguments of the image's program.
+        command: replacement of the image's entry point; empty keeps it.
+        compiles: True for the controller's image, which has compilers.
+        indices: number of completion indices.
+        parallelism: largest number of simultaneous pods; None is the environment's.
     """
 
     kind: Kind
@@ -110,9 +110,9 @@ class Task:
 
 
 def job_manifest(task: Task, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1Job:
-    """Return the Job of a task on the nodes of an environment."""
+    """Return the manifest of a task's Job on the nodes of an environment."""
     if task.kind is Kind.BUILD:
-        environment = environment.for_builds
+        environment = environment.build_environment
     labels = _labels(task)
     queue = {QUEUE_LABEL: environment.queue_name} if environment.queue_name else {}
     template = V1PodTemplateSpec(
@@ -177,7 +177,8 @@ def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSetting
         priority_class_name=environment.priority_class_name or None,
         runtime_class_name=environment.runtime_class_name or None,
         node_selector=dict(environment.node_selector) or None,
-        tolerations=[V1Toleration(**dict(one)) for one in environment.tolerations] or None,
+        tolerations=[V1Toleration(**dict(toleration)) for toleration in environment.tolerations]
+        or None,
         affinity=_affinity(environment),
         security_context=V1PodSecurityContext(
             run_as_non_root=True,
@@ -208,7 +209,7 @@ def _secrets(task: Task, settings: ClusterSettings) -> tuple[str, ...]:
 
 
 def _signing_volumes(task: Task, settings: ClusterSettings) -> list[V1Volume]:
-    """The key that signs: for the pods that publish, and for no others."""
+    """Return the signing key for pods that publish; every other pod gets none."""
     if task.kind is not Kind.FINISH or settings.signing is None:
         return []
     key = V1KeyToPath(key=settings.signing.key, path=SIGNING_KEY)
@@ -249,8 +250,8 @@ def _container(
         volume_mounts=[
             V1VolumeMount(name="scratch", mount_path=WRITABLE),
             *(
-                V1VolumeMount(name=one.name, mount_path=SIGNING_FOLDER, read_only=True)
-                for one in signing
+                V1VolumeMount(name=secret.name, mount_path=SIGNING_FOLDER, read_only=True)
+                for secret in signing
             ),
         ],
         termination_message_policy="FallbackToLogsOnError",
@@ -258,10 +259,10 @@ def _container(
 
 
 def _environment_variables(environment: MeasuringEnvironment) -> list[V1EnvVar]:
-    """The root is read-only: whatever a toolchain writes beside its results goes to the volume.
+    """Return the pod's variables; HOME and TMPDIR are on the volume, because the root is read-only.
 
-    The limits of importing are those of the controller.
-    NVIDIA's container runtime brings those libraries of the driver that are asked for: here CUDA and NVML.
+    Import limits are those of the controller. NVIDIA's container runtime mounts the requested driver
+    libraries: CUDA (compute) and NVML (utility).
     """
     plain = {"HOME": WRITABLE, "TMPDIR": WRITABLE, "XDG_CACHE_HOME": f"{WRITABLE}/.cache"}
     plain |= TELEMETRY_OFF
@@ -282,7 +283,7 @@ def _environment_variables(environment: MeasuringEnvironment) -> list[V1EnvVar]:
 
 
 def _resources(environment: MeasuringEnvironment) -> V1ResourceRequirements:
-    """Requests equal to limits, whole CPUs: the pod is Guaranteed and may get cores of its own."""
+    """Return requests equal to limits, in whole CPUs: the pod is Guaranteed and may get exclusive cores."""
     needed = {"cpu": str(environment.cpu), "memory": environment.memory}
     limits = dict(needed)
     if environment.gpu_resource:
@@ -291,9 +292,9 @@ def _resources(environment: MeasuringEnvironment) -> V1ResourceRequirements:
 
 
 def _affinity(environment: MeasuringEnvironment) -> V1Affinity:
-    """One measuring pod a node, of all namespaces; never a GPU that others use at the same time.
+    """Return the affinity: one measuring pod on each node, over all namespaces, and no shared GPU.
 
-    Kubernetes takes the first both ways: no measuring pod comes to a node where pods build.
+    Anti-affinity is symmetric: no measuring pod comes to a node with building pods.
     """
     alone = V1PodAffinityTerm(
         topology_key="kubernetes.io/hostname",

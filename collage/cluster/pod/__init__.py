@@ -1,1 +1,1 @@
-"""The side of the cluster that works: one shard, or one question, per pod."""
+"""The working side: one shard, one probe or one bundle per pod."""

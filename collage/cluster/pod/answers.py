@@ -1,6 +1,6 @@
-"""What the pods that work for a controller share: answers, exit codes, and costs on their way.
+"""Answers of probe and finish pods, exit codes of all pods, and the periodic flush of results.
 
-Costs and kernels reach the store within seconds, whatever the next candidate takes, and once more on SIGTERM.
+Costs and kernels reach the store within seconds, independent of the next candidate, and again on SIGTERM.
 """
 
 import signal
@@ -35,28 +35,28 @@ from collage.store.aliases import AliasSigning
 FLUSH_S = 2.0
 
 
-class Sends(Protocol):
-    """Keeps things that others are to see: costs, kernels."""
+class Flushable(Protocol):
+    """A buffer of results for the store: costs, kernels."""
 
     def flush(self) -> None:
-        """Send what waits. Raises StoreError; it waits on then."""
+        """Write the buffer to the store. Raises StoreError and keeps the buffer then."""
         ...
 
 
 class NodeError(CollageError):
-    """This node or image is not what the controller expects."""
+    """This node or image differs from the one that the controller expects."""
 
     exit_code = BAD_NODE
 
 
 class ShardError(CollageError):
-    """The shard itself makes no sense."""
+    """The shard itself is invalid."""
 
     exit_code = BAD_INPUT
 
 
 def exit_code(error: BaseException) -> int:
-    """Return what the pod exits with, which the Job's failure policy goes by."""
+    """Return the exit code of an error, for the failure policy of the Job."""
     if isinstance(error, NodeError | OptionError | BackendError):
         return BAD_NODE
     if isinstance(error, ShardError | InputError | DamagedError):
@@ -65,7 +65,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def answer_probe(address: str, request_digest: str, answer: str) -> None:
-    """Write what this node says of itself into the store under `answer`."""
+    """Write this node's information into the store under the key `answer`."""
     store = open_store(address, writes=False)
     request = read_request(store, request_digest)
     environment_here(request)
@@ -81,36 +81,36 @@ def answer_finish(
     scratch: Path,
     signing: AliasSigning | None = None,
 ) -> None:
-    """Finish the request on this node and write the result into the store under `answer`.
+    """Build the bundle on this node and write the result into the store under the key `answer`.
 
     Args:
-        signing: signs the bundle, if there is a key.
+        signing: keys for the bundle's signature; None leaves it unsigned.
 
     Raises:
-        NodeError: this is not the environment (a digest) that was searched for.
-        CollageError: what `LocalSite.finish` raises, but for a GateError: that is an answer.
+        NodeError: the digest of this node's environment is not `environment`.
+        CollageError: as `LocalSite.finish`, except GateError, which is an answer.
     """
     store = open_store(address)
     request = read_request(store, request_digest)
-    found = environment_here(request)
-    if found.digest != environment:
-        device = f", {found.driver}" if found.driver else ""
+    actual = environment_here(request)
+    if actual.digest != environment:
+        device = f", {actual.driver}" if actual.driver else ""
         raise NodeError(
             f"costs were measured in the environment {environment[:12]}, this node is "
-            f"{found.digest[:12]} ({found.cpu}, {found.cores} cores{device}): narrow the node "
+            f"{actual.digest[:12]} ({actual.cpu}, {actual.cores} cores{device}): narrow the node "
             "selector so that all nodes are alike"
         )
     try:
-        answered = FinishAnswer(
+        finished = FinishAnswer(
             result=LocalSite(address, scratch, signing).finish(request, TerminalProgress())
         )
     except GateError as error:
-        answered = FinishAnswer(refusal=str(error), unproven=isinstance(error, UnprovenError))
-    store.create(answer, answered.model_dump_json().encode())
+        finished = FinishAnswer(refusal=str(error), unproven=isinstance(error, UnprovenError))
+    store.create(answer, finished.model_dump_json().encode())
 
 
 def environment_here(request: CompileRequest) -> Environment:
-    """Return what this node is for the request. Raises NodeError where it lacks the device."""
+    """Return this node's environment for the request. Raises NodeError if the device is absent."""
     try:
         return this_environment(request.threads, request.device)
     except MeasureError as error:
@@ -121,16 +121,16 @@ def environment_here(request: CompileRequest) -> Environment:
 
 
 @contextmanager
-def flushing(*sent: Sends) -> Iterator[None]:
-    """Send what waits every few seconds: a candidate may take many, and a pod may be killed meanwhile."""
+def flushing(*senders: Flushable) -> Iterator[None]:
+    """Flush every `FLUSH_S` seconds: one candidate may take minutes, and the pod may be killed meanwhile."""
     done = threading.Event()
 
     def run() -> None:
         while not done.wait(FLUSH_S):
             try:
-                for one in sent:
-                    one.flush()
-            except CollageError as error:  # it stays, and goes with the next flush
+                for sender in senders:
+                    sender.flush()
+            except CollageError as error:  # the buffer stays for the next flush
                 print(redact(f"collage: {error}"), file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -140,12 +140,12 @@ def flushing(*sent: Sends) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-        for one in sent:
-            one.flush()
+        for sender in senders:
+            sender.flush()
 
 
 def end_on_sigterm() -> None:
-    """Let SIGTERM end the program as an exception does: contexts close, costs are sent."""
+    """Let SIGTERM end the program like an exception: contexts close and flush their results."""
 
     def end(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)  # one is enough

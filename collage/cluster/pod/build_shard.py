@@ -1,8 +1,8 @@
-"""What a building pod does: the kernels of one shard, on a node that needs no accelerator.
+"""The work of a building pod: the kernels of one shard, on a node without an accelerator.
 
-Kernels go into the store as they are built: pods that measure may wait for them. A candidate that cannot be
-built has its cost at once: it is invalid, with the toolchain's reason. What the store has, a cost or a
-kernel, is not built again. When all is done, the shard is over (`collage.cluster.kernel_records`).
+Each kernel goes into the store after its build: measuring pods may wait for it. A candidate that does not
+build gets an invalid cost at once, with the toolchain's reason. A candidate with a cost or a kernel in the
+store is skipped. At the end the pod closes the shard (`collage.cluster.kernel_records`).
 """
 
 import os
@@ -12,39 +12,39 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from collage.cluster.kernel_records import shard_name
-from collage.cluster.pod.shard_context import OpenShard, open_shard
-from collage.cluster.shard_reports import Records, ShardRecord
-from collage.cluster.shards import ShardWork
+from collage.cluster.pod.shard_context import ShardContext, open_shard
+from collage.cluster.shard_reports import ShardReport, ShardReports
+from collage.cluster.shards import ShardRequest
 from collage.cost import Cost, CostKey, CostTable
 from collage.errors import StoreError
 from collage.measure.kernel_file import kernel_name
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import Work
 
-SENDERS = 4
+UPLOADS_AT_ONCE = 4
 
 
 def build_shard(address: str, batch_digest: str, index: int, scratch: Path, token: str = "") -> str:
-    """Build the kernels of one shard; return what was done, in words.
+    """Build the kernels of one shard; return a summary for the log.
 
     Args:
-        token: of the Job, for those who wait for its kernels.
+        token: name of the Job for pods that wait for its kernels; "" is the batch's digest.
 
     Raises:
         CollageError: as `open_shard` does.
     """
     with open_shard(address, batch_digest, index, "build", scratch) as shard:
-        known = shard.kernels.find(CostKey(one.key) for one in shard.works)
+        kernels = shard.kernels.find(CostKey(request.key) for request in shard.requests)
         missing = [
-            one
-            for one in shard.works
-            if CostKey(one.key) not in known and shard.table.get(CostKey(one.key)) is None
+            request
+            for request in shard.requests
+            if CostKey(request.key) not in kernels and shard.table.get(CostKey(request.key)) is None
         ]
         began = time.time()
-        builder = _Build(shard, missing, scratch).run()
+        builder = _ShardBuild(shard, missing, scratch).run()
         shard.table.flush()
         shard.kernels.end([shard_name(token or batch_digest, index)])
-        record = ShardRecord(
+        report = ShardReport(
             batch=batch_digest,
             index=index,
             pod=os.environ.get("COLLAGE_POD", "pod"),
@@ -54,22 +54,24 @@ def build_shard(address: str, batch_digest: str, index: int, scratch: Path, toke
             costs={},
             built=builder.built,
         )
-        Records(shard.store, shard.batch.environment).put(record)
-        known_count = len(shard.works) - len(missing)
-    return f"{builder.built} built, {known_count} known, {builder.invalid} invalid"
+        ShardReports(shard.store, shard.batch.environment).put(report)
+        skipped = len(shard.requests) - len(missing)
+    return f"{builder.built} built, {skipped} known, {builder.invalid} invalid"
 
 
-class _Build:
-    """The builds of one shard: a measurer whose costs are build times, and what they leave."""
+class _ShardBuild:
+    """The builds of one shard: a measurer whose costs are build times, and the upload of kernels."""
 
-    def __init__(self, shard: OpenShard, missing: Sequence[ShardWork], scratch: Path) -> None:
+    def __init__(self, shard: ShardContext, missing: Sequence[ShardRequest], scratch: Path) -> None:
         self._shard, self._table = shard, shard.table
         self._folder, self._builds = scratch / "kernels", CostTable(scratch / "builds")
-        self._keys = {one.work(shard.batch.function): CostKey(one.key) for one in missing}
-        self._sent: list[Future[None]] = []
+        self._keys = {
+            request.work(shard.batch.function): CostKey(request.key) for request in missing
+        }
+        self._uploads: list[Future[None]] = []
 
     def run(self) -> LocalMeasurer:
-        """Build all; return the measurer for its counts."""
+        """Build all kernels; return the measurer, which has the counts."""
         session = self._shard.session
         self._folder.mkdir(parents=True)
         builder = LocalMeasurer(
@@ -86,28 +88,28 @@ class _Build:
             builds=True,
         )
         try:
-            with ThreadPoolExecutor(SENDERS) as pool:
+            with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:
                 costs = builder.measure(
-                    list(self._keys), lambda work, cost, _: self._take(pool, work, cost)
+                    list(self._keys), lambda work, cost, _: self._upload_valid(pool, work, cost)
                 )
-            for one in self._sent:
-                one.result()
+            for upload in self._uploads:
+                upload.result()
             self._keep_reasons(builder, costs)
         finally:
             builder.close()
         return builder
 
-    def _take(self, pool: ThreadPoolExecutor, work: Work, cost: Cost) -> None:
+    def _upload_valid(self, pool: ThreadPoolExecutor, work: Work, cost: Cost) -> None:
         if cost.is_valid:
-            self._sent.append(pool.submit(self._send, work))
+            self._uploads.append(pool.submit(self._upload, work))
 
-    def _send(self, work: Work) -> None:
+    def _upload(self, work: Work) -> None:
         file = self._folder / kernel_name(work)
         self._shard.kernels.put(self._keys[work], file)
         file.unlink()
 
     def _keep_reasons(self, builder: LocalMeasurer, costs: Sequence[Cost]) -> None:
-        """Store why builds failed, where that says something about the candidates."""
+        """Store the reasons of failed builds as costs; a failure of the worker itself is an error."""
         builds = self._builds.within(builder.key.environment)
         lost = []
         for work, cost in zip(self._keys, costs, strict=True):

@@ -1,9 +1,9 @@
-"""The pace of a node: what kernels with fixed work take there now.
+"""Control benchmark of a node: the times of kernels with fixed work, as a measure of its speed now.
 
-One runs on the processor of every node, a product that is too small for threads. Where kernels are timed on
-a GPU, one runs there as well: writes to a buffer that fits its second-level cache, timed between two events
-of the stream, so that it follows the clock that heat and power move and needs no compiler and no library
-of kernels. The processor counts there too: it launches every kernel and runs the regions that stay on it.
+One control kernel runs on the processor of every node: a matrix product too small for threads. Nodes with a
+GPU run a second one there: writes to a buffer that fits the second-level cache, timed between two events of
+the stream. It follows the GPU's clock, which temperature and power limits change, and needs no compiler and
+no kernel library. The processor matters there too: it launches kernels and runs regions on the host.
 """
 
 import time
@@ -19,30 +19,30 @@ PAUSE_S = 4e-3
 CONTROL_SIZE = 64
 WRITE_BYTES = 16 << 20
 WRITES = 8
-"""In a row: some ten microseconds, far above what an event resolves."""
+"""Consecutive writes of one sample: about 10 us, far above the resolution of an event."""
 
 
-def node_pace(device: DeviceName) -> Mapping[str, float]:
-    """Return the seconds of each control kernel on this node, by where it runs; takes 0.2 s.
+def control_times(device: DeviceName) -> Mapping[str, float]:
+    """Return the time of each control kernel on this node, in seconds, by device; takes 0.2 s.
 
     Raises:
-        MeasureError: there is no such device here.
+        MeasureError: the node has no such device.
     """
-    paces = {"cpu": processor_pace_s()}
+    times_s = {"cpu": processor_control_s()}
     if device != "cpu":
         from collage.measure.cuda_device import CudaDevice
 
-        paces[device] = device_pace_s(CudaDevice())
-    return paces
+        times_s[device] = device_control_s(CudaDevice())
+    return times_s
 
 
-def processor_pace_s() -> float:
-    """Return what the control kernel takes on one core."""
+def processor_control_s() -> float:
+    """Return the time of the control kernel on one core, in seconds."""
     return _median_s(Control(CONTROL_SIZE).seconds)
 
 
-def device_pace_s(device: Device) -> float:
-    """Return what the control kernel takes on a device, by the device's own clock."""
+def device_control_s(device: Device) -> float:
+    """Return the time of the control kernel on a device by its own clock, in seconds."""
 
     def write() -> None:
         for _ in range(WRITES):
@@ -54,8 +54,8 @@ def device_pace_s(device: Device) -> float:
 
 
 def _median_s(sample: Callable[[], float]) -> float:
-    found = []
+    samples_s = []
     for _ in range(SAMPLES):
-        found.append(sample())
+        samples_s.append(sample())
         time.sleep(PAUSE_S)
-    return median(found)
+    return median(samples_s)

@@ -1,8 +1,8 @@
-"""What a measuring pod does: one shard of a batch, with the workers of `LocalMeasurer`.
+"""The work of a measuring pod: one shard of a batch, with the workers of `LocalMeasurer`.
 
-It skips what the store knows, so an index that is run again repeats nothing. Kernels that are built
-elsewhere are fetched as they come (`arrivals`). When it ends, with its work or by SIGTERM, it leaves a record
-of what it measured and of the pace that its node had before and after (`collage.cluster.shard_reports`).
+Costs in the store are skipped, so a restarted index repeats nothing. Kernels from build Jobs are fetched as
+they become available (`kernel_feed`). At its end, regular or by SIGTERM, the pod leaves a report with the
+costs that it measured and the times of the control kernels before and after (`cluster.shard_reports`).
 """
 
 import os
@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from collage.cluster.pod.answers import NodeError
-from collage.cluster.pod.control_benchmark import node_pace
-from collage.cluster.pod.kernel_feed import Arrivals
-from collage.cluster.pod.shard_context import OpenShard, open_shard
-from collage.cluster.shard_reports import Records, ShardRecord
-from collage.cluster.shards import ShardWork
+from collage.cluster.pod.control_benchmark import control_times
+from collage.cluster.pod.kernel_feed import KernelFeed
+from collage.cluster.pod.shard_context import ShardContext, open_shard
+from collage.cluster.shard_reports import ShardReport, ShardReports
+from collage.cluster.shards import ShardRequest
 from collage.cost import Cost, CostKey
 from collage.cost.cost_records import cost_mark
 from collage.errors import StoreError
@@ -31,10 +31,10 @@ def measure_shard(
     scratch: Path,
     builds: Mapping[str, str] | None = None,
 ) -> str:
-    """Measure one shard; return what was done, in words.
+    """Measure one shard; return a summary for the log.
 
     Args:
-        builds: batches that are built meanwhile, by their Jobs' tokens; their kernels are waited for.
+        builds: digests of the batches under construction, by their Jobs' tokens; None without build Jobs.
 
     Raises:
         CollageError: as `open_shard` does.
@@ -44,40 +44,42 @@ def measure_shard(
         kernels = scratch / "kernels" if shard.batch.fetches else None
         measurer = local_measurer(shard.function, samples.reference_dir, shard.session, kernels)
         _check_keys(shard, measurer)
-        arrivals = Arrivals(shard, kernels, builds or {}) if kernels else None
-        return _ShardWork(shard, measurer, arrivals).recorded()
+        feed = KernelFeed(shard, kernels, builds or {}) if kernels else None
+        return _ShardMeasurement(shard, measurer, feed).run()
 
 
-def _check_keys(shard: OpenShard, measurer: LocalMeasurer) -> None:
-    for one in shard.works:
-        if (key := measurer.key(one.work(shard.batch.function))) != one.key:
+def _check_keys(shard: ShardContext, measurer: LocalMeasurer) -> None:
+    for request in shard.requests:
+        if (key := measurer.key(request.work(shard.batch.function))) != request.key:
             raise NodeError(
-                f"the key of {one.backend} on {one.nodes} is {key[:12]} here, {one.key[:12]} was "
+                f"the key of {request.backend} on {request.nodes} is {key[:12]} here, {request.key[:12]} was "
                 "expected: use a measuring image and a controller image of one version"
             )
 
 
-class _ShardWork:
-    """One pod's work on a shard."""
+class _ShardMeasurement:
+    """The measurement of one shard by one pod."""
 
     def __init__(
-        self, shard: OpenShard, measurer: LocalMeasurer, arrivals: Arrivals | None
+        self, shard: ShardContext, measurer: LocalMeasurer, feed: KernelFeed | None
     ) -> None:
-        self._shard, self._measurer, self._arrivals = shard, measurer, arrivals
+        self._shard, self._measurer, self._feed = shard, measurer, feed
         self._device = shard.session.options.device
-        self._keys = {one.work(shard.batch.function): CostKey(one.key) for one in shard.works}
+        self._keys = {
+            request.work(shard.batch.function): CostKey(request.key) for request in shard.requests
+        }
         self._marks: dict[CostKey, str] = {}
 
-    def recorded(self) -> str:
-        """Measure and leave a record; return what was done, in words."""
+    def run(self) -> str:
+        """Measure and leave a report; return a summary for the log."""
         shard, measurer = self._shard, self._measurer
-        began, before_s = time.time(), node_pace(self._device)
+        began, before_s = time.time(), control_times(self._device)
         try:
             self._measure()
         finally:
             measurer.close()
             shard.table.flush()
-            record = ShardRecord(
+            report = ShardReport(
                 batch=shard.digest,
                 index=shard.index,
                 pod=os.environ.get("COLLAGE_POD", "pod"),
@@ -85,38 +87,40 @@ class _ShardWork:
                 began=began,
                 ended=time.time(),
                 before_s=before_s,
-                after_s=node_pace(self._device),
+                after_s=control_times(self._device),
                 costs=self._marks,
                 built=measurer.built,
             )
-            Records(shard.store, shard.batch.environment).put(record)
-        said = (
+            ShardReports(shard.store, shard.batch.environment).put(report)
+        summary = (
             f"{measurer.measured} measured, {measurer.cached} known, {measurer.invalid} invalid, "
             f"{measurer.drifted} drifted, {measurer.built} built"
         )
-        if self._arrivals is None:
-            return said
-        absent, waited_s = len(self._arrivals.absent), self._arrivals.waited_s
-        return f"{said}, {absent} never came, {waited_s:.0f} s waited for kernels"
+        if self._feed is None:
+            return summary
+        absent, waited_s = len(self._feed.absent), self._feed.waited_s
+        return f"{summary}, {absent} never came, {waited_s:.0f} s waited for kernels"
 
     def _measure(self) -> None:
         costs: dict[CostKey, Cost] = {}
-        for part in self._parts():
-            works = [one.work(self._shard.batch.function) for one in part]
-            found = self._measurer.measure(works, self._note)
-            costs |= {CostKey(one.key): cost for one, cost in zip(part, found, strict=True)}
+        for requests in self._batches():
+            works = [request.work(self._shard.batch.function) for request in requests]
+            results = self._measurer.measure(works, self._note)
+            costs |= {
+                CostKey(request.key): cost for request, cost in zip(requests, results, strict=True)
+            }
         table = self._shard.table
         lost = [cost.reason for key, cost in costs.items() if table.get(key) is None]
         if lost:
             raise StoreError(
-                f"{len(lost)} of {len(self._shard.works)} candidates have no cost: {lost[0]}"
+                f"{len(lost)} of {len(self._shard.requests)} candidates have no cost: {lost[0]}"
             )
 
-    def _parts(self) -> Iterator[Sequence[ShardWork]]:
-        if self._arrivals is None:
-            yield self._shard.works
+    def _batches(self) -> Iterator[Sequence[ShardRequest]]:
+        if self._feed is None:
+            yield self._shard.requests
         else:
-            yield from self._arrivals.parts()
+            yield from self._feed.batches()
 
     def _note(self, work: Work, cost: Cost, cached: bool) -> None:
         if not cached:

@@ -1,11 +1,11 @@
-"""What a pod does before it works on a shard: read it, prove that it fits this node, and open what it needs.
+"""The context of a shard in a pod: the batch, proof that this node fits it, and the open session.
 
-A pod that measures or builds first proves that what it leaves will be what is wanted. One that measures
-must be in the environment of the batch. One that builds must be a machine whose kernels run there: of
-the same processor, unless the kernels are for a GPU, whose code is the same wherever it is built. Both must
-have the toolchains in the versions that the batch names, each as far as its part of the work needs
-them: no driver where kernels are built, no compiler where they are only loaded. Otherwise nothing of what
-it left would ever be found, so the Job fails at once (exit 43) and says what differs.
+A pod first proves that its results will be usable. A measuring pod must be in the environment of the batch.
+A building pod must produce kernels for that environment: it needs the same processor, unless the kernels
+are for a GPU, whose code does not depend on the building machine. Both need the toolchains in the versions
+of the batch, as far as their role uses them: no driver for builds, no compiler for loading. Costs under
+other keys would never be found, so on a mismatch the Job fails at once (exit 43) and the error says what
+differs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from collage.backends.nvidia.architecture import generate_for
 from collage.backends.registry import as_elsewhere, known_backends
 from collage.cluster.kernel_records import KernelIndex
 from collage.cluster.pod.answers import NodeError, ShardError, environment_here, flushing
-from collage.cluster.shards import Batch, Purpose, ShardWork
+from collage.cluster.shards import Batch, Purpose, ShardRequest
 from collage.cost import Costs, Environment
 from collage.frontend import Function, Model
 from collage.measure.device import capability_of
@@ -35,20 +35,21 @@ from collage.store.record_keys import record_keys
 
 
 @dataclass(frozen=True)
-class OpenShard:
-    """A shard on a node that fits it.
+class ShardContext:
+    """A shard, open on a node that fits it.
 
     Attributes:
-        digest, index: of the batch, and the shard's place in it.
-        works: what the shard names.
-        kernels: of the environment; whoever puts some lets others find them within seconds.
+        digest: digest of the batch.
+        index: index of the shard in the batch.
+        requests: measurement requests of the shard.
+        kernels: kernel index of the environment, flushed every few seconds.
     """
 
     store: Store
     digest: str
     index: int
     batch: Batch
-    works: Sequence[ShardWork]
+    requests: Sequence[ShardRequest]
     session: Session
     model: Model
     function: Function
@@ -56,23 +57,23 @@ class OpenShard:
 
     @property
     def table(self) -> Costs:
-        """Of the batch's environment."""
+        """Costs of the batch's environment."""
         return self.session.table.within(self.batch.environment)
 
 
 @contextmanager
 def open_shard(
     address: str, digest: str, index: int, purpose: Purpose, scratch: Path
-) -> Iterator[OpenShard]:
-    """Open one shard of a batch; what was put by then is in the store when the context ends.
+) -> Iterator[ShardContext]:
+    """Open one shard of a batch; costs and kernels are flushed to the store when the context ends.
 
     Raises:
-        NodeError, OptionError: no shard of this batch can be worked on here.
-        ShardError, InputError, DamagedError: this shard can be worked on nowhere.
-        CollageError: another try may work.
+        NodeError, OptionError: this node fits no shard of the batch.
+        ShardError, InputError, DamagedError: no node can work on this shard.
+        CollageError: a transient failure.
     """
     store = open_store(address, writes=False)
-    batch, works = read_shard(store, digest, index, purpose)
+    batch, requests = read_shard(store, digest, index, purpose)
     if capability := capability_of(batch.environment.driver):
         generate_for(capability)
     request = read_request(store, batch.request)
@@ -85,17 +86,17 @@ def open_shard(
         flushing(session.table, kernels),
     ):
         model = imported(path, session)
-        function = find_function(model, batch, works)
-        yield OpenShard(store, digest, index, batch, works, session, model, function, kernels)
+        function = find_function(model, batch, requests)
+        yield ShardContext(store, digest, index, batch, requests, session, model, function, kernels)
 
 
 def read_shard(
     store: Store, digest: str, index: int, purpose: Purpose
-) -> tuple[Batch, Sequence[ShardWork]]:
-    """Return a batch, which is to be for this purpose, and one shard of it.
+) -> tuple[Batch, Sequence[ShardRequest]]:
+    """Return a batch of this purpose and one shard of it.
 
     Raises:
-        NodeError, ShardError: there is none that this program can work on.
+        NodeError, ShardError: this program cannot work on it.
     """
     batch = read_batch(store, digest)
     if batch.purpose != purpose:
@@ -106,7 +107,7 @@ def read_shard(
 
 
 def read_batch(store: Store, digest: str) -> Batch:
-    """Return a batch. Raises NodeError where this program does not understand it."""
+    """Return a batch. Raises NodeError if another version of Collage wrote it."""
     try:
         return Batch.model_validate_json(get_blob(store, BlobDigest(digest)))
     except ValidationError as error:
@@ -117,33 +118,42 @@ def read_batch(store: Store, digest: str) -> Batch:
 
 
 def fitting_backends(batch: Batch, request: CompileRequest) -> list[Backend]:
-    """Return the backends of the batch, which this node has as far as the batch needs them.
+    """Return the backends of the batch, each checked on this node for its role.
 
     Raises:
-        NodeError: the node is another one than is wanted, or a backend is; says what differs.
+        NodeError: the node or a backend differs from the batch; the message says how.
     """
     if batch.purpose == "build":
         _check_processor(batch, request)
     else:
         _check_environment(batch, request)
-    known = {one.name: one for one in known_backends(request.options.backends, request.device)}
+    installed = {
+        backend.name: backend
+        for backend in known_backends(request.options.backends, request.device)
+    }
     return [
-        as_elsewhere(_fitting(known.get(name), name, identity, batch), identity)
+        as_elsewhere(_fitting(installed.get(name), name, identity, batch), identity)
         for name, identity in batch.backends.items()
     ]
 
 
 def _fitting(backend: Backend | None, name: str, identity: str, batch: Batch) -> Backend:
-    found = backend.available_for(_part(batch)) if backend else Availability("not installed")
-    versions = [f"{library}={version}" for library, version in sorted(found.libraries.items())]
-    here = " ".join([name, *versions])
-    same = here.split() == identity.split()
+    availability = backend.available_for(_part(batch)) if backend else Availability("not installed")
+    versions = [
+        f"{library}={version}" for library, version in sorted(availability.libraries.items())
+    ]
+    identity_here = " ".join([name, *versions])
+    same = identity_here.split() == identity.split()
     if _part(batch) is not Part.ALL:
         same = set(versions) <= set(identity.split())
-    if backend is None or found.reason or not same:
-        said = f"not available here ({found.reason})" if found.reason else f"{here} here"
+    if backend is None or availability.reason or not same:
+        finding = (
+            f"not available here ({availability.reason})"
+            if availability.reason
+            else f"{identity_here} here"
+        )
         raise NodeError(
-            f"the backend {name} is {said}, {identity} was expected: use a measuring image and a "
+            f"the backend {name} is {finding}, {identity} was expected: use a measuring image and a "
             "controller image of one version, on nodes that are alike"
         )
     return backend
@@ -156,36 +166,38 @@ def _part(batch: Batch) -> Part:
 
 
 def _check_environment(batch: Batch, request: CompileRequest) -> None:
-    found = environment_here(request)
-    if found != batch.environment:
-        raise NodeError(f"this node is another environment: {_differences(batch, found)}")
+    environment = environment_here(request)
+    if environment != batch.environment:
+        raise NodeError(f"this node is another environment: {_differences(batch, environment)}")
 
 
 def _check_processor(batch: Batch, request: CompileRequest) -> None:
-    here, there = this_environment(request.threads), batch.environment
-    if request.device == "cpu" and here.cpu_features != there.cpu_features:
+    own, measuring = this_environment(request.threads), batch.environment
+    if request.device == "cpu" and own.cpu_features != measuring.cpu_features:
         raise NodeError(
-            f"kernels that are built on this node ({here.cpu}) are for other instructions than those of "
-            f"the nodes that measure ({there.cpu}): choose nodes of the same processor to build on"
+            f"kernels that are built on this node ({own.cpu}) are for other instructions than those of "
+            f"the nodes that measure ({measuring.cpu}): choose nodes of the same processor to build on"
         )
 
 
-def _differences(batch: Batch, found: Environment) -> str:
-    expected, here = asdict(batch.environment), asdict(found)
+def _differences(batch: Batch, environment: Environment) -> str:
+    expected, actual = asdict(batch.environment), asdict(environment)
     parts = [
-        f"{name} is {here[name]!r}, not {expected[name]!r}"
+        f"{name} is {actual[name]!r}, not {expected[name]!r}"
         for name in sorted(expected)
-        if here[name] != expected[name]
+        if actual[name] != expected[name]
     ]
     return "; ".join(parts) + "; narrow the node selector so that all nodes are alike"
 
 
-def find_function(model: Model, batch: Batch, works: Sequence[ShardWork]) -> Function:
-    """Return the function that a batch is of. Raises ShardError where it has not what the shard names."""
-    function = next((one for one in model.functions if one.name == batch.function), None)
+def find_function(model: Model, batch: Batch, requests: Sequence[ShardRequest]) -> Function:
+    """Return the function of a batch. Raises ShardError if it lacks a region of the shard."""
+    function = next(
+        (candidate for candidate in model.functions if candidate.name == batch.function), None
+    )
     if function is None:
         raise ShardError(f"the model has no function {batch.function!r}")
-    for one in works:
-        if one.work(batch.function).nodes >> len(function.graph):
-            raise ShardError(f"the function {function.name} has no region {one.nodes}")
+    for request in requests:
+        if request.work(batch.function).nodes >> len(function.graph):
+            raise ShardError(f"the function {function.name} has no region {request.nodes}")
     return function

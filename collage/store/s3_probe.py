@@ -1,0 +1,83 @@
+"""Probe of an S3 service for conditional writes: concurrent writers must never overwrite each other."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
+from uuid import uuid4
+
+from collage.errors import StoreError
+from collage.store.base import Version
+from collage.store.s3 import ABSENT, S3Store
+from collage.store.s3_client import RefusedError
+from collage.store.s3_errors import NO_CONDITIONS
+
+log = logging.getLogger(__name__)
+
+RIVALS = 4
+"""Concurrent writers of the probe."""
+
+
+def probe_conditional_writes(store: S3Store) -> None:
+    """Check the conditional writes of the service.
+
+    Raises:
+        StoreError: it ignores, refuses or mistakes conditional writes, or does not answer.
+    """
+    key = f"probe/{uuid4().hex}"
+    try:
+        _probe_create(store, key)
+        _probe_swap(store, key)
+    except RefusedError as refused:
+        if refused.status in (400, 405, 412, 501):
+            _no_conditions(store, f"answers {refused.status} {refused.code} to them")
+        store.client.refuse("write", key, refused)
+    finally:
+        _try_delete(store, key)
+
+
+def _probe_create(store: S3Store, key: str) -> None:
+    def rival(number: int) -> int:
+        try:
+            store.writer.put(key, b"rival %d" % number, ABSENT)
+            return 1
+        except RefusedError as refused:
+            if not refused.is_precondition:
+                raise
+            return 0
+
+    with ThreadPoolExecutor(RIVALS) as pool:
+        winners = sum(pool.map(rival, range(RIVALS)))
+    if winners + rival(RIVALS) > 1:
+        _no_conditions(store, "lets several writers create one object (If-None-Match)")
+
+
+def _probe_swap(store: S3Store, key: str) -> None:
+    stale = _version(store, key)
+    if not store.swap(key, b"swapped", stale):
+        store.quotes_etags = False  # some services compare with the bare ETag
+        if not store.swap(key, b"swapped", stale):
+            _no_conditions(store, "refuses a right If-Match")
+    if store.swap(key, b"lost update", stale):
+        _no_conditions(store, "ignores If-Match")
+
+
+def _version(store: S3Store, key: str) -> Version:
+    content = store.read(key)
+    if content is None:
+        _no_conditions(store, "does not show an object that it has just accepted")
+    return content.version
+
+
+def _no_conditions(store: S3Store, symptom: str) -> NoReturn:
+    service = store.client.settings.endpoint or "AWS"
+    raise StoreError(
+        f"{store.url} ({service}) has no reliable conditional writes: it {symptom}. {NO_CONDITIONS}"
+    )
+
+
+def _try_delete(store: S3Store, key: str) -> None:
+    """Delete the probe's object; a writer without that right leaves it to `collage gc`."""
+    try:
+        store.delete(key)
+    except StoreError as error:
+        log.info("the probe's object stays: %s", error)
