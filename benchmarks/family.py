@@ -25,7 +25,7 @@ from benchmarks.models import SET_S, SETS
 from benchmarks.results import Facts, machine, revisions, write_rows
 from collage.frontend import import_model
 from collage.graph.cut_points import cut_points
-from collage.pipeline.bundle_comparison import saved_contenders
+from collage.pipeline.bundle_comparison import saved_targets
 from collage.verify import compare_latency, ratio
 
 NAMES = ("bert_base_2l", "gpt2_2l", "resnet18")
@@ -85,8 +85,8 @@ def row(facts: Facts) -> str:
 
 def latency_ratio(bundle: Path, reference: Path, work: Path) -> float:
     """Return the latency of a bundle over that of `reference`, the median of SETS."""
-    first = saved_contenders(bundle.name, bundle)[0]
-    second = saved_contenders(reference.name, reference)[0]
+    first = saved_targets(bundle.name, bundle)[0]
+    second = saved_targets(reference.name, reference)[0]
     pair, threads = [first.target, second.target], first.manifest.threads
     sets = [compare_latency(pair, first.inputs, threads, SET_S, work) for _ in range(SETS)]
     return statistics.median(

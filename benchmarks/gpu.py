@@ -27,12 +27,12 @@ from benchmarks.model_set import ROOT, skeletons
 from collage.backends.base import Backend
 from collage.backends.nvidia.libraries import driver_reason
 from collage.backends.registry import known_backends
-from collage.cost import CostTable, Environment
+from collage.cost import Environment, LocalCostTable
 from collage.frontend import Function
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.rules import single_backend_partition
 
 MODELS = ("bert_base_2l", "gpt2_2l", "resnet18", "convnext_tiny")
@@ -158,13 +158,16 @@ def measure_model(
             break
         device = backend.device
         measurer = LocalMeasurer(
-            [function], [backend], CostTable(folder / "costs"), environment,
+            [function], [backend], LocalCostTable(folder / "costs"), environment,
             reference_dir=reference, workers=min(8, max(2, (os.cpu_count() or 2) // 2)),
             timeout_s=120.0, memory_bytes=16 << 30, device=device,
         )  # fmt: skip
         parts = single_backend_partition(function, backend)
         costs = measurer.measure(
-            [Work(function.name, part.inside, backend.name, part.variant) for part in parts]
+            [
+                MeasurementRequest(function.name, part.inside, backend.name, part.variant)
+                for part in parts
+            ]
         )
         measurer.close()
         nodes = sum(part.sub_graph.size for part in parts)

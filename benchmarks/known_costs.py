@@ -10,10 +10,10 @@ from collage.cli.arguments import parse_shapes
 from collage.cost import Cost
 from collage.measure.local import LocalMeasurer
 from collage.options import Options
-from collage.pipeline.compile_context import open_session
+from collage.pipeline.compile_context import open_compile_context
 from collage.pipeline.search_stage import enumerated_function, imported, local_measurer, sampled
 from collage.rules.rule import HOST
-from collage.search.enumeration import Enumerated
+from collage.search.enumeration import EnumeratedFunction
 from collage.search.function_search import VIEW_S
 from collage.search.k_best import find_plans
 from collage.search.problem import Option, Plan
@@ -23,7 +23,7 @@ from collage.search.problem import Option, Plan
 class KnownCosts:
     """The candidates of a model's first function with a measurer and the costs of the store."""
 
-    enumerated: Enumerated
+    enumerated: EnumeratedFunction
     measurer: LocalMeasurer
     costs: dict[Hashable, Cost]
 
@@ -39,12 +39,12 @@ def known_costs(model: BenchmarkModel, store: Path, threads: int) -> Iterator[Kn
     """Open the problem of `model` with the costs in the folder `store`."""
     shapes = parse_shapes(model.arguments[1::2])
     options = Options(threads=threads, cache_dir=store, shapes=shapes)
-    with open_session(options) as session:
-        loaded = imported(model.path, session)
+    with open_compile_context(options) as context:
+        loaded = imported(model.path, context)
         function = loaded.functions[0]
-        enumerated = enumerated_function(function, session)
-        reference = sampled(loaded, function, session).reference_dir
-        measurer = local_measurer(function, reference, session)
+        enumerated = enumerated_function(function, context)
+        reference = sampled(loaded, function, context).reference_dir
+        measurer = local_measurer(function, reference, context)
         try:
             works = list(enumerated.work.values())
             recalled = zip(enumerated.work, measurer.recall(works), strict=True)

@@ -19,13 +19,13 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.winograd import BenchmarkTarget, benchmark_targets, measure
-from collage.backends.common.tvm.tuned_schedules import write_recipe
+from collage.backends.common.tvm.tuned_schedules import write_trace
 from collage.backends.cpu.tvm import TvmBackend
 from collage.backends.registry import available_backends, with_recipes
 from collage.frontend import Function, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.measure.environment import last_level_cache_bytes, this_environment
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.tuning.records import TuningRecords
 from collage.tuning.tuner import Tuner
 
@@ -122,9 +122,9 @@ def tune(function: Function, folder: Path, records: TuningRecords, trials: int) 
     """Tune up to `trials` records of the function; return the best trace and the trials per second."""
     save_reference(reference_values(function, random_inputs(function, 0)), folder / "reference")
     tuner = Tuner(
-        [function], records, 1, reference_dir=folder / "reference", sweep_bytes=SWEEP_BYTES
+        [function], records, 1, reference_dir=folder / "reference", cache_flush_bytes=SWEEP_BYTES
     )
-    work = Work(function.name, function.graph.everything, TvmBackend.name)
+    work = MeasurementRequest(function.name, function.graph.everything, TvmBackend.name)
     workload = tuner.workload(work)
     missing = trials - len(records.of(workload))
     start = time.monotonic()
@@ -141,8 +141,8 @@ def tune(function: Function, folder: Path, records: TuningRecords, trials: int) 
 def targets_of(function: Function, trace: str, folder: Path) -> Iterator[BenchmarkTarget]:
     """Compile the function tuned, by rules, and with every library in every variant."""
     if trace:
-        tuned = with_recipes(TvmBackend(), folder / "recipes")
-        tuned.variants = (write_recipe(folder / "recipes", trace),)
+        tuned = with_recipes(TvmBackend(), folder / "tuned_schedules")
+        tuned.variants = (write_trace(folder / "tuned_schedules", trace),)
         (kernel,) = benchmark_targets(function, [tuned], 1)
         yield BenchmarkTarget("tuned", kernel.run, kernel.nanoseconds)
     (kernel,) = benchmark_targets(function, [TvmBackend()], 1)

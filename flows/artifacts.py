@@ -12,7 +12,7 @@ from prefect.artifacts import (
 )
 from prefect.events import emit_event
 
-from collage.pipeline.request import CompileRequest, SearchFacts
+from collage.pipeline.request import CompileRequest, SearchResult
 from collage.store import BlobDigest, open_store
 from collage.store.blobs import blob_key
 from flows.markdown import plan_rows, summary_markdown
@@ -42,7 +42,7 @@ def recorded(record: Callable[P, object]) -> Callable[P, None]:
 
 
 @recorded
-def plan_ready(model: str, request: CompileRequest, facts: SearchFacts) -> object:
+def plan_ready(model: str, request: CompileRequest, facts: SearchResult) -> object:
     """Record the best plans of one function, and emit the event of its plan."""
     best = facts.plans[0] if facts.plans else None
     payload = {

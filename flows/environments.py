@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from collage.errors import OptionError
 from collage.options import DeviceName
-from collage.pipeline.compile_service import LocalSite, Site, check_device
+from collage.pipeline.compile_service import CompileService, LocalCompileService, check_device
 from flows.settings import LOCAL, FlowSettings
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collage.cluster.controller.environments import MeasuringEnvironment
 
 
-def open_site(environment: str, settings: FlowSettings) -> Site:
+def open_site(environment: str, settings: FlowSettings) -> CompileService:
     """Open the compile service of an environment.
 
     Raises:
         OptionError: the environment is not configured.
     """
     if environment == LOCAL:
-        return LocalSite(settings.store, settings.local_dir, settings.signing())
+        return LocalCompileService(settings.store, settings.local_dir, settings.signing())
     _measuring_environment(environment, settings)
     return _cluster_service(settings)
 

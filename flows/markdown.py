@@ -1,13 +1,13 @@
 """Rows and markdown of artifacts: the facts of the terminal and the report, for Prefect's pages."""
 
-from collage.pipeline.request import CompileResult, FunctionFacts, SearchFacts
+from collage.pipeline.request import CompileResult, FunctionCompileResult, SearchResult
 from collage.report.formatting import MISSING, duration, printable
 from flows.results import Outcome
 
 ALTERNATIVES = 10
 
 
-def plan_rows(facts: SearchFacts) -> list[dict[str, str | int]]:
+def plan_rows(facts: SearchResult) -> list[dict[str, str | int]]:
     """Return one row for each plan, the best first."""
     return [
         {
@@ -36,7 +36,7 @@ def _latencies(result: CompileResult) -> str:
     return "\n\n".join(_table(function, several=several) for function in result.functions)
 
 
-def _table(function: FunctionFacts, *, several: bool) -> str:
+def _table(function: FunctionCompileResult, *, several: bool) -> str:
     """Return the latencies of one function, with name and verdict if the model has several."""
     ours_s = function.latency_s.get("collage")
     rows = [f"| **collage** | **{duration(ours_s)}** | |"]

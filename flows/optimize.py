@@ -1,7 +1,7 @@
 """`optimize_model`: a version of a model becomes one proven bundle for every environment.
 
     import      registry or file -> store, one request for each environment
-    describe    probe of the nodes; a request with a result for such a node ends here
+    probe    probe of the nodes; a request with a result for such a node ends here
     search      one partition search for each function, mapped; costs pass through the store
     finish      assemble, compare whole, gate, publish: on the target node
     publish     alias of the version, if the gate accepts the bundle
@@ -29,9 +29,9 @@ from collage.pipeline.model_source import is_address
 from collage.pipeline.request import (
     CompileRequest,
     CompileResult,
-    NodeFacts,
+    NodeInformation,
     RequestOptions,
-    SearchFacts,
+    SearchResult,
 )
 from collage.pipeline.results import node_digest, read_result
 from collage.registry import VersionStatus
@@ -44,9 +44,9 @@ from flows.settings import FlowSettings, flow_settings
 from flows.tasks import (
     conclude,
     configured_registry,
-    describe,
     finish,
     import_model,
+    probe,
     publish,
     retried,
     search,
@@ -104,16 +104,16 @@ class _Chain:
     """The running tasks of one environment; `error` is the reason if none runs."""
 
     request: CompileRequest
-    facts: NodeFacts | None = None
+    facts: NodeInformation | None = None
     finished_before: CompileResult | None = None
-    searches: Sequence[PrefectFuture[SearchFacts]] = ()
+    searches: Sequence[PrefectFuture[SearchResult]] = ()
     finished: PrefectFuture[CompileResult] | None = None
     error: Exception | None = None
 
 
 def _optimize(submitted: Submitted, settings: FlowSettings) -> list[Outcome]:
     """Run all environments at once; the failure of one does not affect the others."""
-    probes = [retried(describe, settings).submit(request) for request in submitted.requests]
+    probes = [retried(probe, settings).submit(request) for request in submitted.requests]
     chains = [
         _start(submitted.model, request, described, settings)
         for request, described in zip(submitted.requests, probes, strict=True)
@@ -122,7 +122,10 @@ def _optimize(submitted: Submitted, settings: FlowSettings) -> list[Outcome]:
 
 
 def _start(
-    model: str, request: CompileRequest, described: PrefectFuture[NodeFacts], settings: FlowSettings
+    model: str,
+    request: CompileRequest,
+    described: PrefectFuture[NodeInformation],
+    settings: FlowSettings,
 ) -> _Chain:
     try:
         facts = described.result()
@@ -160,7 +163,7 @@ def _settle(submitted: Submitted, chain: _Chain, settings: FlowSettings) -> Outc
     return outcome
 
 
-def _awaited(chain: _Chain) -> tuple[NodeFacts, CompileResult]:
+def _awaited(chain: _Chain) -> tuple[NodeInformation, CompileResult]:
     """Return the results of the tasks. Raises the first error: later ones follow from it."""
     if chain.error:
         raise chain.error
@@ -177,7 +180,7 @@ def _mark_failed(model: str, version: str | None, error: Exception, settings: Fl
     try:
         registry = configured_registry(settings)
         registered = registry.find(model, version)
-        registry.mark(registered, VersionStatus(status="failed", reason=plain(error)))
+        registry.record_status(registered, VersionStatus(status="failed", reason=plain(error)))
     except Exception as again:  # the run fails with the first error, which matters more
         get_run_logger().warning("the registry was not told: %s", plain(again))
 

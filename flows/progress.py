@@ -40,8 +40,8 @@ class _Phase:
         parts = [stage.name, stage.counts()]
         if self.ended:
             parts.append(f"done in {duration(self.seconds)}")
-        elif stage.left_s:
-            parts.append(f"{duration(stage.left_s)} left")
+        elif stage.remaining_s:
+            parts.append(f"{duration(stage.remaining_s)} left")
         return "  ".join(part for part in parts if part)
 
     @property

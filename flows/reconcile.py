@@ -91,7 +91,7 @@ def _nodes(
         for choice in chosen:
             request = submit(store, path, name=versions[0].name, options=options, **asdict(choice))
             site = open_site(choice.environment, settings)
-            digests[choice.environment] = node_digest(site.describe(request))
+            digests[choice.environment] = node_digest(site.probe(request))
     return digests
 
 

@@ -19,9 +19,9 @@ from collage.pipeline.model_source import fetch_source, is_address
 from collage.pipeline.request import (
     CompileRequest,
     CompileResult,
-    NodeFacts,
+    NodeInformation,
     RequestOptions,
-    SearchFacts,
+    SearchResult,
     submit,
 )
 from collage.pipeline.results import claim_result, node_digest, promote, read_result
@@ -66,7 +66,7 @@ def import_model(
             return _submit(fetch_source(model, Path(folder)), "", "", chosen, options)
         registry = configured_registry(settings)
         registered = registry.find(model, version)
-        registry.mark(registered, VersionStatus(status="running"))
+        registry.record_status(registered, VersionStatus(status="running"))
         path = registry.download(registered, Path(folder))
         return _submit(path, registered.name, registered.version, chosen, options)
 
@@ -88,14 +88,14 @@ def _submit(
     )
 
 
-@task(task_run_name="describe {request.environment}", cache_policy=NO_CACHE)
-def describe(request: CompileRequest) -> NodeFacts:
+@task(task_run_name="probe {request.environment}", cache_policy=NO_CACHE)
+def probe(request: CompileRequest) -> NodeInformation:
     """Probe a node of the environment."""
-    return open_site(request.environment, flow_settings()).describe(request)
+    return open_site(request.environment, flow_settings()).probe(request)
 
 
 @task(task_run_name="search {function} on {request.environment}", cache_policy=NO_CACHE)
-def search(model: str, request: CompileRequest, function: str) -> SearchFacts:
+def search(model: str, request: CompileRequest, function: str) -> SearchResult:
     """Search the plans of one function with measured costs."""
     settings = flow_settings()
     subject = f"{function} on {request.environment}"
@@ -114,7 +114,7 @@ def search(model: str, request: CompileRequest, function: str) -> SearchFacts:
 
 @task(task_run_name="finish on {request.environment}", cache_policy=NO_CACHE)
 def finish(
-    request: CompileRequest, facts: NodeFacts, searches: Sequence[SearchFacts]
+    request: CompileRequest, facts: NodeInformation, searches: Sequence[SearchResult]
 ) -> CompileResult:
     """Assemble, compare whole, pass the gate and publish, unless another run has a result."""
     settings = flow_settings()
@@ -132,7 +132,7 @@ def finish(
 
 @task(task_run_name="publish {request.environment}", cache_policy=NO_CACHE)
 def publish(
-    model: str, version: str, request: CompileRequest, facts: NodeFacts, result: CompileResult
+    model: str, version: str, request: CompileRequest, facts: NodeInformation, result: CompileResult
 ) -> Outcome:
     """Move the version's alias to the bundle if it is better.
 
@@ -171,7 +171,7 @@ def conclude(submitted: Submitted, outcomes: Sequence[Outcome]) -> None:
             require_proven(store, BlobDigest(outcome.bundle))
             assign_alias(store, alias, BlobDigest(outcome.bundle), signing=signing)
         registry.accept(version)
-    registry.mark(version, version_status(outcomes))
+    registry.record_status(version, version_status(outcomes))
 
 
 def retried(step: "Task[P, R]", settings: FlowSettings) -> "Task[P, R]":

@@ -18,10 +18,10 @@ from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.registry import available_backends
 from collage.errors import ModelError, SearchError
 from collage.frontend.region import region_values
-from collage.graph.dynamic_shape_groups import joined_units
+from collage.graph.dynamic_shape_groups import dynamic_shape_groups
 from collage.graph.index_set import first, indices
 from collage.rules.candidates import find_candidates
-from collage.verify.benchmark_target import Contender, ContenderProcess
+from collage.verify.benchmark_target import BenchmarkTarget, TargetProcess
 from collage.verify.plan_executable import function_signature
 from tests.frontend.build import floats, imported, integers, model, save
 
@@ -161,7 +161,7 @@ def test_candidates_around_a_detection_head(tmp_path):
     function = imported(detector(), tmp_path)
     graph = function.graph
     op = {node.op: node.index for node in graph.nodes}
-    (unit,) = joined_units(graph)
+    (unit,) = dynamic_shape_groups(graph)
     assert graph.nodes[first(unit)].op == "NonMaxSuppression"
     candidates = find_candidates(function, available_backends(None))
     assert min(
@@ -202,9 +202,9 @@ def test_a_tensor_that_a_kernel_allocated_feeds_a_native_kernel(tmp_path):
     assemble([FunctionPlan(function, tuple(planned))], 1, tmp_path / "plan.so")
     x = {"x": floats(4, 6)}
     signature = function_signature(function)
-    contender = Contender("plan", "executable", tmp_path / "plan.so", signature)
+    contender = BenchmarkTarget("plan", "executable", tmp_path / "plan.so", signature)
     np.savez(tmp_path / "x.npz", **x)
-    process = ContenderProcess(contender, tmp_path / "x.npz", ["x"], 1)
+    process = TargetProcess(contender, tmp_path / "x.npz", ["x"], 1)
     try:
         assert process.reason == ""
         results = process.outputs(tmp_path / "results.npz")

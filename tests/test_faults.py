@@ -139,9 +139,7 @@ def cost_lines(tmp_path):
     ]
 
 
-def test_faulty_backends_give_invalid_costs_only(
-    tmp_path, model, user_backends, capsys
-):
+def test_faulty_backends_give_invalid_costs_only(tmp_path, model, user_backends, capsys):
     options = ["--timeout", "4s", "--memory", "768MiB", "--quiet", "--json"]
     names = ",".join(["onnxruntime", *REASONS])
     assert main(arguments(tmp_path, model, "--backends", names, *options)) == 0
@@ -348,9 +346,7 @@ def test_a_worker_killed_in_the_middle_costs_nothing(tmp_path, model):
     assert main(["run", str(tmp_path / "bundle")]) == 0
 
 
-def test_a_full_disk_publishes_and_loses_nothing(
-    tmp_path, model, monkeypatch, capsys
-):
+def test_a_full_disk_publishes_and_loses_nothing(tmp_path, model, monkeypatch, capsys):
     command = arguments(tmp_path, model, "--backends", "onnxruntime", "--quiet", "--json")
 
     def full(*_):

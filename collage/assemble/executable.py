@@ -69,10 +69,10 @@ def assemble(
         if device == "cpu":
             executable = tvm.compile(module, target=host_target(threads))
         else:
-            from collage.assemble.gpu import captures
+            from collage.assemble.gpu import graph_capturable
             from collage.backends.nvidia.tvm_cuda.executable import compile_for_gpu
 
-            executable = compile_for_gpu(module, threads, graphs and captures(plans))
+            executable = compile_for_gpu(module, threads, graphs and graph_capturable(plans))
         with TemporaryDirectory(dir=path.parent) as objects:
             executable.export_library(str(path), workspace_dir=objects, options=list(PROTECTED))
     except (OSError, BackendError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collage.rules.rule import PartitionRule
 
 
-class Part(Enum):
+class BackendRole(Enum):
     """Role of a machine for a backend: build and run kernels, or only one of both."""
 
     ALL = "all"
@@ -57,13 +57,13 @@ class PluginKernel:
         kind: kind of the kernel in the plug-in.
         blob: header and tensors.
         allocates: whether the kernel allocates its outputs.
-        captures: whether a CUDA graph may capture the kernel: it never waits for the host.
+        graph_capturable: whether a CUDA graph may capture the kernel: it never waits for the host.
     """
 
     kind: str
     blob: bytes
     allocates: bool = False
-    captures: bool = True
+    graph_capturable: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Backend(abc.ABC):
     conflicts: frozenset[str] = frozenset()
     """Names of backends with incompatible libraries: no plan and no process has both. One of the two
     declarations suffices."""
-    fewer_flops: bool = False
+    algorithmic_savings: bool = False
     """Whether its algorithms need fewer FLOP than direct ones; its speed is then no estimate of the machine's
     peak."""
     variants: tuple[str, ...] = ("",)
@@ -115,12 +115,12 @@ class Backend(abc.ABC):
     reduced: Mapping[str, str] = MappingProxyType({})
     """Variants with products in reduced precision ("bf16", "tf32"), by name. They are candidates only with
     the user's permission, on regions with a product, within the error budget."""
-    elsewhere: str = ""
+    remote_identity: str = ""
     """Its identity on the measuring machine; "" if that is this machine."""
-    captures: bool = True
-    """Whether CUDA graphs may capture its kernels (`PluginKernel.captures`). In a plan with another kernel,
-    the host launches every kernel."""
-    recipes: Path | None = None
+    graph_capturable: bool = True
+    """Whether CUDA graphs may capture its kernels (`PluginKernel.graph_capturable`). In a plan with
+    another kernel, the host launches every kernel."""
+    tuned_schedules_dir: Path | None = None
     """Folder of the tuned schedules, by name; None without tuned variants."""
     cache: Path | None = None
     """Folder for results of slow compilations; None: the user's local store."""
@@ -129,11 +129,11 @@ class Backend(abc.ABC):
     def availability(self) -> Availability:
         """Return the versions of the toolchain on this machine, or the reason without it."""
 
-    def available_for(self, part: Part) -> Availability:
+    def available_for(self, role: BackendRole) -> Availability:
         """Return the availability for a role of this machine."""
-        if part is Part.BUILD:
+        if role is BackendRole.BUILD:
             return self.building()
-        return self.running() if part is Part.RUN else self.availability()
+        return self.running() if role is BackendRole.RUN else self.availability()
 
     def building(self) -> Availability:
         """Return the availability for builds; another machine runs the kernels."""
@@ -174,8 +174,8 @@ class Backend(abc.ABC):
     @property
     def identity(self) -> str:
         """Name and versions, a component of every cost key."""
-        if self.elsewhere:
-            return self.elsewhere
+        if self.remote_identity:
+            return self.remote_identity
         versions = sorted(self.availability().libraries.items())
         return f"{self.name} " + " ".join(f"{lib}={version}" for lib, version in versions)
 

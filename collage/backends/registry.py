@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from collage.backends.base import Availability, Backend, Kernel, Part
+from collage.backends.base import Availability, Backend, BackendRole, Kernel
 from collage.errors import BackendError, OptionError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
@@ -79,7 +79,7 @@ def all_backends() -> list[Backend]:
 def available_backends(
     chosen: Sequence[str | Backend] | None = None,
     device: str = "cpu",
-    part: Part = Part.ALL,
+    part: BackendRole = BackendRole.ALL,
 ) -> list[Backend]:
     """Create the backends `chosen`, in that order.
 
@@ -174,17 +174,17 @@ def with_rule(backend: Backend | str, rule: Callable[[Function], PartitionRule |
     return changed
 
 
-def with_folders(backend: Backend, recipes: Path, cache: Path) -> Backend:
-    """Return a copy of `backend` with these folders (see `Backend.recipes`, `Backend.cache`)."""
+def with_folders(backend: Backend, tuned_schedules_dir: Path, cache: Path) -> Backend:
+    """Return a copy of `backend` with these folders (see `Backend.tuned_schedules_dir`, `Backend.cache`)."""
     changed = copy.copy(backend)
-    changed.recipes, changed.cache = recipes, cache
+    changed.tuned_schedules_dir, changed.cache = tuned_schedules_dir, cache
     return changed
 
 
-def as_elsewhere(backend: Backend, identity: str) -> Backend:
-    """Return a copy of `backend` with its identity on the measuring machine (`Backend.elsewhere`)."""
+def with_remote_identity(backend: Backend, identity: str) -> Backend:
+    """Return a copy of `backend` with its identity on the measuring machine (`Backend.remote_identity`)."""
     changed = copy.copy(backend)
-    changed.elsewhere = identity
+    changed.remote_identity = identity
     return changed
 
 

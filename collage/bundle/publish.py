@@ -31,7 +31,7 @@ from collage.verify.verdict import RatioInterval
 
 
 @dataclass(frozen=True)
-class Published:
+class BundledFunction:
     """One function of the bundle with the gate's decision and its golden data."""
 
     function: Function
@@ -41,7 +41,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Facts:
+class BundleMetadata:
     """Metadata of the compile for the manifest."""
 
     model: Model
@@ -61,8 +61,8 @@ class Facts:
 def publish(
     output: Path,
     executable: Path,
-    functions: Sequence[Published],
-    facts: Facts,
+    functions: Sequence[BundledFunction],
+    facts: BundleMetadata,
     *,
     generated_files: Mapping[str, str],
 ) -> Manifest:
@@ -82,7 +82,9 @@ def publish(
     )
 
 
-def _manifest(functions: Sequence[Published], facts: Facts, files: dict[str, str]) -> Manifest:
+def _manifest(
+    functions: Sequence[BundledFunction], facts: BundleMetadata, files: dict[str, str]
+) -> Manifest:
     cpu_model, features = cpu_features()
     return Manifest(
         functions=tuple(

@@ -44,12 +44,12 @@ class KernelEntry:
 
 def _kernel(fields: Fields) -> KernelEntry:
     return KernelEntry(
-        CostKey(fields.text("kernel", most=MAX_KEY)), BlobDigest(fields.digest("blob"))
+        CostKey(fields.text("kernel", maximum=MAX_KEY)), BlobDigest(fields.digest("blob"))
     )
 
 
 def _shard(fields: Fields) -> str:
-    return fields.text("over", most=MAX_KEY)
+    return fields.text("over", maximum=MAX_KEY)
 
 
 _KINDS: Mapping[str, Parse[KernelEntry | str]] = {"kernel": _kernel, "over": _shard}

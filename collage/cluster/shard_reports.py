@@ -39,7 +39,7 @@ class ShardReport(BaseModel):
     Attributes:
         began, ended: start and end by the node's clock, in seconds since 1970.
         before_s, after_s: times of the control kernels, in seconds, by device; empty for a building pod.
-        costs: mark (`collage.cost.cost_records.cost_mark`) of each measured cost, by cost key.
+        costs: mark (`collage.cost.cost_records.cost_checksum`) of each measured cost, by cost key.
         built: number of built kernels.
     """
 

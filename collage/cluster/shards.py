@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from collage.cost import CostKey, Environment
 from collage.graph.index_set import IndexSet
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 
 BUILD_S: Mapping[str, float] = {
     "onnxruntime": 0.6,
@@ -62,8 +62,10 @@ class ShardRequest(_Document):
     variant: str
     key: str
 
-    def work(self, function: str) -> Work:
-        return Work(function, IndexSet(int(self.nodes, 16)), self.backend, self.variant)
+    def work(self, function: str) -> MeasurementRequest:
+        return MeasurementRequest(
+            function, IndexSet(int(self.nodes, 16)), self.backend, self.variant
+        )
 
 
 class Batch(_Document):
@@ -94,7 +96,7 @@ class KeyedRequest:
     """A measurement request and its cost key: one candidate to build or to measure."""
 
     key: CostKey
-    work: Work
+    work: MeasurementRequest
 
 
 class DurationEstimate:

@@ -2,6 +2,14 @@
 
 from collage.cost.cost import Cost, CostKey, Environment, cost_key
 from collage.cost.shared import SharedCostTable
-from collage.cost.table import Costs, CostTable
+from collage.cost.table import CostTable, LocalCostTable
 
-__all__ = ["Cost", "CostKey", "CostTable", "Costs", "Environment", "SharedCostTable", "cost_key"]
+__all__ = [
+    "Cost",
+    "CostKey",
+    "LocalCostTable",
+    "CostTable",
+    "Environment",
+    "SharedCostTable",
+    "cost_key",
+]

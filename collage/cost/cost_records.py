@@ -32,7 +32,7 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True)
 class VoidLine:
-    """A line that voids the key's cost with this checksum (`cost_mark`)."""
+    """A line that voids the key's cost with this checksum (`cost_checksum`)."""
 
     key: CostKey
     mark: str
@@ -56,7 +56,7 @@ def cost_entry(key: CostKey, cost: Cost) -> dict[str, Any]:
     return entry
 
 
-def cost_mark(key: CostKey, cost: Cost) -> str:
+def cost_checksum(key: CostKey, cost: Cost) -> str:
     """Return the checksum of the cost's line; it tells different costs of one key apart."""
     return encode_line(key, cost)[:8].decode()
 
@@ -74,15 +74,17 @@ def decode_lines(
 
 
 def _void(fields: Fields) -> VoidLine:
-    return VoidLine(CostKey(fields.text("void", most=MAX_KEY)), fields.text("mark", most=MAX_KEY))
+    return VoidLine(
+        CostKey(fields.text("void", maximum=MAX_KEY)), fields.text("mark", maximum=MAX_KEY)
+    )
 
 
 def _keyed(fields: Fields) -> CostLine:
-    return CostLine(CostKey(fields.text("key", most=MAX_KEY)), _cost(fields))
+    return CostLine(CostKey(fields.text("key", maximum=MAX_KEY)), _cost(fields))
 
 
 def _cost(fields: Fields) -> Cost:
-    build_s = fields.number("build_s", most=LONGEST_S)
+    build_s = fields.number("build_s", maximum=LONGEST_S)
     if "seconds" not in fields.entry:
         return Cost(math.inf, math.inf, math.inf, (), fields.text("reason"), build_s)
     cost = Cost(
@@ -92,7 +94,7 @@ def _cost(fields: Fields) -> Cost:
         fields.numbers("samples", SHORTEST_S, LONGEST_S),
         "",
         build_s,
-        fields.number("error", 0.0, most=MAX_ERROR),
+        fields.number("error", 0.0, maximum=MAX_ERROR),
     )
     if cost.low > cost.seconds or cost.high < cost.seconds:
         raise RecordError("the cost lies outside of its own interval")

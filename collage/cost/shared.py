@@ -18,13 +18,13 @@ from collage.cost.batches import Batches
 from collage.cost.cost import Cost, CostKey, Environment
 from collage.cost.cost_records import (
     CostLine,
+    cost_checksum,
     cost_entry,
-    cost_mark,
     decode_lines,
     environment_line,
 )
 from collage.cost.lines import dated, encode_entry
-from collage.cost.table import CostTable
+from collage.cost.table import LocalCostTable
 from collage.store.base import Store
 from collage.store.record_keys import configured_keys
 
@@ -35,9 +35,9 @@ NARROWEST = 1e-3
 
 
 class SharedCostTable:
-    """The costs of one environment in a store, for many machines at once; implements `Costs`."""
+    """The costs of one environment in a store, for many machines at once; implements `CostTable`."""
 
-    def __init__(self, store: Store, local: CostTable, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, local: LocalCostTable, clock: Callable[[], float]) -> None:
         """Open the table; nothing is read or written before the first use.
 
         Args:
@@ -89,7 +89,7 @@ class SharedCostTable:
         self._batches.add(encode_entry(self._signed(dated(cost_entry(key, cost)))))
 
     def void(self, key: CostKey, mark: str) -> None:
-        """Void the cost with this checksum (`cost_mark`) for all machines, with the next batch."""
+        """Void the cost with this checksum (`cost_checksum`) for all machines, with the next batch."""
         self._batches.add(encode_entry(self._signed(dated({"void": key, "mark": mark}))))
 
     def was_voided(self, key: CostKey) -> bool:
@@ -140,7 +140,7 @@ class SharedCostTable:
     def _best(self, key: CostKey) -> Cost | None:
         costs = [cost for _, cost in self._costs.get(key, ())]
         if key in self._void:
-            costs = [cost for cost in costs if cost_mark(key, cost) not in self._void[key]]
+            costs = [cost for cost in costs if cost_checksum(key, cost) not in self._void[key]]
         return costs[0] if costs else None
 
 

@@ -14,15 +14,15 @@ from collage.cost.cost_records import CostLine, decode_lines, encode_line, envir
 from collage.cost.lines import LineFile
 
 
-class Costs(Protocol):
-    """Protocol of a table of costs, with the implementations `CostTable` and `SharedCostTable`."""
+class CostTable(Protocol):
+    """Protocol of a table of costs, with the implementations `LocalCostTable` and `SharedCostTable`."""
 
     @property
     def corrupt(self) -> int:
         """Number of damaged lines and batches."""
         ...
 
-    def within(self, environment: Environment) -> "Costs":
+    def within(self, environment: Environment) -> "CostTable":
         """Return the table of `environment` in the same store."""
         ...
 
@@ -45,13 +45,13 @@ class Costs(Protocol):
     def __len__(self) -> int: ...
 
 
-class CostTable:
+class LocalCostTable:
     """The costs of one environment under a store's folder.
 
     Several processes may use one table at once; each sees the costs of all.
 
     >>> import tempfile
-    >>> table = CostTable(Path(tempfile.mkdtemp()))
+    >>> table = LocalCostTable(Path(tempfile.mkdtemp()))
     >>> table.put(CostKey("k"), Cost(2e-3, 1e-3, 3e-3, (2e-3,)))
     >>> table.get(CostKey("k")).seconds
     0.002
@@ -67,9 +67,9 @@ class CostTable:
         self._costs: dict[CostKey, Cost] = {}
         self._file = LineFile(self.path, "costs")
 
-    def within(self, environment: Environment) -> "CostTable":
+    def within(self, environment: Environment) -> "LocalCostTable":
         """Return the table of `environment` in the same store."""
-        return self if environment == self.environment else CostTable(self.root, environment)
+        return self if environment == self.environment else LocalCostTable(self.root, environment)
 
     def get(self, key: CostKey) -> Cost | None:
         """Return the cost of `key`, or None. Raises StoreError when the file cannot be read."""

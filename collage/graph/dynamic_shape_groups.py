@@ -1,11 +1,11 @@
 """Dynamic-shape groups: nodes that must run in one kernel because they exchange values of dynamic shape.
 
-A value of unknown shape cannot cross a boundary: the executable allocates every boundary value before it
-runs. So the producer of such a value and its readers form one group (`NonZero` and its `Gather`), together
-with every node on a path between nodes of the group; groups that feed each other become one. With each
-group contracted to one node, all values of the graph have a shape (except outputs of the function, see
-`returned_open`), and rules need no special case: the smallest region around a data-dependent value is a
-single node.
+A value of unknown shape cannot cross a boundary: the executable allocates every boundary value
+before it runs. So the producer of such a value and its readers form one group (`NonZero` and its
+`Gather`), together with every node on a path between nodes of the group; groups that feed each
+other become one. With each group contracted to one node, all values of the graph have a shape
+(except outputs of the function, see `returns_dynamic_shape`), and rules need no special case: the
+smallest region around a data-dependent value is a single node.
 
 Time is linear in nodes and operands for a graph without such values, and for each group otherwise.
 """
@@ -28,7 +28,7 @@ def open_values(graph: DataflowGraph) -> tuple[str, ...]:
     )
 
 
-def returned_open(graph: DataflowGraph, nodes: IndexSet) -> bool:
+def returns_dynamic_shape(graph: DataflowGraph, nodes: IndexSet) -> bool:
     """Tell whether `nodes` produce an output of the function with unknown shape.
 
     Their kernel has to allocate its outputs.
@@ -37,7 +37,7 @@ def returned_open(graph: DataflowGraph, nodes: IndexSet) -> bool:
     return any(maker is not None and nodes >> maker & 1 for maker in makers)
 
 
-def joined_units(graph: DataflowGraph) -> list[IndexSet]:
+def dynamic_shape_groups(graph: DataflowGraph) -> list[IndexSet]:
     """Return the groups of more than one node: disjoint, with an acyclic quotient, by first node."""
     groups: list[IndexSet] = []
     for value in open_values(graph):
@@ -70,7 +70,7 @@ def _reach(start: IndexSet, groups: Sequence[IndexSet], step: Sequence[IndexSet]
 
 def contract_groups(graph: DataflowGraph) -> tuple[DataflowGraph, tuple[IndexSet, ...]]:
     """Return the graph with each group as one node, and the original nodes of each of its nodes."""
-    joined = joined_units(graph)
+    joined = dynamic_shape_groups(graph)
     if not joined:
         return graph, tuple(1 << index for index in range(len(graph)))
     small = contract(graph, [SubGraph(graph, group) for group in joined])

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from collage.cost.cost import Cost
-from collage.measure.call_overhead import Boundary
+from collage.measure.call_overhead import DispatchOverhead
 from collage.measure.messages import (
     LENGTH,
     Answer,
@@ -81,7 +81,7 @@ def _ready(fields: Fields) -> Ready:
     if boundary is None:
         return Ready()
     _only(boundary, "call_s", "launch_s")
-    return Ready(Boundary(_seconds(boundary["call_s"]), _seconds(boundary["launch_s"])))
+    return Ready(DispatchOverhead(_seconds(boundary["call_s"]), _seconds(boundary["launch_s"])))
 
 
 def _outcome(fields: Fields) -> Outcome:

@@ -10,7 +10,7 @@ SIMILAR = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class CacheFlush:
     """A size in bytes, and the `similar` sizes. Their costs are used where this size has none.
 
     Sizes come in few classes. Models of one family (another depth, another input) still fall into
@@ -22,14 +22,14 @@ class Sweep:
     similar: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, footprint_bytes: int, cache_bytes: int | None = None) -> "Sweep":
+    def of(cls, footprint_bytes: int, cache_bytes: int | None = None) -> "CacheFlush":
         """Return the flush for a model: a power of two, at most one and a half caches.
 
         Args:
             footprint_bytes: weights and activations of one run of the model, in bytes.
             cache_bytes: last-level cache of the measuring machine, in bytes; None is this machine.
 
-        >>> sweep = Sweep.of(20 << 20, cache_bytes=32 << 20)
+        >>> sweep = CacheFlush.of(20 << 20, cache_bytes=32 << 20)
         >>> sweep.size_bytes >> 20, [size >> 20 for size in sweep.similar]
         (32, [48, 16, 8])
         """

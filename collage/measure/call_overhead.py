@@ -24,7 +24,7 @@ SIZE = 8
 
 
 @dataclass(frozen=True)
-class Boundary:
+class DispatchOverhead:
     """Overhead of a kernel call inside an executable.
 
     Attributes:
@@ -36,7 +36,7 @@ class Boundary:
     launch_s: float = 0.0
 
 
-def vm_call_s() -> float:
+def cpu_dispatch_overhead_s() -> float:
     """Measure the dispatch overhead of one call on the CPU. Takes about half a second."""
     import tvm
     from tvm import relax
@@ -53,7 +53,7 @@ def vm_call_s() -> float:
     return _link_s(seconds)
 
 
-def gpu_boundary(synchronize: Callable[[], None]) -> Boundary:
+def gpu_dispatch_overhead(synchronize: Callable[[], None]) -> DispatchOverhead:
     """Measure both kinds of overhead on the GPU.
 
     Args:
@@ -63,7 +63,7 @@ def gpu_boundary(synchronize: Callable[[], None]) -> Boundary:
     def link_s(graphs: bool) -> float:
         return _link_s(lambda length: _gpu_chain_s(length, graphs, synchronize))
 
-    return Boundary(link_s(True), link_s(False))
+    return DispatchOverhead(link_s(True), link_s(False))
 
 
 def _gpu_chain_s(length: int, graphs: bool, synchronize: Callable[[], None]) -> float:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from collage.backends.base import Backend
-from collage.cost import Cost, CostKey, Costs, Environment
+from collage.cost import Cost, CostKey, CostTable, Environment
 from collage.cost.cost import cost_key
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
-from collage.measure.cache_flush import Sweep
-from collage.measure.measurement_request import Work
+from collage.measure.cache_flush import CacheFlush
+from collage.measure.measurement_request import MeasurementRequest
 
 
 def region_structure(function: Function, nodes: IndexSet) -> str:
@@ -23,7 +23,7 @@ def launch_key(environment: Environment) -> CostKey:
     return cost_key("launch", "virtual machine", environment)
 
 
-class WorkKeys:
+class CostKeys:
     """Cost keys of requests for some functions and backends in one environment."""
 
     def __init__(
@@ -31,7 +31,7 @@ class WorkKeys:
         functions: Sequence[Function],
         backends: Sequence[Backend],
         environment: Environment,
-        sweep: Sweep,
+        sweep: CacheFlush,
         *,
         digest: Callable[[Function, IndexSet], str] = region_structure,
     ) -> None:
@@ -53,11 +53,11 @@ class WorkKeys:
         self._sweep = sweep
         self._digest = digest
 
-    def __call__(self, work: Work) -> CostKey:
+    def __call__(self, work: MeasurementRequest) -> CostKey:
         """Return the cost key of the request."""
         return next(self._keys(work))
 
-    def recall(self, table: Costs, work: Work) -> Cost | None:
+    def recall(self, table: CostTable, work: MeasurementRequest) -> Cost | None:
         """Return the stored cost after this cache flush, else after the most similar one, else None.
 
         Raises:
@@ -65,7 +65,7 @@ class WorkKeys:
         """
         return next((cost for key in self._keys(work) if (cost := table.get(key))), None)
 
-    def _keys(self, work: Work) -> Iterator[CostKey]:
+    def _keys(self, work: MeasurementRequest) -> Iterator[CostKey]:
         """Yield the key of the request, then its keys after similar cache flushes, nearest first."""
         digest = self._digest(self._functions[work.function], work.nodes)
         kernel = f"{self._identities[work.backend]} {work.variant}"

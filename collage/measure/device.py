@@ -123,7 +123,7 @@ class DeviceTimer:
         inputs: Sequence[np.ndarray] = (),
         *,
         best_s: float = math.inf,
-        boundary_s: float = 0.0,
+        dispatch_overhead_s: float = 0.0,
         resolution_s: float = 0.0,
     ) -> Timing:
         """Time `call(*arguments)`, as `Timer.time` does on the CPU; the flush evicts `inputs` too.
@@ -144,7 +144,7 @@ class DeviceTimer:
         while not self._enough(
             samples,
             time.perf_counter() - start,
-            best_s - boundary_s + self._event_overhead_s,
+            best_s - dispatch_overhead_s + self._event_overhead_s,
             resolution_s,
         ):
             batch, clean = self._batch(launch)
@@ -157,7 +157,10 @@ class DeviceTimer:
                 break
         usable = samples or spoiled
         cost = summary(
-            [max(sample - self._event_overhead_s, SHORTEST_S) + boundary_s for sample in usable]
+            [
+                max(sample - self._event_overhead_s, SHORTEST_S) + dispatch_overhead_s
+                for sample in usable
+            ]
         )
         return Timing(cost, drifted=not samples)
 

@@ -16,20 +16,24 @@ from collage.frontend.load_function import load_function
 from collage.frontend.model import Function
 from collage.frontend.region import probability_outputs, region_values
 from collage.graph.index_set import indices
-from collage.measure.call_overhead import Boundary, gpu_boundary, vm_call_s
+from collage.measure.call_overhead import (
+    DispatchOverhead,
+    cpu_dispatch_overhead_s,
+    gpu_dispatch_overhead,
+)
 from collage.measure.callable_kernel import as_tensors, callable_kernel, poisoned_like
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import Device
 from collage.measure.kernel_builder import Prepared
 from collage.measure.kernel_file import kernel_name, load_kernel, save_kernel
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import Setup
 from collage.measure.timing import Call
 from collage.runtime.arrays import aligned_copy
 from collage.runtime.plugin import load_plugin
 
 
-class FunctionWorkshop:
+class FunctionKernelBuilder:
     """Builds regions of imported functions with the registered backends."""
 
     def __init__(self, setup: Setup) -> None:
@@ -44,7 +48,7 @@ class FunctionWorkshop:
         backends = available_backends(setup.backends, setup.device, part)
         self._backends = {backend.name: backend for backend in backends}
         for backend in self._backends.values():
-            backend.recipes, backend.cache = setup.recipes, setup.cache
+            backend.tuned_schedules_dir, backend.cache = setup.tuned_schedules_dir, setup.cache
         self._reference_dir, self._kernels = setup.reference_dir, setup.kernels
         self._gpu: CudaDevice | None = None
         if setup.device != "cpu" and not setup.builds:
@@ -55,20 +59,20 @@ class FunctionWorkshop:
             raise MeasureError("this worker measures on the CPU")
         return self._gpu
 
-    def prepare(self, work: Work) -> Prepared:
+    def prepare(self, work: MeasurementRequest) -> Prepared:
         if self._kernels is None:
             return self.with_buffers(work, self._compile(work))
         kernel, built_s = load_kernel(self._kernels / kernel_name(work))
         return replace(self.with_buffers(work, kernel), built_s=built_s)
 
-    def build(self, work: Work) -> None:
+    def build(self, work: MeasurementRequest) -> None:
         assert self._kernels is not None, "a setup that builds names a folder"
         start = time.monotonic()
         kernel = self._compile(work)
         file = self._kernels / kernel_name(work)
         save_kernel(kernel, self._threads, time.monotonic() - start, file)
 
-    def _compile(self, work: Work) -> Kernel:
+    def _compile(self, work: MeasurementRequest) -> Kernel:
         backend = self._backends.get(work.backend)
         if backend is None:
             raise BackendError(f"the backend {work.backend} is not available in the worker")
@@ -79,7 +83,7 @@ class FunctionWorkshop:
         """Return the function of that name."""
         return self._functions[name]
 
-    def with_buffers(self, work: Work, kernel: object) -> Prepared:
+    def with_buffers(self, work: MeasurementRequest, kernel: object) -> Prepared:
         """Return a kernel of the request's region, ready to be called."""
         function = self._functions[work.function]
         input_names, output_names = region_values(function, work.nodes)
@@ -114,8 +118,12 @@ class FunctionWorkshop:
             fetch=fetch,
         )
 
-    def boundary(self) -> Boundary:
-        return gpu_boundary(self._gpu.synchronize) if self._gpu else Boundary(vm_call_s())
+    def boundary(self) -> DispatchOverhead:
+        return (
+            gpu_dispatch_overhead(self._gpu.synchronize)
+            if self._gpu
+            else DispatchOverhead(cpu_dispatch_overhead_s())
+        )
 
     @functools.cached_property
     def _reference(self) -> Mapping[str, np.ndarray]:

@@ -1,6 +1,6 @@
 """The kernel builder of a worker process: the protocol, and a kernel that is ready to be called.
 
-A worker builds kernels through a `Workshop`. The usual one is
+A worker builds kernels through a `KernelBuilder`. The usual one is
 `collage.measure.function_kernel_builder`, which imports TVM and the backends; a worker with another
 loader (`Setup.loader`) starts without them.
 """
@@ -12,9 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from collage.measure.call_overhead import Boundary
+from collage.measure.call_overhead import DispatchOverhead
 from collage.measure.device import Device
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import Setup
 from collage.measure.numerics import difference, reduced_difference
 from collage.measure.timing import Call
@@ -64,7 +64,7 @@ class Prepared:
         return tuple(as_array(tensor) for tensor in tensors)
 
 
-class Workshop(Protocol):
+class KernelBuilder(Protocol):
     """Builds kernels. A test or an embedding program may have its own (`Setup.loader`)."""
 
     empty: Call
@@ -72,15 +72,15 @@ class Workshop(Protocol):
     wake: Callable[[], object] | None
     """Wakes the kernels' thread pool; None where kernels have one thread."""
 
-    def prepare(self, work: Work) -> Prepared:
+    def prepare(self, work: MeasurementRequest) -> Prepared:
         """Build the kernel of `work` with buffers. Any exception is the reason of an invalid cost."""
         ...
 
-    def build(self, work: Work) -> None:
+    def build(self, work: MeasurementRequest) -> None:
         """Build the kernel of `work` into the setup's folder. Any exception is a reason, too."""
         ...
 
-    def boundary(self) -> Boundary:
+    def boundary(self) -> DispatchOverhead:
         """Measure the dispatch overhead of a kernel call."""
         ...
 
@@ -89,8 +89,8 @@ class Workshop(Protocol):
         ...
 
 
-def open_workshop(setup: Setup) -> Workshop:
+def open_kernel_builder(setup: Setup) -> KernelBuilder:
     """Return the kernel builder named by `setup.loader`."""
     module, _, name = setup.loader.partition(":")
-    builder: Workshop = getattr(importlib.import_module(module), name)(setup)
+    builder: KernelBuilder = getattr(importlib.import_module(module), name)(setup)
     return builder

@@ -23,10 +23,10 @@ import numpy as np
 from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
 from collage.errors import BackendError
 from collage.measure.callable_kernel import LibraryKernel, compiled_module
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 
 
-def kernel_name(work: Work) -> str:
+def kernel_name(work: MeasurementRequest) -> str:
     """Return the file name of the request's kernel."""
     return sha256(repr(astuple(work)).encode()).hexdigest()
 

@@ -24,17 +24,17 @@ from collage.cost import Cost, CostKey, Costs, Environment
 from collage.errors import MeasureError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
-from collage.measure.cache_flush import Sweep
-from collage.measure.call_overhead import Boundary
-from collage.measure.cost_key import WorkKeys, region_structure
-from collage.measure.measurement_request import OnCost, Work
+from collage.measure.cache_flush import CacheFlush
+from collage.measure.call_overhead import DispatchOverhead
+from collage.measure.cost_key import CostKeys, region_structure
+from collage.measure.measurement_request import MeasurementRequest, OnCost
 from collage.measure.messages import Answer, Built, Outcome, Ready, Refused, Setup, Task
 from collage.measure.worker_handle import PendingMeasurement, State, WorkerHandle
 
-LOADER = "collage.measure.function_kernel_builder:FunctionWorkshop"
+LOADER = "collage.measure.function_kernel_builder:FunctionKernelBuilder"
 WORKER_POLL_S = 0.02
 MAX_FAILED_STARTS = 2
-DEFAULT_CACHE_FLUSH = Sweep(64 << 20)
+DEFAULT_CACHE_FLUSH = CacheFlush(64 << 20)
 """For callers without the size of the model."""
 RESOLUTION = 1e-3
 """Sufficient width of an interval, relative to one run of the function."""
@@ -65,7 +65,7 @@ class LocalMeasurer:
         workers: int = 1,
         timeout_s: float = 30.0,
         memory_bytes: int = 4 << 30,
-        sweep: Sweep = DEFAULT_CACHE_FLUSH,
+        sweep: CacheFlush = DEFAULT_CACHE_FLUSH,
         parallel_timing: bool = False,
         device: str = "cpu",
         kernels: Path | None = None,
@@ -102,7 +102,7 @@ class LocalMeasurer:
         self._run_s: dict[str, float] = {}
         self._failed_starts = 0
         self._conflicts = conflicts_of(backends)
-        self.key = WorkKeys(functions, backends, environment, sweep, digest=digest)
+        self.key = CostKeys(functions, backends, environment, sweep, digest=digest)
         stored = self._table.get(self.key.boundary)
         self._boundary_s = stored.seconds if stored else 0.0 if builds else None
         self._setup = Setup(
@@ -112,9 +112,16 @@ class LocalMeasurer:
             threads=environment.threads,
             reference_dir=reference_dir,
             memory_bytes=memory_bytes,
-            sweep_bytes=sweep.size_bytes,
-            measure_boundary=self._boundary_s is None,
-            recipes=next((backend.recipes for backend in backends if backend.recipes), None),
+            cache_flush_bytes=sweep.size_bytes,
+            measure_dispatch_overhead=self._boundary_s is None,
+            tuned_schedules_dir=next(
+                (
+                    backend.tuned_schedules_dir
+                    for backend in backends
+                    if backend.tuned_schedules_dir
+                ),
+                None,
+            ),
             cache=next((backend.cache for backend in backends if backend.cache), None),
             device=device,
             kernels=kernels,
@@ -123,7 +130,9 @@ class LocalMeasurer:
         count = _worker_count(workers, environment, parallel_timing or builds)
         self._handles = [WorkerHandle(self._setup, timeout_s) for _ in range(count)]
 
-    def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
+    def recall(
+        self, works: Sequence[MeasurementRequest], on_cost: OnCost | None = None
+    ) -> list[Cost]:
         """Return the stored cost of each request, in order; an unknown cost where none is stored.
 
         Costs after similar cache flushes count here; for `measure` only costs after its own do.
@@ -138,7 +147,9 @@ class LocalMeasurer:
             costs.append(cost or Cost.unknown())
         return costs
 
-    def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
+    def measure(
+        self, batch: Sequence[MeasurementRequest], on_cost: OnCost | None = None
+    ) -> list[Cost]:
         """Return the cost of each request, in order.
 
         Raises:
@@ -162,7 +173,7 @@ class LocalMeasurer:
         self._table.flush()
         return run.costs
 
-    def _note_known(self, work: Work, cost: Cost) -> None:
+    def _note_known(self, work: MeasurementRequest, cost: Cost) -> None:
         self._learn(work, cost)
         self.cached += 1
         self.invalid += cost.is_invalid
@@ -207,7 +218,7 @@ class LocalMeasurer:
             if handle.state is State.WAITING and (self._parallel_timing or not timing):
                 handle.start_timing()
 
-    def _may_run(self, handle: WorkerHandle, work: Work) -> bool:
+    def _may_run(self, handle: WorkerHandle, work: MeasurementRequest) -> bool:
         """Tell whether the worker has run no backend in conflict with the request's backend."""
         return not handle.run_backends & self._conflicts.get(work.backend, frozenset())
 
@@ -217,7 +228,7 @@ class LocalMeasurer:
             return True
         return all(handle.state is State.EMPTY for handle in self._handles)
 
-    def _task(self, work: Work) -> Task:
+    def _task(self, work: MeasurementRequest) -> Task:
         best_s = self._best_s.get((work.function, work.nodes), math.inf)
         resolution_s = RESOLUTION * self._run_s.get(work.function, 0.0)
         return Task(work, best_s, self._boundary_s or 0.0, resolution_s)
@@ -309,7 +320,7 @@ class LocalMeasurer:
             self._learn(work, cost)
             run.report(position, work, cost, count > 0)
 
-    def _learn(self, work: Work, cost: Cost) -> None:
+    def _learn(self, work: MeasurementRequest, cost: Cost) -> None:
         region = (work.function, work.nodes)
         if cost.is_valid:
             if (
@@ -320,7 +331,7 @@ class LocalMeasurer:
                 run_s = self._run_s.get(work.function, math.inf)
                 self._run_s[work.function] = min(cost.seconds, run_s)
 
-    def _learn_boundary(self, boundary: Boundary | None) -> None:
+    def _learn_boundary(self, boundary: DispatchOverhead | None) -> None:
         if boundary is None or self._boundary_s is not None:
             return
         self._boundary_s = boundary.call_s
@@ -335,19 +346,19 @@ class LocalMeasurer:
 class _Batch:
     """The state of one `measure` call."""
 
-    def __init__(self, batch: Sequence[Work], on_cost: OnCost | None) -> None:
+    def __init__(self, batch: Sequence[MeasurementRequest], on_cost: OnCost | None) -> None:
         self.costs = [Cost.unknown()] * len(batch)
         self.queue: deque[PendingMeasurement] = deque()
         self._pending: dict[CostKey, PendingMeasurement] = {}
         self._on_cost = on_cost
 
-    def add(self, key: CostKey, position: int, work: Work) -> None:
+    def add(self, key: CostKey, position: int, work: MeasurementRequest) -> None:
         if key not in self._pending:
             self._pending[key] = PendingMeasurement(key)
             self.queue.append(self._pending[key])
         self._pending[key].works.append((position, work))
 
-    def take(self, fits: Callable[[Work], bool]) -> PendingMeasurement | None:
+    def take(self, fits: Callable[[MeasurementRequest], bool]) -> PendingMeasurement | None:
         """Remove the first measurement that fits from the queue; None where none fits."""
         for pending in self.queue:
             if fits(pending.work):
@@ -355,7 +366,7 @@ class _Batch:
                 return pending
         return None
 
-    def report(self, position: int, work: Work, cost: Cost, cached: bool) -> None:
+    def report(self, position: int, work: MeasurementRequest, cost: Cost, cached: bool) -> None:
         self.costs[position] = cost
         if self._on_cost:
             self._on_cost(work, cost, cached)

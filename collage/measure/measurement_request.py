@@ -9,7 +9,7 @@ from collage.graph.index_set import IndexSet
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Work:
+class MeasurementRequest:
     """Request for the cost of one candidate: a region of a function on a variant of a backend."""
 
     function: str
@@ -18,14 +18,16 @@ class Work:
     variant: str = ""
 
 
-OnCost = Callable[[Work, Cost, bool], None]
+OnCost = Callable[[MeasurementRequest, Cost, bool], None]
 """Callback for each result on arrival; the flag tells whether it came from the cost table."""
 
 
 class Measurer(Protocol):
     """Measures batches of requests."""
 
-    def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
+    def measure(
+        self, batch: Sequence[MeasurementRequest], on_cost: OnCost | None = None
+    ) -> list[Cost]:
         """Return the cost of each request, in order; a bad candidate has an invalid cost."""
         ...
 
@@ -47,7 +49,9 @@ class SearchMeasurer(Measurer, Protocol):
     waited_s: float
     batch: int
 
-    def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
+    def recall(
+        self, works: Sequence[MeasurementRequest], on_cost: OnCost | None = None
+    ) -> list[Cost]:
         """Return the stored cost of each request, in order; an unknown cost where none is stored."""
         ...
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from collage.cost.cost import Cost
-from collage.measure.call_overhead import Boundary
-from collage.measure.measurement_request import Work
+from collage.measure.call_overhead import DispatchOverhead
+from collage.measure.measurement_request import MeasurementRequest
 
 LENGTH = struct.Struct("<Q")
 
@@ -33,9 +33,9 @@ class Setup:
         threads: number of threads of every kernel.
         reference_dir: folder with the reference value of every activation.
         memory_bytes: limit of resident memory in bytes, enforced by the parent.
-        sweep_bytes: size of the cache flush before every timed call, in bytes.
-        measure_boundary: measure the dispatch overhead for `Ready`.
-        recipes: see `Backend.recipes`.
+        cache_flush_bytes: size of the cache flush before every timed call, in bytes.
+        measure_dispatch_overhead: measure the dispatch overhead for `Ready`.
+        tuned_schedules_dir: see `Backend.tuned_schedules_dir`.
         cache: see `Backend.cache`.
         device: device of the kernels, "cpu" or "cuda".
         kernels: folder of kernel files built by another process; None builds kernels here.
@@ -48,9 +48,9 @@ class Setup:
     threads: int
     reference_dir: Path
     memory_bytes: int
-    sweep_bytes: int
-    measure_boundary: bool
-    recipes: Path | None = None
+    cache_flush_bytes: int
+    measure_dispatch_overhead: bool
+    tuned_schedules_dir: Path | None = None
     cache: Path | None = None
     device: str = "cpu"
     kernels: Path | None = None
@@ -59,9 +59,9 @@ class Setup:
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker waits for tasks. `boundary` is None without `Setup.measure_boundary`."""
+    """The worker waits for tasks. `boundary` is None without `Setup.measure_dispatch_overhead`."""
 
-    boundary: Boundary | None = None
+    boundary: DispatchOverhead | None = None
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Refused:
 class Task:
     """Build and time `work`; see `timing.Timer.time` for the other fields."""
 
-    work: Work
+    work: MeasurementRequest
     best_s: float
-    boundary_s: float
+    dispatch_overhead_s: float
     resolution_s: float = 0.0
 
 
@@ -116,7 +116,7 @@ class TuneTask:
         measured: traces with their latencies in seconds, from earlier searches.
     """
 
-    work: Work
+    work: MeasurementRequest
     trials: int
     seed: int
     measured: tuple[tuple[str, float], ...] = ()

@@ -35,7 +35,7 @@ COPY_BYTES = (1 << 14, 1 << 16, 1 << 18, 1 << 20)
 MEMORY_COPY_BYTES = 1 << 28
 SECONDS_EACH = 0.15
 TIMEOUT_S = 60.0
-UNTOLD = 1e15
+UNKNOWN_RATE = 1e15
 """Rate in place of one not reported by the GPU: too high to bound a kernel."""
 
 
@@ -123,7 +123,7 @@ def gpu_peaks() -> Peaks:
     """Return the peaks reported by this machine's GPU."""
     from collage.measure.cuda_device import CudaDevice
 
-    flops_per_s, bytes_per_s = (rate or UNTOLD for rate in CudaDevice().rates())
+    flops_per_s, bytes_per_s = (rate or UNKNOWN_RATE for rate in CudaDevice().rates())
     return Peaks(flops_per_s, bytes_per_s, bytes_per_s)
 
 

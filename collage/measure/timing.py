@@ -3,7 +3,7 @@
 In a hot loop a kernel finds its weights in the caches. Inside a model the other kernels have evicted them,
 and sums of hot timings came out 30 % too low. So before every timed call
   1. a buffer is read to flush the caches as far as one run of the model would: a model with weights and
-     activations below the last-level cache finds them there again (`Sweep`);
+     activations below the last-level cache finds them there again (`CacheFlush`);
   2. the inputs are rewritten in place, as by their producer in the model;
   3. the threads of the shared pool are woken, the state after the kernel before;
   4. an empty native function is called twice with the same arguments: once as a warm-up, once timed. The
@@ -13,7 +13,7 @@ the model, or another kernel of the same region is faster for certain (`beaten`)
 interval is wider then. A control kernel with fixed work runs before and after. If the machine's speed
 changed, the kernel is measured once more; if it changed again, the interval is widened.
 
-The dispatch overhead inside the executable, `boundary_s`, is added (`call_overhead`). Samples are in
+The dispatch overhead inside the executable, `dispatch_overhead_s`, is added (`call_overhead`). Samples are in
 seconds, from the monotonic clock, with the garbage collector off.
 """
 
@@ -110,7 +110,7 @@ class Timer:
         inputs: Sequence[np.ndarray],
         *,
         best_s: float = math.inf,
-        boundary_s: float = 0.0,
+        dispatch_overhead_s: float = 0.0,
         resolution_s: float = 0.0,
     ) -> Timing:
         """Time `call(*arguments)`.
@@ -120,11 +120,15 @@ class Timer:
             arguments: tensors of the call.
             inputs: contiguous arrays, aliases of the kernel's input tensors.
             best_s: lowest cost of the same region, in seconds; a slower kernel needs no precision.
-            boundary_s: dispatch overhead, added to every sample, in seconds.
+            dispatch_overhead_s: dispatch overhead, added to every sample, in seconds.
             resolution_s: sufficient width of the interval in this model, in seconds.
         """
         run = _Run(
-            call, arguments, [_words(array) for array in inputs], best_s - boundary_s, resolution_s
+            call,
+            arguments,
+            [_words(array) for array in inputs],
+            best_s - dispatch_overhead_s,
+            resolution_s,
         )
         gc.collect(0)
         was_enabled = gc.isenabled()
@@ -137,8 +141,8 @@ class Timer:
             if was_enabled:
                 gc.enable()
         if change > self._limits.drift:
-            return Timing(_shifted(_widened(cost, 1 + change), boundary_s), drifted=True)
-        return Timing(_shifted(cost, boundary_s))
+            return Timing(_shifted(_widened(cost, 1 + change), dispatch_overhead_s), drifted=True)
+        return Timing(_shifted(cost, dispatch_overhead_s))
 
     def _attempt(self, run: _Run) -> tuple[Cost, float]:
         before = self._control.change()

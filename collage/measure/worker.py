@@ -20,7 +20,7 @@ import numpy as np
 from collage.cost.cost import Cost
 from collage.measure.answers import pack_answer
 from collage.measure.device import DeviceTimer, StickyError
-from collage.measure.kernel_builder import Prepared, Workshop, open_workshop
+from collage.measure.kernel_builder import KernelBuilder, Prepared, open_kernel_builder
 from collage.measure.messages import (
     Answer,
     Built,
@@ -56,9 +56,9 @@ class Worker:
         if setup.device == "cpu":  # CUDA reserves addresses for all memory of host and device
             limit_address_space(setup)
         try:
-            builder = open_workshop(setup)
+            builder = open_kernel_builder(setup)
             timer = None if setup.builds else timer_of(setup, builder)
-            ready = Ready(builder.boundary() if setup.measure_boundary else None)
+            ready = Ready(builder.boundary() if setup.measure_dispatch_overhead else None)
         except Exception as error:
             self._send(Refused(reason_of(error)))
             return
@@ -66,7 +66,7 @@ class Worker:
         while isinstance(task := read_request(self._requests), Task):
             self._send(self._outcome(builder, timer, task))
 
-    def _outcome(self, builder: Workshop, timer: KernelTimer | None, task: Task) -> Outcome:
+    def _outcome(self, builder: KernelBuilder, timer: KernelTimer | None, task: Task) -> Outcome:
         try:
             if timer is None:
                 return self._build(builder, task)
@@ -76,13 +76,13 @@ class Worker:
         except (Exception, SystemExit) as error:
             return Outcome(Cost.invalid(reason_of(error)), durable=not is_infrastructure(error))
 
-    def _build(self, builder: Workshop, task: Task) -> Outcome:
+    def _build(self, builder: KernelBuilder, task: Task) -> Outcome:
         start = time.monotonic()
         builder.build(task.work)
         build_s = time.monotonic() - start
         return Outcome(Cost(build_s, build_s, build_s, build_s=build_s), built=True)
 
-    def _measure(self, builder: Workshop, timer: KernelTimer, task: Task) -> Outcome:
+    def _measure(self, builder: KernelBuilder, timer: KernelTimer, task: Task) -> Outcome:
         start = time.monotonic()
         prepared = builder.prepare(task.work)
         wrong, error = first_run(prepared)
@@ -98,7 +98,7 @@ class Worker:
             prepared.arguments,
             prepared.inputs,
             best_s=task.best_s,
-            boundary_s=task.boundary_s,
+            dispatch_overhead_s=task.dispatch_overhead_s,
             resolution_s=task.resolution_s,
         )
         last = prepared.call(*prepared.arguments) if prepared.allocates else None
@@ -127,10 +127,10 @@ def limit_address_space(setup: Setup) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def timer_of(setup: Setup, builder: Workshop, limits: Limits | None = None) -> KernelTimer:
+def timer_of(setup: Setup, builder: KernelBuilder, limits: Limits | None = None) -> KernelTimer:
     """Return the timer for the setup's device."""
     if setup.device == "cpu":
-        return Timer(setup.sweep_bytes, builder.empty, limits, builder.wake)
+        return Timer(setup.cache_flush_bytes, builder.empty, limits, builder.wake)
     return DeviceTimer(builder.open_device(), limits or Limits())
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from collage.cost.cost import CostKey
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import Go, Setup, Task
 from collage.measure.worker_process import WorkerProcess
 
@@ -34,11 +34,11 @@ class PendingMeasurement:
     """A cost key to measure, with the requests of the batch that share it."""
 
     key: CostKey
-    works: list[tuple[int, Work]] = field(default_factory=list)
+    works: list[tuple[int, MeasurementRequest]] = field(default_factory=list)
     deaths: int = 0
 
     @property
-    def work(self) -> Work:
+    def work(self) -> MeasurementRequest:
         return self.works[0][1]
 
 

@@ -3,7 +3,7 @@
 from collage.pipeline.bundle_comparison import compare_bundle
 from collage.pipeline.candidate_list import ListedBackend, list_candidates
 from collage.pipeline.compile import compile_model
-from collage.pipeline.compile_service import LocalSite, Site
+from collage.pipeline.compile_service import CompileService, LocalCompileService
 from collage.pipeline.doctor import Check, doctor
 from collage.pipeline.request import CompileRequest, CompileResult, RequestOptions, submit
 
@@ -12,9 +12,9 @@ __all__ = [
     "CompileRequest",
     "CompileResult",
     "ListedBackend",
-    "LocalSite",
+    "LocalCompileService",
     "RequestOptions",
-    "Site",
+    "CompileService",
     "compare_bundle",
     "compile_model",
     "doctor",

@@ -10,7 +10,7 @@ from collage.backends.nvidia.tensorrt.engine import ENGINES
 from collage.errors import InputError
 from collage.options import Options
 from collage.runtime.manifest import Manifest
-from collage.verify import Contender, Latency, compare_latency
+from collage.verify import BenchmarkTarget, Latency, compare_latency
 from collage.verify.baselines import original_frameworks
 
 
@@ -20,7 +20,7 @@ class SavedFunction:
 
     function: str
     manifest: Manifest
-    target: Contender
+    target: BenchmarkTarget
     inputs: dict[str, np.ndarray]
 
 
@@ -38,7 +38,7 @@ def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, dict[
     if not model.is_file():
         raise InputError(f"{model}: no such file; give the original ONNX model")
     latencies = {}
-    for saved in saved_contenders("collage", bundle):
+    for saved in saved_targets("collage", bundle):
         manifest = saved.manifest
         frameworks = original_frameworks(
             model,
@@ -57,7 +57,7 @@ def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, dict[
     return latencies
 
 
-def saved_contenders(name: str, bundle: Path) -> list[SavedFunction]:
+def saved_targets(name: str, bundle: Path) -> list[SavedFunction]:
     """Return the functions of a bundle as benchmark targets, all called `name`.
 
     Raises:
@@ -72,7 +72,7 @@ def saved_contenders(name: str, bundle: Path) -> list[SavedFunction]:
         SavedFunction(
             signature.function,
             manifest,
-            Contender(name, "executable", executable, signature, manifest.device),
+            BenchmarkTarget(name, "executable", executable, signature, manifest.device),
             loaded.golden(signature.function)[0],
         )
         for signature in manifest.functions

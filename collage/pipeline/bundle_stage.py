@@ -8,14 +8,14 @@ from pathlib import Path
 from collage.assemble import FunctionPlan, assemble
 from collage.backends.base import PluginKernel
 from collage.backends.nvidia.architecture import architecture
-from collage.bundle.publish import Facts, Published, publish
+from collage.bundle.publish import BundleMetadata, BundledFunction, publish
 from collage.frontend import Model
 from collage.measure.peaks import machine_peaks
-from collage.pipeline.compile_context import Session
-from collage.report.build import Run, build_report
+from collage.pipeline.compile_context import CompileContext
+from collage.report.build import CompileFacts, build_report
 from collage.report.data import CandidateCounts, ReportData, Summary, TuningFacts
 from collage.report.html import render_html
-from collage.report.precision import Allowed, FunctionResult, manifest_precision
+from collage.report.precision import FunctionResult, PrecisionPermission, manifest_precision
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import library_names
 from collage.search.function_search import FunctionSearch
@@ -38,16 +38,16 @@ class CompiledFunction:
     search: FunctionSearch
     chosen: NamedPlan
     kernels: FunctionPlan
-    published: Published
+    published: BundledFunction
     measured_s: Mapping[int, float]
     speed_factor: float = 1.0
 
 
 def build_bundle(
-    model: Model, compiled: Sequence[CompiledFunction], output: Path, session: Session
+    model: Model, compiled: Sequence[CompiledFunction], output: Path, context: CompileContext
 ) -> Summary:
     """Write the bundle of a model into the folder `output`; return its summary."""
-    executable = _final_executable(compiled, session)
+    executable = _final_executable(compiled, context)
     results = [
         FunctionResult(
             search=function.search,
@@ -58,17 +58,17 @@ def build_bundle(
         )
         for function in compiled
     ]
-    allowed = _allowed_precision(session)
-    report = build_report(_report_context(model, output, allowed, session), results)
-    options = session.options
+    allowed = _allowed_precision(context)
+    report = build_report(_report_context(model, output, allowed, context), results)
+    options = context.options
     plans = [function.kernels for function in compiled]
-    metadata = Facts(
+    metadata = BundleMetadata(
         model=model,
-        threads=session.threads,
-        environment_digest=session.environment.digest,
+        threads=context.threads,
+        environment_digest=context.environment.digest,
         seed=options.seed,
         libraries=_libraries(plans, options.device),
-        toolchains=_toolchains(plans, session),
+        toolchains=_toolchains(plans, context),
         precision=manifest_precision(allowed, results) if allowed else None,
         device=options.device,
         compute_capability="" if options.device == "cpu" else architecture().removeprefix("sm_"),
@@ -79,19 +79,23 @@ def build_bundle(
     return report.summary
 
 
-def _report_context(model: Model, output: Path, allowed: Allowed | None, session: Session) -> Run:
-    measured = session.counts.measured > 0
-    return Run(
+def _report_context(
+    model: Model, output: Path, allowed: PrecisionPermission | None, context: CompileContext
+) -> CompileFacts:
+    measured = context.counts.measured > 0
+    return CompileFacts(
         model=model,
-        backends=[backend.name for backend in session.backends],
-        environment=session.environment,
-        counts=CandidateCounts(**asdict(session.counts)),
-        seconds=session.seconds.stages,
+        backends=[backend.name for backend in context.backends],
+        environment=context.environment,
+        counts=CandidateCounts(**asdict(context.counts)),
+        seconds=context.seconds.stages,
         output=output,
-        peaks=machine_peaks(session.environment, session.options.store_dir, again=measured),
-        tuning=TuningFacts(**asdict(session.tuning)),
+        peaks=machine_peaks(context.environment, context.options.store_dir, again=measured),
+        tuning=TuningFacts(**asdict(context.tuning)),
         allowed=allowed,
-        fewer_flops=frozenset(backend.name for backend in session.backends if backend.fewer_flops),
+        algorithmic_savings=frozenset(
+            backend.name for backend in context.backends if backend.algorithmic_savings
+        ),
     )
 
 
@@ -105,26 +109,26 @@ def _generated_files(report: ReportData) -> dict[str, str]:
     }
 
 
-def _allowed_precision(session: Session) -> Allowed | None:
+def _allowed_precision(context: CompileContext) -> PrecisionPermission | None:
     """Return the tolerance and the backends' obstacles; None where only float32 is allowed."""
-    if not session.options.may_reduce:
+    if not context.options.may_reduce:
         return None
     reasons = {
         backend.name: f"{' or '.join(sorted(set(backend.reduced.values())))}: {reason}"
-        for backend in session.backends
+        for backend in context.backends
         if (reason := backend.reduced_reason())
     }
-    return Allowed(session.options.tolerance, reasons)
+    return PrecisionPermission(context.options.tolerance, reasons)
 
 
-def _final_executable(compiled: Sequence[CompiledFunction], session: Session) -> Path:
+def _final_executable(compiled: Sequence[CompiledFunction], context: CompileContext) -> Path:
     """Return the measured file itself; several functions are assembled into one new file."""
     if len(compiled) == 1:
         return compiled[0].published.decision.chosen.path
-    file = session.work_dir / "all.so"
-    options = session.options
+    file = context.work_dir / "all.so"
+    options = context.options
     plans = [function.kernels for function in compiled]
-    assemble(plans, session.threads, file, device=options.device, graphs=options.cuda_graphs)
+    assemble(plans, context.threads, file, device=options.device, graphs=options.cuda_graphs)
     return file
 
 
@@ -148,7 +152,7 @@ def _kernel_libraries(kernel: PluginKernel) -> set[str]:
     return libraries
 
 
-def _toolchains(plans: Iterable[FunctionPlan], session: Session) -> dict[str, str]:
+def _toolchains(plans: Iterable[FunctionPlan], context: CompileContext) -> dict[str, str]:
     """Return the identities of the backends of the kernels, by name."""
     used = {planned.backend for plan in plans for planned in plan.kernels}
-    return {backend.name: backend.identity for backend in session.backends if backend.name in used}
+    return {backend.name: backend.identity for backend in context.backends if backend.name in used}

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from collage.bundle.publish import Published
+from collage.bundle.publish import BundledFunction
 from collage.errors import GateError, SearchError, UnprovenError
 from collage.frontend import Function, Model
 from collage.options import Options
 from collage.pipeline.bundle_stage import CompiledFunction, build_bundle
-from collage.pipeline.compile_context import Session, open_session
+from collage.pipeline.compile_context import CompileContext, open_compile_context
 from collage.pipeline.gate_stage import GateResult, gate_of, profile_chosen, refine_and_decide
 from collage.pipeline.original_plan import OriginalFile, with_original, without_plans
 from collage.pipeline.plans import WholePlans
@@ -29,7 +29,7 @@ from collage.pipeline.search_stage import (
 from collage.pipeline.tuning import tune_and_search
 from collage.report.data import Summary
 from collage.report.progress import Progress
-from collage.search.enumeration import Enumerated
+from collage.search.enumeration import EnumeratedFunction
 from collage.store.atomic_folder import check_output
 from collage.verify.decision import Decision
 from collage.verify.reference_run import Samples
@@ -45,25 +45,27 @@ def compile_model(
         CollageError: see `collage.errors`; nothing is written then.
     """
     check_output(output)
-    with open_session(options, progress) as session:
-        model = imported(path, session)
-        compiled = [_compile_function(model, function, session) for function in model.functions]
-        return build_bundle(model, compiled, output, session)
+    with open_compile_context(options, progress) as context:
+        model = imported(path, context)
+        compiled = [_compile_function(model, function, context) for function in model.functions]
+        return build_bundle(model, compiled, output, context)
 
 
-def _compile_function(model: Model, function: Function, session: Session) -> CompiledFunction:
-    samples = sampled(model, function, session)
-    enumerated = enumerated_function(function, session)
-    measurer = local_measurer(function, samples.reference_dir, session)
-    original = OriginalFile(model, function, session)
+def _compile_function(
+    model: Model, function: Function, context: CompileContext
+) -> CompiledFunction:
+    samples = sampled(model, function, context)
+    enumerated = enumerated_function(function, context)
+    measurer = local_measurer(function, samples.reference_dir, context)
+    original = OriginalFile(model, function, context)
     try:
-        search, checkpoint = search_with_measurements(enumerated, measurer, session)
+        search, checkpoint = search_with_measurements(enumerated, measurer, context)
     except SearchError as error:
         if not original.plans.baselines:
             raise
-        result = _original_alone(enumerated, samples, original, session, error=error)
+        result = _original_alone(enumerated, samples, original, context, error=error)
     else:
-        search, is_new = tune_and_search(search, checkpoint, samples.reference_dir, session)
+        search, is_new = tune_and_search(search, checkpoint, samples.reference_dir, context)
         result = refine_and_decide(
             model,
             search,
@@ -71,16 +73,16 @@ def _compile_function(model: Model, function: Function, session: Session) -> Com
             originals=original.plans,
             file=checkpoint,
             has_new_candidates=is_new,
-            session=session,
+            context=context,
         )
-    return _compiled(result, original, samples, session)
+    return _compiled(result, original, samples, context)
 
 
 def _original_alone(
-    enumerated: Enumerated,
+    enumerated: EnumeratedFunction,
     samples: Samples,
     original: OriginalFile,
-    session: Session,
+    context: CompileContext,
     *,
     error: SearchError,
 ) -> GateResult:
@@ -91,24 +93,24 @@ def _original_alone(
     """
     search = without_plans(enumerated)
     function = enumerated.function
-    with gate_of(original.model, function, samples, session) as gate:
+    with gate_of(original.model, function, samples, context) as gate:
         try:
             decision = gate.decide(
                 function, (), samples.inputs, samples.expected, originals=original.plans
             )
         except GateError:
             raise error from None
-    return GateResult(decision, search, WholePlans(search, session))
+    return GateResult(decision, search, WholePlans(search, context))
 
 
 def _compiled(
-    result: GateResult, original: OriginalFile, samples: Samples, session: Session
+    result: GateResult, original: OriginalFile, samples: Samples, context: CompileContext
 ) -> CompiledFunction:
     """Gather the results of a function. Raises UnprovenError where it must not ship."""
     decision, search = result.decision, result.search
     function, name = search.enumerated.function, decision.chosen.name
-    if not decision.passed and not session.options.allow_slower:
-        raise UnprovenError(_refusal(function, decision, session.options))
+    if not decision.passed and not context.options.allow_slower:
+        raise UnprovenError(_refusal(function, decision, context.options))
     expected: Mapping[str, np.ndarray] = samples.expected
     if decision.golden is not None:
         expected = decision.golden.outputs
@@ -117,13 +119,13 @@ def _compiled(
     else:
         kernels = result.plans.kernels[name]
         chosen = next(plan for plan in search.plans if plan.name == name)
-    session.chosen.update(planned.backend for planned in kernels.kernels)
+    context.chosen.update(planned.backend for planned in kernels.kernels)
     return CompiledFunction(
         search=search,
         chosen=chosen,
         kernels=kernels,
-        published=Published(function, decision, samples.inputs, expected),
-        measured_s=profile_chosen(kernels, decision, samples.inputs, session),
+        published=BundledFunction(function, decision, samples.inputs, expected),
+        measured_s=profile_chosen(kernels, decision, samples.inputs, context),
         speed_factor=result.speed_factor,
     )
 

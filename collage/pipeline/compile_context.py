@@ -10,7 +10,7 @@ from pathlib import Path
 
 from collage.backends.base import Backend, conflicts_of
 from collage.backends.registry import available_backends, with_folders
-from collage.cost import Costs, CostTable, Environment, SharedCostTable
+from collage.cost import CostTable, Environment, LocalCostTable, SharedCostTable
 from collage.errors import OptionError, StoreError
 from collage.measure.environment import this_environment
 from collage.measure.measurement_request import SearchMeasurer
@@ -70,7 +70,7 @@ class Tuning:
 
 
 @dataclass
-class Session:
+class CompileContext:
     """Shared state of the stages of one compile.
 
     Attributes:
@@ -90,7 +90,7 @@ class Session:
     options: Options
     backends: Sequence[Backend]
     environment: Environment
-    table: Costs
+    table: CostTable
     progress: Progress
     work_dir: Path
     store: Store | None = None
@@ -115,12 +115,12 @@ class Session:
 
 
 @contextmanager
-def open_session(
+def open_compile_context(
     options: Options,
     progress: Progress | None = None,
     environment: Environment | None = None,
     backends: Sequence[Backend] | None = None,
-) -> Iterator[Session]:
+) -> Iterator[CompileContext]:
     """Open the shared state of the stages; measured costs are in the store when the context ends.
 
     Args:
@@ -139,14 +139,14 @@ def open_session(
         raise OptionError("no backend is available; `collage backends` says why")
     prune_cache(options.store_dir)
     store = None if options.store is None else open_store(options.store)
-    local = CostTable(options.store_dir)
+    local = LocalCostTable(options.store_dir)
     table = local if store is None else SharedCostTable(store, local, time.monotonic)
     environment = environment or _this_machine(options)
     with work_folder(options.store_dir) as work_dir:
-        session = Session(
+        context = CompileContext(
             options,
             [
-                with_folders(backend, work_dir / "recipes", options.store_dir)
+                with_folders(backend, work_dir / "tuned_schedules", options.store_dir)
                 for backend in backends
             ],
             environment,
@@ -156,12 +156,12 @@ def open_session(
             store,
         )
         try:
-            yield session
+            yield context
         except BaseException as error:
             if not isinstance(error, StoreError):  # a failed store would delay the error again
-                session.table.flush()
+                context.table.flush()
             raise
-        session.table.flush()
+        context.table.flush()
 
 
 @contextmanager

@@ -18,15 +18,15 @@ from collage.measure.environment import last_level_cache_bytes, this_environment
 from collage.measure.measurement_request import SearchMeasurer
 from collage.options import DeviceName, Options
 from collage.pipeline.compile import compile_model
-from collage.pipeline.compile_context import Session, open_session
+from collage.pipeline.compile_context import CompileContext, open_compile_context
 from collage.pipeline.original_plan import OriginalFile, without_plans
 from collage.pipeline.request import (
     CompileRequest,
     CompileResult,
-    FunctionFacts,
-    NodeFacts,
-    PlanFacts,
-    SearchFacts,
+    FunctionCompileResult,
+    NodeInformation,
+    PlanPrediction,
+    SearchResult,
     fetch_model,
 )
 from collage.pipeline.results import claim_result, read_result
@@ -49,14 +49,14 @@ from collage.store.bundles import publish_bundle
 from collage.store.manifests import bundle_files
 from collage.store.statement import SignedModel
 
-OpenMeasurer = Callable[[Model, Function, Session], SearchMeasurer]
+OpenMeasurer = Callable[[Model, Function, CompileContext], SearchMeasurer]
 """Factory of the measurer for one function's search."""
 
 
-class Site(Protocol):
+class CompileService(Protocol):
     """Compiles requests. Methods raise CollageError; earlier results stay in the store."""
 
-    def describe(self, request: CompileRequest) -> NodeFacts:
+    def probe(self, request: CompileRequest) -> NodeInformation:
         """Return the information about the target node."""
         ...
 
@@ -64,7 +64,7 @@ class Site(Protocol):
         """Return the names of the model's functions; each has its own search."""
         ...
 
-    def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchFacts:
+    def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchResult:
         """Search one function; measured costs go through the store."""
         ...
 
@@ -73,7 +73,7 @@ class Site(Protocol):
         ...
 
 
-class LocalSite:
+class LocalCompileService:
     """Compile service of this machine."""
 
     def __init__(self, store: str, cache_dir: Path, signing: AliasSigning | None = None) -> None:
@@ -88,26 +88,28 @@ class LocalSite:
         self._cache_dir = cache_dir
         self._signing = signing
 
-    def describe(self, request: CompileRequest) -> NodeFacts:
-        return node_facts(request)
+    def probe(self, request: CompileRequest) -> NodeInformation:
+        return node_information(request)
 
     def functions(self, request: CompileRequest) -> tuple[str, ...]:
         return tuple("main" if not n else f"main_{n}" for n in range(set_count(request)))
 
-    def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchFacts:
-        def open_measurer(model: Model, searched: Function, session: Session) -> SearchMeasurer:
+    def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchResult:
+        def open_measurer(
+            model: Model, searched: Function, context: CompileContext
+        ) -> SearchMeasurer:
             return local_measurer(
-                searched, sampled(model, searched, session).reference_dir, session
+                searched, sampled(model, searched, context).reference_dir, context
             )
 
         with (
             self._model(request) as path,
-            open_session(self._options(request), progress) as session,
+            open_compile_context(self._options(request), progress) as context,
         ):
-            return search_part(path, function, session, open_measurer)
+            return search_model_function(path, function, context, open_measurer)
 
     def finish(self, request: CompileRequest, progress: Progress) -> CompileResult:
-        store, facts = open_store(self._store), node_facts(request)
+        store, facts = open_store(self._store), node_information(request)
         if recorded := read_result(store, request, facts):
             return recorded
         with self._model(request) as path:
@@ -156,7 +158,7 @@ def set_count(request: CompileRequest) -> int:
     return max(1, len(request.options.shapes))
 
 
-def node_facts(request: CompileRequest) -> NodeFacts:
+def node_information(request: CompileRequest) -> NodeInformation:
     """Return the information about this machine for a request.
 
     Raises:
@@ -165,16 +167,16 @@ def node_facts(request: CompileRequest) -> NodeFacts:
     """
     environment = this_environment(request.threads, request.device)
     backends = available_backends(request.options.backends, request.device)
-    return NodeFacts(
+    return NodeInformation(
         environment=environment,
         cache_bytes=last_level_cache_bytes(),
         backends={backend.name: backend.identity for backend in backends},
     )
 
 
-def search_part(
-    path: Path, function: str, session: Session, open_measurer: OpenMeasurer
-) -> SearchFacts:
+def search_model_function(
+    path: Path, function: str, context: CompileContext, open_measurer: OpenMeasurer
+) -> SearchResult:
     """Search one function of the model at `path`.
 
     The result has no plan if no plan of regions computes its numbers and the original file can ship.
@@ -184,29 +186,29 @@ def search_part(
         CollageError: a stage fails.
     """
     start = time.monotonic()
-    model = imported(path, session)
+    model = imported(path, context)
     searched = next(
         (candidate for candidate in model.functions if candidate.name == function), None
     )
     if searched is None:
         names = ", ".join(candidate.name for candidate in model.functions)
         raise OptionError(f"{path.name} has no function {function!r}, only {names}")
-    enumerated = enumerated_function(searched, session)
+    enumerated = enumerated_function(searched, context)
     try:
         search, _ = search_with_measurements(
-            enumerated, open_measurer(model, searched, session), session
+            enumerated, open_measurer(model, searched, context), context
         )
     except SearchError:
-        if not OriginalFile(model, searched, session).plans.baselines:
+        if not OriginalFile(model, searched, context).plans.baselines:
             raise
         search = without_plans(enumerated)
-    return _search_facts(search, session, time.monotonic() - start)
+    return _search_facts(search, context, time.monotonic() - start)
 
 
-def _search_facts(search: FunctionSearch, session: Session, seconds: float) -> SearchFacts:
-    counts = session.counts
+def _search_facts(search: FunctionSearch, context: CompileContext, seconds: float) -> SearchResult:
+    counts = context.counts
     plans = tuple(
-        PlanFacts(
+        PlanPrediction(
             name=plan.name,
             predicted_s=plan.plan.predicted_s,
             regions=len(plan.plan.options),
@@ -214,7 +216,7 @@ def _search_facts(search: FunctionSearch, session: Session, seconds: float) -> S
         )
         for plan in search.plans
     )
-    return SearchFacts(
+    return SearchResult(
         function=search.enumerated.function.name,
         plans=plans,
         gap_s=search.lazy.gap_s,
@@ -234,7 +236,7 @@ def _result(summary: Summary, bundle: str, report: str) -> CompileResult:
         reason=summary.gate.reason,
         speedup=summary.speedup_over_best,
         functions=tuple(
-            FunctionFacts(
+            FunctionCompileResult(
                 function=function.function,
                 verdict=function.verdict,
                 predicted_s=function.predicted_s,

@@ -14,7 +14,7 @@ from collage.backends.nvidia.tensorrt.engine import ENGINES
 from collage.errors import MeasureError
 from collage.frontend import Function, Model
 from collage.frontend.inputs import random_inputs
-from collage.pipeline.compile_context import Session
+from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.plans import WholePlans, kernel_seconds_by_position
 from collage.pipeline.refinement import Refinement
 from collage.pipeline.search_checkpoint import (
@@ -24,7 +24,7 @@ from collage.pipeline.search_checkpoint import (
 )
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import NamedPlan
-from collage.verify import Contender, profile_kernels
+from collage.verify import BenchmarkTarget, profile_kernels
 from collage.verify.accuracy_checker import AccuracyBudget
 from collage.verify.accuracy_samples import MORE_SEEDS, write_samples
 from collage.verify.decision import Decision, OriginalPlans
@@ -58,7 +58,7 @@ def refine_and_decide(
     originals: OriginalPlans,
     file: CheckpointFile,
     has_new_candidates: bool,
-    session: Session,
+    context: CompileContext,
 ) -> GateResult:
     """Assemble the best plans of a search, refine them, and let the gate choose.
 
@@ -71,19 +71,19 @@ def refine_and_decide(
         originals: original-file plans.
         file: location of the search's checkpoint.
         has_new_candidates: whether tuning added candidates in this run.
-        session: shared state of the compile.
+        context: shared state of the compile.
     """
-    plans = WholePlans(search, session)
+    plans = WholePlans(search, context)
     checkpoint = file.read()
     remembered = () if has_new_candidates else checkpoint.plans(search)
     executables = assemble_all(plans, remembered or search.plans)
     refinement = (
         Refinement(plans, 0.0, checkpoint.samples(search))
         if remembered
-        else Refinement(plans, session.options.refine_s)
+        else Refinement(plans, context.options.refine_s)
     )
     function = search.enumerated.function
-    with gate_of(model, function, samples, session) as gate:
+    with gate_of(model, function, samples, context) as gate:
         decision = gate.decide(
             function,
             executables,
@@ -95,17 +95,21 @@ def refine_and_decide(
         )
         best = select_remembered_plans(plans.named, decision.latencies, decision.finalists)
         file.write(
-            SearchCheckpoint.of(search.lazy.gap_s, plans=best, samples=refinement.in_context.seen)
+            SearchCheckpoint.of(
+                search.lazy.gap_s, plans=best, samples=refinement.in_context.samples
+            )
         )
     speed_factor = refinement.speed_factor(decision)
     return GateResult(decision, refinement.updated_search(speed_factor), plans, speed_factor)
 
 
 @contextmanager
-def gate_of(model: Model, function: Function, samples: Samples, session: Session) -> Iterator[Gate]:
+def gate_of(
+    model: Model, function: Function, samples: Samples, context: CompileContext
+) -> Iterator[Gate]:
     """Make the gate of one function, with its stage's progress and seconds."""
-    budget = _error_budget(function, samples, session)
-    with session.progress.stage("verify") as stage, session.seconds.of("verify"):
+    budget = _error_budget(function, samples, context)
+    with context.progress.stage("verify") as stage, context.seconds.of("verify"):
 
         def on_round(done: int, total: int) -> None:
             stage.total = stage.done + total - done + 1
@@ -113,22 +117,22 @@ def gate_of(model: Model, function: Function, samples: Samples, session: Session
 
         yield Gate(
             model=model.path,
-            threads=session.threads,
-            seconds_each=session.options.verify_s,
-            work_dir=session.work_dir,
+            threads=context.threads,
+            seconds_each=context.options.verify_s,
+            work_dir=context.work_dir,
             on_round=on_round,
             budget=budget,
-            device=session.options.device,
-            engines=session.options.store_dir / ENGINES,
+            device=context.options.device,
+            engines=context.options.store_dir / ENGINES,
         )
 
 
 def assemble_all(plans: WholePlans, selected: Sequence[NamedPlan]) -> list[PlanExecutable]:
     """Write the executables of the selected plans."""
-    session, executables = plans.session, []
+    context, executables = plans.context, []
     with (
-        session.seconds.of("assemble"),
-        session.progress.stage("assemble", len(selected)) as stage,
+        context.seconds.of("assemble"),
+        context.progress.stage("assemble", len(selected)) as stage,
     ):
         for plan in selected:
             executables.append(plans.assemble(plan))
@@ -137,7 +141,7 @@ def assemble_all(plans: WholePlans, selected: Sequence[NamedPlan]) -> list[PlanE
 
 
 def profile_chosen(
-    plan: FunctionPlan, decision: Decision, inputs: dict[str, np.ndarray], session: Session
+    plan: FunctionPlan, decision: Decision, inputs: dict[str, np.ndarray], context: CompileContext
 ) -> dict[int, float]:
     """Time the kernels inside the executable that ships, by their position; views have no kernel.
 
@@ -145,10 +149,12 @@ def profile_chosen(
     """
     executable = decision.chosen
     signature = function_signature(plan.function, executable.kernel)
-    target = Contender(executable.name, "executable", executable.path, signature, executable.device)
-    with session.seconds.of("verify"):
+    target = BenchmarkTarget(
+        executable.name, "executable", executable.path, signature, executable.device
+    )
+    with context.seconds.of("verify"):
         try:
-            profile = profile_kernels(target, inputs, session.threads, session.work_dir)
+            profile = profile_kernels(target, inputs, context.threads, context.work_dir)
         except MeasureError:
             return {}  # only the report shows them: the executable has passed its gate
     speed_factor = decision.latency.seconds / profile.call_s
@@ -158,13 +164,15 @@ def profile_chosen(
     }
 
 
-def _error_budget(function: Function, samples: Samples, session: Session) -> AccuracyBudget | None:
+def _error_budget(
+    function: Function, samples: Samples, context: CompileContext
+) -> AccuracyBudget | None:
     """Write the accuracy samples of plans in less than float32: the gate's inputs and further seeds."""
-    options = session.options
+    options = context.options
     if not options.may_reduce:
         return None
     seeds = range(options.seed + 1, options.seed + 1 + MORE_SEEDS)
     input_sets = [samples.inputs, *(random_inputs(function, seed) for seed in seeds)]
-    folder = session.work_dir / f"accuracy-samples-{function.name}"
+    folder = context.work_dir / f"accuracy-samples-{function.name}"
     write_samples(function, input_sets, folder)
     return AccuracyBudget(options.tolerance, folder)

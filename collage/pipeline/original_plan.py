@@ -19,11 +19,11 @@ from collage.cost import Cost
 from collage.errors import BackendError, ModelError
 from collage.frontend import Function, Model
 from collage.frontend.original_file import original_bytes
-from collage.graph.dynamic_shape_groups import returned_open
-from collage.pipeline.compile_context import Session
+from collage.graph.dynamic_shape_groups import returns_dynamic_shape
+from collage.pipeline.compile_context import CompileContext
 from collage.rules.rule import HOST
 from collage.runtime.blob import Json, pack
-from collage.search.enumeration import Enumerated
+from collage.search.enumeration import EnumeratedFunction
 from collage.search.function_search import VIEW_S, FunctionSearch
 from collage.search.lazy import LazyResult
 from collage.search.plan_selection import NamedPlan
@@ -44,18 +44,18 @@ class OriginalFile:
 
     model: Model
     function: Function
-    session: Session
+    context: CompileContext
     named: dict[str, NamedPlan] = field(default_factory=dict)
     kernels: dict[str, FunctionPlan] = field(default_factory=dict)
 
     @property
     def plans(self) -> OriginalPlans:
         """Return the plans for the gate; without baselines where the file cannot or must not ship."""
-        options = self.session.options
+        options = self.context.options
         if not options.fallback or options.device != "cpu" or not self.function.graph.nodes:
             return OriginalPlans()
-        allowed = {backend.name for backend in self.session.compatible_backends}
-        allocates = returned_open(self.function.graph, self.function.graph.everything)
+        allowed = {backend.name for backend in self.context.compatible_backends}
+        allocates = returns_dynamic_shape(self.function.graph, self.function.graph.everything)
         baselines = frozenset(
             baseline
             for baseline, backend in BACKENDS.items()
@@ -70,7 +70,7 @@ class OriginalFile:
             BackendError: the file or the framework does not allow this.
         """
         graph = self.function.graph
-        backend = next(b for b in self.session.backends if b.name == BACKENDS[baseline])
+        backend = next(b for b in self.context.backends if b.name == BACKENDS[baseline])
         key: Hashable = ("original", baseline, backend.identity)
         precision = PRECISIONS.get(baseline, "")
         option = Option(graph.everything, key, backend.name, precision=precision)
@@ -82,8 +82,8 @@ class OriginalFile:
         )
         self.named[name] = NamedPlan(name, Plan((option,), 0.0), backend.name)
         self.kernels[name] = FunctionPlan(self.function, (planned,))
-        file = self.session.work_dir / f"{self.function.name}-{name}.so"
-        assemble([self.kernels[name]], self.session.threads, file)
+        file = self.context.work_dir / f"{self.function.name}-{name}.so"
+        assemble([self.kernels[name]], self.context.threads, file)
         return PlanExecutable(
             name, file, 0.0, backend.name, bool(precision), original=baseline, kernel=symbol
         )
@@ -93,10 +93,10 @@ class OriginalFile:
             content = original_bytes(self.model.path)
         except ModelError as error:
             raise BackendError(str(error)) from error
-        header: dict[str, Json] = {"threads": self.session.threads, "alone": 1}
+        header: dict[str, Json] = {"threads": self.context.threads, "alone": 1}
         graph, allocates = self.function.graph, False
         if BACKENDS[baseline] == "onnxruntime":
-            allocates = returned_open(graph, graph.everything)
+            allocates = returns_dynamic_shape(graph, graph.everything)
             header |= {"input_names": list(graph.inputs), "output_names": list(graph.outputs)}
             header |= {"allocates": 1} if allocates else {}
         else:
@@ -126,7 +126,7 @@ def with_original(
     return extended, named
 
 
-def without_plans(enumerated: Enumerated) -> FunctionSearch:
+def without_plans(enumerated: EnumeratedFunction) -> FunctionSearch:
     """Return a search without plans: no plan of regions computes the right numbers."""
     costs: dict[Hashable, Cost] = {HOST: Cost(VIEW_S, VIEW_S, VIEW_S)}
     nothing = LazyResult(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import Kernel
 from collage.frontend.region import region_values
-from collage.pipeline.compile_context import Session
+from collage.pipeline.compile_context import CompileContext
 from collage.rules.rule import HOST
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import NamedPlan
@@ -30,7 +30,7 @@ class WholePlans:
     """Plans of one function with their executables; each kernel is compiled once."""
 
     search: FunctionSearch
-    session: Session
+    context: CompileContext
     named: dict[str, NamedPlan] = field(default_factory=dict)
     kernels: dict[str, FunctionPlan] = field(default_factory=dict)
     _compiled: dict[Hashable, Kernel] = field(default_factory=dict)
@@ -38,11 +38,11 @@ class WholePlans:
     def assemble(self, plan: NamedPlan) -> PlanExecutable:
         """Write the executable of one plan."""
         function = self.search.enumerated.function
-        file = self.session.work_dir / f"{function.name}-{plan.name}.so"
+        file = self.context.work_dir / f"{function.name}-{plan.name}.so"
         self.named[plan.name] = plan
         self.kernels[plan.name] = self._kernels(plan.plan)
-        device, graphs = self.session.options.device, self.session.options.cuda_graphs
-        assemble([self.kernels[plan.name]], self.session.threads, file, device, graphs=graphs)
+        device, graphs = self.context.options.device, self.context.options.cuda_graphs
+        assemble([self.kernels[plan.name]], self.context.threads, file, device, graphs=graphs)
         return PlanExecutable(
             plan.name, file, plan.plan.predicted_s, plan.single, plan.plan.reduced, device
         )
@@ -74,8 +74,8 @@ class WholePlans:
         variant = enumerated.work[option.key].variant
         key = (option.nodes, option.backend, variant)
         if key not in self._compiled:
-            backend = next(b for b in self.session.backends if b.name == option.backend)
+            backend = next(b for b in self.context.backends if b.name == option.backend)
             self._compiled[key] = backend.compile(
-                enumerated.function, option.nodes, self.session.threads, variant
+                enumerated.function, option.nodes, self.context.threads, variant
             )
         return self._compiled[key]

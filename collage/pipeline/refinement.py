@@ -28,14 +28,14 @@ from dataclasses import replace
 
 from collage.errors import MeasureError
 from collage.pipeline.plans import WholePlans
-from collage.search.error_calibration import Calibration
+from collage.search.error_calibration import ErrorCalibration
 from collage.search.function_search import FunctionSearch
 from collage.search.graph_launches import predicted_s
-from collage.search.in_context import InPlace, Sighting, at_pace
+from collage.search.in_context import InContextCosts, InContextSample, scaled_by_speed
 from collage.search.neighbours import neighbours
-from collage.search.plan_selection import NamedPlan, worth_assembling
+from collage.search.plan_selection import NamedPlan, select_plans
 from collage.search.problem import Plan
-from collage.search.reduced_precision import PricedPlans, expected_error, weighed
+from collage.search.reduced_precision import PenalisedPlans, expected_error, with_output_errors
 from collage.search.shortest_path import valid_space
 from collage.verify import KernelProfile
 from collage.verify.accuracy_samples import Errors
@@ -59,7 +59,9 @@ MAX_WITHIN_BUDGET = 4
 class Refinement:
     """Proposes plans that may be faster than the leading one, until none is promising or time is up."""
 
-    def __init__(self, plans: WholePlans, seconds: float, samples: Sequence[Sighting] = ()) -> None:
+    def __init__(
+        self, plans: WholePlans, seconds: float, samples: Sequence[InContextSample] = ()
+    ) -> None:
         """Start with the assembled plans.
 
         Args:
@@ -67,7 +69,9 @@ class Refinement:
             seconds: time limit in seconds, counted from the first proposal; 0 proposes nothing.
             samples: in-context samples of an earlier run, default none.
         """
-        self.in_context = InPlace(plans.search.enumerated.problem, plans.search.costs, [*samples])
+        self.in_context = InContextCosts(
+            plans.search.enumerated.problem, plans.search.costs, [*samples]
+        )
         self._plans = plans
         self._seconds = seconds
         self._deadline: float | None = None
@@ -110,7 +114,7 @@ class Refinement:
         factors: dict[float, list[float]] = defaultdict(list)
         for name in decision.finalists:
             plan = self._plan(name)
-            if name != decision.chosen.name and self.in_context.knows(plan):
+            if name != decision.chosen.name and self.in_context.is_sampled(plan):
                 plan_s = self._predicted_s(plan)
                 shared_s = sum(
                     self._costs[option.key].seconds
@@ -128,7 +132,7 @@ class Refinement:
         Args:
             speed_factor: machine speed factor that multiplies all costs, default 1.
         """
-        search, costs = self._plans.search, at_pace(self._costs, speed_factor)
+        search, costs = self._plans.search, scaled_by_speed(self._costs, speed_factor)
         problem = search.enumerated.problem
         named = [
             replace(
@@ -156,7 +160,7 @@ class Refinement:
                     continue  # kernels on a GPU cannot be timed inside an executable
         self._rounds.append({name: latency.seconds for name, latency in results.latencies.items()})
         latencies_s = normalised_latencies(self._rounds)
-        self.in_context.seen.clear()
+        self.in_context.samples.clear()
         for name, profile in self._profiles.items():
             kernels_s = self._plans.by_position(name, profile.kernels_s)
             self.in_context.add(self._plan(name), kernels_s, profile.call_s, latencies_s[name])
@@ -167,11 +171,11 @@ class Refinement:
         search = self._plans.search
         problem = search.enumerated.problem
         self._costs = self._error_costs = self.in_context.corrected()
-        self._plans_by_error: PricedPlans | None = None
+        self._plans_by_error: PenalisedPlans | None = None
         if search.errors and self._seconds:
-            self._error_costs = weighed(problem, self._costs, search.errors.gain)
+            self._error_costs = with_output_errors(problem, self._costs, search.errors.sensitivity)
             space = valid_space(problem, self._error_costs)
-            self._plans_by_error = PricedPlans.of(space, self._error_costs)
+            self._plans_by_error = PenalisedPlans.of(space, self._error_costs)
 
     def _plan(self, name: str) -> Plan:
         return self._plans.named[name].plan
@@ -179,11 +183,11 @@ class Refinement:
     def _predicted_s(self, plan: Plan) -> float:
         return predicted_s(self._plans.search.enumerated.problem, self._costs, plan)
 
-    def _calibration(self, errors: Mapping[str, Errors]) -> Calibration | None:
+    def _calibration(self, errors: Mapping[str, Errors]) -> ErrorCalibration | None:
         """Compare measured with predicted errors; None where reduced precision is not allowed."""
         if self._plans.search.errors is None:
             return None
-        calibration = Calibration(self._plans.search.errors.tolerance)
+        calibration = ErrorCalibration(self._plans.search.errors.tolerance)
         for name, named in self._plans.named.items():
             if named.plan.reduced and name in errors:
                 expected = expected_error(named.plan, self._error_costs)
@@ -227,7 +231,7 @@ class Refinement:
         """Return untried plans that may be faster than the leading one, the predicted fastest first."""
         search = self._plans.search
         problem = search.enumerated.problem
-        best = worth_assembling(problem, self._costs, BEST_PLANS, search.errors)
+        best = select_plans(problem, self._costs, BEST_PLANS, search.errors)
         near = neighbours(problem, self._costs, self._plan(leader))
         candidates = {plan.options: plan for plan in (*(named.plan for named in best), *near)}
         promising = [

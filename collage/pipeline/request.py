@@ -96,7 +96,7 @@ class CompileRequest(_Document):
         return Options(**options, **target, cache_dir=cache_dir, store=store)
 
 
-class NodeFacts(_Document):
+class NodeInformation(_Document):
     """Information about a measuring node.
 
     Attributes:
@@ -110,7 +110,7 @@ class NodeFacts(_Document):
     backends: Mapping[str, str]
 
 
-class PlanFacts(_Document):
+class PlanPrediction(_Document):
     """One plan of a search result, with its predicted latency."""
 
     name: str
@@ -119,11 +119,11 @@ class PlanFacts(_Document):
     backends: tuple[str, ...]
 
 
-class SearchFacts(_Document):
+class SearchResult(_Document):
     """Result of one function's search; counts as in `collage.report.data.CandidateCounts`."""
 
     function: str
-    plans: tuple[PlanFacts, ...]
+    plans: tuple[PlanPrediction, ...]
     gap_s: float
     enumerated: int
     unique: int
@@ -133,7 +133,7 @@ class SearchFacts(_Document):
     seconds: float
 
 
-class FunctionFacts(_Document):
+class FunctionCompileResult(_Document):
     """Result of one function.
 
     Attributes:
@@ -171,7 +171,7 @@ class CompileResult(_Document):
     report: str
     reason: str
     speedup: float | None
-    functions: tuple[FunctionFacts, ...]
+    functions: tuple[FunctionCompileResult, ...]
     plan: tuple[str, ...]
     measured: int
     cached: int
@@ -179,7 +179,7 @@ class CompileResult(_Document):
     seconds: Mapping[str, float]
 
 
-class FinishAnswer(_Document):
+class BundleAnswer(_Document):
     """Answer of the pod that builds a bundle: a result or a refusal of the gate, which is no failure.
 
     Attributes:

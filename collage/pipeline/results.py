@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from collage.bundle.manifest import Manifest
 from collage.errors import BundleError, StoreError
-from collage.pipeline.request import CompileRequest, CompileResult, NodeFacts
+from collage.pipeline.request import CompileRequest, CompileResult, NodeInformation
 from collage.runtime.json_fields import is_digest
 from collage.store.aliases import read_record
 from collage.store.base import BlobDigest, Store
@@ -48,13 +48,15 @@ class Promotion:
     reason: str
 
 
-def node_digest(facts: NodeFacts) -> str:
+def node_digest(facts: NodeInformation) -> str:
     """Digest of the node information: hardware, driver, toolchains with versions."""
     text = json.dumps(facts.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_result(store: Store, request: CompileRequest, facts: NodeFacts) -> CompileResult | None:
+def read_result(
+    store: Store, request: CompileRequest, facts: NodeInformation
+) -> CompileResult | None:
     """Return the result of a request on a kind of node; None if there is none."""
     stored = store.read(_key(request, facts))
     result = _parse(stored.data) if stored else None
@@ -62,7 +64,7 @@ def read_result(store: Store, request: CompileRequest, facts: NodeFacts) -> Comp
 
 
 def claim_result(
-    store: Store, request: CompileRequest, facts: NodeFacts, result: CompileResult
+    store: Store, request: CompileRequest, facts: NodeInformation, result: CompileResult
 ) -> CompileResult:
     """Record the result of a bundle before its publication; return the valid result.
 
@@ -88,7 +90,7 @@ def claim_result(
 def promote(
     store: Store,
     alias: str,
-    facts: NodeFacts,
+    facts: NodeInformation,
     result: CompileResult,
     signing: BundleSigning | None = None,
 ) -> Promotion:
@@ -125,7 +127,7 @@ def promote(
 
 
 def is_better(
-    facts: NodeFacts, result: CompileResult, standing: Manifest | None
+    facts: NodeInformation, result: CompileResult, standing: Manifest | None
 ) -> tuple[bool, str]:
     """Compare a result with the current bundle of an alias; also return the reason.
 
@@ -152,7 +154,7 @@ def is_better(
     return True, f"{ratio:.2f}x the standing bundle's speed"
 
 
-def _changed_toolchain(standing: Manifest, facts: NodeFacts) -> str:
+def _changed_toolchain(standing: Manifest, facts: NodeInformation) -> str:
     """Return the first toolchain with another version on the node, with both versions, else ""."""
     for name, bundled in sorted(standing.provenance.toolchains.items()):
         installed = facts.backends.get(name, "")
@@ -192,5 +194,5 @@ def _is_published(store: Store, result: CompileResult) -> bool:
     )
 
 
-def _key(request: CompileRequest, facts: NodeFacts) -> str:
+def _key(request: CompileRequest, facts: NodeInformation) -> str:
     return f"results/{request.digest}/{node_digest(facts)}.json"

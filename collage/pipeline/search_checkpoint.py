@@ -22,11 +22,11 @@ from uuid import uuid4
 from collage.cost.cost import LONGEST_S
 from collage.errors import StoreError
 from collage.frontend.region import region_digest
-from collage.pipeline.compile_context import Session
-from collage.search.enumeration import Enumerated
+from collage.pipeline.compile_context import CompileContext
+from collage.search.enumeration import EnumeratedFunction
 from collage.search.function_search import FunctionSearch
 from collage.search.graph_launches import predicted_s
-from collage.search.in_context import Sighting
+from collage.search.in_context import InContextSample
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan
 from collage.store.atomic_folder import flush_folder, make_folders, write_durably
@@ -54,8 +54,8 @@ class _StoredSample:
     """An in-context sample whose cost key is a JSON text."""
 
     key: str
-    alone_s: float
-    in_place_s: float
+    isolated_s: float
+    in_context_s: float
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class SearchCheckpoint:
         gap_s: float,
         *,
         plans: Sequence[NamedPlan] = (),
-        samples: Sequence[Sighting] = (),
+        samples: Sequence[InContextSample] = (),
         tuned_s: float = 0.0,
     ) -> "SearchCheckpoint":
         """Make the checkpoint of a search that has ended."""
@@ -92,7 +92,7 @@ class SearchCheckpoint:
                 for plan in plans
             ),
             tuple(
-                _StoredSample(json.dumps(sample.key), sample.alone_s, sample.in_place_s)
+                _StoredSample(json.dumps(sample.key), sample.isolated_s, sample.in_context_s)
                 for sample in samples
             ),
         )
@@ -103,7 +103,7 @@ class SearchCheckpoint:
         fields = Fields(parse_object(text, infinities=True))
         return cls(
             fields.number("gap_s"),
-            fields.number("tuned_s", most=LONGEST_S),
+            fields.number("tuned_s", maximum=LONGEST_S),
             tuple(_stored_plan(entry) for entry in fields.items("plans")),
             tuple(_stored_sample(entry) for entry in fields.items("in_place")),
         )
@@ -118,7 +118,7 @@ class SearchCheckpoint:
             ],
             "tuned_s": self.tuned_s,
             "in_place": [
-                (json.loads(sample.key), sample.alone_s, sample.in_place_s)
+                (json.loads(sample.key), sample.isolated_s, sample.in_context_s)
                 for sample in self.stored_samples
             ],
         }
@@ -139,13 +139,13 @@ class SearchCheckpoint:
             plans.append(NamedPlan(stored.name, plan, stored.single))
         return tuple(plans)
 
-    def samples(self, search: FunctionSearch) -> tuple[Sighting, ...]:
+    def samples(self, search: FunctionSearch) -> tuple[InContextSample, ...]:
         """Return the in-context samples; empty where one is of a candidate that no longer exists."""
         keys: dict[str, Hashable] = {json.dumps(key): key for key in search.costs}
         if not keys.keys() >= {sample.key for sample in self.stored_samples}:
             return ()
         return tuple(
-            Sighting(keys[sample.key], sample.alone_s, sample.in_place_s)
+            InContextSample(keys[sample.key], sample.isolated_s, sample.in_context_s)
             for sample in self.stored_samples
         )
 
@@ -158,24 +158,24 @@ class CheckpointFile:
     store: Store | None = None
 
     @classmethod
-    def of(cls, enumerated: Enumerated, session: Session) -> "CheckpointFile":
+    def of(cls, enumerated: EnumeratedFunction, context: CompileContext) -> "CheckpointFile":
         """Name the checkpoint of a search."""
         function = enumerated.function
         identity = [
             region_digest(function, function.graph.everything),
-            *(backend.identity for backend in session.backends),
+            *(backend.identity for backend in context.backends),
             *sorted(map(str, enumerated.work)),
-            session.environment.digest,
-            str(float(session.options.measure_budget_s)),
+            context.environment.digest,
+            str(float(context.options.measure_budget_s)),
             *(
                 f"{backend} without {sorted(conflicting)}"
                 for backend, conflicting in enumerated.problem.conflicts.items()
             ),
         ]
-        if session.options.may_reduce:
-            identity.append(f"tolerance={session.options.tolerance}")
+        if context.options.may_reduce:
+            identity.append(f"tolerance={context.options.tolerance}")
         name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-        return cls(session.options.store_dir / "searches" / name, session.store)
+        return cls(context.options.store_dir / "searches" / name, context.store)
 
     def read(self) -> SearchCheckpoint:
         """Return the checkpoint: the shared one before the local one; an empty one where none is whole."""
@@ -257,11 +257,11 @@ def _stored_plan(entry: object) -> _StoredPlan:
 def _stored_sample(entry: object) -> _StoredSample:
     if not isinstance(entry, list) or len(entry) != 3:
         raise RecordError("an in-context sample is not a key with two costs")
-    costs = Fields({"alone_s": entry[1], "in_place_s": entry[2]})
+    costs = Fields({"isolated_s": entry[1], "in_context_s": entry[2]})
     return _StoredSample(
         _canonical(entry[0]),
-        costs.number("alone_s", most=LONGEST_S),
-        costs.number("in_place_s", most=LONGEST_S),
+        costs.number("isolated_s", maximum=LONGEST_S),
+        costs.number("in_context_s", maximum=LONGEST_S),
     )
 
 

@@ -15,14 +15,14 @@ from collage.frontend import Function, Model
 from collage.frontend.inputs import random_inputs
 from collage.frontend.isolated_import import guarded_import
 from collage.frontend.sensitivity import Sensitivity
-from collage.measure.cache_flush import Sweep
+from collage.measure.cache_flush import CacheFlush
 from collage.measure.cost_key import launch_key
 from collage.measure.local import LocalMeasurer
-from collage.measure.measurement_request import OnCost, SearchMeasurer, Work
+from collage.measure.measurement_request import MeasurementRequest, OnCost, SearchMeasurer
 from collage.options import Options
-from collage.pipeline.compile_context import Session
+from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
-from collage.search.enumeration import Enumerated, enumerate_function
+from collage.search.enumeration import EnumeratedFunction, enumerate_function
 from collage.search.function_search import FunctionSearch, search_function
 from collage.search.graph_launches import without_graphs
 from collage.search.reduced_precision import ErrorBudget, within_budget
@@ -32,20 +32,20 @@ SENSITIVITY_S = 20.0
 """Time to estimate the sensitivity of outputs to errors inside a function, in seconds."""
 
 
-def imported(path: Path, session: Session) -> Model:
+def imported(path: Path, context: CompileContext) -> Model:
     """Import the model with the shapes of the options."""
-    options = session.options
-    with session.progress.stage("import"), session.seconds.of("import"):
+    options = context.options
+    with context.progress.stage("import"), context.seconds.of("import"):
         return guarded_import(
             path,
             dims=options.dims,
             shapes=options.shapes,
-            work_dir=session.work_dir,
+            work_dir=context.work_dir,
             keep_half=options.device != "cpu",
         )
 
 
-def sampled(model: Model, function: Function, session: Session) -> Samples:
+def sampled(model: Model, function: Function, context: CompileContext) -> Samples:
     """Make inputs, and run the original model on them.
 
     Raises:
@@ -53,64 +53,64 @@ def sampled(model: Model, function: Function, session: Session) -> Samples:
             a CPU.
     """
     for value in (*function.graph.inputs, *function.graph.outputs):
-        if function.type_of(value).dtype == "bfloat16" and session.options.device == "cpu":
+        if function.type_of(value).dtype == "bfloat16" and context.options.device == "cpu":
             raise ModelError(
                 f"{value!r} is bfloat16, for which only a GPU has kernels: add --device cuda"
             )
-    with session.seconds.of("import"):
-        return sample(model, function, session.options.seed, session.work_dir)
+    with context.seconds.of("import"):
+        return sample(model, function, context.options.seed, context.work_dir)
 
 
-def enumerated_function(function: Function, session: Session) -> Enumerated:
+def enumerated_function(function: Function, context: CompileContext) -> EnumeratedFunction:
     """List the candidates of a function and count them."""
-    with session.progress.stage("enumerate"), session.seconds.of("enumerate"):
+    with context.progress.stage("enumerate"), context.seconds.of("enumerate"):
         enumerated = enumerate_function(
-            function, session.compatible_backends, may_reduce=session.options.may_reduce
+            function, context.compatible_backends, may_reduce=context.options.may_reduce
         )
-    session.counts.enumerated += len(enumerated.candidates)
-    session.counts.unique += len(enumerated.work)
+    context.counts.enumerated += len(enumerated.candidates)
+    context.counts.unique += len(enumerated.work)
     return enumerated
 
 
 def local_measurer(
-    function: Function, reference_dir: Path, session: Session, kernels: Path | None = None
+    function: Function, reference_dir: Path, context: CompileContext, kernels: Path | None = None
 ) -> LocalMeasurer:
     """Make a measurer with worker processes on this machine; `kernels` as in `LocalMeasurer`."""
     return LocalMeasurer(
         [function],
-        session.backends,
-        session.table,
-        session.environment,
+        context.backends,
+        context.table,
+        context.environment,
         reference_dir=reference_dir,
-        workers=session.options.workers,
-        timeout_s=session.options.timeout_s,
-        memory_bytes=session.options.memory_bytes,
-        sweep=model_sweep(function, session.options.device),
-        device=session.options.device,
+        workers=context.options.workers,
+        timeout_s=context.options.timeout_s,
+        memory_bytes=context.options.memory_bytes,
+        sweep=model_sweep(function, context.options.device),
+        device=context.options.device,
         kernels=kernels,
     )
 
 
 def search_with_measurements(
-    enumerated: Enumerated, measurer: SearchMeasurer, session: Session
+    enumerated: EnumeratedFunction, measurer: SearchMeasurer, context: CompileContext
 ) -> tuple[FunctionSearch, CheckpointFile]:
     """Search with stored and new costs; also return the location of the search's checkpoint.
 
     A search with a checkpoint measures only missing costs of its best plan. The budget covers measurements,
     not the wait for machines. The measurer is closed at the end.
     """
-    options = session.options
+    options = context.options
     if not options.cuda_graphs:
         enumerated = replace(enumerated, problem=without_graphs(enumerated.problem))
     start = time.monotonic()
     measuring_s = 0.0
-    with session.progress.stage("measure", None) as stage:
+    with context.progress.stage("measure", None) as stage:
 
-        def on_cost(_: Work, cost: Cost, cached: bool) -> None:
+        def on_cost(_: MeasurementRequest, cost: Cost, cached: bool) -> None:
             stage.advance(1, cached=int(cached), invalid=int(cost.is_invalid))
 
         try:
-            checkpoint = CheckpointFile.of(enumerated, session)
+            checkpoint = CheckpointFile.of(enumerated, context)
             gap_s = checkpoint.read().gap_s
             works = list(enumerated.work.values())
             recalled = dict(zip(enumerated.work, measurer.recall(works, on_cost), strict=True))
@@ -129,7 +129,7 @@ def search_with_measurements(
                 on_cost=on_cost,
                 batch=measurer.batch,
                 errors=_allowed_errors(enumerated.function, options),
-                launch_s=lambda: _launch_s(session),
+                launch_s=lambda: _launch_s(context),
             )
             measuring_s = judged.seconds
             if gap_s is None:
@@ -138,16 +138,16 @@ def search_with_measurements(
                 search = replace(search, lazy=replace(search.lazy, gap_s=gap_s))
         finally:
             measurer.close()
-    session.seconds.stages["measure"] += measuring_s
-    session.seconds.stages["search"] += time.monotonic() - start - measuring_s
-    session.counts.add(measurer)
+    context.seconds.stages["measure"] += measuring_s
+    context.seconds.stages["search"] += time.monotonic() - start - measuring_s
+    context.counts.add(measurer)
     return search, checkpoint
 
 
-def _launch_s(session: Session) -> float:
+def _launch_s(context: CompileContext) -> float:
     """Return the measured minimum time of a call without CUDA graphs, in seconds."""
-    table = session.table.within(session.environment)
-    cost = table.get(launch_key(session.environment))
+    table = context.table.within(context.environment)
+    cost = table.get(launch_key(context.environment))
     return cost.seconds if cost else 0.0
 
 
@@ -167,13 +167,17 @@ class _JudgingMeasurer:
     The cost table keeps the error of a cost, so another tolerance repeats no measurement.
     """
 
-    def __init__(self, inner: SearchMeasurer, enumerated: Enumerated, tolerance: float) -> None:
+    def __init__(
+        self, inner: SearchMeasurer, enumerated: EnumeratedFunction, tolerance: float
+    ) -> None:
         self.inner = inner
         self.tolerance = tolerance
         self.last = {enumerated.work[key] for key in enumerated.last}
         self.seconds = 0.0
 
-    def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
+    def measure(
+        self, batch: Sequence[MeasurementRequest], on_cost: OnCost | None = None
+    ) -> list[Cost]:
         start = time.monotonic()
         try:
             costs = self.inner.measure(batch, on_cost)
@@ -181,19 +185,21 @@ class _JudgingMeasurer:
         finally:
             self.seconds += time.monotonic() - start
 
-    def judge(self, work: Work, cost: Cost) -> Cost:
+    def judge(self, work: MeasurementRequest, cost: Cost) -> Cost:
         return within_budget(cost, self.tolerance, is_last=work in self.last)
 
 
-def model_sweep(function: Function, device: str, cache_bytes: int | None = None) -> Sweep:
+def model_sweep(function: Function, device: str, cache_bytes: int | None = None) -> CacheFlush:
     """Return the cache flush before each timing of the function's kernels.
 
     Args:
         function: function of the kernels.
         device: device of the kernels; the flush on a GPU does not depend on the model.
-        cache_bytes: size of the last-level cache, in bytes; None: this machine's (`Sweep.of`).
+        cache_bytes: size of the last-level cache, in bytes; None: this machine's (`CacheFlush.of`).
     """
-    return Sweep.of(footprint_bytes(function), cache_bytes) if device == "cpu" else Sweep(0)
+    return (
+        CacheFlush.of(footprint_bytes(function), cache_bytes) if device == "cpu" else CacheFlush(0)
+    )
 
 
 def footprint_bytes(function: Function) -> int:

@@ -88,7 +88,7 @@ class Registry(Protocol):
         """Return the last recorded status."""
         ...
 
-    def mark(self, version: ModelVersion, status: VersionStatus) -> None:
+    def record_status(self, version: ModelVersion, status: VersionStatus) -> None:
         """Record the status of the version; it replaces the earlier one."""
         ...
 

@@ -83,7 +83,7 @@ class FileRegistry:
     def status(self, version: ModelVersion) -> VersionStatus:
         return from_tags(self._read(_status_key(version))[0])
 
-    def mark(self, version: ModelVersion, status: VersionStatus) -> None:
+    def record_status(self, version: ModelVersion, status: VersionStatus) -> None:
         tags = {name: value for name, value in to_tags(status).items() if value}
         self._swap(_status_key(version), tags)
 

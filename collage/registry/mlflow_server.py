@@ -104,7 +104,7 @@ class MlflowRegistry:
     def status(self, version: ModelVersion) -> VersionStatus:
         return from_tags(self._get(version.name, version.version).tags)
 
-    def mark(self, version: ModelVersion, status: VersionStatus) -> None:
+    def record_status(self, version: ModelVersion, status: VersionStatus) -> None:
         name, number = version.name, version.version
         current_tags = self._get(name, number).tags
         for tag, value in to_tags(status).items():

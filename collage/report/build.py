@@ -35,7 +35,7 @@ from collage.report.data import (
     TuningFacts,
 )
 from collage.report.formatting import finite_or_none
-from collage.report.precision import Allowed, FunctionResult, precision_result
+from collage.report.precision import FunctionResult, PrecisionPermission, precision_result
 from collage.rules.rule import HOST
 from collage.search.graph_launches import predicted_s
 from collage.verify.verdict import Verdict
@@ -44,7 +44,7 @@ LIBRARIES = ("apache-tvm", "onnxruntime", "openvino", "onednn-cpu-gomp", "numpy"
 
 
 @dataclass(frozen=True)
-class Run:
+class CompileFacts:
     """Facts about the whole compile, for all functions."""
 
     model: Model
@@ -55,13 +55,13 @@ class Run:
     output: Path
     peaks: Peaks
     tuning: TuningFacts = field(default_factory=TuningFacts)
-    allowed: Allowed | None = None
+    allowed: PrecisionPermission | None = None
     """Permission for reduced precision; None if only float32 was allowed."""
-    fewer_flops: frozenset[str] = frozenset()
+    algorithmic_savings: frozenset[str] = frozenset()
     """Backends with algorithmic savings: fewer FLOP than direct algorithms, like Winograd's."""
 
 
-def build_report(run: Run, results: Sequence[FunctionResult]) -> ReportData:
+def build_report(run: CompileFacts, results: Sequence[FunctionResult]) -> ReportData:
     """Build the report of a compile."""
     peaks = _raised_peaks(run, results)
     return ReportData(
@@ -74,7 +74,7 @@ def build_report(run: Run, results: Sequence[FunctionResult]) -> ReportData:
     )
 
 
-def _raised_peaks(run: Run, results: Sequence[FunctionResult]) -> Peaks:
+def _raised_peaks(run: CompileFacts, results: Sequence[FunctionResult]) -> Peaks:
     """Raise the peaks to the rates of the plans' kernels: a probe on a loaded machine is too low."""
     peaks = run.peaks
     for result in results:
@@ -85,13 +85,13 @@ def _raised_peaks(run: Run, results: Sequence[FunctionResult]) -> Peaks:
                 continue
             fastest_s = min(seconds, costs[option.key].seconds or seconds)
             moved, flops = region_bytes_and_flops(function, option.nodes)
-            exceeds_peaks = option.reduced or option.backend in run.fewer_flops
+            exceeds_peaks = option.reduced or option.backend in run.algorithmic_savings
             flops = 0 if exceeds_peaks else flops
             peaks = highest(peaks, Peaks(flops / fastest_s, moved / fastest_s, 0.0))
     return peaks
 
 
-def _summary(run: Run, results: Sequence[FunctionResult]) -> Summary:
+def _summary(run: CompileFacts, results: Sequence[FunctionResult]) -> Summary:
     functions = tuple(_function_summary(result) for result in results)
     speedups = [summary.speedup_over_best for summary in functions]
     failed = [summary for summary in functions if summary.verdict is not Verdict.NOT_SLOWER]

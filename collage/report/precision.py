@@ -18,7 +18,7 @@ from collage.verify.decision import Decision
 
 
 @dataclass(frozen=True)
-class Allowed:
+class PrecisionPermission:
     """Permission for reduced precision.
 
     Attributes:
@@ -43,7 +43,9 @@ class FunctionResult:
     """Speed factor: time in the final comparison over time while costs were measured; costs include it."""
 
 
-def precision_result(allowed: Allowed, results: Sequence[FunctionResult]) -> PrecisionResult:
+def precision_result(
+    allowed: PrecisionPermission, results: Sequence[FunctionResult]
+) -> PrecisionResult:
     """Summarise errors, rejected plans and notes over all functions."""
     decisions = [result.decision for result in results]
     baselines = {
@@ -70,7 +72,9 @@ def precision_result(allowed: Allowed, results: Sequence[FunctionResult]) -> Pre
     )
 
 
-def manifest_precision(allowed: Allowed, results: Sequence[FunctionResult]) -> Precision:
+def manifest_precision(
+    allowed: PrecisionPermission, results: Sequence[FunctionResult]
+) -> Precision:
     """Return the precision section of a bundle's manifest."""
     functions = [result.search.enumerated.function for result in results]
     regions = tuple(
@@ -114,7 +118,7 @@ def _is_reduced(results: Sequence[FunctionResult], name: str) -> bool:
     )
 
 
-def _notes(allowed: Allowed, results: Sequence[FunctionResult]) -> Iterator[str]:
+def _notes(allowed: PrecisionPermission, results: Sequence[FunctionResult]) -> Iterator[str]:
     for name, reason in sorted(allowed.reasons.items()):
         yield f"{name} offers no {reason}"
     for result in results:

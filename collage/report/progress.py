@@ -48,7 +48,7 @@ class Stage:
         return self._clock() - self.start_s
 
     @property
-    def left_s(self) -> float | None:
+    def remaining_s(self) -> float | None:
         """Remaining time in seconds at the rate of uncached units; None if unknown."""
         uncached = self.done - self.cached
         if self._total is None or uncached <= 0:

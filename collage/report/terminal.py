@@ -90,9 +90,9 @@ class TerminalProgress:
 
 
 def _left(stage: Stage) -> str:
-    if stage.left_s is None:
+    if stage.remaining_s is None:
         return ""
-    minutes, seconds = divmod(round(stage.left_s), 60)
+    minutes, seconds = divmod(round(stage.remaining_s), 60)
     return f"  {minutes}:{seconds:02} left"
 
 

@@ -19,7 +19,7 @@ from collage.graph.sub_graph import SubGraph
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 
-def islands(graph: DataflowGraph) -> Iterator[IndexSet]:
+def find_qdq_groups(graph: DataflowGraph) -> Iterator[IndexSet]:
     """Yield the convex QDQ groups of at least three nodes, by their last node."""
     for node in graph.nodes:
         if node.op == QUANTIZE:

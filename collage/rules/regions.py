@@ -29,7 +29,7 @@ from collage.graph.index_set import IndexSet, index_set, indices, is_subset
 from collage.graph.sub_graph import SubGraph, components
 from collage.rules.base_rules import Singles
 from collage.rules.coalesce import coalesce
-from collage.rules.qdq_groups import islands
+from collage.rules.qdq_groups import find_qdq_groups
 from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
 
 MAX_NESTING = 4
@@ -71,7 +71,7 @@ class Regions(PartitionRule):
         for piece in parts:
             yield "branch", branch_regions(graph, piece)
         yield "short", short_intervals(graph, self.short)
-        yield "island", islands(graph)
+        yield "island", find_qdq_groups(graph)
         yield "maximal", maximal_regions(graph, supported)
 
 

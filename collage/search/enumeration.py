@@ -9,7 +9,7 @@ from collage.errors import SearchError
 from collage.frontend import Function
 from collage.frontend.region import region_digest, region_values
 from collage.graph.index_set import IndexSet, index_set
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.options import DEVICES
 from collage.rules.candidates import find_candidates
 from collage.rules.rule import HOST, Candidate
@@ -17,7 +17,7 @@ from collage.search.problem import Option, Problem
 
 
 @dataclass(frozen=True)
-class Enumerated:
+class EnumeratedFunction:
     """A function's candidates as a search problem.
 
     Attributes:
@@ -31,13 +31,13 @@ class Enumerated:
     function: Function
     candidates: tuple[Candidate, ...]
     problem: Problem
-    work: Mapping[Hashable, Work]
+    work: Mapping[Hashable, MeasurementRequest]
     last: frozenset[Hashable] = frozenset()
 
 
 def enumerate_function(
     function: Function, backends: Sequence[Backend], *, may_reduce: bool = False
-) -> Enumerated:
+) -> EnumeratedFunction:
     """List the candidates of `function` on `backends` (in order of priority).
 
     Args:
@@ -52,11 +52,11 @@ def enumerate_function(
     _require_cover(function, backends, candidates)
     identity = {backend.name: backend.identity for backend in backends} | {HOST: ""}
     reduced = {backend.name: backend.reduced for backend in backends} | {HOST: {}}
-    captured = {backend.name: backend.captures for backend in backends} | {HOST: True}
+    captured = {backend.name: backend.graph_capturable for backend in backends} | {HOST: True}
     priority = {name: position for position, name in enumerate((HOST, *identity))}
     digests: dict[IndexSet, str] = {}
     options: list[Option] = []
-    work: dict[Hashable, Work] = {}
+    work: dict[Hashable, MeasurementRequest] = {}
     for candidate in candidates:
         inside, backend, variant = candidate.inside, candidate.backend, candidate.variant
         if candidate.is_host:
@@ -65,7 +65,7 @@ def enumerate_function(
             if inside not in digests:
                 digests[inside] = region_digest(function, inside)
             key = (digests[inside], identity[backend], variant)
-            work.setdefault(key, Work(function.name, inside, backend, variant))
+            work.setdefault(key, MeasurementRequest(function.name, inside, backend, variant))
         options.append(
             Option(
                 inside,
@@ -74,12 +74,12 @@ def enumerate_function(
                 priority[backend],
                 variant=variant,
                 precision=reduced[backend].get(variant, ""),
-                captures=captured[backend],
+                graph_capturable=captured[backend],
             )
         )
     problem = Problem(function.graph, options, conflicts=conflicts_of(backends))
     output_keys = _output_keys(function, options)
-    return Enumerated(function, tuple(candidates), problem, work, output_keys)
+    return EnumeratedFunction(function, tuple(candidates), problem, work, output_keys)
 
 
 def _output_keys(function: Function, options: Iterable[Option]) -> frozenset[Hashable]:

@@ -1,4 +1,4 @@
-"""Calibration of expected errors by plans that ran whole.
+"""ErrorCalibration of expected errors by plans that ran whole.
 
 Expected errors are sums over regions (`collage.search.reduced_precision`); the gate measures the true error
 of each tried plan. Both together give the highest expected error that is probably within the tolerance.
@@ -12,7 +12,7 @@ SAFE = 0.9
 
 
 @dataclass
-class Calibration:
+class ErrorCalibration:
     """Expected and measured errors of the tried plans.
 
     Attributes:

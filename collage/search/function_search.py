@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from collage.cost import Cost
 from collage.measure.measurement_request import Measurer, OnCost
 from collage.rules.rule import HOST
-from collage.search.enumeration import Enumerated
+from collage.search.enumeration import EnumeratedFunction
 from collage.search.estimate import AdditiveEstimator
 from collage.search.lazy import LazyResult, SearchBudget, search_lazily
-from collage.search.plan_selection import NamedPlan, worth_assembling
+from collage.search.plan_selection import NamedPlan, select_plans
 from collage.search.problem import Problem
 from collage.search.reduced_precision import ErrorBudget, search_lower_error
 from collage.search.seeds import SEED_BATCH, seed_chunks
@@ -46,7 +46,7 @@ class FunctionSearch:
         errors: the error budget; None without reduced options.
     """
 
-    enumerated: Enumerated
+    enumerated: EnumeratedFunction
     costs: Mapping[Hashable, Cost]
     plans: tuple[NamedPlan, ...]
     lazy: LazyResult
@@ -54,7 +54,7 @@ class FunctionSearch:
 
 
 def search_function(
-    enumerated: Enumerated,
+    enumerated: EnumeratedFunction,
     measurer: Measurer,
     known_costs: Mapping[Hashable, Cost],
     *,
@@ -126,7 +126,7 @@ def search_function(
         lazy = replace(lazy, costs=all_costs)
     problem = replace(problem, launch_s=launch_s())
     enumerated = replace(enumerated, problem=problem)
-    selected = worth_assembling(problem, lazy.costs, plans, errors)
+    selected = select_plans(problem, lazy.costs, plans, errors)
     return FunctionSearch(enumerated, lazy.costs, tuple(selected), lazy, errors)
 
 

@@ -17,17 +17,17 @@ from collage.search.problem import FEMTOSECONDS, Costs, Plan, Problem, femtoseco
 
 def is_captured(plan: Plan) -> bool:
     """Tell whether the plan's kernels become CUDA graphs."""
-    return all(option.captures for option in plan.options)
+    return all(option.graph_capturable for option in plan.options)
 
 
 def has_two_spaces(problem: Problem) -> bool:
     """Tell whether launches count and some options cannot be captured."""
-    return problem.launch_s > 0 and any(not option.captures for option in problem.options)
+    return problem.launch_s > 0 and any(not option.graph_capturable for option in problem.options)
 
 
 def without_graphs(problem: Problem) -> Problem:
     """Return the problem with no capturable option."""
-    options = [replace(option, captures=False) for option in problem.options]
+    options = [replace(option, graph_capturable=False) for option in problem.options]
     return replace(problem, options=options)
 
 

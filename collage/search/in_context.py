@@ -25,33 +25,33 @@ UNSEEN = 0.01
 
 
 @dataclass(frozen=True)
-class Sighting:
+class InContextSample:
     """In-context sample: one kernel timed inside an executable.
 
     Attributes:
         key: the kernel's option key.
-        alone_s: isolated cost, in seconds.
-        in_place_s: time inside the executable with its share of the call's overhead, in seconds.
+        isolated_s: isolated cost, in seconds.
+        in_context_s: time inside the executable with its share of the call's overhead, in seconds.
     """
 
     key: Hashable
-    alone_s: float
-    in_place_s: float
+    isolated_s: float
+    in_context_s: float
 
 
 @dataclass
-class InPlace:
+class InContextCosts:
     """In-context samples of one function's kernels.
 
     Attributes:
         problem: the function's search problem.
         costs: isolated costs by option key.
-        seen: samples so far.
+        samples: samples so far.
     """
 
     problem: Problem
     costs: Costs
-    seen: list[Sighting] = field(default_factory=list)
+    samples: list[InContextSample] = field(default_factory=list)
 
     def add(
         self, plan: Plan, kernels_s: Mapping[int, float], call_s: float, latency_s: float
@@ -72,16 +72,18 @@ class InPlace:
         for position, seconds in kernels_s.items():
             key = plan.options[position].key
             isolated_s = self.costs[key].seconds
-            self.seen.append(Sighting(key, isolated_s, speed_factor * (seconds + overhead_s)))
+            self.samples.append(
+                InContextSample(key, isolated_s, speed_factor * (seconds + overhead_s))
+            )
 
     def corrected(self) -> dict[Hashable, Cost]:
         """Return the in-context costs of all keys; without samples, the isolated costs."""
-        by_key: dict[Hashable, list[Sighting]] = defaultdict(list)
-        by_implementation: dict[tuple[str, str], list[Sighting]] = defaultdict(list)
-        for sample in self.seen:
+        by_key: dict[Hashable, list[InContextSample]] = defaultdict(list)
+        by_implementation: dict[tuple[str, str], list[InContextSample]] = defaultdict(list)
+        for sample in self.samples:
             by_key[sample.key].append(sample)
             by_implementation[self._implementation(sample.key)].append(sample)
-        isolated_s, in_context_s = _sums(self.seen)
+        isolated_s, in_context_s = _sums(self.samples)
         if not isolated_s:
             return dict(self.costs)
         overall = in_context_s / isolated_s
@@ -93,7 +95,7 @@ class InPlace:
         corrected = {}
         for key, cost in self.costs.items():
             if key in by_key:
-                mean_s = sum(sample.in_place_s for sample in by_key[key]) / len(by_key[key])
+                mean_s = sum(sample.in_context_s for sample in by_key[key]) / len(by_key[key])
                 ratio = mean_s / cost.seconds
             else:
                 ratio = ratios.get(self._implementation(key), overall)
@@ -101,9 +103,9 @@ class InPlace:
             corrected[key] = scaled(cost, ratio) if is_kernel else cost
         return corrected
 
-    def knows(self, plan: Plan) -> bool:
+    def is_sampled(self, plan: Plan) -> bool:
         """Tell whether the plan has samples and kernels without one take at most `UNSEEN` of its time."""
-        keys = {sample.key for sample in self.seen}
+        keys = {sample.key for sample in self.samples}
         isolated_s = {True: 0.0, False: 0.0}
         for option in plan.options:
             isolated_s[option.key in keys] += self.costs[option.key].seconds
@@ -127,7 +129,7 @@ def scaled(cost: Cost, factor: float) -> Cost:
     )
 
 
-def at_pace(costs: Costs, speed_factor: float) -> dict[Hashable, Cost]:
+def scaled_by_speed(costs: Costs, speed_factor: float) -> dict[Hashable, Cost]:
     """Return the costs on a machine with kernels `speed_factor` times as slow; views stay as they are."""
     return {
         key: scaled(cost, speed_factor) if cost.is_valid and key != HOST else cost
@@ -135,12 +137,12 @@ def at_pace(costs: Costs, speed_factor: float) -> dict[Hashable, Cost]:
     }
 
 
-def _sums(samples: Iterable[Sighting]) -> tuple[float, float]:
+def _sums(samples: Iterable[InContextSample]) -> tuple[float, float]:
     """Return the sums of isolated and of in-context seconds."""
-    pairs = [(sample.alone_s, sample.in_place_s) for sample in samples]
+    pairs = [(sample.isolated_s, sample.in_context_s) for sample in samples]
     return sum(isolated_s for isolated_s, _ in pairs), sum(seconds for _, seconds in pairs)
 
 
-def _shrunk_ratio(samples: Iterable[Sighting], overall: float, weight_s: float) -> float:
+def _shrunk_ratio(samples: Iterable[InContextSample], overall: float, weight_s: float) -> float:
     isolated_s, in_context_s = _sums(samples)
     return (in_context_s + overall * weight_s) / (isolated_s + weight_s)

@@ -19,10 +19,10 @@ from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.reduced_precision import (
     SLACK,
     ErrorBudget,
-    PricedPlans,
+    PenalisedPlans,
     expected_error,
-    gentler_plans,
-    weighed,
+    lower_error_plans,
+    with_output_errors,
 )
 from collage.search.shortest_path import (
     is_measured,
@@ -62,7 +62,7 @@ class NamedPlan:
         return cls(name, plan, backends[0] if len(backends) == 1 else "")
 
 
-def worth_assembling(
+def select_plans(
     problem: Problem,
     costs: Mapping[Hashable, Cost],
     count: int,
@@ -101,11 +101,11 @@ def _plans_by_capture(space: StateSpace, costs: Costs, count: int) -> Iterator[N
         yield from _plans_of(space, costs, count)
         return
     with_launches = launched_costs(costs, problem.launch_s)
-    if not any(option.captures for option in problem.options if option.backend != HOST):
+    if not any(option.graph_capturable for option in problem.options if option.backend != HOST):
         yield from _plans_of(space, with_launches, count)
         return
     captured = build_state_space(
-        problem, lambda option: option.captures and is_measured(option, costs)
+        problem, lambda option: option.graph_capturable and is_measured(option, costs)
     )
     if least_plan(captured, lambda option: costs[option.key].seconds) is not None:
         yield from _plans_of(captured, costs, count)
@@ -146,10 +146,10 @@ def _within_budget(
     Where the fastest plan is expected to be beyond the budget, the further plans are the same selection by
     error-penalised costs.
     """
-    output_errors = weighed(space.problem, costs, errors.gain)
+    output_errors = with_output_errors(space.problem, costs, errors.sensitivity)
     limit = SLACK * errors.tolerance
     promising = [named for named in selected if expected_error(named.plan, output_errors) <= limit]
-    penalised = PricedPlans.of(space, output_errors)
+    penalised = PenalisedPlans.of(space, output_errors)
     if penalised is None:
         return promising
     penalty, _ = penalised.within(errors.tolerance)
@@ -158,7 +158,7 @@ def _within_budget(
             seconds = predicted_s(space.problem, costs, named.plan)
             plan = replace(named.plan, predicted_s=seconds)
             promising.append(replace(named, name=f"budget-{named.name}", plan=plan))
-    lower = enumerate(gentler_plans(penalised, errors.tolerance), start=1)
+    lower = enumerate(lower_error_plans(penalised, errors.tolerance), start=1)
     return promising + [NamedPlan.of(f"gentler-{rank}", plan) for rank, plan in lower]
 
 
@@ -185,12 +185,14 @@ def _plans_with_few_regions(
             yield NamedPlan.of("-".join(filter(None, ("mostly", backend, precision))), plan)
 
 
-def _region_surcharge(boundary_s: float, backend: str, precision: str, option: Option) -> float:
+def _region_surcharge(
+    dispatch_overhead_s: float, backend: str, precision: str, option: Option
+) -> float:
     """Return a surcharge that favours one toolchain first and fewer regions second."""
     if option.backend == HOST:
         return 0.0
     is_own = (option.backend, option.precision) == (backend, precision)
-    return boundary_s * (1 if is_own else 1 + FOREIGN_NODE_PENALTY * option.size)
+    return dispatch_overhead_s * (1 if is_own else 1 + FOREIGN_NODE_PENALTY * option.size)
 
 
 def _constant_surcharge(surcharge_s: float, option: Option) -> float:

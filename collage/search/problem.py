@@ -31,7 +31,7 @@ class Option:
         priority: preference among equal costs, lower first; at least 0.
         variant: name of the backend's implementation; each has its own estimates.
         precision: reduced precision ("bf16", "tf32"), "" for the model's own.
-        captures: on a GPU, its kernel may be part of a CUDA graph; default True.
+        graph_capturable: on a GPU, its kernel may be part of a CUDA graph; default True.
     """
 
     nodes: IndexSet
@@ -40,7 +40,7 @@ class Option:
     priority: int = 0
     variant: str = ""
     precision: str = ""
-    captures: bool = True
+    graph_capturable: bool = True
 
     @property
     def reduced(self) -> bool:
@@ -60,8 +60,8 @@ class Problem:
     Attributes:
         graph: the function's dataflow graph.
         options: its candidates; equal ones (same nodes, key and backend) count once.
-        boundary_s: cost of a call beyond its kernel by backend, in seconds, added to each chosen option;
-            default 0 (RFC 0.7 has no such term, upstream defect D10).
+        dispatch_overhead_s: cost of a call beyond its kernel by backend, in seconds, added to each
+            chosen option; default 0 (RFC 0.7 has no such term, upstream defect D10).
         launch_s: shortest call of a plan without CUDA graphs, in seconds: its kernels are launched from the
             host, and a kernel shorter than its launch waits (`collage.search.graph_launches`). Costs are
             those of captured kernels; default 0, no difference.
@@ -70,7 +70,7 @@ class Problem:
 
     graph: DataflowGraph
     options: Sequence[Option]
-    boundary_s: Mapping[str, float] = field(default_factory=dict)
+    dispatch_overhead_s: Mapping[str, float] = field(default_factory=dict)
     launch_s: float = 0.0
     conflicts: Mapping[str, Set[str]] = field(default_factory=dict)
 
@@ -90,7 +90,7 @@ class Problem:
 
     def boundary_fs(self, option: Option) -> int:
         """Boundary cost of the option, in femtoseconds."""
-        return femtoseconds(self.boundary_s.get(option.backend, 0.0))
+        return femtoseconds(self.dispatch_overhead_s.get(option.backend, 0.0))
 
     def options_of(self, key: Hashable) -> Sequence[Option]:
         """Return the options with this key, in the order of `ordered`."""

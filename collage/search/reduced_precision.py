@@ -33,7 +33,7 @@ from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.shortest_path import least_plan, surcharged_plan, valid_space
 from collage.search.state_space import StateSpace
 
-Gain = Callable[[IndexSet], float]
+Sensitivity = Callable[[IndexSet], float]
 """Sensitivity of a region: error of the function's outputs divided by the region's error."""
 
 SLACK = 4.0
@@ -69,25 +69,29 @@ class ErrorBudget:
 
     Attributes:
         tolerance: largest relative error of the outputs.
-        gain: sensitivity by region; default 1 for every region.
+        sensitivity: sensitivity by region; default 1 for every region.
     """
 
     tolerance: float
-    gain: Gain = lambda nodes: 1.0
+    sensitivity: Sensitivity = lambda nodes: 1.0
 
 
-def weighed(problem: Problem, costs: Costs, gain: Gain) -> dict[Hashable, Cost]:
+def with_output_errors(
+    problem: Problem, costs: Costs, sensitivity: Sensitivity
+) -> dict[Hashable, Cost]:
     """Return the costs with errors at the function's outputs.
 
     Options of one key lie at several places of the function; the highest sensitivity of these counts.
     """
-    return {key: _with_output_error(problem, key, cost, gain) for key, cost in costs.items()}
+    return {key: _with_output_error(problem, key, cost, sensitivity) for key, cost in costs.items()}
 
 
-def _with_output_error(problem: Problem, key: Hashable, cost: Cost, gain: Gain) -> Cost:
+def _with_output_error(
+    problem: Problem, key: Hashable, cost: Cost, sensitivity: Sensitivity
+) -> Cost:
     if not cost.is_valid or not cost.error:
         return cost
-    highest = max((gain(option.nodes) for option in problem.options_of(key)), default=1.0)
+    highest = max((sensitivity(option.nodes) for option in problem.options_of(key)), default=1.0)
     return replace(cost, error=highest * cost.error)
 
 
@@ -97,7 +101,7 @@ def expected_error(plan: Plan, costs: Costs) -> float:
 
 
 @dataclass(frozen=True)
-class PricedPlans:
+class PenalisedPlans:
     """Best plans of a space by error-penalised costs, by penalty.
 
     Attributes:
@@ -112,7 +116,7 @@ class PricedPlans:
     _plans: dict[float, Plan] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, space: StateSpace, costs: Costs) -> "PricedPlans | None":
+    def of(cls, space: StateSpace, costs: Costs) -> "PenalisedPlans | None":
         """Compute the unit; None where the space has no plan or the fastest plan has no error."""
 
         def exact_surcharge(option: Option) -> float | None:
@@ -162,7 +166,7 @@ class PricedPlans:
         return lambda option: penalty * self.unit_s * self.costs[option.key].error ** 2
 
 
-def gentler_plans(penalised: PricedPlans, tolerance: float) -> Iterator[Plan]:
+def lower_error_plans(penalised: PenalisedPlans, tolerance: float) -> Iterator[Plan]:
     """Yield reduced plans with lower and lower expected error, around the tolerance."""
     for share in SHARES:
         _, plan = penalised.within(share * tolerance)
@@ -192,11 +196,11 @@ def search_lower_error(
     Returns:
         All known costs.
     """
-    known_costs, output_errors = dict(costs), weighed(problem, costs, errors.gain)
+    known_costs, output_errors = dict(costs), with_output_errors(problem, costs, errors.sensitivity)
     end = math.inf if budget.seconds is None else budget.clock() + budget.seconds
     for _ in range(LOWER_ERROR_ROUNDS):
         before = len(known_costs)
-        penalised = PricedPlans.of(valid_space(problem, output_errors), output_errors)
+        penalised = PenalisedPlans.of(valid_space(problem, output_errors), output_errors)
         penalty = penalised.within(errors.tolerance)[0] if penalised else 0.0
         if not penalised or not penalty:
             break
@@ -207,7 +211,7 @@ def search_lower_error(
         ) -> Mapping[Hashable, Cost]:
             measured = measure(keys)
             known_costs.update(measured)
-            output_errors.update(weighed(problem, measured, errors.gain))
+            output_errors.update(with_output_errors(problem, measured, errors.sensitivity))
             return {key: _penalised(output_errors[key], penalty_s) for key in measured}
 
         search_lazily(

@@ -60,19 +60,19 @@ def parse_object(data: bytes | str, *, infinities: bool = False) -> dict[str, An
 class Fields:
     """The fields of one record; every accessor raises RecordError for an invalid field.
 
-    >>> Fields({"seconds": 2e-3}).number("seconds", least=1e-9)
+    >>> Fields({"seconds": 2e-3}).number("seconds", minimum=1e-9)
     0.002
     """
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.entry = entry
 
-    def text(self, name: str, default: str | None = None, most: int = MAX_TEXT) -> str:
+    def text(self, name: str, default: str | None = None, maximum: int = MAX_TEXT) -> str:
         """Return a text within the length limit; `default` if the field is absent."""
         if default is not None and name not in self.entry:
             return default
         value = self._present(name)
-        if not isinstance(value, str) or len(value) > most:
+        if not isinstance(value, str) or len(value) > maximum:
             self._refuse(name, "text")
         return value
 
@@ -87,19 +87,21 @@ class Fields:
         self,
         name: str,
         default: float | None = None,
-        least: float = 0.0,
-        most: float = math.inf,
+        minimum: float = 0.0,
+        maximum: float = math.inf,
     ) -> float:
         """Return a number within the limits; `default` if the field is absent."""
         if default is not None and name not in self.entry:
             return default
-        return self._number(name, self._present(name), least, most)
+        return self._number(name, self._present(name), minimum, maximum)
 
     def numbers(
-        self, name: str, least: float = 0.0, most: float = math.inf, count: int = 1 << 16
+        self, name: str, minimum: float = 0.0, maximum: float = math.inf, count: int = 1 << 16
     ) -> tuple[float, ...]:
         """Return a list of up to `count` numbers within the limits."""
-        return tuple(self._number(name, value, least, most) for value in self.items(name, count))
+        return tuple(
+            self._number(name, value, minimum, maximum) for value in self.items(name, count)
+        )
 
     def items(self, name: str, count: int = 1 << 16) -> list[Any]:
         """Return a list of up to `count` values, unchecked."""
@@ -117,15 +119,15 @@ class Fields:
             raise RecordError(f"the field {name!r} is missing")
         return self.entry[name]
 
-    def _number(self, name: str, value: object, least: float, most: float) -> float:
+    def _number(self, name: str, value: object, minimum: float, maximum: float) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             self._refuse(name, "a number")
         try:
             number = float(value)
         except OverflowError:
             self._refuse(name, "a number")
-        if not least <= number <= most:
-            self._refuse(name, f"in [{least:g}, {most:g}]")
+        if not minimum <= number <= maximum:
+            self._refuse(name, f"in [{minimum:g}, {maximum:g}]")
         return number
 
     def _refuse(self, name: str, expected: str) -> NoReturn:

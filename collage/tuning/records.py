@@ -197,6 +197,6 @@ def _record(fields: Fields) -> TuningRecord:
         WorkloadDigest(fields.digest("workload")),
         "" if trace is None else json.dumps(check_trace(trace), separators=(",", ":")),
         fields.number("latency_s", math.inf, SHORTEST_S),
-        fields.number("trial_s", most=LONGEST_S),
+        fields.number("trial_s", maximum=LONGEST_S),
         fields.text("reason", ""),
     )

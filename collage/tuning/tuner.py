@@ -18,14 +18,14 @@ from collage.backends.registry import class_path
 from collage.errors import MeasureError
 from collage.frontend.model import Function
 from collage.frontend.region import region_digest
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import Ready, Refused, Setup, Trial, TuneTask, TuningEnded
 from collage.measure.worker_handle import START_TIMEOUT_S
 from collage.measure.worker_process import WorkerProcess
 from collage.tuning.records import TuningRecord, TuningRecords, WorkloadDigest, workload_digest
 from collage.tuning.targets import toolchain, tunable
 
-CHILD = "collage.tuning.tuning_worker"
+TUNING_WORKER = "collage.tuning.tuning_worker"
 TUNING_POLL_S = 0.05
 MAX_SEED_SCHEDULES = 8
 """Largest number of schedules at the start of a search; they must fit the pipe's buffer."""
@@ -34,8 +34,8 @@ MAX_LOST_CONTEXTS = 4
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of the worker.
+class TuningLimits:
+    """TuningLimits of the worker.
 
     Attributes:
         silence_s: longest time between two answers, in seconds.
@@ -59,9 +59,9 @@ class Tuner:
         threads: int,
         *,
         reference_dir: Path,
-        sweep_bytes: int,
-        limits: Limits | None = None,
-        child: str = CHILD,
+        cache_flush_bytes: int,
+        limits: TuningLimits | None = None,
+        child: str = TUNING_WORKER,
         device: str = "cpu",
     ) -> None:
         """Make a tuner; its worker starts when first needed.
@@ -71,7 +71,7 @@ class Tuner:
             records: destination of all trials.
             threads: number of threads of the kernels.
             reference_dir: folder of `frontend.inputs.save_reference`.
-            sweep_bytes: size of the cache flush before every timed call, in bytes.
+            cache_flush_bytes: size of the cache flush before every timed call, in bytes.
             limits: limits of the worker; None is the default.
             child: module of the worker process.
             device: device of the kernels, "cpu" or "cuda".
@@ -81,7 +81,7 @@ class Tuner:
         self.records = records
         self.toolchain = toolchain(threads, device)
         self._functions = {function.name: function for function in functions}
-        self._limits = limits or Limits()
+        self._limits = limits or TuningLimits()
         self._child = child
         self._process: WorkerProcess | None = None
         self._setup = Setup(
@@ -91,19 +91,19 @@ class Tuner:
             threads=threads,
             reference_dir=reference_dir,
             memory_bytes=self._limits.memory_bytes,
-            sweep_bytes=sweep_bytes,
-            measure_boundary=False,
+            cache_flush_bytes=cache_flush_bytes,
+            measure_dispatch_overhead=False,
             device=device,
         )
 
-    def workload(self, work: Work) -> WorkloadDigest:
+    def workload(self, work: MeasurementRequest) -> WorkloadDigest:
         """Return the digest of the request's workload."""
         digest = region_digest(self._functions[work.function], work.nodes)
         return workload_digest(digest, self.toolchain)
 
     def tune(
         self,
-        work: Work,
+        work: MeasurementRequest,
         trials: int,
         deadline: float = math.inf,
         on_trial: Callable[[TuningRecord], None] | None = None,

@@ -19,7 +19,7 @@ from collage.backends.cpu.tvm import PRODUCTS, TunableTvm
 from collage.frontend.model import Function
 from collage.frontend.region import region_bytes_and_flops, region_digest
 from collage.graph.index_set import IndexSet, indices
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.peaks import Peaks, highest
 from collage.rules.candidates import find_candidates
 from collage.rules.rule import HOST
@@ -38,7 +38,7 @@ BoundOf = Callable[[IndexSet], float]
 
 
 @dataclass(frozen=True)
-class Prospect:
+class TuningTask:
     """A kernel to tune.
 
     Attributes:
@@ -50,7 +50,7 @@ class Prospect:
         gain_s: gain of the plan with the kernel at its bound in all places, in seconds.
     """
 
-    work: Work
+    work: MeasurementRequest
     places: tuple[IndexSet, ...]
     digest: str
     bound_s: float
@@ -58,14 +58,14 @@ class Prospect:
     gain_s: float
 
 
-def find_prospects(
+def find_tuning_tasks(
     function: Function,
     problem: Problem,
     costs: Costs,
     peaks: Peaks,
     *,
     backend: Backend | None = None,
-) -> list[Prospect]:
+) -> list[TuningTask]:
     """Return the tuning tasks, largest gain first, at most one for each product.
 
     Args:
@@ -98,7 +98,7 @@ def raised_peaks(
     costs: Costs,
     peaks: Peaks,
     *,
-    fewer_flops: Collection[str],
+    algorithmic_savings: Collection[str],
 ) -> Peaks:
     """Raise the peaks to the rates of measured candidates: a loaded machine hides its peaks.
 
@@ -107,11 +107,15 @@ def raised_peaks(
         problem: search problem with the candidates.
         costs: costs of the candidates.
         peaks: measured peaks of the machine.
-        fewer_flops: names of backends with algorithmic savings; their rates are no peaks.
+        algorithmic_savings: names of backends with algorithmic savings; their rates are no peaks.
     """
     for option in {option.key: option for option in problem.ordered}.values():
         cost = costs.get(option.key, UNKNOWN)
-        if cost.is_valid and cost.seconds > 0 and option.backend not in {HOST, *fewer_flops}:
+        if (
+            cost.is_valid
+            and cost.seconds > 0
+            and option.backend not in {HOST, *algorithmic_savings}
+        ):
             moved, flops = region_bytes_and_flops(function, option.nodes)
             peaks = highest(peaks, Peaks(flops / cost.seconds, moved / cost.seconds, 0.0))
     return peaks
@@ -137,7 +141,7 @@ def _priced(
     *,
     bound_s: BoundOf,
     backend: str,
-) -> list[Prospect]:
+) -> list[TuningTask]:
     """Return the tasks of the regions, from the best plan with each region at its bound."""
     untuned = {nodes: Option(nodes, ("asked", nodes), backend) for nodes in places}
     untuned_keys = {option.key for option in untuned.values()}
@@ -189,7 +193,7 @@ def _prospect(
     bound_s: BoundOf,
     *,
     backend: str,
-) -> Prospect:
+) -> TuningTask:
     """Return the task of equal regions: gains of disjoint occurrences, best first, are added."""
     covered, gain_s, places = 0, 0.0, []
     for nodes in sorted(group, key=lambda nodes: (-gains[nodes], nodes)):
@@ -198,8 +202,8 @@ def _prospect(
             gain_s += gains[nodes]
             places.append(nodes)
     best = max(group, key=lambda nodes: (gains[nodes], -nodes))
-    return Prospect(
-        Work(function.name, best, backend),
+    return TuningTask(
+        MeasurementRequest(function.name, best, backend),
         tuple(places or [best]),
         region_digest(function, best),
         bound_s(best),
@@ -208,15 +212,17 @@ def _prospect(
     )
 
 
-def tuned_options(problem: Problem, prospect: Prospect, key: tuple[str, str, str]) -> list[Option]:
+def tuned_options(
+    problem: Problem, tuning_task: TuningTask, key: tuple[str, str, str]
+) -> list[Option]:
     """Return the search options of a tuned kernel, one for each occurrence."""
-    backend = prospect.work.backend
+    backend = tuning_task.work.backend
     siblings = [
         option for option in problem.options if option.backend == backend
     ] or problem.options
     priority = min((option.priority for option in siblings), default=0)
-    captures = all(option.captures for option in siblings)
+    graph_capturable = all(option.graph_capturable for option in siblings)
     return [
-        Option(nodes, key, backend, priority, variant="tuned", captures=captures)
-        for nodes in prospect.places
+        Option(nodes, key, backend, priority, variant="tuned", graph_capturable=graph_capturable)
+        for nodes in tuning_task.places
     ]

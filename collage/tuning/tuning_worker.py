@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from collage.backends.base import TirKernel
 from collage.measure.answers import pack_answer
 from collage.measure.device import StickyError
-from collage.measure.function_kernel_builder import FunctionWorkshop
-from collage.measure.measurement_request import Work
+from collage.measure.function_kernel_builder import FunctionKernelBuilder
+from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import (
     Answer,
     Ready,
@@ -56,7 +56,7 @@ class TuningWorker:
 
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self._requests, self._answers = requests, answers
-        self._open: dict[Work, TuningRunner] = {}
+        self._open: dict[MeasurementRequest, TuningRunner] = {}
 
     def run(self) -> None:
         setup = read_request(self._requests)
@@ -66,7 +66,7 @@ class TuningWorker:
         if setup.device == "cpu":
             limit_address_space(setup)
         try:
-            builder = FunctionWorkshop(setup)
+            builder = FunctionKernelBuilder(setup)
             timer = timer_of(setup, builder, QUICK)
         except Exception as error:
             self._send(Refused(reason_of(error)))
@@ -76,7 +76,7 @@ class TuningWorker:
             self._send(self._tune(builder, timer, setup.threads, task))
 
     def _tune(
-        self, builder: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
+        self, builder: FunctionKernelBuilder, timer: KernelTimer, threads: int, task: TuneTask
     ) -> TuningEnded:
         try:
             if task.work not in self._open:
@@ -109,7 +109,7 @@ class TuningRunner:
     """Runs the trials of one region; holds its search and buffers."""
 
     def __init__(
-        self, builder: FunctionWorkshop, timer: KernelTimer, threads: int, task: TuneTask
+        self, builder: FunctionKernelBuilder, timer: KernelTimer, threads: int, task: TuneTask
     ) -> None:
         from collage.backends.common.tvm.lower import lower
         from collage.backends.cpu.tvm.legalize import legalizers

@@ -1,6 +1,6 @@
 """Verification: accuracy and speed of executables against the original frameworks."""
 
-from collage.verify.benchmark_target import Contender
+from collage.verify.benchmark_target import BenchmarkTarget
 from collage.verify.interleaved_benchmark import (
     InterleavedBenchmark,
     KernelProfile,
@@ -12,7 +12,7 @@ from collage.verify.interleaved_benchmark import (
 from collage.verify.numerics import OutputCheck, compare_outputs
 
 __all__ = [
-    "Contender",
+    "BenchmarkTarget",
     "InterleavedBenchmark",
     "KernelProfile",
     "Latency",

@@ -15,7 +15,7 @@ from collage.errors import MeasureError
 from collage.frontend import Function
 from collage.frontend.region import function_outputs_of
 from collage.verify.accuracy_samples import Errors, beyond
-from collage.verify.benchmark_target import Contender
+from collage.verify.benchmark_target import BenchmarkTarget
 from collage.verify.interleaved_benchmark import InterleavedBenchmark
 from collage.verify.numerics import compare_outputs
 from collage.verify.plan_executable import PlanExecutable, function_signature
@@ -57,10 +57,10 @@ class AccuracyChecker:
     budget: AccuracyBudget | None
     errors: dict[str, Errors]
 
-    def target(self, plan: PlanExecutable) -> Contender:
+    def target(self, plan: PlanExecutable) -> BenchmarkTarget:
         """Return the plan as a benchmark target."""
         signature = function_signature(self.function, plan.kernel)
-        return Contender(plan.name, "executable", plan.path, signature, plan.device)
+        return BenchmarkTarget(plan.name, "executable", plan.path, signature, plan.device)
 
     def golden(self, plan: PlanExecutable) -> Golden:
         """Run the original-file plan twice. Raises MeasureError when its process ends."""

@@ -15,7 +15,7 @@ from collage.backends.nvidia.onnxruntime_cuda import provider_options
 from collage.backends.nvidia.tensorrt import ALLOWED
 from collage.backends.nvidia.toolchain import TF32
 from collage.runtime.cpu import bf16_reason
-from collage.verify.benchmark_target import Contender
+from collage.verify.benchmark_target import BenchmarkTarget
 
 ON_CPU = "openvino-bf16"
 REDUCED = frozenset({ON_CPU, f"onnxruntime-cuda-{TF32}", f"tensorrt-{TF32}"})
@@ -26,7 +26,7 @@ ENGINE_S = 900.0
 
 def original_frameworks(
     model: Path, *, may_reduce: bool, device: str = "cpu", engines: Path | None = None
-) -> list[Contender]:
+) -> list[BenchmarkTarget]:
     """Return the baseline frameworks for a model.
 
     Args:
@@ -38,7 +38,7 @@ def original_frameworks(
     kinds = ["onnxruntime", "openvino"]
     if may_reduce and not bf16_reason():
         kinds.append(ON_CPU)
-    frameworks = [Contender(kind, kind, model) for kind in kinds]
+    frameworks = [BenchmarkTarget(kind, kind, model) for kind in kinds]
     if device == "cpu":
         return frameworks
     from collage.frontend.float16 import file_float_types
@@ -52,7 +52,7 @@ def original_frameworks(
 
 def _on_gpu(
     model: Path, types: Set[str], engines: Path | None, *, reduced: bool = False
-) -> list[Contender]:
+) -> list[BenchmarkTarget]:
     import onnxruntime
 
     providers, frameworks, suffix = (
@@ -62,10 +62,10 @@ def _on_gpu(
     )
     if "CUDAExecutionProvider" in providers:
         name, options = f"onnxruntime-cuda{suffix}", provider_options(rounds=reduced)
-        frameworks.append(Contender(name, "onnxruntime-cuda", model, options=options))
+        frameworks.append(BenchmarkTarget(name, "onnxruntime-cuda", model, options=options))
     if "TensorrtExecutionProvider" in providers:
         name, options = f"tensorrt{suffix}", _tensorrt_options(model, types, engines, suffix)
-        frameworks.append(Contender(name, name, model, options=options, patience_s=ENGINE_S))
+        frameworks.append(BenchmarkTarget(name, name, model, options=options, patience_s=ENGINE_S))
     return frameworks
 
 

@@ -29,7 +29,7 @@ ON_HOST = frozenset({"executable", "onnxruntime", "openvino", "openvino-bf16"})
 
 
 @dataclass(frozen=True)
-class Contender:
+class BenchmarkTarget:
     """An executable or a framework with a model, to be timed.
 
     Attributes:
@@ -64,21 +64,21 @@ class KernelProfile:
     kernels_s: Mapping[str, float]
 
 
-class ContenderProcess:
+class TargetProcess:
     """The process of a target. Its start takes about a second; `reason` waits for the end of the start."""
 
     def __init__(
-        self, contender: Contender, feed: Path, order: Sequence[str], threads: int
+        self, target: BenchmarkTarget, feed: Path, order: Sequence[str], threads: int
     ) -> None:
         """Start it.
 
         Args:
-            contender: target to run.
+            target: target to run.
             feed: .npz file of the inputs.
             order: names of the inputs in the function's order.
             threads: threads of the target.
         """
-        self.contender = contender
+        self.target = target
         environment = {
             **child_environment(),
             **library_environment(),
@@ -93,15 +93,15 @@ class ContenderProcess:
             start_new_session=True,
         )
         request = {
-            "kind": contender.kind,
-            "path": str(contender.path.resolve()),
-            "device": contender.device,
+            "kind": target.kind,
+            "path": str(target.path.resolve()),
+            "device": target.device,
             "inputs": str(feed.resolve()),
             "order": list(order),
-            "signature": asdict(contender.signature) if contender.signature else None,
-            "options": dict(contender.options),
+            "signature": asdict(target.signature) if target.signature else None,
+            "options": dict(target.options),
             "threads": threads,
-            "cpus": _cpus(contender, threads),
+            "cpus": _cpus(target, threads),
         }
         self._reason: str | None = None
         self._send(json.dumps(request))
@@ -120,7 +120,7 @@ class ContenderProcess:
         self._send(str(calls))
         answer = self._receive()
         if not isinstance(answer, list) or not all(map(_is_time, answer)):
-            raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
+            raise MeasureError(f"{self.target.name} died while it ran: {_error_of(answer)}")
         return answer
 
     def profile(self, calls: int) -> KernelProfile:
@@ -128,10 +128,10 @@ class ContenderProcess:
         self._send(f"profile {calls}")
         answer = self._receive()
         if not isinstance(answer, dict) or set(answer) != {"call_s", "kernels_s"}:
-            raise MeasureError(f"{self.contender.name} cannot be profiled: {_error_of(answer)}")
+            raise MeasureError(f"{self.target.name} cannot be profiled: {_error_of(answer)}")
         kernels_s = _numbers(answer["kernels_s"])
         if kernels_s is None or not _is_time(answer["call_s"]):
-            raise MeasureError(f"{self.contender.name} cannot be profiled: the answer has no times")
+            raise MeasureError(f"{self.target.name} cannot be profiled: the answer has no times")
         return KernelProfile(answer["call_s"], kernels_s)
 
     def write_expected(self, samples: Path) -> None:
@@ -140,7 +140,7 @@ class ContenderProcess:
         answer = self._receive()
         if not isinstance(answer, int):
             raise MeasureError(
-                f"{self.contender.name} cannot run the accuracy samples: {_error_of(answer)}"
+                f"{self.target.name} cannot run the accuracy samples: {_error_of(answer)}"
             )
 
     def check(self, samples: Path) -> dict[str, float]:
@@ -149,7 +149,7 @@ class ContenderProcess:
         answer = self._receive()
         errors = None if isinstance(answer, dict) and "error" in answer else _numbers(answer)
         if errors is None:
-            raise MeasureError(f"{self.contender.name} cannot be checked: {_error_of(answer)}")
+            raise MeasureError(f"{self.target.name} cannot be checked: {_error_of(answer)}")
         return errors
 
     def outputs(self, file: Path) -> list[np.ndarray]:
@@ -157,7 +157,7 @@ class ContenderProcess:
         self._send(f"save {file.resolve()}")
         answer = self._receive()
         if not isinstance(answer, int):
-            raise MeasureError(f"{self.contender.name} died while it ran: {_error_of(answer)}")
+            raise MeasureError(f"{self.target.name} died while it ran: {_error_of(answer)}")
         stored = load_arrays(file)
         return [stored[f"arr_{position}"] for position in range(answer)]
 
@@ -195,14 +195,14 @@ class ContenderProcess:
         stdout = self._process.stdout
         if stdout is None:
             raise MeasureError("a benchmark target has no pipe")
-        deadline = time.monotonic() + self.contender.patience_s
+        deadline = time.monotonic() + self.target.patience_s
         data = bytearray()
         # One answer to one request: text after the line answers nothing.
         while not data.endswith(b"\n"):
             ready, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 end_group(self._process)
-                return f"no answer within {self.contender.patience_s:.0f} s"
+                return f"no answer within {self.target.patience_s:.0f} s"
             part = os.read(stdout.fileno(), 1 << 16)
             if not part:
                 return f"the process ended with code {self._exit_code()}"
@@ -219,14 +219,14 @@ class ContenderProcess:
         return self._process.returncode if self._process.returncode is not None else -1
 
 
-def _cpus(contender: Contender, threads: int) -> list[int]:
+def _cpus(target: BenchmarkTarget, threads: int) -> list[int]:
     """Return the processors of a target.
 
     With one thread all targets share one: another guest on a core slows it down by 15 % for seconds, and
     targets on different cores would differ by that.
     """
     allowed = sorted(os.sched_getaffinity(0))
-    on_host = contender.kind in ON_HOST and contender.device == "cpu"
+    on_host = target.kind in ON_HOST and target.device == "cpu"
     return allowed[-1:] if threads == 1 and on_host else allowed
 
 

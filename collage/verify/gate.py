@@ -26,7 +26,7 @@ import numpy as np
 from collage.frontend import Function
 from collage.verify.accuracy_checker import AccuracyBudget, AccuracyChecker
 from collage.verify.baselines import original_frameworks
-from collage.verify.benchmark_target import Contender
+from collage.verify.benchmark_target import BenchmarkTarget
 from collage.verify.comparison_rounds import ComparisonRounds, ProposePlans
 from collage.verify.decision import NO_ORIGINALS, Decision, OriginalPlans
 from collage.verify.interleaved_benchmark import InterleavedBenchmark, OnRound
@@ -87,7 +87,7 @@ class Gate:
         with InterleavedBenchmark(inputs, self.threads, self.work_dir) as benchmark:
             checker = AccuracyChecker(benchmark, function, expected, self.budget, {})
             if self.budget:
-                target = Contender("original", "original", self.model)
+                target = BenchmarkTarget("original", "original", self.model)
                 benchmark.write_expected(target, self.budget.samples)
             rounds = ComparisonRounds(benchmark, checker, self.on_round)
             rounds.run(plans, propose_plans)
@@ -125,7 +125,7 @@ class Gate:
         )
 
     @cached_property
-    def _frameworks(self) -> list[Contender]:
+    def _frameworks(self) -> list[BenchmarkTarget]:
         return original_frameworks(
             self.model,
             may_reduce=self.budget is not None,

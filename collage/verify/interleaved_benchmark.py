@@ -20,7 +20,7 @@ import numpy as np
 from collage.errors import MeasureError
 from collage.measure.median import median_interval
 from collage.runtime.arrays import save_arrays
-from collage.verify.benchmark_target import Contender, ContenderProcess, KernelProfile
+from collage.verify.benchmark_target import BenchmarkTarget, KernelProfile, TargetProcess
 
 SLICE_S = 0.06
 """Time of one slice of calls, in seconds; at least three calls."""
@@ -55,12 +55,12 @@ class InterleavedBenchmark:
 
     def __init__(self, inputs: dict[str, np.ndarray], threads: int, work_dir: Path) -> None:
         """Write the inputs (in the function's order) for the children under `work_dir`."""
-        self._feed = work_dir / "contender-inputs.npz"
-        self._outputs = work_dir / "contender-outputs.npz"
+        self._feed = work_dir / "target-inputs.npz"
+        self._outputs = work_dir / "target-outputs.npz"
         save_arrays(self._feed, inputs)
         self._order = list(inputs)
         self._threads = threads
-        self._processes: dict[str, ContenderProcess] = {}
+        self._processes: dict[str, TargetProcess] = {}
         self._calls: dict[str, int] = {}
 
     def __enter__(self) -> "InterleavedBenchmark":
@@ -80,10 +80,10 @@ class InterleavedBenchmark:
         """Names of the running targets, in the order of their start."""
         return list(self._processes)
 
-    def enter(self, contenders: Sequence[Contender]) -> dict[str, str]:
+    def enter(self, targets: Sequence[BenchmarkTarget]) -> dict[str, str]:
         """Start targets side by side; return the reasons of those that do not run, by name."""
         started = {
-            c.name: ContenderProcess(c, self._feed, self._order, self._threads) for c in contenders
+            c.name: TargetProcess(c, self._feed, self._order, self._threads) for c in targets
         }
         self._processes |= started
         failed = {name: process.reason for name, process in started.items() if process.reason}
@@ -100,13 +100,13 @@ class InterleavedBenchmark:
         """Run a target once and return its outputs in order. Raises MeasureError if its process ends."""
         return self._processes[name].outputs(self._outputs)
 
-    def write_expected(self, original: Contender, samples: Path) -> None:
+    def write_expected(self, original: BenchmarkTarget, samples: Path) -> None:
         """Write the original's outputs of the accuracy samples, in a process that ends then.
 
         Raises:
             MeasureError: the original does not run, or its process ends.
         """
-        process = ContenderProcess(original, self._feed, self._order, self._threads)
+        process = TargetProcess(original, self._feed, self._order, self._threads)
         try:
             if process.reason:
                 raise MeasureError(f"{original.name} does not run: {process.reason}")
@@ -211,7 +211,7 @@ def _still_running(order: list[str], samples: dict[str, list[list[float]]]) -> l
 
 
 def compare_latency(
-    contenders: Sequence[Contender],
+    targets: Sequence[BenchmarkTarget],
     inputs: dict[str, np.ndarray],
     threads: int,
     seconds_each: float,
@@ -221,7 +221,7 @@ def compare_latency(
     """Run the targets interleaved and return their latencies by name.
 
     Args:
-        contenders: two or more targets with unique names.
+        targets: two or more targets with unique names.
         inputs: arrays by input name, in the function's order.
         threads: threads of every target.
         seconds_each: time of each target in all, in seconds.
@@ -232,18 +232,18 @@ def compare_latency(
         MeasureError: none of the targets runs.
     """
     with InterleavedBenchmark(inputs, threads, work_dir) as benchmark:
-        reasons = benchmark.enter(contenders)
+        reasons = benchmark.enter(targets)
         failed = {name: Latency(math.nan, reason=reason) for name, reason in reasons.items()}
-        names = [contender.name for contender in contenders if contender.name not in failed]
+        names = [target.name for target in targets if target.name not in failed]
         if not names:
             text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             raise MeasureError(f"none of the executables runs: {text}")
         latencies = benchmark.compare(names, seconds_each, on_round)
-    return {c.name: failed.get(c.name) or latencies[c.name] for c in contenders}
+    return {c.name: failed.get(c.name) or latencies[c.name] for c in targets}
 
 
 def profile_kernels(
-    contender: Contender, inputs: dict[str, np.ndarray], threads: int, work_dir: Path
+    target: BenchmarkTarget, inputs: dict[str, np.ndarray], threads: int, work_dir: Path
 ) -> KernelProfile:
     """Time an executable and every kernel inside it.
 
@@ -251,9 +251,9 @@ def profile_kernels(
         MeasureError: the executable does not load, fails, or runs on a GPU.
     """
     with InterleavedBenchmark(inputs, threads, work_dir) as benchmark:
-        for reason in benchmark.enter([contender]).values():
-            raise MeasureError(f"{contender.name} does not run: {reason}")
-        return benchmark.profile(contender.name)
+        for reason in benchmark.enter([target]).values():
+            raise MeasureError(f"{target.name} does not run: {reason}")
+        return benchmark.profile(target.name)
 
 
 def ratio(numerator: Latency, denominator: Latency) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from collage.errors import BackendError, MeasureError
-from collage.verify.benchmark_target import Contender
+from collage.verify.benchmark_target import BenchmarkTarget
 from collage.verify.comparison_rounds import ComparisonRounds
 from collage.verify.decision import Decision, OriginalPlans
 from collage.verify.final_round import Comparison, judge_original, original_reason
@@ -31,7 +31,7 @@ class OriginalChoice:
     """
 
     rounds: ComparisonRounds
-    frameworks: Sequence[Contender]
+    frameworks: Sequence[BenchmarkTarget]
     originals: OriginalPlans
     seconds_each: float
 

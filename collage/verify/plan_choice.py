@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from collage.errors import GateError
 from collage.verify.baselines import REDUCED
-from collage.verify.benchmark_target import Contender
+from collage.verify.benchmark_target import BenchmarkTarget
 from collage.verify.comparison_rounds import ComparisonRounds
 from collage.verify.decision import Decision
 from collage.verify.final_round import (
@@ -72,7 +72,7 @@ class FinalRound:
 
 def run_final_round(
     rounds: ComparisonRounds,
-    frameworks: Sequence[Contender],
+    frameworks: Sequence[BenchmarkTarget],
     shippable: Set[str],
     seconds_each: float,
 ) -> FinalRound:
@@ -110,7 +110,7 @@ def run_final_round(
 
 
 def decide_on_plan(
-    final: FinalRound, rounds: ComparisonRounds, frameworks: Sequence[Contender]
+    final: FinalRound, rounds: ComparisonRounds, frameworks: Sequence[BenchmarkTarget]
 ) -> Decision:
     """Return the decision for the chosen plan; where it has to ship, `NOISE` is its allowance.
 

@@ -18,7 +18,7 @@ from collage.frontend.region import (
 )
 from collage.graph.index_set import index_set, indices
 from collage.rules.candidates import find_candidates
-from collage.rules.qdq_groups import islands
+from collage.rules.qdq_groups import find_qdq_groups
 from collage.runtime.cpu import bf16_reason
 from collage.runtime.precision import output_error
 from tests.backends import regions
@@ -96,7 +96,7 @@ def quantised(tmp_path_factory):
 
 
 def products_of(function):
-    return [island for island in islands(function.graph) if computes_int8(function, island)]
+    return [island for island in find_qdq_groups(function.graph) if computes_int8(function, island)]
 
 
 def test_every_product_of_a_quantised_model_is_in_an_island(quantised):

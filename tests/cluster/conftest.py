@@ -12,8 +12,8 @@ from collage.cluster.controller.compile_service import ClusterCompileService
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kubernetes.api import Jobs
-from collage.measure.cache_flush import Sweep
-from collage.measure.cost_key import WorkKeys
+from collage.measure.cache_flush import CacheFlush
+from collage.measure.cost_key import CostKeys
 from collage.pipeline.request import RequestOptions, submit
 from collage.store import open_store
 from tests.pipeline.test_compile import small_model
@@ -27,7 +27,7 @@ IMAGES = {
     "collage/measure:1": [sys.executable, "-m", "containers.measure"],
     "collage/controller:1": [sys.executable],
 }
-NO_SWEEP = Sweep(0)
+NO_SWEEP = CacheFlush(0)
 _namespaces = itertools.count(1)
 plane = fixtures.plane
 
@@ -113,7 +113,7 @@ def environment():
 
 def named_keys(backends, environment, sweep=NO_SWEEP):
     """Keys of works of a function "main" without a graph; `backends` are identities by name."""
-    return WorkKeys(
+    return CostKeys(
         [SimpleNamespace(name="main")],
         [SimpleNamespace(name=name, identity=identity) for name, identity in backends.items()],
         environment,
@@ -132,7 +132,7 @@ def measured(store, environment=None):
     for entry in store.entries("costs/"):
         counts.update(line.key for line in cost_lines(store.read(entry.key).data))
     if environment is not None:
-        del counts[WorkKeys([], [], environment, NO_SWEEP).boundary]
+        del counts[CostKeys([], [], environment, NO_SWEEP).boundary]
     return counts
 
 

@@ -10,7 +10,7 @@ from collage.cluster.controller.environments import MeasuringEnvironment, parse_
 from collage.cluster.shards import KeyedRequest
 from collage.cost import CostKey
 from collage.errors import OptionError
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 
 GROUPS = {"onnxruntime": "graph", "openvino": "graph", "onednn": "library", "tvm": "native"}
 
@@ -18,7 +18,7 @@ GROUPS = {"onnxruntime": "graph", "openvino": "graph", "onednn": "library", "tvm
 def keyed_requests(counts):
     works = [(name, number) for name, count in counts.items() for number in range(count)]
     return [
-        KeyedRequest(CostKey(f"{place:064x}"), Work("main", 1 << number, name))
+        KeyedRequest(CostKey(f"{place:064x}"), MeasurementRequest("main", 1 << number, name))
         for place, (name, number) in enumerate(works)
     ]
 

@@ -68,7 +68,7 @@ def test_cpu_nodes_build_all_kernels_for_gpu_pods(
     plane, two_kinds, make_site, request_, store, core, namespace
 ):
     site = make_site()
-    facts = site.describe(request_)
+    facts = site.probe(request_)
     searched = site.search(request_, "main", QUIET)
     assert searched.measured > 10
     assert nodes_of(core, namespace, "build") == {"builder"}
@@ -118,7 +118,7 @@ def test_measurement_overlaps_with_builds(
         changes = {"build": build, "seconds_per_shard": 60, "deadline_seconds": 3000}
         pool = {"pool": environment.model_copy(update=changes)}
         site = ClusterCompileService(address, tmp_path / str(overlap), settings, pool, jobs=jobs)
-        facts = site.describe(request)
+        facts = site.probe(request)
         searched = site.search(request, "main", QUIET)
         times = measured(store, facts.environment)
         assert set(times.values()) == {1}, "nothing was measured twice"

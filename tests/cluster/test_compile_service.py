@@ -29,7 +29,7 @@ def test_jobs_measure_a_request_and_a_rerun_measures_nothing(
     nodes, make_site, request_, store, jobs, notices, tmp_path
 ):
     site = make_site()
-    facts = site.describe(request_)
+    facts = site.probe(request_)
     assert set(facts.backends) == {"onnxruntime", "onednn"}
     assert site.functions(request_) == ("main",)
     searched = site.search(request_, "main", QUIET)
@@ -54,7 +54,7 @@ def test_backend_groups_have_simultaneous_jobs(
 ):
     changes = {"backend_groups": {"mine": ("onednn",)}, "seconds_per_group": 0.0}
     site = make_site(environment=environment.model_copy(update=changes))
-    facts = site.describe(request_)
+    facts = site.probe(request_)
     searched = site.search(request_, "main", QUIET)
     groups = Counter()
     for job in jobs.find({"app.kubernetes.io/component": "measure"}):
@@ -70,7 +70,7 @@ def test_the_budget_counts_measuring_and_not_the_queue(
     nodes, make_site, request_, core, monkeypatch
 ):
     site = make_site()
-    site.describe(request_)
+    site.probe(request_)
     waited_s = []
     monkeypatch.setattr(ClusterMeasurer, "close", lambda self: waited_s.append(self.waited_s))
     names = [node.name for node in nodes]
@@ -91,7 +91,7 @@ def test_costs_from_a_throttled_node_are_measured_again_once(
     nodes, make_site, request_, store, notices, environment
 ):
     site = make_site(environment=environment.model_copy(update={"control_tolerance": 0.25}))
-    facts = site.describe(request_)
+    facts = site.probe(request_)
     records = ShardReports(store, facts.environment)
     for number in range(60):  # other nodes that were ten thousand times as fast
         records.put(
@@ -112,7 +112,7 @@ def test_costs_from_a_throttled_node_are_measured_again_once(
 
 def test_a_wrong_image_fails_within_a_minute_with_the_reason(nodes, make_site, request_, jobs):
     with pytest.raises(ClusterError, match=r"ImagePull.*nowhere/measure:9.*not found"):
-        make_site(measure_image="nowhere/measure:9").describe(request_)
+        make_site(measure_image="nowhere/measure:9").probe(request_)
     assert not any(not job.ended for job in jobs.find({}))
 
 
@@ -120,7 +120,7 @@ def test_a_missing_secret_fails_with_its_name(nodes, make_site, request_):
     with pytest.raises(
         ClusterError, match=r'CreateContainerConfigError: secret "absent" not found'
     ):
-        make_site(env_from_secrets=("absent",)).describe(request_)
+        make_site(env_from_secrets=("absent",)).probe(request_)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_missing_secret_fails_with_its_name(nodes, make_site, request_):
 )
 def test_what_is_not_configured_is_refused(make_site, request_, change, message):
     with pytest.raises(OptionError, match=message):
-        make_site().describe(request_.model_copy(update=change))
+        make_site().probe(request_.model_copy(update=change))
 
 
 def test_an_unknown_backend_fails_at_once_with_the_pods_words(nodes, make_site, store, request_):
@@ -140,7 +140,7 @@ def test_an_unknown_backend_fails_at_once_with_the_pods_words(nodes, make_site, 
     request = request_.model_copy(update={"options": options})
     store.create(f"requests/{request.digest}.json", request.text)
     with pytest.raises(ClusterError, match=r"(?s)PodFailurePolicy.*no-such-one"):
-        make_site().describe(request)
+        make_site().probe(request)
 
 
 def test_kubernetes_says_no(plane, make_site, request_, namespace, settings, environment):

@@ -109,7 +109,7 @@ def test_a_killed_measuring_pod_loses_nothing(
             )
 
         first = site(f"{number}-first")
-        first.describe(request)
+        first.probe(request)
         search = Search(first, request)
         begun = bool(number % 2)
         seconds = chance.uniform(0.0, 2.0 if begun else 8.0)
@@ -140,7 +140,7 @@ def test_a_new_controller_adopts_the_job_of_a_killed_one(
     environment,
 ):  # fmt: skip
     site = make_site()
-    site.describe(request_)
+    site.probe(request_)
     plane.kubeconfig(tmp_path / "kubeconfig", namespace=namespace)
     written = {"pool": environment.model_dump(mode="json", by_alias=True)}
     (tmp_path / "environments.yaml").write_text(yaml.safe_dump(written))

@@ -5,7 +5,7 @@ import pytest
 from collage.cluster.controller.compile_service import ClusterCompileService
 from collage.cluster.pod.answers import answers
 from collage.errors import GateError, UnprovenError
-from collage.pipeline.compile_service import node_facts
+from collage.pipeline.compile_service import node_information
 from collage.pipeline.request import read_request, submit
 from collage.report.progress import SilentProgress
 from collage.store import open_store
@@ -33,11 +33,11 @@ def test_the_gates_refusal_is_an_answer(kind, tmp_path, monkeypatch):
     def refuse(*_):
         raise kind("main is 3.1 % slower")
 
-    monkeypatch.setattr(answers.LocalSite, "finish", refuse)
+    monkeypatch.setattr(answers.LocalCompileService, "finish", refuse)
     store = open_store(tmp_path / "store")
     digest = submit(store, small_model(tmp_path / "small.onnx")).digest
     request = read_request(store, digest)
-    facts = node_facts(request)
+    facts = node_information(request)
     answers.answer_finish(
         str(tmp_path / "store"), digest, facts.environment.digest, ANSWER, tmp_path
     )

@@ -11,7 +11,7 @@ from collage.cluster.kernel_records import KernelIndex, shard_name
 from collage.cluster.pod import kernel_feed
 from collage.cluster.pod.kernel_feed import KernelFeed
 from collage.cluster.shards import Batch, ShardRequest
-from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
+from collage.cost import Cost, CostKey, Environment, LocalCostTable, SharedCostTable
 from collage.store import open_store
 from collage.store.blobs import put_blob
 from tests.support.costs import KEYS
@@ -31,7 +31,7 @@ def store(tmp_path):
 @pytest.fixture
 def shard(store, tmp_path):
     """What a measuring pod has open; `kernels` and `table` are its own views of the store."""
-    table = SharedCostTable(store, CostTable(tmp_path / "mine", ENVIRONMENT), time.monotonic)
+    table = SharedCostTable(store, LocalCostTable(tmp_path / "mine", ENVIRONMENT), time.monotonic)
     return SimpleNamespace(
         store=store, requests=REQUESTS, batch=SimpleNamespace(function="main"), table=table,
         kernels=KernelIndex(store, ENVIRONMENT, KEYS),

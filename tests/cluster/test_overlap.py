@@ -13,9 +13,9 @@ from collage.cluster.kernel_records import KernelIndex
 from collage.cluster.kubernetes.api import JobView
 from collage.cluster.kubernetes.jobs import JobRunner
 from collage.cluster.pod.shard_context import read_batch
-from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
+from collage.cost import Cost, CostKey, Environment, LocalCostTable, SharedCostTable
 from collage.cost.shared import costs_prefix
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.store import open_store
 from tests.cluster.conftest import named_keys
 from tests.support.costs import KEYS, signed_cost
@@ -127,9 +127,9 @@ def measured_s(folder, build_s, overlap, candidates=96):
     task = SearchTask(
         "r" * 64, "main", "s", "gpu", ENVIRONMENT, BACKENDS, {"tvm-cuda": "native"}, "s3://b"
     )
-    table = SharedCostTable(store, CostTable(folder / "mine"), lambda: cluster.clock_s)
+    table = SharedCostTable(store, LocalCostTable(folder / "mine"), lambda: cluster.clock_s)
     measurer = ClusterMeasurer(task, runner, store, table, named_keys(BACKENDS, ENVIRONMENT), KEYS)
-    works = [Work("main", 1 << number, "tvm-cuda") for number in range(candidates)]
+    works = [MeasurementRequest("main", 1 << number, "tvm-cuda") for number in range(candidates)]
     costs = measurer.measure(works)
     assert all(cost.is_valid for cost in costs)
     assert (measurer.measured, measurer.cached) == (candidates, 0)

@@ -18,9 +18,9 @@ from collage.cluster.shards import Batch, ShardRequest
 from collage.cost import CostKey
 from collage.cost.shared import costs_prefix
 from collage.errors import DamagedError, MeasureError, ModelError, OptionError, StoreError
-from collage.measure.cost_key import WorkKeys
-from collage.pipeline.compile_context import open_session
-from collage.pipeline.compile_service import node_facts
+from collage.measure.cost_key import CostKeys
+from collage.pipeline.compile_context import open_compile_context
+from collage.pipeline.compile_service import node_information
 from collage.pipeline.request import RequestOptions, submit
 from collage.pipeline.search_stage import enumerated_function, imported, model_sweep
 from collage.store import open_store
@@ -43,12 +43,12 @@ def batch(store, tmp_path_factory):
     model = small_model(folder / "small.onnx")
     options = RequestOptions(backends=("onnxruntime", "onednn"))
     request = submit(store, model, options=options)
-    facts = node_facts(request)
-    with open_session(request.compile_options(store.url, folder / "cache")) as session:
-        function = imported(model, session).functions[0]
+    facts = node_information(request)
+    with open_compile_context(request.compile_options(store.url, folder / "cache")) as context:
+        function = imported(model, context).functions[0]
         sweep = model_sweep(function, "cpu", facts.cache_bytes)
-        key = WorkKeys([function], session.backends, facts.environment, sweep)
-        works = enumerated_function(function, session).work.values()
+        key = CostKeys([function], context.backends, facts.environment, sweep)
+        works = enumerated_function(function, context).work.values()
         shard = tuple(
             ShardRequest(
                 nodes=hex(request.nodes),

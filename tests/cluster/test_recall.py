@@ -7,9 +7,9 @@ from collage.cluster.controller.job_submission import SearchTask
 from collage.cluster.controller.measurer import ClusterMeasurer
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kubernetes.jobs import JobRunner
-from collage.cost import Cost, CostTable, Environment, SharedCostTable
-from collage.measure.cache_flush import Sweep
-from collage.measure.measurement_request import Work
+from collage.cost import Cost, Environment, LocalCostTable, SharedCostTable
+from collage.measure.cache_flush import CacheFlush
+from collage.measure.measurement_request import MeasurementRequest
 from collage.store import open_store
 from tests.cluster.conftest import named_keys
 from tests.support.costs import KEYS
@@ -27,9 +27,9 @@ class NoJobs:
 
 def test_costs_of_another_model_of_the_family_are_known(tmp_path):
     store = open_store(str(tmp_path / "store"))
-    theirs = SharedCostTable(store, CostTable(tmp_path / "theirs"), time.monotonic)
-    shallow, deep = Sweep(16 << 20, (32 << 20,)), Sweep(32 << 20, (16 << 20,))
-    recalled = Work("main", 0b1, "onednn")
+    theirs = SharedCostTable(store, LocalCostTable(tmp_path / "theirs"), time.monotonic)
+    shallow, deep = CacheFlush(16 << 20, (32 << 20,)), CacheFlush(32 << 20, (16 << 20,))
+    recalled = MeasurementRequest("main", 0b1, "onednn")
     cost = Cost(1e-3, 1e-3, 1e-3, (1e-3,))
     theirs.within(ENVIRONMENT).put(named_keys(BACKENDS, ENVIRONMENT, shallow)(recalled), cost)
     theirs.flush()
@@ -37,12 +37,12 @@ def test_costs_of_another_model_of_the_family_are_known(tmp_path):
     settings = ClusterSettings(measure_image="m", controller_image="c")
     runner = JobRunner(NoJobs(), MeasuringEnvironment(), settings, print)
     task = SearchTask("r" * 64, "main", "s", "pool", ENVIRONMENT, BACKENDS, {}, store.url)
-    mine = SharedCostTable(store, CostTable(tmp_path / "mine"), time.monotonic)
+    mine = SharedCostTable(store, LocalCostTable(tmp_path / "mine"), time.monotonic)
     calls = []
     measurer = ClusterMeasurer(
         task, runner, store, mine, named_keys(BACKENDS, ENVIRONMENT, deep), KEYS
     )
-    works = [recalled, Work("main", 0b10, "onednn")]
+    works = [recalled, MeasurementRequest("main", 0b10, "onednn")]
     costs = measurer.recall(works, lambda *call: calls.append(call))
     assert costs[0] == cost
     assert costs[1].is_unknown

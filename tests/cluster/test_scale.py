@@ -13,9 +13,9 @@ from collage.cluster.controller.measurer import ClusterMeasurer
 from collage.cluster.kubernetes.api import Jobs
 from collage.cluster.kubernetes.jobs import JobRunner
 from collage.cluster.shards import Batch
-from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
+from collage.cost import Cost, CostKey, Environment, LocalCostTable, SharedCostTable
 from collage.cost.shared import costs_prefix
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.store import open_store
 from collage.store.blobs import get_blob
 from tests.cluster.conftest import named_keys
@@ -35,7 +35,8 @@ def fleet(plane, tmp_path_factory):
 
 def works(count):
     return [
-        Work("main", 0b11 << (number // 2), sorted(BACKENDS)[number % 2]) for number in range(count)
+        MeasurementRequest("main", 0b11 << (number // 2), sorted(BACKENDS)[number % 2])
+        for number in range(count)
     ]
 
 
@@ -82,7 +83,7 @@ def test_api_calls_and_memory_stay_flat(
         memory="1Gi", node_selector={"pool": "fake"}, parallelism=200, seconds_per_shard=13.5
     )
     store = open_store(str(tmp_path / "store"))
-    table = SharedCostTable(store, CostTable(tmp_path / "mine"), time.monotonic)
+    table = SharedCostTable(store, LocalCostTable(tmp_path / "mine"), time.monotonic)
     groups = dict.fromkeys(BACKENDS, "all")
     task = SearchTask("r" * 64, "main", "s", "fake", ENVIRONMENT, BACKENDS, groups, "s3://bucket")
     runner = JobRunner(

@@ -7,7 +7,7 @@ import pytest
 
 from collage.cluster.shards import Batch, DurationEstimate, KeyedRequest, plan_shards, write_batch
 from collage.cost import CostKey, Environment
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 
 ENVIRONMENT = Environment("cpu", "features", 4, 2, "", "cold-1")
 BACKENDS = {"onednn": "onednn 1", "onnxruntime": "ort 1", "tvm": "tvm 1"}
@@ -19,7 +19,9 @@ def candidates(count, regions=None, seed=0):
     return [
         KeyedRequest(
             CostKey(f"{number:064x}"),
-            Work("main", 1 << (number % (regions or count)), draw.choice(names), str(number)),
+            MeasurementRequest(
+                "main", 1 << (number % (regions or count)), draw.choice(names), str(number)
+            ),
         )
         for number in range(count)
     ]

@@ -6,9 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
+from collage.cost import Cost, CostKey, Environment, LocalCostTable, SharedCostTable
 from collage.cost.batches import LOOK_EVERY_S, SEND_AT, SEND_EVERY_S, compact
-from collage.cost.cost_records import cost_mark
+from collage.cost.cost_records import cost_checksum
 from collage.cost.shared import costs_prefix
 from collage.errors import StoreError
 from collage.store import open_store
@@ -42,7 +42,7 @@ def store(tmp_path):
 @pytest.fixture
 def machine(store, tmp_path, clock):
     def make(name, environment=ENVIRONMENT):
-        return SharedCostTable(store, CostTable(tmp_path / name, environment), clock)
+        return SharedCostTable(store, LocalCostTable(tmp_path / name, environment), clock)
 
     return make
 
@@ -77,7 +77,7 @@ def test_an_environment_sees_its_own_costs(machine):
 def test_a_cost_is_on_the_local_disk_before_it_is_shared(machine, store, tmp_path):
     machine("one").put(K, cost(1.0))
     assert batches(store) == []
-    assert CostTable(tmp_path / "one", ENVIRONMENT).get(K).seconds == 1.0
+    assert LocalCostTable(tmp_path / "one", ENVIRONMENT).get(K).seconds == 1.0
     assert machine("one").get(K).seconds == 1.0
 
 
@@ -118,11 +118,11 @@ def test_the_better_measurement_holds_in_any_order(store, tmp_path, clock):
     for number, order in enumerate(permutations(costs)):
         fresh = open_store(tmp_path / f"store-{number}")
         for position, measured in enumerate(order):
-            local = CostTable(tmp_path / f"local-{number}-{position}", ENVIRONMENT)
+            local = LocalCostTable(tmp_path / f"local-{number}-{position}", ENVIRONMENT)
             table = SharedCostTable(fresh, local, clock)
             table.put(K, measured)
             table.flush()
-        reader = CostTable(tmp_path / "reader", ENVIRONMENT)
+        reader = LocalCostTable(tmp_path / "reader", ENVIRONMENT)
         seconds.add(SharedCostTable(fresh, reader, clock).get(K).seconds)
     assert seconds == {1.9}
 
@@ -131,10 +131,10 @@ def test_the_better_measurement_holds_in_any_order(store, tmp_path, clock):
 def test_an_interval_without_width_does_not_win(store, tmp_path, clock, width):
     """A damaged cost without scatter loses against a measured one."""
     for number, measured in enumerate([cost(1e-3, width), cost(2e-3, 0.01), cost(5e-4, 5e-4)]):
-        table = SharedCostTable(store, CostTable(tmp_path / f"{number}", ENVIRONMENT), clock)
+        table = SharedCostTable(store, LocalCostTable(tmp_path / f"{number}", ENVIRONMENT), clock)
         table.put(K, measured)
         table.flush()
-    reader = SharedCostTable(store, CostTable(tmp_path / "reader", ENVIRONMENT), clock)
+    reader = SharedCostTable(store, LocalCostTable(tmp_path / "reader", ENVIRONMENT), clock)
     assert reader.get(K) == cost(5e-4, 5e-4)
 
 
@@ -239,14 +239,14 @@ def test_a_voided_cost_gives_way_to_the_next_best_and_a_new_one(machine):
     judge.refresh()
     assert judge.get(K) == bad
     assert not judge.was_voided(K)
-    judge.void(K, cost_mark(K, bad))
+    judge.void(K, cost_checksum(K, bad))
     judge.flush()
     for reader in (judge, machine("reader")):
         reader.refresh()
         assert reader.get(K) == good
         assert reader.was_voided(K)
         assert len(reader) == 1
-    judge.void(K, cost_mark(K, good))
+    judge.void(K, cost_checksum(K, good))
     judge.flush()
     judge.refresh()
     assert judge.get(K) is None
@@ -264,7 +264,7 @@ def test_a_voided_cost_stays_void_in_any_order_of_batches(machine, store, order)
     acts = [
         lambda table: table.put(K, bad),
         lambda table: table.put(K, good),
-        lambda table: table.void(K, cost_mark(K, bad)),
+        lambda table: table.void(K, cost_checksum(K, bad)),
     ]
     for number in order:
         table = machine(f"writer-{number}")
@@ -290,5 +290,5 @@ def test_a_checksum_is_the_same_after_the_store(machine):
     reader = machine("two")
     for number, measured in enumerate(costs):
         key = CostKey(str(number))
-        assert cost_mark(key, reader.get(key)) == cost_mark(key, measured)
-    assert len({cost_mark(K, measured) for measured in costs}) == len(costs)
+        assert cost_checksum(key, reader.get(key)) == cost_checksum(key, measured)
+    assert len({cost_checksum(K, measured) for measured in costs}) == len(costs)

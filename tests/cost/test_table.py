@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from collage.cost import Cost, CostKey, CostTable, Environment, cost_key
+from collage.cost import Cost, CostKey, Environment, LocalCostTable, cost_key
 from collage.cost.cost_records import encode_line
 from collage.cost.lines import encode_entry
 from collage.errors import StoreError
@@ -20,11 +20,11 @@ from tests.support.costs import ENVIRONMENT, MEASURED
 
 @pytest.fixture
 def table(tmp_path):
-    return CostTable(tmp_path, ENVIRONMENT)
+    return LocalCostTable(tmp_path, ENVIRONMENT)
 
 
 def reopened(table):
-    return CostTable(table.root, table.environment)
+    return LocalCostTable(table.root, table.environment)
 
 
 COSTS = {
@@ -258,9 +258,9 @@ def test_a_folder_in_the_files_place_is_a_store_error(table):
 WRITER = """
 import sys
 from pathlib import Path
-from collage.cost import CostKey, CostTable
+from collage.cost import CostKey, LocalCostTable
 from tests.support.costs import ENVIRONMENT, MEASURED
-table = CostTable(Path(sys.argv[1]), ENVIRONMENT)
+table = LocalCostTable(Path(sys.argv[1]), ENVIRONMENT)
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(int(sys.argv[3])):
@@ -320,10 +320,10 @@ def test_a_kill_during_puts_loses_no_finished_line(table, after):
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from collage.cost import CostKey, CostTable
+from collage.cost import CostKey, LocalCostTable
 from collage.errors import StoreError
 from tests.support.costs import ENVIRONMENT, MEASURED
-table = CostTable(Path(sys.argv[1]), ENVIRONMENT)
+table = LocalCostTable(Path(sys.argv[1]), ENVIRONMENT)
 limit = table.path.stat().st_size + int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:

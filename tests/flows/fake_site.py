@@ -4,7 +4,13 @@ import json
 import threading
 
 from collage.cost import Environment
-from collage.pipeline.request import CompileResult, FunctionFacts, NodeFacts, PlanFacts, SearchFacts
+from collage.pipeline.request import (
+    CompileResult,
+    FunctionCompileResult,
+    NodeInformation,
+    PlanPrediction,
+    SearchResult,
+)
 from collage.runtime.bundle_folder import MANIFEST
 from collage.store import open_store
 from collage.store.blobs import digest_of
@@ -15,7 +21,7 @@ from flows.settings import flow_settings
 
 
 class FakeSite:
-    """Implements `Site`; `errors` maps (environment, step) to what is raised, the first ones first."""
+    """A `CompileService`; `errors` maps (environment, step) to what is raised, the first ones first."""
 
     def __init__(self, store, folder, functions=("main",)):
         self.store, self.folder, self.names = store, folder, functions
@@ -27,13 +33,15 @@ class FakeSite:
         self._made = 0
         self._lock = threading.Lock()
 
-    def describe(self, request):
-        self._call(request, "describe")
+    def probe(self, request):
+        self._call(request, "probe")
         environment = Environment(
             cpu="fake", cpu_features="", cores=1, threads=request.threads,
             driver=self.driver.get(request.environment, ""), protocol="test",
         )  # fmt: skip
-        return NodeFacts(environment=environment, cache_bytes=1 << 20, backends={"one": "one v=1"})
+        return NodeInformation(
+            environment=environment, cache_bytes=1 << 20, backends={"one": "one v=1"}
+        )
 
     def functions(self, request):
         return self.names
@@ -42,8 +50,8 @@ class FakeSite:
         self._call(request, f"search {function}")
         with progress.stage("measure", 2) as stage:
             stage.advance(2, cached=1)
-        plan = PlanFacts(name="best", predicted_s=1e-3, regions=2, backends=("one",))
-        return SearchFacts(
+        plan = PlanPrediction(name="best", predicted_s=1e-3, regions=2, backends=("one",))
+        return SearchResult(
             function=function, plans=(plan,), gap_s=0.0, enumerated=2, unique=2, measured=1, cached=1,
             invalid=0, seconds=0.1,
         )  # fmt: skip
@@ -65,7 +73,7 @@ class FakeSite:
             open_store(self.store), created, signing=by if self.signs else None
         ).digest
         times = {"collage": latency_s, "onnxruntime": 1.25 * latency_s, "openvino": None}
-        function = FunctionFacts(
+        function = FunctionCompileResult(
             function="main", verdict="not slower", predicted_s=1e-3, latency_s=times
         )
         return CompileResult(

@@ -12,9 +12,9 @@ from collage.store import open_store
 from collage.store.aliases import list_aliases
 from collage.store.bundles import fetch_bundle
 from collage.store.manifests import list_bundles
-from tests.cost.batch_lines import cost_lines
 from tests.flows.conftest import OPTIONS
 from tests.pipeline.test_compile import small_model
+from tests.support.costs import cost_lines
 
 
 class Runs:

@@ -12,7 +12,7 @@ from collage.errors import (
     StoreError,
     UnprovenError,
 )
-from collage.pipeline.request import CompileResult, FunctionFacts
+from collage.pipeline.request import CompileResult, FunctionCompileResult
 from collage.store.base import check_key
 from flows.markdown import summary_markdown
 from flows.names import artifact_key, slug, version_alias
@@ -87,7 +87,7 @@ def test_who_is_at_fault(error, again, rejected):
 
 
 FUNCTIONS = tuple(
-    FunctionFacts(
+    FunctionCompileResult(
         function=name, verdict="not slower", predicted_s=None,
         latency_s={"collage": 2e-3, "openvino": 3e-3, "onnx|runtime": None},
     )

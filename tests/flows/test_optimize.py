@@ -99,7 +99,7 @@ def test_unchanged_it_asks_the_nodes_and_does_nothing_else(site, registry):
     site.calls.clear()
     state = optimize("small", "1")
     assert state.is_completed()
-    assert sorted(site.calls) == [("a", "describe"), ("b", "describe")]
+    assert sorted(site.calls) == [("a", "probe"), ("b", "probe")]
 
 
 def test_a_changed_environment_is_measured_again_alone(site, registry, settings):
@@ -136,7 +136,7 @@ def test_a_gate_that_does_not_pass_moves_no_alias(site, registry, settings):
     assert names == ["small/1/b"]
 
 
-@pytest.mark.parametrize("step", ["describe", "search main", "finish"])
+@pytest.mark.parametrize("step", ["probe", "search main", "finish"])
 def test_infrastructure_is_tried_again(site, registry, step):
     site.errors["a", step] = [StoreError("503"), ConnectionError("reset")]
     state = optimize("small", "1", environments=["a"])

@@ -54,16 +54,16 @@ def test_a_candidate_is_taken_up_once_and_again_after_a_crash(
     assert first.parameters["model"] == name
     assert first.parameters["version"] == "1"
 
-    registry.mark(version, VersionStatus(status="running"))
+    registry.record_status(version, VersionStatus(status="running"))
     end(client, first, Crashed())
     assert reconcile() == "1 started"
     second = next(run for run in runs(client, deployment, name) if run.id != first.id)
 
     end(client, second, Completed())
     node = reconcile_node(settings, registry, version)
-    registry.mark(version, VersionStatus(status="optimized", environment=f"local={node}"))
+    registry.record_status(version, VersionStatus(status="optimized", environment=f"local={node}"))
     assert reconcile(check_environments=True) == "0 started", "own tags are no reason"
-    registry.mark(version, VersionStatus(status="optimized", environment="local=another"))
+    registry.record_status(version, VersionStatus(status="optimized", environment="local=another"))
     assert reconcile() == "0 started", "the nodes were not asked"
     assert reconcile(check_environments=True) == "1 started"
     assert len(runs(client, deployment, name)) == 3

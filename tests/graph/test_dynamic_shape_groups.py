@@ -4,7 +4,11 @@ import pytest
 
 from collage.graph.contract import quotient_order
 from collage.graph.dataflow import DataflowGraph, Node, TensorType
-from collage.graph.dynamic_shape_groups import contract_groups, joined_units, returned_open
+from collage.graph.dynamic_shape_groups import (
+    contract_groups,
+    dynamic_shape_groups,
+    returns_dynamic_shape,
+)
 from collage.graph.index_set import index_set, indices
 from collage.graph.op_pattern import OpPatternKind
 from collage.graph.sub_graph import SubGraph
@@ -49,7 +53,7 @@ def graph(edges: str, unknown: str, outputs: str = "") -> DataflowGraph:
 )
 def test_dynamic_shape_groups(edges, unknown, expected):
     dataflow = graph(edges, unknown)
-    groups = joined_units(dataflow)
+    groups = dynamic_shape_groups(dataflow)
     assert [set(indices(group)) for group in groups] == expected
     assert quotient_order(dataflow, groups) is not None
     assert all(SubGraph(dataflow, group).is_convex for group in groups)
@@ -90,5 +94,5 @@ def test_a_view_of_unknown_shape_is_no_host_node():
 
 def test_returned_values_of_unknown_shape():
     dataflow = graph("a:x b:a c:a", "b", "bc")
-    assert returned_open(dataflow, 0b010)
-    assert not returned_open(dataflow, 0b101)
+    assert returns_dynamic_shape(dataflow, 0b010)
+    assert not returns_dynamic_shape(dataflow, 0b101)

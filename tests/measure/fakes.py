@@ -20,11 +20,11 @@ import numpy as np
 from collage.cost import Cost
 from collage.errors import BackendError
 from collage.measure.answers import pack_answer
-from collage.measure.call_overhead import Boundary
+from collage.measure.call_overhead import DispatchOverhead
 from collage.measure.device import Clocks, DeviceIdentity, StickyError
 from collage.measure.kernel_builder import Prepared
 from collage.measure.kernel_file import kernel_name
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import LENGTH, Ready, Setup
 
 
@@ -68,19 +68,19 @@ def answer_pipe() -> int:
     return int(sys.argv[sys.argv.index("--answers") + 1])
 
 
-class FakeWorkshop:
+class FakeKernelBuilder:
     """Kernels are y = 2 x; the variant may be a number of milliseconds to sleep."""
 
     def __init__(self, setup: Setup) -> None:
         self.empty = lambda *_: None
         self.wake = None
         self._folder, self._kernels = setup.reference_dir, setup.kernels
-        self._checked: set[Work] = set()
+        self._checked: set[MeasurementRequest] = set()
 
-    def boundary(self) -> Boundary:
-        return Boundary(0.0)
+    def boundary(self) -> DispatchOverhead:
+        return DispatchOverhead(0.0)
 
-    def prepare(self, work: Work) -> Prepared:
+    def prepare(self, work: MeasurementRequest) -> Prepared:
         with open(self._folder / "built", "a") as file:
             file.write(f"{work.backend} {work.variant} {work.nodes} {os.getpid()}\n")
         if work.backend == "refusing":
@@ -90,7 +90,7 @@ class FakeWorkshop:
         call = getattr(self, "_" + work.backend)
         return Prepared(lambda a, b: call(a, b, work), (x, y), (x,), (y,), (2 * x,))
 
-    def build(self, work: Work) -> None:
+    def build(self, work: MeasurementRequest) -> None:
         if work.backend not in ("good", "noisy"):
             self.prepare(work)
             getattr(self, "_" + work.backend)(np.zeros(16), np.zeros(16), work)
@@ -222,11 +222,11 @@ class FakeWorkshop:
         raise OSError(28, "No space left on device")
 
 
-def refuse(setup: Setup) -> FakeWorkshop:
+def refuse(setup: Setup) -> FakeKernelBuilder:
     raise RuntimeError("the model file is gone")
 
 
-def die(setup: Setup) -> FakeWorkshop:
+def die(setup: Setup) -> FakeKernelBuilder:
     os._exit(7)
 
 
@@ -275,19 +275,19 @@ class SimulatedDevice:
         return self._always or (self._throttles and self._looks % 4 == 3)
 
 
-class FakeGpuWorkshop:
+class FakeGpuKernelBuilder:
     """Kernels of a simulated device, in real worker processes."""
 
     def __init__(self, setup: Setup) -> None:
         self._device = SimulatedDevice()
 
-    def boundary(self) -> Boundary:
-        return Boundary(0.0, 5e-6)
+    def boundary(self) -> DispatchOverhead:
+        return DispatchOverhead(0.0, 5e-6)
 
     def open_device(self) -> SimulatedDevice:
         return self._device
 
-    def prepare(self, work: Work) -> Prepared:
+    def prepare(self, work: MeasurementRequest) -> Prepared:
         x = np.arange(16, dtype=np.float32)
         y = np.full_like(x, np.nan)
         calls = 0

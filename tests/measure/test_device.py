@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from collage.backends.nvidia.libraries import driver_reason
-from collage.cost import CostTable, Environment
+from collage.cost import Environment, LocalCostTable
 from collage.errors import MeasureError
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import (
@@ -18,7 +18,7 @@ from collage.measure.device import (
 )
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from tests.measure.fakes import SimulatedDevice
 
 HOT_S, COLD_S = 1e-5, 2e-5
@@ -37,7 +37,7 @@ def test_samples_are_cold_and_sweeps_are_twice_the_cache():
 
 
 def test_the_boundary_is_added():
-    timing = DeviceTimer(SimulatedDevice()).time(kernel, (), boundary_s=3e-6)
+    timing = DeviceTimer(SimulatedDevice()).time(kernel, (), dispatch_overhead_s=3e-6)
     assert timing.cost.seconds == pytest.approx(COLD_S + 3e-6)
     assert timing.cost.low <= timing.cost.seconds <= timing.cost.high
 
@@ -96,16 +96,20 @@ def make_measurer(folder: Path) -> LocalMeasurer:
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
         [
             SimpleNamespace(
-                recipes=None, cache=None, name=name, identity=name, conflicts=frozenset()
+                tuned_schedules_dir=None,
+                cache=None,
+                name=name,
+                identity=name,
+                conflicts=frozenset(),
             )
             for name in ("good", "sticky")
         ],
-        CostTable(folder),
+        LocalCostTable(folder),
         Environment("cpu", "features", 2, 1, SimulatedDevice.identity.text, "test"),
         reference_dir=folder / "reference",
         timeout_s=20.0,
         device="cuda",
-        loader="tests.measure.fakes:FakeGpuWorkshop",
+        loader="tests.measure.fakes:FakeGpuKernelBuilder",
         digest=lambda function, nodes: str(nodes),
     )
 
@@ -113,14 +117,20 @@ def make_measurer(folder: Path) -> LocalMeasurer:
 def test_a_sticky_error_kills_the_worker_and_not_the_run(tmp_path):
     """The candidate is invalid with the device's words; those after it are measured by a new worker."""
     measurer = make_measurer(tmp_path)
-    batch = [Work("f", 1, "good"), Work("f", 2, "sticky"), Work("f", 4, "good")]
+    batch = [
+        MeasurementRequest("f", 1, "good"),
+        MeasurementRequest("f", 2, "sticky"),
+        MeasurementRequest("f", 4, "good"),
+    ]
     costs = measurer.measure(batch)
     measurer.close()
     assert [cost.is_valid for cost in costs] == [True, False, True]
     assert costs[0].seconds == pytest.approx(COLD_S)
     assert "crashed: exit code 1" in costs[1].reason
     assert "illegal memory access (700)" in costs[1].reason
-    assert CostTable(tmp_path, measurer.key.environment).get(measurer.key.launch).seconds == 5e-6
+    assert (
+        LocalCostTable(tmp_path, measurer.key.environment).get(measurer.key.launch).seconds == 5e-6
+    )
     again = make_measurer(tmp_path)
     assert [cost.reason for cost in again.measure(batch)] == [cost.reason for cost in costs]
     assert again.measured == 0

@@ -13,8 +13,8 @@ import pytest
 
 from collage.cost import Cost
 from collage.measure.answers import AnswerReader, BadAnswerError, pack_answer, unpack_answer
-from collage.measure.call_overhead import Boundary
-from collage.measure.measurement_request import Work
+from collage.measure.call_overhead import DispatchOverhead
+from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import Built, Outcome, Ready, Refused, Trial, TuningEnded
 from collage.runtime.child_environment import PASSED, child_environment
 from collage.runtime.process_group import run_compiler
@@ -33,14 +33,18 @@ def measurer(tmp_path):
 
 @pytest.mark.parametrize("fault", ["sharing", "filing", "littering", "large_file", "talkative"])
 def test_the_resources_of_a_worker_are_limited(measurer, fault):
-    cost, after = measurer.measure([Work("f", 1, fault), Work("f", 2, "good")])
+    cost, after = measurer.measure(
+        [MeasurementRequest("f", 1, fault), MeasurementRequest("f", 2, "good")]
+    )
     assert HOSTILE[fault] in cost.reason
     assert after.is_valid
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_an_answer_that_is_none_costs_its_candidate_alone(measurer, lie):
-    cost, after = measurer.measure([Work("f", 1, "lying", lie), Work("f", 2, "good")])
+    cost, after = measurer.measure(
+        [MeasurementRequest("f", 1, "lying", lie), MeasurementRequest("f", 2, "good")]
+    )
     assert cost.reason.startswith(HOSTILE["lying"])
     assert after.is_valid
     assert not TRAP.exists()
@@ -72,7 +76,7 @@ def runs(pid: int) -> bool:
 @pytest.mark.parametrize("fault", ["compiling", "compiling_and_crashing"])
 def test_the_compilers_of_a_worker_end_with_it(tmp_path, fault):
     measurer = make_measurer(tmp_path)
-    [cost] = measurer.measure([Work("f", 1, fault)])
+    [cost] = measurer.measure([MeasurementRequest("f", 1, fault)])
     assert HOSTILE[fault] in cost.reason
     wait_for_end(pids(tmp_path))
     measurer.close()
@@ -82,8 +86,8 @@ PARENT = """
 import sys
 from pathlib import Path
 from tests.support.measurers import make_measurer
-from collage.measure.measurement_request import Work
-make_measurer(Path(sys.argv[1]), timeout_s=600.0).measure([Work("f", 1, "compiling")])
+from collage.measure.measurement_request import MeasurementRequest
+make_measurer(Path(sys.argv[1]), timeout_s=600.0).measure([MeasurementRequest("f", 1, "compiling")])
 """
 
 
@@ -102,7 +106,7 @@ def test_a_worker_has_no_secrets_and_a_folder_of_its_own(measurer, tmp_path, mon
         monkeypatch.setenv(name, "hunter22")
     monkeypatch.setenv(PASSED, "MY_LICENCE")
     before = set(os.listdir(tempfile.gettempdir()))
-    [cost] = measurer.measure([Work("f", 1, "telling")])
+    [cost] = measurer.measure([MeasurementRequest("f", 1, "telling")])
     measurer.close()
     assert cost.is_valid
     names = set((tmp_path / "reference" / "environment").read_text().split())
@@ -126,7 +130,7 @@ def test_an_environment_is_passed_on_by_name(name, is_passed):
 
 
 ANSWERS = [
-    Ready(), Ready(Boundary(1e-6, 2e-6)), Refused("no"), Built(), TuningEnded("all"),
+    Ready(), Ready(DispatchOverhead(1e-6, 2e-6)), Refused("no"), Built(), TuningEnded("all"),
     Outcome(Cost(1e-3, 9e-4, math.inf, (1e-3, 2e-3), "", 0.5, 0.01), drifted=True),
     Outcome(Cost.invalid("it is wrong"), durable=False), Trial("[1]", math.inf, 0.1, "bad", lost=True),
 ]  # fmt: skip

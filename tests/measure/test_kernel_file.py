@@ -7,14 +7,14 @@ import pytest
 
 from collage.backends.base import PluginKernel
 from collage.backends.registry import available_backends
-from collage.cost import CostTable
+from collage.cost import LocalCostTable
 from collage.errors import BackendError
 from collage.measure.environment import this_environment
 from collage.measure.kernel_file import kernel_name, load_kernel, save_kernel
 from collage.measure.local import LocalMeasurer
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.options import Options
-from collage.pipeline.compile_context import open_session
+from collage.pipeline.compile_context import open_compile_context
 from collage.pipeline.search_stage import enumerated_function, imported, sampled
 from tests.pipeline.test_compile import small_model
 
@@ -24,18 +24,18 @@ def sampled_function(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     names = [backend.name for backend in available_backends() if backend.name != "openvino"]
     options = Options(backends=tuple(names), cache_dir=folder, threads=1)
-    with open_session(options) as session:
-        model = imported(small_model(folder / "small.onnx"), session)
+    with open_compile_context(options) as context:
+        model = imported(small_model(folder / "small.onnx"), context)
         function = model.functions[0]
-        reference = sampled(model, function, session).reference_dir
-        works = list(enumerated_function(function, session).work.values())
-        yield function, reference, session, works
+        reference = sampled(model, function, context).reference_dir
+        works = list(enumerated_function(function, context).work.values())
+        yield function, reference, context, works
 
 
 def measurer(sampled_function, folder, table, **options):
-    function, reference, session, _ = sampled_function
+    function, reference, context, _ = sampled_function
     return LocalMeasurer(
-        [function], session.backends, CostTable(folder / table), this_environment(1),
+        [function], context.backends, LocalCostTable(folder / table), this_environment(1),
         reference_dir=reference, workers=2, kernels=folder / "kernels", **options,
     )  # fmt: skip
 
@@ -80,7 +80,11 @@ def test_a_plugins_kernel_is_kept_as_it_is(tmp_path):
 
 
 def test_different_requests_have_different_file_names():
-    works = [Work("f", nodes, "b", variant) for nodes in (1, 2) for variant in ("", "v")]
+    works = [
+        MeasurementRequest("f", nodes, "b", variant) for nodes in (1, 2) for variant in ("", "v")
+    ]
     assert len({kernel_name(work) for work in works}) == 4
-    assert kernel_name(Work("f", 1, "b")) == kernel_name(Work("f", 1, "b", ""))
+    assert kernel_name(MeasurementRequest("f", 1, "b")) == kernel_name(
+        MeasurementRequest("f", 1, "b", "")
+    )
     assert np.all([len(kernel_name(work)) == 64 for work in works])

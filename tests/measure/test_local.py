@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from collage.cost import Cost, CostTable, SharedCostTable
+from collage.cost import Cost, LocalCostTable, SharedCostTable
 from collage.errors import MeasureError, StoreError
-from collage.measure.cache_flush import Sweep
+from collage.measure.cache_flush import CacheFlush
 from collage.measure.kernel_file import kernel_name
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.store import open_store
 from tests.support.measurers import ENVIRONMENT, FAULTS, UNSTORED, make_measurer
 
@@ -34,7 +34,10 @@ def test_faults_are_invalid_costs_and_the_batch_goes_on(tmp_path, workers):
     faults = FAULTS | UNSTORED
     batch = []
     for number, fault in enumerate(faults):
-        batch += [Work("f", 1 << number, fault), Work("f", 1 << number, "good")]
+        batch += [
+            MeasurementRequest("f", 1 << number, fault),
+            MeasurementRequest("f", 1 << number, "good"),
+        ]
     measurer = make_measurer(tmp_path, workers=workers)
     costs = measurer.measure(batch)
     measurer.close()
@@ -55,7 +58,10 @@ def test_a_failed_build_is_an_invalid_cost_without_a_kernel_file(tmp_path):
     folder = tmp_path / "kernels"
     folder.mkdir()
     faults = {name: FAULTS[name] for name in ("refusing", "raising", "segfault", "abort", "hang")}
-    works = [Work("f", 1 << number, fault) for number, fault in enumerate([*faults, "good"])]
+    works = [
+        MeasurementRequest("f", 1 << number, fault)
+        for number, fault in enumerate([*faults, "good"])
+    ]
     builder = make_measurer(tmp_path, kernels=folder, builds=True, workers=2)
     *bad, good = builder.measure(works)
     builder.close()
@@ -68,18 +74,22 @@ def test_a_failed_build_is_an_invalid_cost_without_a_kernel_file(tmp_path):
 
 
 def test_the_candidate_of_a_killed_worker_is_tried_again(measurer):
-    [cost] = measurer.measure([Work("f", 1, "killed_once")])
+    [cost] = measurer.measure([MeasurementRequest("f", 1, "killed_once")])
     assert cost.is_valid
 
 
 def test_what_libraries_print_does_not_reach_the_pipe(measurer):
-    [cost] = measurer.measure([Work("f", 1, "noisy")])
+    [cost] = measurer.measure([MeasurementRequest("f", 1, "noisy")])
     assert cost.is_valid
 
 
 def test_equal_works_are_measured_once(measurer, tmp_path):
     heard = []
-    works = [Work("f", 1, "good"), Work("f", 2, "good"), Work("f", 1, "good")]
+    works = [
+        MeasurementRequest("f", 1, "good"),
+        MeasurementRequest("f", 2, "good"),
+        MeasurementRequest("f", 1, "good"),
+    ]
     costs = measurer.measure(works, lambda work, cost, cached: heard.append((work, cached)))
     assert costs[0] is costs[2]
     assert len(built(tmp_path)) == 2
@@ -89,14 +99,14 @@ def test_equal_works_are_measured_once(measurer, tmp_path):
 
 def test_workers_live_across_batches(measurer, tmp_path):
     for nodes in (1, 2, 4):
-        measurer.measure([Work("f", nodes, "good")])
+        measurer.measure([MeasurementRequest("f", nodes, "good")])
     assert len({line.split()[-1] for line in built(tmp_path)}) == 1
 
 
 def test_conflicting_backends_run_in_different_processes(tmp_path):
     measurer = make_measurer(tmp_path, conflicts=True)
-    works = [Work("f", 1 << n, ("good", "noisy")[n % 2], "") for n in range(6)]
-    costs = measurer.measure([*works, Work("f", 1 << 7, "alone", "")])
+    works = [MeasurementRequest("f", 1 << n, ("good", "noisy")[n % 2], "") for n in range(6)]
+    costs = measurer.measure([*works, MeasurementRequest("f", 1 << 7, "alone", "")])
     measurer.close()
     assert all(cost.is_valid for cost in costs)
     hosted = {}
@@ -108,22 +118,24 @@ def test_conflicting_backends_run_in_different_processes(tmp_path):
 
 
 def test_an_idle_worker_that_was_killed_costs_nothing(measurer, tmp_path):
-    measurer.measure([Work("f", 1, "good")])
+    measurer.measure([MeasurementRequest("f", 1, "good")])
     os.kill(int(built(tmp_path)[0].split()[-1]), signal.SIGKILL)
     time.sleep(0.1)
-    [cost] = measurer.measure([Work("f", 2, "good")])
+    [cost] = measurer.measure([MeasurementRequest("f", 2, "good")])
     assert cost.is_valid
 
 
 def test_a_hopeless_kernel_is_not_timed_for_long(measurer):
-    first, slow = measurer.measure([Work("f", 1, "good"), Work("f", 1, "good", "20")])
+    first, slow = measurer.measure(
+        [MeasurementRequest("f", 1, "good"), MeasurementRequest("f", 1, "good", "20")]
+    )
     assert first.seconds < slow.seconds
     assert 0.02 <= min(slow.samples) <= 0.2  # a sleep is late where the machine is busy
     assert len(slow.samples) == 2
 
 
 def test_only_one_kernel_is_timed_at_a_time(tmp_path):
-    batch = [Work("f", 1 << n, "alone", "60") for n in range(4)]
+    batch = [MeasurementRequest("f", 1 << n, "alone", "60") for n in range(4)]
     with_turns = make_measurer(tmp_path, workers=2)
     costs = with_turns.measure(batch)
     with_turns.close()
@@ -138,17 +150,19 @@ def test_only_one_kernel_is_timed_at_a_time(tmp_path):
 def test_workers_that_cannot_start_are_an_error(tmp_path, loader, reason):
     measurer = make_measurer(tmp_path, loader=f"tests.measure.fakes:{loader}")
     with pytest.raises(MeasureError, match=reason):
-        measurer.measure([Work("f", 1, "good")])
+        measurer.measure([MeasurementRequest("f", 1, "good")])
     measurer.close()
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(measurer, tmp_path, monkeypatch):
-    measurer.measure([Work("f", 1, "good")])
+    measurer.measure([MeasurementRequest("f", 1, "good")])
     with monkeypatch.context() as patch:
         patch.setattr("os.fdatasync", _no_space)
         with pytest.raises(StoreError, match="No space left"):
-            measurer.measure([Work("f", 2, "good")])
-    costs = measurer.measure([Work("f", 1, "good"), Work("f", 2, "good")])
+            measurer.measure([MeasurementRequest("f", 2, "good")])
+    costs = measurer.measure(
+        [MeasurementRequest("f", 1, "good"), MeasurementRequest("f", 2, "good")]
+    )
     assert all(cost.is_valid for cost in costs)
     assert (measurer.measured, measurer.cached) == (2, 1)
 
@@ -161,20 +175,24 @@ PARENT = """
 import sys
 from pathlib import Path
 from tests.support.measurers import make_measurer
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.store import open_store
 measurer = make_measurer(Path(sys.argv[1]), workers=2)
-measurer.measure([Work("f", n, "good", "5") for n in range(1, 200)])
+measurer.measure([MeasurementRequest("f", n, "good", "5") for n in range(1, 200)])
 """
 
 
 def test_a_second_machine_measures_nothing(tmp_path):
-    batch = [Work("f", 1, "good"), Work("f", 2, "good"), Work("f", 4, "refusing")]
+    batch = [
+        MeasurementRequest("f", 1, "good"),
+        MeasurementRequest("f", 2, "good"),
+        MeasurementRequest("f", 4, "refusing"),
+    ]
     costs = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         store = open_store(tmp_path / "store")
-        table = SharedCostTable(store, CostTable(tmp_path / name), time.monotonic)
+        table = SharedCostTable(store, LocalCostTable(tmp_path / name), time.monotonic)
         measurer = make_measurer(tmp_path / name, table)
         costs.append(measurer.measure(batch))
         measurer.close()
@@ -185,16 +203,16 @@ def test_a_second_machine_measures_nothing(tmp_path):
 def test_recall_takes_the_cost_of_the_nearest_cache_flush(
     tmp_path,
 ):
-    far, half, mine = (Work("f", nodes, "good") for nodes in (1, 2, 4))
-    table = CostTable(tmp_path, ENVIRONMENT)
+    far, half, mine = (MeasurementRequest("f", nodes, "good") for nodes in (1, 2, 4))
+    table = LocalCostTable(tmp_path, ENVIRONMENT)
     costs = {}
     for size, works in ((1, [far, half, mine]), (2, [half, mine]), (4, [mine]), (64, [far])):
-        measurer = make_measurer(tmp_path, table, sweep=Sweep(size << 20))
+        measurer = make_measurer(tmp_path, table, sweep=CacheFlush(size << 20))
         for work in works:
             costs[size, work] = Cost(size * 1e-3)
             table.put(measurer.key(work), costs[size, work])
-    measurer = make_measurer(tmp_path, table, sweep=Sweep(4 << 20, (2 << 20, 1 << 20)))
-    unknown = Work("f", 8, "good")
+    measurer = make_measurer(tmp_path, table, sweep=CacheFlush(4 << 20, (2 << 20, 1 << 20)))
+    unknown = MeasurementRequest("f", 8, "good")
     recalled = measurer.recall([far, half, mine, unknown])
     assert recalled[:3] == [costs[1, far], costs[2, half], costs[4, mine]]
     assert recalled[3].is_unknown
@@ -211,7 +229,7 @@ def test_an_interrupted_run_leaves_no_worker_and_is_resumed(tmp_path, ending):
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)], stderr=subprocess.DEVNULL
     )
-    path = CostTable(tmp_path, ENVIRONMENT).path
+    path = LocalCostTable(tmp_path, ENVIRONMENT).path
     while not path.exists() or path.read_bytes().count(b"\n") < 12:
         assert parent.poll() is None
         time.sleep(0.02)
@@ -224,9 +242,9 @@ def test_an_interrupted_run_leaves_no_worker_and_is_resumed(tmp_path, ending):
             break
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    done = len(CostTable(tmp_path, ENVIRONMENT)) - 1  # the boundary has a line too
+    done = len(LocalCostTable(tmp_path, ENVIRONMENT)) - 1  # the boundary has a line too
     measurer = make_measurer(tmp_path, workers=2)
-    measurer.measure([Work("f", n, "good", "5") for n in range(1, done + 4)])
+    measurer.measure([MeasurementRequest("f", n, "good", "5") for n in range(1, done + 4)])
     measurer.close()
     assert done > 5
     assert measurer.cached >= done - 2

@@ -73,6 +73,6 @@ def test_a_certainly_slower_kernel_is_timed_six_times(timed):
 
 
 def test_the_dispatch_overhead_is_added_to_every_sample(timed):
-    cost = timed(resolution_s=1.0, boundary_s=10.0)
+    cost = timed(resolution_s=1.0, dispatch_overhead_s=10.0)
     assert min(cost.samples) > 10
     assert cost.low > 10

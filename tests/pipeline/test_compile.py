@@ -121,8 +121,8 @@ def test_in_context_costs_are_remembered(compiled, store, tmp_path):
     assert seen_in_place(store) == [checkpoint]
     assert again.functions[0].predicted_s != again.functions[0].alone_s
     took = defaultdict(list)
-    for key, _, in_place_s in checkpoint:
-        took[json.dumps(key)].append(in_place_s)
+    for key, _, in_context_s in checkpoint:
+        took[json.dumps(key)].append(in_context_s)
     means_s = [sum(times_s) / len(times_s) for times_s in took.values()]
     for folder, summary in ((bundle, first), (tmp_path / "again", again)):
         report = json.loads((folder / "report.json").read_text())

@@ -9,7 +9,7 @@ import pytest
 
 from collage.errors import ModelError, OptionError, SearchError, StoreError
 from collage.options import MACHINE_FIELDS, Options
-from collage.pipeline.compile_service import LocalSite
+from collage.pipeline.compile_service import LocalCompileService
 from collage.pipeline.request import (
     CompileRequest,
     RequestOptions,
@@ -41,8 +41,8 @@ def request_(tmp_path_factory, store):
 
 
 def test_a_bundle_of_another_machine_measures_nothing_again(request_, store, tmp_path_factory):
-    first = LocalSite(store.url, tmp_path_factory.mktemp("here"))
-    facts = first.describe(request_)
+    first = LocalCompileService(store.url, tmp_path_factory.mktemp("here"))
+    facts = first.probe(request_)
     assert "onnxruntime" in facts.backends
     assert first.functions(request_) == ("main",)
     search = first.search(request_, "main", QUIET)
@@ -53,7 +53,7 @@ def test_a_bundle_of_another_machine_measures_nothing_again(request_, store, tmp
 
     key = make_key(tmp_path_factory.mktemp("key"))
     signing = AliasSigning.by(key.signer)
-    second = LocalSite(store.url, tmp_path_factory.mktemp("elsewhere"), signing)
+    second = LocalCompileService(store.url, tmp_path_factory.mktemp("elsewhere"), signing)
     result = second.finish(request_, QUIET)
     assert result.measured == 0
     assert result.functions[0].latency_s["collage"] > 0
@@ -75,7 +75,7 @@ def test_a_model_with_random_numbers_ships_as_the_original(store, tmp_path):
         backends=("onnxruntime",), measure_budget_s=1, refine_s=0, verify_s=0.1
     )
     request = submit(store, model, options=options)
-    site = LocalSite(store.url, tmp_path / "here")
+    site = LocalCompileService(store.url, tmp_path / "here")
     assert site.search(request, "main", QUIET).plans == ()
     result = site.finish(request, QUIET)
     (function,) = result.functions
@@ -88,7 +88,7 @@ def test_a_model_with_random_numbers_ships_as_the_original(store, tmp_path):
 
 def test_an_unknown_function_is_refused(request_, store, tmp_path):
     with pytest.raises(OptionError, match="only main"):
-        LocalSite(store.url, tmp_path).search(request_, "other", QUIET)
+        LocalCompileService(store.url, tmp_path).search(request_, "other", QUIET)
 
 
 def test_a_request_is_the_same_wherever_it_is_made(request_, store, tmp_path):

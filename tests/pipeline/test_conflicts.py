@@ -8,7 +8,7 @@ import pytest
 import collage
 from collage.backends.base import conflicts_of
 from collage.errors import SearchError
-from collage.pipeline.compile_context import Session
+from collage.pipeline.compile_context import CompileContext
 from tests.backends.apart import Activations, FastRelu, FastReluApart, SigmoidApart
 from tests.quiet.models import tiny_model
 
@@ -51,10 +51,10 @@ def test_where_only_a_mix_covers_the_model_the_conflict_is_named(tmp_path):
 def test_functions_of_one_bundle_share_a_process():
     """What one function has chosen decides what the next ones may choose."""
     fields = dict.fromkeys(("options", "environment", "table", "progress", "work_dir"))
-    session = Session(backends=[FastReluApart(), Activations()], **fields)
-    assert len(session.compatible_backends) == 2
-    session.chosen.add("activations")
-    assert [backend.name for backend in session.compatible_backends] == ["activations"]
+    context = CompileContext(backends=[FastReluApart(), Activations()], **fields)
+    assert len(context.compatible_backends) == 2
+    context.chosen.add("activations")
+    assert [backend.name for backend in context.compatible_backends] == ["activations"]
 
 
 def test_a_conflict_is_mutual_and_between_present_backends():

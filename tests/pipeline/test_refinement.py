@@ -8,12 +8,17 @@ from collage.cost import Cost
 from collage.errors import MeasureError
 from collage.pipeline.plans import WholePlans
 from collage.pipeline.refinement import MAX_WITHIN_BUDGET, Refinement
-from collage.search.enumeration import Enumerated
+from collage.search.enumeration import EnumeratedFunction
 from collage.search.function_search import FunctionSearch
-from collage.search.in_context import Sighting
+from collage.search.in_context import InContextSample
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan, Problem
-from collage.search.reduced_precision import ErrorBudget, PricedPlans, expected_error, gentler_plans
+from collage.search.reduced_precision import (
+    ErrorBudget,
+    PenalisedPlans,
+    expected_error,
+    lower_error_plans,
+)
 from collage.search.shortest_path import find_plan, valid_space
 from collage.verify import KernelProfile, Latency
 from collage.verify.comparison_rounds import RoundResults
@@ -40,7 +45,7 @@ def plans():
     problem, costs = problem_and_costs()
     fastest = NamedPlan("best-1", find_plan(problem, costs))
     search = FunctionSearch(
-        Enumerated(None, (), problem, {}), costs, (fastest,), None, ErrorBudget(0.01)
+        EnumeratedFunction(None, (), problem, {}), costs, (fastest,), None, ErrorBudget(0.01)
     )
     plans = PlansWithoutCompiler(search, None)
     plans.assemble(fastest)
@@ -118,7 +123,7 @@ def two_toolchains():
     problem = Problem(chain(3), options)
     costs = {option.key: Cost(1e-3 if option.backend == "fast" else 1.2e-3) for option in options}
     costs["steady-2"] = Cost(0.9e-3)
-    search = FunctionSearch(Enumerated(None, (), problem, {}), costs, (), None)
+    search = FunctionSearch(EnumeratedFunction(None, (), problem, {}), costs, (), None)
     plans = PlansWithoutCompiler(search, None)
     plans.assemble(NamedPlan.of("best-1", find_plan(problem, costs)))
     return plans
@@ -247,17 +252,19 @@ def test_if_one_toolchain_leads_the_next_plan_is_profiled_too(two_toolchains):
 
 
 def test_samples_of_earlier_runs_count_without_time_for_more(two_toolchains):
-    samples = [Sighting("fast-0", 1e-3, 2e-3)]
+    samples = [InContextSample("fast-0", 1e-3, 2e-3)]
     refinement = Refinement(two_toolchains, 0.0, samples)
     assert refinement.propose_plans(round_results("best-1", {})) == []
     (best,) = refinement.updated_search().plans
     assert best.plan.predicted_s == pytest.approx(2 * 2.9e-3)
-    assert refinement.in_context.seen == samples
+    assert refinement.in_context.samples == samples
 
 
 def test_plans_not_yet_assembled_are_fallback_plans(plans):
     problem, costs = problem_and_costs()
-    *_, lowest_error = gentler_plans(PricedPlans.of(valid_space(problem, costs), costs), 0.01)
+    *_, lowest_error = lower_error_plans(
+        PenalisedPlans.of(valid_space(problem, costs), costs), 0.01
+    )
     fastest = plans.named["best-1"].plan
     search = plans.search
     plans.search = FunctionSearch(

@@ -9,7 +9,12 @@ import pytest
 from collage.bundle.manifest import Manifest
 from collage.cost import Environment
 from collage.errors import BundleError, UnprovenError
-from collage.pipeline.request import CompileRequest, CompileResult, FunctionFacts, NodeFacts
+from collage.pipeline.request import (
+    CompileRequest,
+    CompileResult,
+    FunctionCompileResult,
+    NodeInformation,
+)
 from collage.pipeline.results import claim_result, is_better, node_digest, promote, read_result
 from collage.store import open_store
 from collage.store.alias_counters import Verification
@@ -28,13 +33,13 @@ REQUEST = CompileRequest(name="m", model="0" * 64)
 
 def facts(driver="", **backends):
     environment = Environment("cpu", "", 2, 1, driver, "test")
-    return NodeFacts(environment=environment, cache_bytes=1, backends=backends)
+    return NodeInformation(environment=environment, cache_bytes=1, backends=backends)
 
 
 def result(bundle="0" * 64, seconds=1e-3, more_s=None):
     times = {"main": seconds} | ({} if more_s is None else {"main_1": more_s})
     functions = tuple(
-        FunctionFacts(
+        FunctionCompileResult(
             function=name, verdict="not slower", predicted_s=None, latency_s={"collage": function}
         )
         for name, function in times.items()

@@ -11,9 +11,9 @@ from collage.pipeline.search_checkpoint import (
     SearchCheckpoint,
     select_remembered_plans,
 )
-from collage.search.enumeration import Enumerated
+from collage.search.enumeration import EnumeratedFunction
 from collage.search.function_search import FunctionSearch
-from collage.search.in_context import Sighting
+from collage.search.in_context import InContextSample
 from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan, Problem
 from collage.verify import Latency
@@ -28,7 +28,7 @@ VIEW = Option(0b10, "host", "host")
 def search():
     problem = Problem(chain(2), [A, B, VIEW])
     costs = {A.key: Cost(1.0), B.key: Cost(2.0), VIEW.key: Cost(0.5)}
-    return FunctionSearch(Enumerated(None, (), problem, {}), costs, (), None)
+    return FunctionSearch(EnumeratedFunction(None, (), problem, {}), costs, (), None)
 
 
 def test_plans_come_back_with_current_costs(search, tmp_path):
@@ -51,7 +51,7 @@ def test_the_stored_format_is_fixed(tmp_path):
     plan = NamedPlan("best-1", Plan((A,), 9.0), "ort")
     file.write(
         SearchCheckpoint.of(
-            math.inf, plans=[plan], samples=[Sighting(A.key, 1.0, 1.5)], tuned_s=2.0
+            math.inf, plans=[plan], samples=[InContextSample(A.key, 1.0, 1.5)], tuned_s=2.0
         )
     )
     key = ["digest-a", "ort 1", ""]
@@ -72,10 +72,10 @@ def test_tuning_time_never_decreases(tmp_path):
 
 def test_samples_come_back_while_their_candidates_exist(search, tmp_path):
     file = CheckpointFile(tmp_path / "checkpoint")
-    samples = (Sighting(A.key, 1.0, 1.5), Sighting(B.key, 2.0, 1.9))
+    samples = (InContextSample(A.key, 1.0, 1.5), InContextSample(B.key, 2.0, 1.9))
     file.write(SearchCheckpoint.of(0.0, samples=samples))
     assert file.read().samples(search) == samples
-    removed = Sighting(("digest-c", "ov 1", ""), 1.0, 1.0)
+    removed = InContextSample(("digest-c", "ov 1", ""), 1.0, 1.0)
     file.write(SearchCheckpoint.of(0.0, samples=[*samples, removed]))
     assert file.read().samples(search) == ()
 

@@ -5,7 +5,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from collage.options import Options
-from collage.pipeline.compile_context import open_session
+from collage.pipeline.compile_context import open_compile_context
 from collage.pipeline.search_stage import (
     enumerated_function,
     imported,
@@ -42,18 +42,18 @@ def layers(path, count, width=512):
 
 def test_a_deeper_model_reuses_costs_of_a_shallow_one(tmp_path):
     options = Options(backends=("onnxruntime",), threads=1, cache_dir=tmp_path / "store")
-    with open_session(options) as session:
-        model = imported(layers(tmp_path / "shallow.onnx", 2), session)
+    with open_compile_context(options) as context:
+        model = imported(layers(tmp_path / "shallow.onnx", 2), context)
         (shallow,) = model.functions
-        work = enumerated_function(shallow, session).work
-        measurer = local_measurer(shallow, sampled(model, shallow, session).reference_dir, session)
+        work = enumerated_function(shallow, context).work
+        measurer = local_measurer(shallow, sampled(model, shallow, context).reference_dir, context)
         measured = dict(zip(work, measurer.measure(list(work.values())), strict=True))
         measurer.close()
-    with open_session(options) as session:
-        (deep,) = imported(layers(tmp_path / "deep.onnx", 4), session).functions
+    with open_compile_context(options) as context:
+        (deep,) = imported(layers(tmp_path / "deep.onnx", 4), context).functions
         assert model_sweep(deep, "cpu") != model_sweep(shallow, "cpu")
-        work = enumerated_function(deep, session).work
-        measurer = local_measurer(deep, tmp_path, session)
+        work = enumerated_function(deep, context).work
+        measurer = local_measurer(deep, tmp_path, context)
         found = dict(zip(work, measurer.recall(list(work.values())), strict=True))
     common = measured.keys() & found.keys()
     assert len(common) > 5

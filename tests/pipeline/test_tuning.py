@@ -87,10 +87,10 @@ def test_a_budget_is_spent_once_and_its_records_serve_later_runs(model, tmp_path
 
 @pytest.mark.slow
 def test_a_budget_without_tuning_tasks_is_spent_too(model, tmp_path, monkeypatch):
-    # A run sees higher peaks than the one before, or lower ones: its prospects would be others.
+    # A run sees higher peaks than the one before, or lower ones: its tuning_tasks would be others.
     store = tmp_path / "store"
     with monkeypatch.context() as patched:
-        patched.setattr("collage.pipeline.tuning.find_prospects", lambda *_: [])
+        patched.setattr("collage.pipeline.tuning.find_tuning_tasks", lambda *_: [])
         first = compiled(model, store, tmp_path / "a", 5.0)
     second = compiled(model, store, tmp_path / "b", 5.0)
     assert (first.tuning.trials, second.tuning.trials) == (0, 0)

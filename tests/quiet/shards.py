@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from collage.cluster.shards import Batch, ShardRequest
-from collage.measure.cost_key import WorkKeys
-from collage.pipeline.compile_context import open_session
-from collage.pipeline.compile_service import node_facts
+from collage.measure.cost_key import CostKeys
+from collage.pipeline.compile_context import open_compile_context
+from collage.pipeline.compile_service import node_information
 from collage.pipeline.request import RequestOptions, submit
 from collage.pipeline.search_stage import enumerated_function, imported, model_sweep
 from collage.store import open_store
@@ -16,11 +16,11 @@ def put_batch(model: Path, folder: Path, size: int) -> str:
     """Put a batch of `size` candidates into the store `folder`; return its digest."""
     store = open_store(str(folder))
     request = submit(store, model, options=RequestOptions(backends=("onnxruntime",)))
-    facts = node_facts(request)
-    with open_session(request.compile_options(store.url, folder / "cache")) as session:
+    facts = node_information(request)
+    with open_compile_context(request.compile_options(store.url, folder / "cache")) as session:
         function = imported(model, session).functions[0]
         sweep = model_sweep(function, "cpu", facts.cache_bytes)
-        key = WorkKeys([function], session.backends, facts.environment, sweep)
+        key = CostKeys([function], session.backends, facts.environment, sweep)
         works = list(enumerated_function(function, session).work.values())[:size]
         shard = tuple(
             ShardRequest(

@@ -48,7 +48,7 @@ def test_many_marks_at_once_leave_one_whole(file_user, name):
     version = file_user.add(name)
     marks = [VersionStatus("failed", reason=f"number {number}") for number in range(16)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda status: file_user.registry.mark(version, status), marks))
+        list(pool.map(lambda status: file_user.registry.record_status(version, status), marks))
     assert file_user.registry.status(version) in marks
 
 

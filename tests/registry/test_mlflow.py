@@ -46,7 +46,7 @@ def test_versions_that_hold_no_onnx_model_say_why(mlflow_user, name, tmp_path, c
     (tmp_path / "copy").mkdir()
     with pytest.raises(ModelError, match=reason) as error:
         mlflow_user.registry.download(version, tmp_path / "copy")
-    mlflow_user.registry.mark(version, VersionStatus("failed", reason=str(error.value)))
+    mlflow_user.registry.record_status(version, VersionStatus("failed", reason=str(error.value)))
     tags = mlflow_user.client.get_model_version(name, version.version).tags
     assert tags["collage.status"] == "failed"
     assert reason in tags["collage.reason"]
@@ -110,7 +110,9 @@ def test_the_alias_in_mlflow_starts_one_run_and_own_writes_none(mlflow_user, sit
     mlflow_user.set_alias(version)
     wait_for(lambda: receiver.count("starts", "started") == 1)
     assert prefect.runs[0]["parameters"] == {"model": name, "version": version.version}
-    mlflow_user.registry.mark(version, VersionStatus("optimized", bundle="ab", speedup=2.0))
+    mlflow_user.registry.record_status(
+        version, VersionStatus("optimized", bundle="ab", speedup=2.0)
+    )
     mlflow_user.registry.accept(version)
     wait_for(lambda: receiver.count("webhooks", "ignored") == 5)  # three tags and the alias
     assert receiver.count("starts", "started") == len(prefect.runs) == 1

@@ -59,16 +59,16 @@ def test_a_download_runs(user, name, external, tmp_path):
 def test_a_mark_is_read_and_replaces_the_one_before(user, name, status):
     version = user.add(name)
     assert user.registry.status(version) == VersionStatus()
-    user.registry.mark(version, VersionStatus("x", "y", 3.0, "z", "e"))
-    user.registry.mark(version, status)
-    user.registry.mark(version, status)
+    user.registry.record_status(version, VersionStatus("x", "y", 3.0, "z", "e"))
+    user.registry.record_status(version, status)
+    user.registry.record_status(version, status)
     assert open_registry(user.address).status(version) == status
 
 
 def test_accepting_and_marking_ask_for_nothing(user, name):
     version = user.add(name)
     user.registry.accept(version)
-    user.registry.mark(version, VersionStatus("optimized"))
+    user.registry.record_status(version, VersionStatus("optimized"))
     assert candidates(user, name) == []
     answered = open_registry(user.address, alias="optimized", accepted="other")
     assert answered.find(name) == version

@@ -95,7 +95,7 @@ def test_progress_goes_to_standard_error(capsys):
 
 def test_a_total_may_come_late():
     with TerminalProgress(quiet=True).stage("verify") as stage:
-        assert stage.left_s is None
+        assert stage.remaining_s is None
         stage.total = 3
         stage.advance()
         assert stage.counts() == "1/3"

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from collage.backends.base import BackendStyle
 from collage.cost.cost import Cost, Environment, cost_key
-from collage.cost.table import CostTable
+from collage.cost.table import LocalCostTable
 from collage.errors import SearchError
 from collage.frontend import import_model
 from collage.frontend.inputs import random_inputs
@@ -21,7 +21,7 @@ from collage.graph.index_set import index_set, indices
 from collage.graph.op_pattern import OpPatternKind as Kind
 from collage.graph.sub_graph import SubGraph, SubGraphConfig
 from collage.measure.kernel_builder import Prepared
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import Task
 from collage.measure.timing import Timer
 from collage.measure.worker import Worker
@@ -170,13 +170,13 @@ def test_d06_two_native_backends_both_have_candidates():
     assert offers["tvm-llvm"] == offers["tvm-cuda"] == [0b1, 0b11, 0b10]
 
 
-class _Workshop:
+class _KernelBuilder:
     """Prepares a given kernel with one output element and the expected value 1."""
 
     def __init__(self, kernel):
         self._kernel = kernel
 
-    def boundary_s(self):
+    def dispatch_overhead_s(self):
         return 0.0
 
     def prepare(self, work):
@@ -198,7 +198,9 @@ def _crash(output):
 def test_d07_a_failing_kernel_is_invalid_with_its_reason(kernel, reason):
     """A failure at run time and wrong numbers count, not only a failure of the compiler."""
     worker = Worker(io.BytesIO(), io.BytesIO())
-    outcome = worker._outcome(_Workshop(kernel), _TIMER, Task(Work("main", 1, "a"), 1.0, 0.0))
+    outcome = worker._outcome(
+        _KernelBuilder(kernel), _TIMER, Task(MeasurementRequest("main", 1, "a"), 1.0, 0.0)
+    )
     assert outcome.cost.is_invalid
     assert reason in outcome.cost.reason
 
@@ -285,8 +287,8 @@ def test_d13_options_have_defaults_and_results_persist(tmp_path):
     assert Options().backends is None
     graph = _chain(*["Conv", "Relu"] * 20)
     assert 0 < len(Regions(graph.everything).candidates(graph, SPEC)) < 2000
-    CostTable(tmp_path).put("key", Cost(1.5, 1.0, 2.0))
-    assert CostTable(tmp_path).get("key").seconds == 1.5
+    LocalCostTable(tmp_path).put("key", Cost(1.5, 1.0, 2.0))
+    assert LocalCostTable(tmp_path).get("key").seconds == 1.5
 
 
 def test_d14_the_depth_of_a_union_is_not_the_sum():

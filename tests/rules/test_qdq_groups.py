@@ -3,7 +3,7 @@
 from collage.graph.dataflow import DataflowGraph, Node, TensorType
 from collage.graph.index_set import index_set
 from collage.graph.op_pattern import OpPatternKind
-from collage.rules.qdq_groups import islands
+from collage.rules.qdq_groups import find_qdq_groups
 from collage.rules.regions import Regions
 from collage.rules.rule import PartitionSpec
 
@@ -37,7 +37,7 @@ def graph() -> DataflowGraph:
 
 
 def test_a_qdq_group_ends_at_dequantised_operands():
-    assert set(islands(graph())) == {FIRST, SECOND}
+    assert set(find_qdq_groups(graph())) == {FIRST, SECOND}
 
 
 def test_qdq_groups_are_regions():

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from collage.backends.common.native_kernels import Activation, Kind, by_panels
+from collage.backends.common.native_kernels import Activation, ActivationKind, by_panels
 from collage.backends.cpu.blocked.program import (
+    BlockedPostOp,
+    BlockedProgramBuilder,
+    BlockedStep,
+    Filter,
     Op,
-    Part,
-    Post,
-    PostKind,
-    ProgramBuilder,
-    Step,
-    Window,
+    PostOpKind,
+    StepPart,
 )
 from collage.runtime.blob import pack, unpack
 from tests.runtime import executables
@@ -71,32 +71,33 @@ def _floats(*shape: int) -> np.ndarray:
 
 def blocked() -> Seed:
     """Every operator of the blocked kernel: a 3x3 convolution, squeeze and excite, an inverted residual."""
-    relu = Post(PostKind.FUNCTION, Activation(Kind.CLAMP, 0.0, 6.0))
+    relu = BlockedPostOp(PostOpKind.FUNCTION, Activation(ActivationKind.CLAMP, 0.0, 6.0))
     plain = (1, 1, 1, 1, 0, 0)
-    square = Window(_floats(8, 8, 1, 1), _floats(8), plain)
+    square = Filter(_floats(8, 8, 1, 1), _floats(8), plain)
     shape, pixel = (1, 8, 6, 6), (1, 8, 1, 1)
     shapes = {
         "x": (1, 3, 12, 12), "a": shape, "d": shape, "m": pixel, "g": pixel, "p": shape,
         "e": (1, 40, 6, 6), "y": (1, 8, 6, 6), "n": pixel, "z": shape,
     }  # fmt: skip
     steps = [
-        Step(Op.PRODUCT, "x", "a",
-             (Part(Window(_floats(8, 3, 3, 3), _floats(8), (2, 2, 1, 1, 1, 1)), (relu,)),)),
-        Step(Op.DEPTHWISE, "a", "d",
-             (Part(Window(_floats(8, 1, 3, 3), _floats(8), (1, 1, 1, 1, 1, 1))),), mean="m"),
-        Step(Op.PRODUCT, "m", "g",
-             (Part(square, (Post(PostKind.MULTIPLY_CHANNEL, _floats(8)),)),)),
-        Step(Op.PRODUCT, "d", "p",
-             (Part(square, (Post(PostKind.ADD_VALUE, "a"),)),), scale="g"),
-        Step(Op.EXPAND, "p", "e",
-             (Part(Window(_floats(40, 8, 1, 1), _floats(40), plain), (relu,)),
-              Part(Window(_floats(40, 1, 3, 3), _floats(40), (1, 1, 1, 1, 1, 1)))), mean=""),
-        Step(Op.PRODUCT, "e", "y", (Part(Window(_floats(8, 40, 1, 1), _floats(8), plain)),)),
-        Step(Op.MEAN, "y", "n", (Part(None),)),
-        Step(Op.ELEMENTWISE, "y", "z",
-             (Part(None, (Post(PostKind.MULTIPLY_CHANNEL, "n"), Post(PostKind.ADD_CHANNEL, _floats(8)))),)),
+        BlockedStep(Op.PRODUCT, "x", "a",
+             (StepPart(Filter(_floats(8, 3, 3, 3), _floats(8), (2, 2, 1, 1, 1, 1)), (relu,)),)),
+        BlockedStep(Op.DEPTHWISE, "a", "d",
+             (StepPart(Filter(_floats(8, 1, 3, 3), _floats(8), (1, 1, 1, 1, 1, 1))),), mean="m"),
+        BlockedStep(Op.PRODUCT, "m", "g",
+             (StepPart(square, (BlockedPostOp(PostOpKind.MULTIPLY_CHANNEL, _floats(8)),)),)),
+        BlockedStep(Op.PRODUCT, "d", "p",
+             (StepPart(square, (BlockedPostOp(PostOpKind.ADD_VALUE, "a"),)),), scale="g"),
+        BlockedStep(Op.EXPAND, "p", "e",
+             (StepPart(Filter(_floats(40, 8, 1, 1), _floats(40), plain), (relu,)),
+              StepPart(Filter(_floats(40, 1, 3, 3), _floats(40), (1, 1, 1, 1, 1, 1)))), mean=""),
+        BlockedStep(Op.PRODUCT, "e", "y", (StepPart(Filter(_floats(8, 40, 1, 1), _floats(8), plain)),)),
+        BlockedStep(Op.MEAN, "y", "n", (StepPart(None),)),
+        BlockedStep(Op.ELEMENTWISE, "y", "z",
+             (StepPart(None, (BlockedPostOp(PostOpKind.MULTIPLY_CHANNEL, "n"),
+                              BlockedPostOp(PostOpKind.ADD_CHANNEL, _floats(8)))),)),
     ]  # fmt: skip
-    blob = ProgramBuilder(shapes).blob(steps, ["x"], ["z", "n"], {"threads": 2})
+    blob = BlockedProgramBuilder(shapes).blob(steps, ["x"], ["z", "n"], {"threads": 2})
     return _seed("blocked", blob, [shapes["x"]], [shapes["z"], shapes["n"]])
 
 

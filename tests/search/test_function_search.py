@@ -8,12 +8,12 @@ from onnx.helper import make_node
 from collage.backends.registry import known_backends
 from collage.cost.cost import Cost
 from collage.errors import SearchError
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.rules.rule import HOST
 from collage.search import Problem, function_search
-from collage.search.enumeration import Enumerated, enumerate_function
+from collage.search.enumeration import EnumeratedFunction, enumerate_function
 from collage.search.function_search import has_family, search_function
-from collage.search.plan_selection import worth_assembling
+from collage.search.plan_selection import select_plans
 from collage.search.seeds import seed_chunks, tiling
 from tests.frontend.build import imported, model
 from tests.support.search_oracle import chain, option
@@ -37,8 +37,12 @@ def known_costs(problem):
 
 
 def enumerated(problem):
-    work = {o.key: Work("main", o.nodes, o.backend) for o in problem.options if o.key != HOST}
-    return Enumerated(None, (), problem, work)
+    work = {
+        o.key: MeasurementRequest("main", o.nodes, o.backend)
+        for o in problem.options
+        if o.key != HOST
+    }
+    return EnumeratedFunction(None, (), problem, work)
 
 
 class Meter:
@@ -116,7 +120,7 @@ def test_views_are_no_seeds():
 
 def test_selected_plans_are_distinct_with_one_per_backend():
     problem = problem_of()
-    plans = worth_assembling(problem, known_costs(problem), 3)
+    plans = select_plans(problem, known_costs(problem), 3)
     assert plans[0].name.startswith("whole-ort")
     assert {plan.single for plan in plans} >= {"ort", "tvm"}
     assert len({plan.plan.options for plan in plans}) == len(plans)
@@ -132,7 +136,7 @@ def test_fewer_boundaries_are_predicted_without_the_penalty():
     costs = {"a": Cost(1e-6), "b": Cost(1e-6), "ab": Cost(4.5e-6)}
     options += [option(2, key="c"), option(2, key="d", backend="ort")]
     costs |= {"c": Cost(1e-6), "d": Cost(5e-7)}
-    plans = {p.name: p.plan for p in worth_assembling(Problem(chain(3), options), costs, 1)}
+    plans = {p.name: p.plan for p in select_plans(Problem(chain(3), options), costs, 1)}
     assert plans["best-1"].predicted_s == pytest.approx(2.5e-6)
     fewer = plans["fewer-borders-10us"]
     assert [o.key for o in fewer.options] == ["ab", "d"]

@@ -5,7 +5,7 @@ import pytest
 from collage.cost import Cost
 from collage.rules.rule import HOST
 from collage.search.graph_launches import predicted_s
-from collage.search.in_context import InPlace, Sighting, at_pace
+from collage.search.in_context import InContextCosts, InContextSample, scaled_by_speed
 from collage.search.problem import Option, Plan, Problem
 from tests.support.search_oracle import chain
 
@@ -26,7 +26,7 @@ def in_place():
     costs = {option.key: Cost(1e-3, 0.9e-3, 1.2e-3, (1e-3,)) for option in options}
     costs[HOST] = Cost(0.0)
     costs["onednn--1"] = Cost.invalid("refused")
-    return InPlace(Problem(chain(4), options), costs)
+    return InContextCosts(Problem(chain(4), options), costs)
 
 
 def test_without_samples_costs_stay_isolated(in_place):
@@ -69,15 +69,15 @@ def test_unsampled_kernels_follow_their_implementation(in_place):
 
 
 def test_a_plan_is_sampled_with_samples_of_all_kernels(in_place):
-    assert not in_place.knows(PLAN)
+    assert not in_place.is_sampled(PLAN)
     in_place.add(PLAN, {0: 1e-3, 1: 2e-3, 3: 0.4e-3}, 3.7e-3, 3.7e-3)
-    assert in_place.knows(PLAN)
-    assert not in_place.knows(Plan((*CHOSEN[:3], OTHERS[2]), 0.0))
-    assert not in_place.knows(Plan((CHOSEN[2],), 0.0))
+    assert in_place.is_sampled(PLAN)
+    assert not in_place.is_sampled(Plan((*CHOSEN[:3], OTHERS[2]), 0.0))
+    assert not in_place.is_sampled(Plan((CHOSEN[2],), 0.0))
 
 
 def test_a_speed_factor_scales_valid_kernels_only(in_place):
-    costs = at_pace(in_place.costs, 1.5)
+    costs = scaled_by_speed(in_place.costs, 1.5)
     assert costs["tvm--3"] == Cost(1.5e-3, 1.35e-3, pytest.approx(1.8e-3), (1.5e-3,))
     assert costs[HOST] == in_place.costs[HOST]
     assert costs["onednn--1"] == in_place.costs["onednn--1"]
@@ -85,5 +85,5 @@ def test_a_speed_factor_scales_valid_kernels_only(in_place):
 
 def test_samples_of_one_kernel_are_averaged(in_place):
     key = "onednn--0"
-    in_place.seen += [Sighting(key, 1e-3, 1.1e-3), Sighting(key, 1e-3, 1.3e-3)]
+    in_place.samples += [InContextSample(key, 1e-3, 1.1e-3), InContextSample(key, 1e-3, 1.3e-3)]
     assert in_place.corrected()[key].seconds == pytest.approx(1.2e-3)

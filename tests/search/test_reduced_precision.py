@@ -13,18 +13,18 @@ from collage.rules.rule import HOST
 from collage.runtime.cpu import bf16_reason
 from collage.search import Problem, SearchBudget, search_lazily
 from collage.search.enumeration import enumerate_function
-from collage.search.error_calibration import Calibration
+from collage.search.error_calibration import ErrorCalibration
 from collage.search.estimate import AdditiveEstimator
-from collage.search.plan_selection import worth_assembling
+from collage.search.plan_selection import select_plans
 from collage.search.problem import Option
 from collage.search.reduced_precision import (
     SLACK,
     ErrorBudget,
-    PricedPlans,
+    PenalisedPlans,
     expected_error,
-    gentler_plans,
+    lower_error_plans,
     search_lower_error,
-    weighed,
+    with_output_errors,
     within_budget,
 )
 from collage.search.shortest_path import valid_space
@@ -39,7 +39,7 @@ def squared(plan, costs):
 
 def test_lower_error_plans_drop_the_worst_regions_first():
     problem, costs = problem_and_costs()
-    plans = list(gentler_plans(PricedPlans.of(valid_space(problem, costs), costs), 0.01))
+    plans = list(lower_error_plans(PenalisedPlans.of(valid_space(problem, costs), costs), 0.01))
     errors = [squared(plan, costs) for plan in plans]
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > errors[-1]
@@ -56,7 +56,7 @@ def test_lower_error_plans_drop_the_worst_regions_first():
 
 def test_unreduced_plans_are_always_selected():
     problem, costs = problem_and_costs()
-    selected = worth_assembling(problem, costs, 2, ErrorBudget(0.01))
+    selected = select_plans(problem, costs, 2, ErrorBudget(0.01))
     assert any(plan.plan.reduced for plan in selected)
     assert any(not plan.plan.reduced and plan.single for plan in selected)
     assert len({plan.name for plan in selected}) == len(selected)
@@ -67,7 +67,7 @@ def test_without_reduced_options_nothing_is_added():
     problem, costs = problem_and_costs()
     exact = Problem(problem.graph, [option for option in problem.options if not option.reduced])
     assert not any("fp32" in plan.name or "gentler" in plan.name
-                   for plan in worth_assembling(exact, costs, 2, ErrorBudget(0.01)))  # fmt: skip
+                   for plan in select_plans(exact, costs, 2, ErrorBudget(0.01)))  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "valid"), [(0.0, True), (SLACK * 0.01, True), (0.05, False)])
@@ -102,7 +102,7 @@ def test_options_of_outputs_only_are_found(tmp_path):
 
 def test_the_fastest_plan_within_an_error_is_found():
     problem, costs = problem_and_costs()
-    penalised = PricedPlans.of(valid_space(problem, costs), costs)
+    penalised = PenalisedPlans.of(valid_space(problem, costs), costs)
     for limit in (0.1, 0.025, 0.0062, 0.004, 0.0012):
         _, plan = penalised.within(limit)
         assert expected_error(plan, costs) <= limit
@@ -149,7 +149,7 @@ def test_parts_are_measured_if_the_fastest_plan_is_too_wrong():
     assert all(known_costs[key] == hidden[key] for key in measured)  # without the penalty
     errors = [
         expected_error(p.plan, known_costs)
-        for p in worth_assembling(problem, known_costs, 1, ErrorBudget(0.01))
+        for p in select_plans(problem, known_costs, 1, ErrorBudget(0.01))
     ]
     assert any(0 < error <= 0.01 for error in errors)
 
@@ -177,7 +177,7 @@ def test_each_toolchain_in_less_precision_has_a_plan():
     costs = {("f32", node): Cost(2e-3) for node in range(LENGTH)}
     costs |= {"long": Cost(9e-3), "short": Cost(1e-3, error=1e-3)}
     costs["reduced"] = Cost(60e-3, error=2e-3)
-    selected = {p.name: p.plan for p in worth_assembling(Problem(chain(LENGTH), options), costs, 1)}
+    selected = {p.name: p.plan for p in select_plans(Problem(chain(LENGTH), options), costs, 1)}
     plan = selected["mostly-dnn-bf16"]
     assert [option.key for option in plan.options] == [("f32", 0), "reduced"]
     assert plan.predicted_s == pytest.approx(62e-3)
@@ -191,7 +191,7 @@ def test_few_regions_are_tried_even_if_predicted_slower(long_s, tried):
     options += [Option(1 << node, ("dnn", node), "dnn") for node in range(1, LENGTH)]
     costs = {("dnn", node): Cost(9e-3 / (LENGTH - 1)) for node in range(1, LENGTH)}
     costs |= {HOST: Cost(0.0), "long": Cost(long_s)}
-    selected = {p.name: p for p in worth_assembling(Problem(chain(LENGTH), options), costs, 1)}
+    selected = {p.name: p for p in select_plans(Problem(chain(LENGTH), options), costs, 1)}
     assert ("mostly-dnn" in selected) == tried
     if tried:
         assert [option.key for option in selected["mostly-dnn"].plan.options] == [HOST, "long"]
@@ -210,7 +210,7 @@ def test_few_regions_are_tried_even_if_predicted_slower(long_s, tried):
     ],
 )
 def test_tried_plans_calibrate_the_limit_of_expected_errors(tried, limit):
-    calibration = Calibration(0.01)
+    calibration = ErrorCalibration(0.01)
     for expected, error in tried:
         calibration.add(expected, error)
     assert calibration.limit() == (None if limit is None else pytest.approx(limit))
@@ -227,12 +227,12 @@ def test_errors_are_multiplied_by_their_sensitivity():
     def sensitivity(nodes):
         return sensitivities.get(nodes, 1.0)
 
-    output_errors = weighed(problem, costs, sensitivity)
+    output_errors = with_output_errors(problem, costs, sensitivity)
     assert output_errors["bf16", 0].error == pytest.approx(0.05)
     assert output_errors["bf16", 4].error == pytest.approx(0.0003)
     assert output_errors["f32", 0] == costs["f32", 0]
-    *_, last = gentler_plans(
-        PricedPlans.of(valid_space(problem, output_errors), output_errors), 0.01
+    *_, last = lower_error_plans(
+        PenalisedPlans.of(valid_space(problem, output_errors), output_errors), 0.01
     )
     reduced_nodes = {option.nodes.bit_length() - 1 for option in last.options if option.reduced}
     assert 4 in reduced_nodes
@@ -241,17 +241,19 @@ def test_errors_are_multiplied_by_their_sensitivity():
 
 def test_options_of_one_key_have_the_highest_sensitivity():
     options = [Option(1, "k", "ov", precision="bf16"), Option(2, "k", "ov", precision="bf16")]
-    output_errors = weighed(Problem(chain(2), options), {"k": Cost(1.0, error=0.1)}, float)
+    output_errors = with_output_errors(
+        Problem(chain(2), options), {"k": Cost(1.0, error=0.1)}, float
+    )
     assert output_errors["k"].error == pytest.approx(0.2)
 
 
 def test_plans_beyond_the_budget_give_way_to_penalised_ones():
     problem, costs = problem_and_costs()
-    free = worth_assembling(problem, costs, 2)
+    free = select_plans(problem, costs, 2)
     assert any(named.name == "best-1" and named.plan.reduced for named in free)
     budget = ErrorBudget(0.01, lambda nodes: 5.0)  # 0.036 in the regions, 0.18 at the outputs
-    selected = worth_assembling(problem, costs, 2, budget)
-    output_errors = weighed(problem, costs, budget.gain)
+    selected = select_plans(problem, costs, 2, budget)
+    output_errors = with_output_errors(problem, costs, budget.sensitivity)
     reduced = [named for named in selected if named.plan.reduced]
     assert reduced
     assert all(expected_error(named.plan, output_errors) <= SLACK * 0.01 for named in reduced)

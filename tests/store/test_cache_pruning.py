@@ -6,7 +6,7 @@ import time
 import pytest
 
 from collage.options import Options
-from collage.pipeline.compile_context import open_session
+from collage.pipeline.compile_context import open_compile_context
 from collage.store import open_store
 from collage.store.bundles import fetch_bundle, publish_bundle
 from collage.store.cache import BundleCache
@@ -65,7 +65,7 @@ def test_every_folder_of_the_cache_has_a_limit(tmp_path, name):
 
 def test_a_compile_prunes_the_cache(tmp_path):
     put(tmp_path / "costs", "old.jsonl", 1000)
-    with open_session(Options(cache_dir=tmp_path, backends=("onnxruntime",))):
+    with open_compile_context(Options(cache_dir=tmp_path, backends=("onnxruntime",))):
         pass
     assert names(tmp_path / "costs") == []
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from collage.bundle.save import save_bundle
-from collage.cost import Cost, CostKey, CostTable
+from collage.cost import Cost, CostKey, LocalCostTable
 from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
 from collage.runtime.signature import is_statement
 from collage.store import atomic_folder as folders
@@ -115,8 +115,10 @@ def saved(tmp_path, output):
 
 ACTS = {
     "publish": lambda t: publish_bundle(open_store(made(t)), t / "bundle", ["ocr/production"]),
-    "costs": lambda t: CostTable(made(t)).put(CostKey("k"), Cost(1e-3)),
-    "checkpoint": lambda t: CheckpointFile(made(t) / "searches" / "s").write(SearchCheckpoint.of(0.0)),
+    "costs": lambda t: LocalCostTable(made(t)).put(CostKey("k"), Cost(1e-3)),
+    "checkpoint": lambda t: CheckpointFile(made(t) / "searches" / "s").write(
+        SearchCheckpoint.of(0.0)
+    ),
     "key": lambda t: record_keys(made(t)),
     "save": lambda t: saved(t, made(t) / "bundle"),
 }

@@ -4,10 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
+from collage.cost import Cost, CostKey, Environment, LocalCostTable, SharedCostTable
 from collage.cost.batches import compact
 from collage.errors import DamagedError, StoreError
-from collage.pipeline.request import CompileResult, NodeFacts, fetch_model, read_request, submit
+from collage.pipeline.request import (
+    CompileResult,
+    NodeInformation,
+    fetch_model,
+    read_request,
+    submit,
+)
 from collage.pipeline.results import claim_result, node_digest
 from collage.store.aliases import list_aliases
 from collage.store.blobs import blob_key, digest_of, get_blob, put_blob
@@ -201,7 +207,7 @@ def test_a_request_that_nobody_uses_goes_and_then_its_model(store, submitted, mo
 
 
 def finished(store, requested, bundle):
-    facts = NodeFacts(environment=ENVIRONMENT, cache_bytes=1, backends={})
+    facts = NodeInformation(environment=ENVIRONMENT, cache_bytes=1, backends={})
     actual = CompileResult(
         bundle=bundle, report=put_blob(store, b"<p>"), reason="", speedup=1.1,
         functions=(), plan=(), measured=0, cached=0, invalid=0, seconds={},
@@ -263,7 +269,7 @@ def test_a_signature_goes_with_its_bundle(store, make_bundle):
 def test_a_merge_forgets_lines_of_long_ago(store, tmp_path, monkeypatch):
     def put(name, key, at):
         monkeypatch.setattr("collage.cost.lines.time.time", lambda: at)
-        table = SharedCostTable(store, CostTable(tmp_path / name, ENVIRONMENT), lambda: 0.0)
+        table = SharedCostTable(store, LocalCostTable(tmp_path / name, ENVIRONMENT), lambda: 0.0)
         table.put(CostKey(key), Cost(1e-3))
         table.flush()
 
@@ -272,7 +278,7 @@ def test_a_merge_forgets_lines_of_long_ago(store, tmp_path, monkeypatch):
     put("b", "new", now_s - 100 * day_s)
     put("c", "today", now_s)
     compact(store, 0.0, at_least=2)
-    reader = SharedCostTable(store, CostTable(tmp_path / "r", ENVIRONMENT), lambda: 0.0)
+    reader = SharedCostTable(store, LocalCostTable(tmp_path / "r", ENVIRONMENT), lambda: 0.0)
     actual = {key for key in ("old", "new", "today") if reader.get(CostKey(key))}
     assert actual == {"new", "today"}
 

@@ -14,7 +14,7 @@ from collage.cluster.controller.compile_service import ClusterCompileService
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kernel_records import KernelIndex
-from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
+from collage.cost import Cost, CostKey, Environment, LocalCostTable, SharedCostTable
 from collage.cost.batches import compact
 from collage.cost.lines import encode_entry
 from collage.errors import OptionError, StoreError
@@ -137,7 +137,7 @@ def test_costs_are_signed_where_a_key_is_configured(
 ):
     def table(name, key):
         monkeypatch.setenv("COLLAGE_RECORD_KEY", key)
-        return SharedCostTable(store, CostTable(tmp_path / name, ENVIRONMENT), lambda: 0.0)
+        return SharedCostTable(store, LocalCostTable(tmp_path / name, ENVIRONMENT), lambda: 0.0)
 
     theirs = table("theirs", writer)
     theirs.put(K, Cost(1e-3, 1e-3, 2e-3, (1e-3,)))

@@ -10,10 +10,10 @@ from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kernel_records import KernelIndex
 from collage.cluster.shard_reports import ShardReport, ShardReports
-from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
+from collage.cost import Cost, CostKey, Environment, LocalCostTable, SharedCostTable
 from collage.cost.lines import encode_entry
 from collage.errors import BundleError, ClusterError, StoreError
-from collage.pipeline.request import CompileRequest, NodeFacts, read_request
+from collage.pipeline.request import CompileRequest, NodeInformation, read_request
 from collage.pipeline.results import node_digest, read_result
 from collage.store import open_store
 from collage.store.aliases import list_aliases, read_alias
@@ -53,14 +53,14 @@ def test_what_is_no_object_is_refused(text):
     [
         (lambda f: f.text("x"), 7),
         (lambda f: f.text("x"), None),
-        (lambda f: f.text("x", most=3), "four"),
+        (lambda f: f.text("x", maximum=3), "four"),
         (lambda f: f.digest("x"), "a" * 63),
         (lambda f: f.digest("x"), "../../../etc/passwd"),
         (lambda f: f.digest("x"), "A" * 64),
         (lambda f: f.number("x"), "7"),
         (lambda f: f.number("x"), True),
         (lambda f: f.number("x"), -1),
-        (lambda f: f.number("x", least=1e-9), 0),
+        (lambda f: f.number("x", minimum=1e-9), 0),
         (lambda f: f.number("x"), 10**400),
         (lambda f: f.numbers("x"), [1, [2]]),
         (lambda f: f.numbers("x", count=1), [1, 2]),
@@ -142,7 +142,7 @@ def test_a_damaged_record_of_a_shard_is_a_miss(store, changes):
 def test_a_line_of_a_shared_cost_that_says_nothing_is_a_miss(store, tmp_path):
     lines = [{"void": KEY}, {"void": ["a"], "mark": "b"}, {"key": KEY}, {"newer": 1}]
     send(store, "costs", *map(encode_entry, lines))
-    table = SharedCostTable(store, CostTable(tmp_path / "mine", ENVIRONMENT), lambda: 0.0)
+    table = SharedCostTable(store, LocalCostTable(tmp_path / "mine", ENVIRONMENT), lambda: 0.0)
     assert table.get(CostKey(KEY)) is None
     assert table.corrupt == 3
     table.put(CostKey(KEY), Cost(1e-3))
@@ -176,7 +176,7 @@ def test_a_garbled_alias_says_what_to_do(store, kind):
 @pytest.mark.parametrize("kind", ALIASES)
 def test_a_garbled_result_counts_as_absent(store, kind):
     request = CompileRequest(name="m", model=KEY)
-    facts = NodeFacts(environment=ENVIRONMENT, cache_bytes=1, backends={})
+    facts = NodeInformation(environment=ENVIRONMENT, cache_bytes=1, backends={})
     store.swap(f"results/{request.digest}/{node_digest(facts)}.json", ALIASES[kind], None)
     assert read_result(store, request, facts) is None
 

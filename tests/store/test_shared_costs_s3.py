@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from collage.cost import Cost, CostKey, CostTable, Environment, SharedCostTable
+from collage.cost import Cost, CostKey, Environment, LocalCostTable, SharedCostTable
 from collage.cost.batches import compact
 from collage.errors import StoreError
 from collage.store import open_store
@@ -18,7 +18,7 @@ COST = Cost(2e-3, 1e-3, 3e-3, (2e-3, 2e-3))
 @pytest.fixture
 def machine(tmp_path):
     def make(name, address):
-        local = CostTable(tmp_path / name, ENVIRONMENT)
+        local = LocalCostTable(tmp_path / name, ENVIRONMENT)
         return SharedCostTable(open_store(address, writes=False), local, lambda: 0.0)
 
     return make
@@ -69,7 +69,7 @@ def test_a_lost_store_is_an_error_and_the_costs_stay(machine, bucket, proxy, tmp
     proxy.faults = [Fault("status", "PUT", "/costs/", FOREVER, 404, "NoSuchBucket")]
     with pytest.raises(StoreError, match=rf"s3://{bucket.name}/team/collage/costs/.*create it"):
         table.flush()
-    assert CostTable(tmp_path / "one", ENVIRONMENT).get(CostKey("a")) == COST
+    assert LocalCostTable(tmp_path / "one", ENVIRONMENT).get(CostKey("a")) == COST
     proxy.faults = []
     table.flush()
     assert math.isclose(machine("two", bucket.address(proxy.url)).get(CostKey("a")).seconds, 2e-3)

@@ -3,8 +3,8 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from collage.cost import Costs, CostTable, Environment
-from collage.measure.cache_flush import Sweep
+from collage.cost import Costs, Environment, LocalCostTable
+from collage.measure.cache_flush import CacheFlush
 from collage.measure.local import LocalMeasurer
 
 ENVIRONMENT = Environment("cpu", "features", 2, 1, "", "test")
@@ -46,7 +46,7 @@ def make_measurer(
     reference.mkdir(exist_ok=True)
     names = ["good", "alone", "noisy", "killed_once", *FAULTS, *UNSTORED, *HOSTILE]
     apart = {name: frozenset({"noisy"}) for name in ("good",)} if conflicts else {}
-    settings = {"timeout_s": 4.0, "memory_bytes": 256 << 20, "sweep": Sweep(4 << 20)} | options
+    settings = {"timeout_s": 4.0, "memory_bytes": 256 << 20, "sweep": CacheFlush(4 << 20)} | options
     return LocalMeasurer(
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
         [
@@ -59,11 +59,11 @@ def make_measurer(
             )
             for name in names
         ],
-        CostTable(folder) if table is None else table,
+        LocalCostTable(folder) if table is None else table,
         ENVIRONMENT,
         reference_dir=reference,
         **{
-            "loader": "tests.measure.fakes:FakeWorkshop",
+            "loader": "tests.measure.fakes:FakeKernelBuilder",
             "digest": lambda function, nodes: str(nodes),
         }
         | settings,

@@ -91,7 +91,8 @@ def all_plans(problem, costs):
         if covered == everything:
             if is_executable(problem.graph, chosen):
                 seconds = sum(
-                    costs[o.key].seconds + problem.boundary_s.get(o.backend, 0.0) for o in chosen
+                    costs[o.key].seconds + problem.dispatch_overhead_s.get(o.backend, 0.0)
+                    for o in chosen
                 )
                 plans.append((seconds, frozenset(chosen)))
             return

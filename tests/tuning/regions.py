@@ -9,10 +9,10 @@ from collage.frontend import Function
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.graph.index_set import indices
 from collage.measure.environment import this_environment
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.tuning.records import TuningRecords
 from collage.tuning.targets import tunable
-from collage.tuning.tuner import CHILD, Limits, Tuner
+from collage.tuning.tuner import TUNING_WORKER, Tuner, TuningLimits
 from collage.tuning.tuning_tasks import tunable_regions
 from tests.backends.regions import convolutions
 
@@ -44,24 +44,24 @@ class Place:
     def records(self) -> TuningRecords:
         return TuningRecords(self.store, self.environment)
 
-    def tuner(self, records=None, limits=None, child=CHILD) -> Tuner:
+    def tuner(self, records=None, limits=None, child=TUNING_WORKER) -> Tuner:
         return Tuner(
             [self.function],
             records or self.records,
             1,
             reference_dir=self.folder / "reference",
-            sweep_bytes=SWEEP,
-            limits=limits or Limits(),
+            cache_flush_bytes=SWEEP,
+            limits=limits or TuningLimits(),
             child=child,
             device=self.device,
         )
 
-    def work(self, *ops: str) -> Work:
+    def work(self, *ops: str) -> MeasurementRequest:
         """The first tunable region with exactly these operators."""
         backend = tunable(self.device)
         for nodes in tunable_regions(self.function, backend):
             if tuple(self.function.graph.nodes[i].op for i in indices(nodes)) == ops:
-                return Work(self.function.name, nodes, backend.name)
+                return MeasurementRequest(self.function.name, nodes, backend.name)
         raise AssertionError(f"no region {ops}")
 
 

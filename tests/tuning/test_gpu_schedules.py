@@ -7,13 +7,13 @@ import pytest
 import tvm
 
 from collage.backends.common.tvm.lower import SYMBOL, lower
-from collage.backends.common.tvm.tuned_schedules import PREFIX, apply_trace, write_recipe
+from collage.backends.common.tvm.tuned_schedules import PREFIX, apply_trace, write_trace
 from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
 from collage.backends.nvidia.tvm_cuda.schedule import cuda_target
 from collage.errors import BackendError
 from collage.frontend.region import region_relax
 from collage.graph.index_set import indices
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.tuning import targets
 from collage.tuning.records import TuningRecords
 from collage.tuning.schedule_search import TraceSearch, trace_text
@@ -85,9 +85,9 @@ def shared_bytes(text):
 def test_a_recorded_schedule_becomes_the_same_kernel(drawn, tmp_path):
     function, nodes, lowered, candidates = drawn
     backend = TvmCudaBackend()
-    backend.recipes = tmp_path
+    backend.tuned_schedules_dir = tmp_path
     trace = trace_text(candidates[0])
-    variant = write_recipe(tmp_path, trace)
+    variant = write_trace(tmp_path, trace)
     assert variant.startswith(PREFIX)
     kernel = backend.compile(function, nodes, 1, variant)
     assert kernel.device == "cuda"
@@ -120,9 +120,11 @@ def test_devices_share_no_records(tmp_path, monkeypatch):
     def workload(device):
         records = TuningRecords(tmp_path / "store", ENVIRONMENT)
         tuner = Tuner(
-            [function], records, 1, reference_dir=tmp_path, sweep_bytes=1, device=device
+            [function], records, 1, reference_dir=tmp_path, cache_flush_bytes=1, device=device
         )  # fmt: skip
-        return tuner.workload(Work(function.name, nodes, targets.tunable(device).name))
+        return tuner.workload(
+            MeasurementRequest(function.name, nodes, targets.tunable(device).name)
+        )
 
     workloads = {workload("cpu"), workload("cuda")}
     monkeypatch.setattr("collage.backends.nvidia.tvm_cuda.schedule.architecture", lambda: "sm_86")
@@ -133,8 +135,8 @@ def test_devices_share_no_records(tmp_path, monkeypatch):
 def test_a_variant_without_a_record_is_refused(tmp_path):
     function, nodes = convolution(tmp_path)
     backend = TvmCudaBackend()
-    backend.recipes = tmp_path
+    backend.tuned_schedules_dir = tmp_path
     with pytest.raises(BackendError, match="cannot be read"):
         backend.compile(function, nodes, 1, PREFIX + "0" * 32)
     with pytest.raises(BackendError, match="does not fit"):
-        backend.compile(function, nodes, 1, write_recipe(tmp_path, "[]"))
+        backend.compile(function, nodes, 1, write_trace(tmp_path, "[]"))

@@ -172,11 +172,11 @@ def test_a_trace_nested_without_end_is_a_miss(tmp_path):
 
 def test_a_schedule_out_of_proportion_is_refused(drawn, monkeypatch):
     lowered, traces = drawn
-    monkeypatch.setattr(tuned, "MOST_STEPS", 0)
+    monkeypatch.setattr(tuned, "MAX_STEPS_RATIO", 0)
     with pytest.raises(BackendError, match="steps, where the function has"):
         apply_trace(lowered, traces[0])
-    monkeypatch.setattr(tuned, "MOST_STEPS", 4096)
-    monkeypatch.setattr(tuned, "MOST_BYTES", 0)
+    monkeypatch.setattr(tuned, "MAX_STEPS_RATIO", 4096)
+    monkeypatch.setattr(tuned, "MAX_MEMORY_RATIO", 0)
     monkeypatch.setattr(tuned, "SPARE_BYTES", 0)
     with pytest.raises(BackendError, match="bytes, where it has"):
         apply_trace(lowered, traces[0])

@@ -7,15 +7,15 @@ import onnxruntime
 import pytest
 
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
-from collage.backends.common.tvm.tuned_schedules import recipe_name, write_recipe
+from collage.backends.common.tvm.tuned_schedules import trace_digest, write_trace
 from collage.backends.cpu.tvm import TvmBackend
-from collage.cost import CostTable
+from collage.cost import LocalCostTable
 from collage.errors import BackendError
 from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_values
 from collage.graph.index_set import indices
 from collage.measure.local import LocalMeasurer
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from tests.tuning.regions import ENVIRONMENT, place
 
 
@@ -35,13 +35,13 @@ def tuned(tmp_path_factory):
 @pytest.fixture
 def backend(tmp_path):
     backend = TvmBackend()
-    backend.recipes = tmp_path / "recipes"
+    backend.tuned_schedules_dir = tmp_path / "tuned_schedules"
     return backend
 
 
 def variant_of(place, work, backend):
     best = place.records.best(place.tuner().workload(work))
-    return write_recipe(backend.recipes, best.trace)
+    return write_trace(backend.tuned_schedules_dir, best.trace)
 
 
 def test_a_record_always_becomes_the_same_kernel(tuned, backend):
@@ -86,28 +86,30 @@ def test_the_cost_key_names_the_tuned_variant(tuned, backend, tmp_path):
     measurer = LocalMeasurer(
         [tuned.function],
         [backend],
-        CostTable(tmp_path / "costs"),
+        LocalCostTable(tmp_path / "costs"),
         ENVIRONMENT,
         reference_dir=tuned.folder / "reference",
     )
-    works = [work, Work(work.function, work.nodes, work.backend, variant)]
+    works = [work, MeasurementRequest(work.function, work.nodes, work.backend, variant)]
     try:
         plain, special = measurer.measure(works)
-        missing = measurer.measure([Work(work.function, work.nodes, "tvm", "tuned-" + "0" * 32)])
+        missing = measurer.measure(
+            [MeasurementRequest(work.function, work.nodes, "tvm", "tuned-" + "0" * 32)]
+        )
     finally:
         measurer.close()
     assert plain.is_valid
     assert special.is_valid
     assert missing[0].is_invalid
     assert "is not here" in missing[0].reason or "cannot be read" in missing[0].reason
-    assert variant.endswith(recipe_name((backend.recipes / variant[6:]).read_text()))
+    assert variant.endswith(trace_digest((backend.tuned_schedules_dir / variant[6:]).read_text()))
     assert len({measurer.key(work) for work in works}) == 2
 
 
 def test_a_changed_recipe_is_refused(tuned, backend):
     work = tuned.work("Conv", "Relu")
     variant = variant_of(tuned, work, backend)
-    file = backend.recipes / variant.removeprefix("tuned-")
+    file = backend.tuned_schedules_dir / variant.removeprefix("tuned-")
     file.write_text(file.read_text().replace("64", "32", 1) + " ")
     with pytest.raises(BackendError, match="was changed"):
         backend.compile(tuned.function, work.nodes, 1, variant)
@@ -116,7 +118,7 @@ def test_a_changed_recipe_is_refused(tuned, backend):
 @pytest.mark.parametrize("trace", ["[]", "{", json.dumps([[["Nonsense", [], [], []]], []])])
 def test_a_trace_that_does_not_fit_is_refused(tuned, backend, trace):
     work = tuned.work("Conv", "Relu")
-    variant = write_recipe(backend.recipes, trace)
+    variant = write_trace(backend.tuned_schedules_dir, trace)
     with pytest.raises(BackendError, match="does not fit"):
         backend.compile(tuned.function, work.nodes, 1, variant)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from collage.cost.lines import decode_entries
-from collage.tuning.tuner import MAX_LOST_CONTEXTS, Limits
+from collage.tuning.tuner import MAX_LOST_CONTEXTS, TuningLimits
 from tests.backends.regions import _function, _weight, helper
 from tests.tuning.regions import ENVIRONMENT, place, trace
 
@@ -97,7 +97,7 @@ def test_the_deadline_ends_a_search(tmp_path):
 )
 def test_a_faulty_worker_ends_the_trials_of_its_workload(tmp_path, child, ended):
     workspace = place(tmp_path / "place", tmp_path / "store")
-    limits = Limits(silence_s=60.0 if child == "eat" else 1.0, memory_bytes=1 << 29)
+    limits = TuningLimits(silence_s=60.0 if child == "eat" else 1.0, memory_bytes=1 << 29)
     tuner = workspace.tuner(limits=limits, child=f"tests.tuning.children.{child}")
     work = workspace.work("Conv")
     try:

@@ -9,7 +9,7 @@ from collage.measure.peaks import Peaks
 from collage.search.enumeration import enumerate_function
 from collage.search.problem import Option, Problem
 from collage.search.shortest_path import find_plan
-from collage.tuning.tuning_tasks import find_prospects, tunable_regions, tuned_options
+from collage.tuning.tuning_tasks import find_tuning_tasks, tunable_regions, tuned_options
 from tests.backends.regions import convolutions
 
 PEAKS = Peaks(1e9, 1e9, 1e9)
@@ -46,12 +46,12 @@ def test_regions_with_one_product_can_be_tuned(function):
 
 def test_what_is_at_its_bound_has_nothing_to_win(function, enumerated):
     costs = costs_of(enumerated, [1e-9] * 5)
-    assert find_prospects(function, enumerated.problem, costs, PEAKS) == []
+    assert find_tuning_tasks(function, enumerated.problem, costs, PEAKS) == []
 
 
 def test_one_region_of_each_product_is_ranked_by_its_gain(function, enumerated):
     costs = costs_of(enumerated, [5e-3, 1e-4, 2e-2, 1e-4, 1e-3])
-    tasks = find_prospects(function, enumerated.problem, costs, PEAKS)
+    tasks = find_tuning_tasks(function, enumerated.problem, costs, PEAKS)
     products = [
         [index for index in indices(p.work.nodes) if ops(function, 1 << index) == ("Conv",)]
         for p in tasks
@@ -63,7 +63,7 @@ def test_one_region_of_each_product_is_ranked_by_its_gain(function, enumerated):
 
 def test_only_a_kernel_below_break_even_changes_the_plan(function, enumerated):
     costs = costs_of(enumerated, [5e-3, 1e-4, 2e-2, 1e-4, 1e-3])
-    (first, *_) = find_prospects(function, enumerated.problem, costs, PEAKS)
+    (first, *_) = find_tuning_tasks(function, enumerated.problem, costs, PEAKS)
     before = find_plan(enumerated.problem, costs).predicted_s
     key = (first.digest, "tvm", "tuned-x")
     options = [*enumerated.problem.options, *tuned_options(enumerated.problem, first, key)]
@@ -79,12 +79,12 @@ def test_only_a_kernel_below_break_even_changes_the_plan(function, enumerated):
 
 def test_small_gains_are_not_worth_a_trial(function, enumerated):
     costs = costs_of(enumerated, [1e-9, 1e-9, 1.05e-4, 1e-9, 10.0])
-    assert find_prospects(function, enumerated.problem, costs, PEAKS) == []
+    assert find_tuning_tasks(function, enumerated.problem, costs, PEAKS) == []
 
 
 def test_options_of_a_tuned_kernel_are_the_tvm_backends(function, enumerated):
     costs = costs_of(enumerated, [5e-3, 1e-4, 2e-2, 1e-4, 1e-3])
-    (first, *_) = find_prospects(function, enumerated.problem, costs, PEAKS)
+    (first, *_) = find_tuning_tasks(function, enumerated.problem, costs, PEAKS)
     (option,) = tuned_options(enumerated.problem, first, ("d", "tvm", "tuned-x"))
     own = {option.priority for option in enumerated.problem.options if option.backend == "tvm"}
     assert isinstance(option, Option)

@@ -1,4 +1,4 @@
-"""Trials: contenders in processes of their own tell how far off they are."""
+"""Trials: targets in processes of their own tell how far off they are."""
 
 import math
 
@@ -11,7 +11,7 @@ from collage.frontend.inputs import random_inputs
 from collage.runtime.cpu import bf16_reason
 from collage.verify.accuracy_samples import beyond, largest_errors, write_expected, write_samples
 from collage.verify.baselines import original_frameworks
-from collage.verify.benchmark_target import Contender, ContenderProcess
+from collage.verify.benchmark_target import BenchmarkTarget, TargetProcess
 from collage.verify.interleaved_benchmark import InterleavedBenchmark
 from tests.pipeline.test_compile import small_model
 
@@ -37,11 +37,11 @@ def samples(function, tmp_path):
 def test_targets_compare_themselves_with_the_original(model, function, samples, tmp_path):
     kinds = ["onnxruntime", "openvino", *([] if bf16_reason() else ["openvino-bf16"])]
     with InterleavedBenchmark(random_inputs(function, 0), 1, tmp_path) as benchmark:
-        benchmark.write_expected(Contender("original", "original", model), samples)
+        benchmark.write_expected(BenchmarkTarget("original", "original", model), samples)
         assert sorted(file.name for file in samples.glob("expected-*")) == [
             "expected-0.npz", "expected-1.npz", "expected-2.npz"
         ]  # fmt: skip
-        assert benchmark.enter([Contender(kind, kind, model) for kind in kinds]) == {}
+        assert benchmark.enter([BenchmarkTarget(kind, kind, model) for kind in kinds]) == {}
         errors = {kind: benchmark.check(kind, samples) for kind in kinds}
         timed = benchmark.compare(kinds, 0.1)
     for kind, largest in errors.items():
@@ -54,8 +54,8 @@ def test_targets_compare_themselves_with_the_original(model, function, samples, 
 def test_inputs_are_restored_after_a_sample(model, function, samples, tmp_path):
     feed = random_inputs(function, 7)
     np.savez(tmp_path / "feed.npz", **feed)
-    process = ContenderProcess(
-        Contender("ort", "onnxruntime", model), tmp_path / "feed.npz", list(feed), 1
+    process = TargetProcess(
+        BenchmarkTarget("ort", "onnxruntime", model), tmp_path / "feed.npz", list(feed), 1
     )
     try:
         assert process.reason == ""
@@ -71,7 +71,7 @@ def test_inputs_are_restored_after_a_sample(model, function, samples, tmp_path):
 
 def test_samples_without_expected_outputs_are_an_error(model, function, samples, tmp_path):
     with InterleavedBenchmark(random_inputs(function, 0), 1, tmp_path) as benchmark:
-        benchmark.enter([Contender("ort", "onnxruntime", model)])
+        benchmark.enter([BenchmarkTarget("ort", "onnxruntime", model)])
         with pytest.raises(MeasureError, match="no samples with expected outputs"):
             benchmark.check("ort", samples)
         assert benchmark.compare(["ort"], 0.1)["ort"].seconds > 0  # it lives on
@@ -79,7 +79,7 @@ def test_samples_without_expected_outputs_are_an_error(model, function, samples,
 
 def test_an_original_that_does_not_load_is_an_error(function, samples, tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"no model")
-    broken = Contender("original", "original", tmp_path / "broken.onnx")
+    broken = BenchmarkTarget("original", "original", tmp_path / "broken.onnx")
     with (
         InterleavedBenchmark(random_inputs(function, 0), 1, tmp_path) as benchmark,
         pytest.raises(MeasureError, match="original does not run"),
@@ -109,7 +109,7 @@ def test_what_is_beyond_the_tolerance_is_said():
 def test_frameworks_get_the_same_permission(tmp_path, monkeypatch):
     def kinds(may_reduce):
         frameworks = original_frameworks(tmp_path / "m.onnx", may_reduce=may_reduce)
-        return [contender.kind for contender in frameworks]
+        return [target.kind for target in frameworks]
 
     (tmp_path / "cpuinfo").write_text("flags : fpu avx512_bf16\n")
     monkeypatch.setattr("collage.runtime.cpu.CPUINFO", tmp_path / "cpuinfo")

@@ -150,8 +150,8 @@ class BusyBenchmark:
     def __exit__(self, *_):
         pass
 
-    def enter(self, contenders):
-        self.names += [contender.name for contender in contenders]
+    def enter(self, targets):
+        self.names += [target.name for target in targets]
         return {}
 
     def leave(self, name):

@@ -11,7 +11,13 @@ from onnx import TensorProto, helper
 
 from collage.errors import MeasureError
 from collage.runtime.manifest import Signature, Tensor
-from collage.verify import Contender, InterleavedBenchmark, compare_latency, profile_kernels, ratio
+from collage.verify import (
+    BenchmarkTarget,
+    InterleavedBenchmark,
+    compare_latency,
+    profile_kernels,
+    ratio,
+)
 from collage.verify.benchmark_worker import without_hook
 from collage.verify.interleaved_benchmark import Latency, fastest_first, normalised_latencies
 from tests.runtime import executables
@@ -33,9 +39,12 @@ RELU = Signature("main", (Tensor("x", (1, 64), "float32"),), (Tensor("y", (1, 64
 
 
 def test_original_frameworks_are_compared_round_by_round(model, tmp_path):
-    contenders = [Contender("ort", "onnxruntime", model), Contender("ov", "openvino", model)]
+    targets = [
+        BenchmarkTarget("ort", "onnxruntime", model),
+        BenchmarkTarget("ov", "openvino", model),
+    ]
     rounds = []
-    latencies = compare_latency(contenders, FEED, 1, 0.5, tmp_path, lambda *at: rounds.append(at))
+    latencies = compare_latency(targets, FEED, 1, 0.5, tmp_path, lambda *at: rounds.append(at))
     assert rounds[-1][0] == rounds[-1][1] >= 5
     for latency in latencies.values():
         assert not latency.reason
@@ -45,10 +54,13 @@ def test_original_frameworks_are_compared_round_by_round(model, tmp_path):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_targets_with_one_thread_share_one_processor(threads, model, tmp_path):
-    contenders = [Contender("ort", "onnxruntime", model), Contender("ov", "openvino", model)]
+    targets = [
+        BenchmarkTarget("ort", "onnxruntime", model),
+        BenchmarkTarget("ov", "openvino", model),
+    ]
     allowed = os.sched_getaffinity(0)
     with InterleavedBenchmark(FEED, threads, tmp_path) as benchmark:
-        assert benchmark.enter(contenders) == {}
+        assert benchmark.enter(targets) == {}
         used = [
             os.sched_getaffinity(int(thread.name))
             for process in benchmark._processes.values()
@@ -99,8 +111,11 @@ def test_latencies_are_normalised_to_the_last_round():
 def test_a_target_that_does_not_load_has_a_reason(model, tmp_path):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"not a model")
-    contenders = [Contender("ort", "onnxruntime", model), Contender("bad", "openvino", broken)]
-    latencies = compare_latency(contenders, FEED, 1, 0.3, tmp_path)
+    targets = [
+        BenchmarkTarget("ort", "onnxruntime", model),
+        BenchmarkTarget("bad", "openvino", broken),
+    ]
+    latencies = compare_latency(targets, FEED, 1, 0.3, tmp_path)
     assert latencies["bad"].reason
     assert not latencies["ort"].reason
 
@@ -109,7 +124,7 @@ def test_nothing_that_runs_is_an_error(tmp_path):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"")
     with pytest.raises(MeasureError, match="none of the executables runs"):
-        compare_latency([Contender("bad", "onnxruntime", broken)], FEED, 1, 0.3, tmp_path)
+        compare_latency([BenchmarkTarget("bad", "onnxruntime", broken)], FEED, 1, 0.3, tmp_path)
 
 
 def test_certainly_slower_targets_are_eliminated(model, tmp_path):
@@ -121,9 +136,12 @@ def test_certainly_slower_targets_are_eliminated(model, tmp_path):
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), slow
     )
-    contenders = [Contender("fast", "onnxruntime", model), Contender("slow", "onnxruntime", slow)]
+    targets = [
+        BenchmarkTarget("fast", "onnxruntime", model),
+        BenchmarkTarget("slow", "onnxruntime", slow),
+    ]
     with InterleavedBenchmark(FEED, 1, tmp_path) as benchmark:
-        assert benchmark.enter(contenders) == {}
+        assert benchmark.enter(targets) == {}
         latencies = benchmark.eliminate_slow(["fast", "slow"], 2.0)
         assert latencies["fast"].seconds < latencies["slow"].seconds
         assert len(latencies["slow"].rounds) < 20
@@ -135,7 +153,7 @@ def test_certainly_slower_targets_are_eliminated(model, tmp_path):
 def test_a_killed_target_leaves_and_others_continue(model, tmp_path, how):
     names = ["lives", "dies", "too"]
     with InterleavedBenchmark(FEED, 1, tmp_path) as benchmark:
-        benchmark.enter([Contender(name, "onnxruntime", model) for name in names])
+        benchmark.enter([BenchmarkTarget(name, "onnxruntime", model) for name in names])
         rounds = []
 
         def kill(done, total):
@@ -172,15 +190,15 @@ def test_kernels_are_timed_inside_the_executable(tmp_path):
         (Tensor("x", shape["x"], "float32"),),
         (Tensor("y", shape["x"], "float32"),),
     )
-    contender = Contender("two", "executable", file, signature)
-    profile = profile_kernels(contender, feed, 1, tmp_path)
+    target = BenchmarkTarget("two", "executable", file, signature)
+    profile = profile_kernels(target, feed, 1, tmp_path)
     kernels_s = profile.kernels_s
     assert set(kernels_s) == {"collage_kernel_0", "collage_kernel_1"}
     assert 0 < kernels_s["collage_kernel_0"] * 2 < kernels_s["collage_kernel_1"]
     with InterleavedBenchmark(
         feed, 1, tmp_path
     ) as benchmark:  # a busy machine only adds: the least of several counts
-        benchmark.enter([contender])
+        benchmark.enter([target])
         pairs = [
             (benchmark.profile("two"), benchmark.compare(["two"], 0.3)["two"].seconds)
             for _ in range(3)
@@ -201,4 +219,4 @@ def test_an_executable_that_does_not_load_is_not_profiled(tmp_path):
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"not a library")
     with pytest.raises(MeasureError, match="does not run"):
-        profile_kernels(Contender("bad", "executable", broken, RELU), FEED, 1, tmp_path)
+        profile_kernels(BenchmarkTarget("bad", "executable", broken, RELU), FEED, 1, tmp_path)

@@ -19,7 +19,7 @@ PANEL = 32
 """Output channels of one contiguous panel of weights (kPanel)."""
 
 
-class Kind(IntEnum):
+class ActivationKind(IntEnum):
     """Activations of the kernels (`Activation` in native/kernels/activation.h)."""
 
     NONE = 0
@@ -36,18 +36,22 @@ class Kind(IntEnum):
 class Activation:
     """An activation with its two parameters."""
 
-    kind: Kind = Kind.NONE
+    kind: ActivationKind = ActivationKind.NONE
     a: float = 0.0
     b: float = 0.0
 
 
 NATIVE_ACTIVATIONS: dict[str, Callable[[float, float], Activation]] = {
-    "relu": lambda a, b: Activation(Kind.LEAKY_RELU, a) if a else Activation(Kind.CLAMP, 0, np.inf),
-    "clip": lambda a, b: Activation(Kind.CLAMP, a, b),
-    "logistic": lambda a, b: Activation(Kind.SIGMOID),
-    "hardsigmoid": lambda a, b: Activation(Kind.HARD_SIGMOID, a, b),
-    "hardswish": lambda a, b: Activation(Kind.HARD_SWISH, a, b),
-    "linear": lambda a, b: Activation(Kind.LINEAR, a, b),
+    "relu": lambda a, b: (
+        Activation(ActivationKind.LEAKY_RELU, a)
+        if a
+        else Activation(ActivationKind.CLAMP, 0, np.inf)
+    ),
+    "clip": lambda a, b: Activation(ActivationKind.CLAMP, a, b),
+    "logistic": lambda a, b: Activation(ActivationKind.SIGMOID),
+    "hardsigmoid": lambda a, b: Activation(ActivationKind.HARD_SIGMOID, a, b),
+    "hardswish": lambda a, b: Activation(ActivationKind.HARD_SWISH, a, b),
+    "linear": lambda a, b: Activation(ActivationKind.LINEAR, a, b),
 }
 """By oneDNN's algorithm, from its two parameters. SiLU is `swish` with alpha 1 only, so it is not listed."""
 
@@ -55,7 +59,7 @@ NATIVE_ACTIVATIONS: dict[str, Callable[[float, float], Activation]] = {
 def native_activation(post_op: PostOp) -> Activation:
     """Return the kernels' form of a post-op. Raises BackendError where they have none."""
     if post_op.algorithm == "swish" and post_op.alpha == 1.0:
-        return Activation(Kind.SILU)
+        return Activation(ActivationKind.SILU)
     if post_op.algorithm not in NATIVE_ACTIVATIONS:
         raise BackendError(f"{post_op.algorithm} cannot be done while a result is stored")
     return NATIVE_ACTIVATIONS[post_op.algorithm](post_op.alpha, post_op.beta)

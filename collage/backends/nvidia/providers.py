@@ -85,7 +85,9 @@ def session_kernel(
         "libraries": [ONNXRUNTIME, *_located_libraries(kind)],
         "input_names": list(inputs), "output_names": list(outputs), **(header_entries or {}),
     }  # fmt: skip
-    return PluginKernel(kind, pack(header, [np.frombuffer(model, np.uint8)]), captures=False)
+    return PluginKernel(
+        kind, pack(header, [np.frombuffer(model, np.uint8)]), graph_capturable=False
+    )
 
 
 def floats_of(graph: DataflowGraph, nodes: IndexSet) -> frozenset[str]:

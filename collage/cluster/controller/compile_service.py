@@ -16,7 +16,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from collage.backends.base import Backend
-from collage.backends.registry import as_elsewhere, known_backends
+from collage.backends.registry import known_backends, with_remote_identity
 from collage.cluster.controller.backend_groups import named_groups
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.job_submission import LABEL_DIGITS, MEASURE, SearchTask
@@ -27,15 +27,15 @@ from collage.cluster.kubernetes.manifests import LABEL, Kind, Task
 from collage.cost import SharedCostTable
 from collage.errors import ClusterError, GateError, OptionError, UnprovenError
 from collage.frontend import Function, Model
-from collage.measure.cost_key import WorkKeys, region_structure
-from collage.pipeline.compile_context import Session, open_session
-from collage.pipeline.compile_service import check_device, search_part, set_count
+from collage.measure.cost_key import CostKeys, region_structure
+from collage.pipeline.compile_context import CompileContext, open_compile_context
+from collage.pipeline.compile_service import check_device, search_model_function, set_count
 from collage.pipeline.request import (
+    BundleAnswer,
     CompileRequest,
     CompileResult,
-    FinishAnswer,
-    NodeFacts,
-    SearchFacts,
+    NodeInformation,
+    SearchResult,
     fetch_model,
 )
 from collage.pipeline.search_stage import model_sweep
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer", NodeFacts, FinishAnswer)
+Answer = TypeVar("Answer", NodeInformation, BundleAnswer)
 
 ANSWERS = "answers"
 FINISH = ("python", "-m", "containers.finish")
 
 
 class ClusterCompileService:
-    """Implements `Site` with Jobs; an instance in any process resumes the Jobs of an earlier one."""
+    """`CompileService` on Jobs; an instance in any process resumes the Jobs of an earlier one."""
 
     def __init__(
         self,
@@ -81,49 +81,55 @@ class ClusterCompileService:
         self._settings, self._environments = settings, environments
         self._notice = notice
         self._connected = jobs
-        self._facts: dict[str, NodeFacts] = {}
+        self._facts: dict[str, NodeInformation] = {}
 
-    def describe(self, request: CompileRequest) -> NodeFacts:
+    def probe(self, request: CompileRequest) -> NodeInformation:
         """Probe a node of the request's environment with a new Job."""
         arguments = ["probe", "--request", request.digest]
         apart = self._environment(request).builds_separately
         answer = self._ask(Kind.PROBE, request, arguments, MEASURE if apart else ())
-        facts = _parsed(NodeFacts, answer)
+        facts = _parsed(NodeInformation, answer)
         self._facts[request.digest] = facts
         return facts
 
     def functions(self, request: CompileRequest) -> tuple[str, ...]:
         return tuple("main" if not n else f"main_{n}" for n in range(set_count(request)))
 
-    def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchFacts:
+    def search(self, request: CompileRequest, function: str, progress: Progress) -> SearchResult:
         facts = self._known_facts(request)
         options = request.compile_options(self._address, self._cache_dir)
         backends = node_backends(request, facts)
 
-        def open_measurer(model: Model, searched: Function, session: Session) -> ClusterMeasurer:
-            return self._measurer(request, searched, session, facts)
+        def open_measurer(
+            model: Model, searched: Function, context: CompileContext
+        ) -> ClusterMeasurer:
+            return self._measurer(request, searched, context, facts)
 
         with (
             self._model(request) as path,
-            open_session(options, progress, facts.environment, backends) as session,
+            open_compile_context(options, progress, facts.environment, backends) as context,
         ):
-            return search_part(path, function, session, open_measurer)
+            return search_model_function(path, function, context, open_measurer)
 
     def finish(self, request: CompileRequest, progress: Progress) -> CompileResult:
         environment = self._known_facts(request).environment
         with progress.stage("finish"):
             arguments = ["--request", request.digest, "--environment", environment.digest]
             answer = self._ask(Kind.FINISH, request, arguments, FINISH)
-        finished = _parsed(FinishAnswer, answer)
+        finished = _parsed(BundleAnswer, answer)
         if finished.result is None:
             raise (UnprovenError if finished.unproven else GateError)(finished.refusal)
         return finished.result
 
-    def _known_facts(self, request: CompileRequest) -> NodeFacts:
-        return self._facts.get(request.digest) or self.describe(request)
+    def _known_facts(self, request: CompileRequest) -> NodeInformation:
+        return self._facts.get(request.digest) or self.probe(request)
 
     def _measurer(
-        self, request: CompileRequest, function: Function, session: Session, facts: NodeFacts
+        self,
+        request: CompileRequest,
+        function: Function,
+        context: CompileContext,
+        facts: NodeInformation,
     ) -> ClusterMeasurer:
         task = SearchTask(
             request=request.digest,
@@ -133,17 +139,17 @@ class ClusterCompileService:
             environment=facts.environment,
             backends=facts.backends,
             groups=named_groups(
-                {backend.name: backend.group for backend in session.backends},
+                {backend.name: backend.group for backend in context.backends},
                 self._environments[request.environment].backend_groups,
             ),
             store=_for_pods(self._address),
         )
-        sweep = model_sweep(function, session.options.device, facts.cache_bytes)
-        keys = WorkKeys([function], session.backends, facts.environment, sweep)
-        store, table = session.store, session.table
+        sweep = model_sweep(function, context.options.device, facts.cache_bytes)
+        keys = CostKeys([function], context.backends, facts.environment, sweep)
+        store, table = context.store, context.table
         assert store is not None, "a request's options name a store"
         assert isinstance(table, SharedCostTable), "so its costs are shared"
-        signing = record_keys(session.options.store_dir)
+        signing = record_keys(context.options.store_dir)
         return ClusterMeasurer(task, self._runner(request), store, table, keys, signing)
 
     def _ask(
@@ -225,7 +231,7 @@ def _parsed(kind: type[Answer], answer: bytes) -> Answer:
         ) from error
 
 
-def node_backends(request: CompileRequest, facts: NodeFacts) -> list[Backend]:
+def node_backends(request: CompileRequest, facts: NodeInformation) -> list[Backend]:
     """Return the backends of a node, for a search in this process.
 
     CPU rules may ask the toolchain itself, so the controller needs it in the version of the nodes. GPU
@@ -250,7 +256,7 @@ def node_backends(request: CompileRequest, facts: NodeFacts) -> list[Backend]:
                 f"the backend {backend.name} is {identity} on the nodes of {request.environment}, here "
                 f"it is {mine}: use a controller image and a measuring image of one version"
             )
-        backends.append(as_elsewhere(backend, identity))
+        backends.append(with_remote_identity(backend, identity))
     return backends
 
 

@@ -21,8 +21,8 @@ from collage.cluster.shard_reports import ShardReports, worked_s
 from collage.cluster.shards import TIMING_S, WORTH_A_POD_S, KeyedRequest
 from collage.cost import Cost, CostKey, SharedCostTable
 from collage.errors import ClusterError
-from collage.measure.cost_key import WorkKeys
-from collage.measure.measurement_request import OnCost, Work
+from collage.measure.cost_key import CostKeys
+from collage.measure.measurement_request import MeasurementRequest, OnCost
 from collage.store.base import Store
 from collage.store.record_keys import RecordKeys
 
@@ -41,7 +41,7 @@ class ClusterMeasurer:
         runner: JobRunner,
         store: Store,
         table: SharedCostTable,
-        keys: WorkKeys,
+        keys: CostKeys,
         signing: RecordKeys,
     ) -> None:
         """Prepare a measurer; the first `measure` submits Jobs.
@@ -64,7 +64,9 @@ class ClusterMeasurer:
         self._checked: set[str] = set()
         self.batch = batch_size(runner)
 
-    def recall(self, works: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
+    def recall(
+        self, works: Sequence[MeasurementRequest], on_cost: OnCost | None = None
+    ) -> list[Cost]:
         """Return the cost of each request from the table, in order; unknown without a record.
 
         A cost after a similar cache flush counts here; `measure` takes costs after the same flush alone.
@@ -72,7 +74,9 @@ class ClusterMeasurer:
         self._discard(self._submitter.ended_batches())
         return [self._recalled(work, on_cost) or Cost.unknown() for work in works]
 
-    def measure(self, batch: Sequence[Work], on_cost: OnCost | None = None) -> list[Cost]:
+    def measure(
+        self, batch: Sequence[MeasurementRequest], on_cost: OnCost | None = None
+    ) -> list[Cost]:
         """Return the cost of each request, in order; unknown if its shard failed.
 
         Raises:
@@ -104,13 +108,15 @@ class ClusterMeasurer:
             work_s = worked_s(self._reports.of(used)) or self._submitter.running_s
             self.waited_s += max(0.0, time.monotonic() - start - work_s)
 
-    def _recalled(self, work: Work, on_cost: OnCost | None) -> Cost | None:
+    def _recalled(self, work: MeasurementRequest, on_cost: OnCost | None) -> Cost | None:
         cost = self._keys.recall(self._table, work)
         if cost is not None:
             self._count(work, cost, True, on_cost)
         return cost
 
-    def _count(self, work: Work, cost: Cost, cached: bool, on_cost: OnCost | None) -> None:
+    def _count(
+        self, work: MeasurementRequest, cost: Cost, cached: bool, on_cost: OnCost | None
+    ) -> None:
         self.cached += cached
         self.measured += not cached
         self.invalid += cost.is_invalid
@@ -245,15 +251,15 @@ class _MeasureRound:
         discarded: keys with a discarded first cost.
     """
 
-    key: Callable[[Work], CostKey]
-    batch: Sequence[Work]
+    key: Callable[[MeasurementRequest], CostKey]
+    batch: Sequence[MeasurementRequest]
     on_cost: OnCost | None
     costs: dict[CostKey, Cost] = field(default_factory=dict)
-    missing: dict[CostKey, list[Work]] = field(default_factory=dict)
+    missing: dict[CostKey, list[MeasurementRequest]] = field(default_factory=dict)
     discarded: set[CostKey] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.keys = [self.key(work) for work in self.batch]
         for key, work in zip(self.keys, self.batch, strict=True):
             self.missing.setdefault(key, []).append(work)
-        self.works: Mapping[CostKey, list[Work]] = dict(self.missing)
+        self.works: Mapping[CostKey, list[MeasurementRequest]] = dict(self.missing)

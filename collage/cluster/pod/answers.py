@@ -26,8 +26,8 @@ from collage.errors import (
 )
 from collage.logs import redact
 from collage.measure.environment import this_environment
-from collage.pipeline.compile_service import LocalSite, node_facts
-from collage.pipeline.request import CompileRequest, FinishAnswer, read_request
+from collage.pipeline.compile_service import LocalCompileService, node_information
+from collage.pipeline.request import BundleAnswer, CompileRequest, read_request
 from collage.report.terminal import TerminalProgress
 from collage.store import open_store
 from collage.store.aliases import AliasSigning
@@ -69,7 +69,7 @@ def answer_probe(address: str, request_digest: str, answer: str) -> None:
     store = open_store(address, writes=False)
     request = read_request(store, request_digest)
     environment_here(request)
-    facts = node_facts(request)
+    facts = node_information(request)
     store.create(answer, facts.model_dump_json().encode())
 
 
@@ -88,7 +88,7 @@ def answer_finish(
 
     Raises:
         NodeError: the digest of this node's environment is not `environment`.
-        CollageError: as `LocalSite.finish`, except GateError, which is an answer.
+        CollageError: as `LocalCompileService.finish`, except GateError, which is an answer.
     """
     store = open_store(address)
     request = read_request(store, request_digest)
@@ -101,11 +101,13 @@ def answer_finish(
             "selector so that all nodes are alike"
         )
     try:
-        finished = FinishAnswer(
-            result=LocalSite(address, scratch, signing).finish(request, TerminalProgress())
+        finished = BundleAnswer(
+            result=LocalCompileService(address, scratch, signing).finish(
+                request, TerminalProgress()
+            )
         )
     except GateError as error:
-        finished = FinishAnswer(refusal=str(error), unproven=isinstance(error, UnprovenError))
+        finished = BundleAnswer(refusal=str(error), unproven=isinstance(error, UnprovenError))
     store.create(answer, finished.model_dump_json().encode())
 
 

@@ -15,11 +15,11 @@ from collage.cluster.kernel_records import shard_name
 from collage.cluster.pod.shard_context import ShardContext, open_shard
 from collage.cluster.shard_reports import ShardReport, ShardReports
 from collage.cluster.shards import ShardRequest
-from collage.cost import Cost, CostKey, CostTable
+from collage.cost import Cost, CostKey, LocalCostTable
 from collage.errors import StoreError
 from collage.measure.kernel_file import kernel_name
 from collage.measure.local import LocalMeasurer
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 
 UPLOADS_AT_ONCE = 4
 
@@ -64,7 +64,7 @@ class _ShardBuild:
 
     def __init__(self, shard: ShardContext, missing: Sequence[ShardRequest], scratch: Path) -> None:
         self._shard, self._table = shard, shard.table
-        self._folder, self._builds = scratch / "kernels", CostTable(scratch / "builds")
+        self._folder, self._builds = scratch / "kernels", LocalCostTable(scratch / "builds")
         self._keys = {
             request.work(shard.batch.function): CostKey(request.key) for request in missing
         }
@@ -72,18 +72,18 @@ class _ShardBuild:
 
     def run(self) -> LocalMeasurer:
         """Build all kernels; return the measurer, which has the counts."""
-        session = self._shard.session
+        context = self._shard.context
         self._folder.mkdir(parents=True)
         builder = LocalMeasurer(
             [self._shard.function],
-            session.backends,
+            context.backends,
             self._builds,
-            session.environment,
+            context.environment,
             reference_dir=self._folder,
-            workers=session.options.workers,
-            timeout_s=session.options.timeout_s,
-            memory_bytes=session.options.memory_bytes,
-            device=session.options.device,
+            workers=context.options.workers,
+            timeout_s=context.options.timeout_s,
+            memory_bytes=context.options.memory_bytes,
+            device=context.options.device,
             kernels=self._folder,
             builds=True,
         )
@@ -99,11 +99,11 @@ class _ShardBuild:
             builder.close()
         return builder
 
-    def _upload_valid(self, pool: ThreadPoolExecutor, work: Work, cost: Cost) -> None:
+    def _upload_valid(self, pool: ThreadPoolExecutor, work: MeasurementRequest, cost: Cost) -> None:
         if cost.is_valid:
             self._uploads.append(pool.submit(self._upload, work))
 
-    def _upload(self, work: Work) -> None:
+    def _upload(self, work: MeasurementRequest) -> None:
         file = self._folder / kernel_name(work)
         self._shard.kernels.put(self._keys[work], file)
         file.unlink()

@@ -17,10 +17,10 @@ from collage.cluster.pod.shard_context import ShardContext, open_shard
 from collage.cluster.shard_reports import ShardReport, ShardReports
 from collage.cluster.shards import ShardRequest
 from collage.cost import Cost, CostKey
-from collage.cost.cost_records import cost_mark
+from collage.cost.cost_records import cost_checksum
 from collage.errors import StoreError
 from collage.measure.local import LocalMeasurer
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.pipeline.search_stage import local_measurer, sampled
 
 
@@ -40,9 +40,9 @@ def measure_shard(
         CollageError: as `open_shard` does.
     """
     with open_shard(address, batch_digest, index, "measure", scratch) as shard:
-        samples = sampled(shard.model, shard.function, shard.session)
+        samples = sampled(shard.model, shard.function, shard.context)
         kernels = scratch / "kernels" if shard.batch.fetches else None
-        measurer = local_measurer(shard.function, samples.reference_dir, shard.session, kernels)
+        measurer = local_measurer(shard.function, samples.reference_dir, shard.context, kernels)
         _check_keys(shard, measurer)
         feed = KernelFeed(shard, kernels, builds or {}) if kernels else None
         return _ShardMeasurement(shard, measurer, feed).run()
@@ -64,7 +64,7 @@ class _ShardMeasurement:
         self, shard: ShardContext, measurer: LocalMeasurer, feed: KernelFeed | None
     ) -> None:
         self._shard, self._measurer, self._feed = shard, measurer, feed
-        self._device = shard.session.options.device
+        self._device = shard.context.options.device
         self._keys = {
             request.work(shard.batch.function): CostKey(request.key) for request in shard.requests
         }
@@ -122,7 +122,7 @@ class _ShardMeasurement:
         else:
             yield from self._feed.batches()
 
-    def _note(self, work: Work, cost: Cost, cached: bool) -> None:
+    def _note(self, work: MeasurementRequest, cost: Cost, cached: bool) -> None:
         if not cached:
             key = self._keys[work]
-            self._marks[key] = cost_mark(key, cost)
+            self._marks[key] = cost_checksum(key, cost)

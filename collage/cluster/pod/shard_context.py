@@ -1,9 +1,9 @@
-"""The context of a shard in a pod: the batch, proof that this node fits it, and the open session.
+"""The context of a shard in a pod: the batch, proof that this node fits it, and the open context.
 
 A pod first proves that its results will be usable. A measuring pod must be in the environment of the batch.
 A building pod must produce kernels for that environment: it needs the same processor, unless the kernels
 are for a GPU, whose code does not depend on the building machine. Both need the toolchains in the versions
-of the batch, as far as their role uses them: no driver for builds, no compiler for loading. Costs under
+of the batch, as far as their role uses them: no driver for builds, no compiler for loading. CostTable under
 other keys would never be found, so on a mismatch the Job fails at once (exit 43) and the error says what
 differs.
 """
@@ -15,17 +15,17 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from collage.backends.base import Availability, Backend, Part
+from collage.backends.base import Availability, Backend, BackendRole
 from collage.backends.nvidia.architecture import generate_for
-from collage.backends.registry import as_elsewhere, known_backends
+from collage.backends.registry import known_backends, with_remote_identity
 from collage.cluster.kernel_records import KernelIndex
 from collage.cluster.pod.answers import NodeError, ShardError, environment_here, flushing
 from collage.cluster.shards import Batch, Purpose, ShardRequest
-from collage.cost import Costs, Environment
+from collage.cost import CostTable, Environment
 from collage.frontend import Function, Model
 from collage.measure.device import capability_of
 from collage.measure.environment import this_environment
-from collage.pipeline.compile_context import Session, open_session
+from collage.pipeline.compile_context import CompileContext, open_compile_context
 from collage.pipeline.request import CompileRequest, fetch_model, read_request
 from collage.pipeline.search_stage import imported
 from collage.store import open_store
@@ -50,15 +50,15 @@ class ShardContext:
     index: int
     batch: Batch
     requests: Sequence[ShardRequest]
-    session: Session
+    context: CompileContext
     model: Model
     function: Function
     kernels: KernelIndex
 
     @property
-    def table(self) -> Costs:
-        """Costs of the batch's environment."""
-        return self.session.table.within(self.batch.environment)
+    def table(self) -> CostTable:
+        """CostTable of the batch's environment."""
+        return self.context.table.within(self.batch.environment)
 
 
 @contextmanager
@@ -82,12 +82,12 @@ def open_shard(
     path = fetch_model(store, request, scratch / "model")
     kernels = KernelIndex(store, batch.environment, record_keys(options.store_dir))
     with (
-        open_session(options, environment=batch.environment, backends=backends) as session,
-        flushing(session.table, kernels),
+        open_compile_context(options, environment=batch.environment, backends=backends) as context,
+        flushing(context.table, kernels),
     ):
-        model = imported(path, session)
+        model = imported(path, context)
         function = find_function(model, batch, requests)
-        yield ShardContext(store, digest, index, batch, requests, session, model, function, kernels)
+        yield ShardContext(store, digest, index, batch, requests, context, model, function, kernels)
 
 
 def read_shard(
@@ -132,7 +132,7 @@ def fitting_backends(batch: Batch, request: CompileRequest) -> list[Backend]:
         for backend in known_backends(request.options.backends, request.device)
     }
     return [
-        as_elsewhere(_fitting(installed.get(name), name, identity, batch), identity)
+        with_remote_identity(_fitting(installed.get(name), name, identity, batch), identity)
         for name, identity in batch.backends.items()
     ]
 
@@ -144,7 +144,7 @@ def _fitting(backend: Backend | None, name: str, identity: str, batch: Batch) ->
     ]
     identity_here = " ".join([name, *versions])
     same = identity_here.split() == identity.split()
-    if _part(batch) is not Part.ALL:
+    if _part(batch) is not BackendRole.ALL:
         same = set(versions) <= set(identity.split())
     if backend is None or availability.reason or not same:
         finding = (
@@ -159,10 +159,10 @@ def _fitting(backend: Backend | None, name: str, identity: str, batch: Batch) ->
     return backend
 
 
-def _part(batch: Batch) -> Part:
+def _part(batch: Batch) -> BackendRole:
     if batch.purpose == "build":
-        return Part.BUILD
-    return Part.RUN if batch.fetches else Part.ALL
+        return BackendRole.BUILD
+    return BackendRole.RUN if batch.fetches else BackendRole.ALL
 
 
 def _check_environment(batch: Batch, request: CompileRequest) -> None:

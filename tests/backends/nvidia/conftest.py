@@ -45,8 +45,8 @@ def judge(tmp_path, monkeypatch):
     from collage.backends.registry import class_path, known_backends
     from collage.errors import BackendError
     from collage.frontend.inputs import random_inputs, reference_values, save_reference
-    from collage.measure.function_kernel_builder import FunctionWorkshop
-    from collage.measure.measurement_request import Work
+    from collage.measure.function_kernel_builder import FunctionKernelBuilder
+    from collage.measure.measurement_request import MeasurementRequest
     from collage.measure.messages import Setup
     from collage.measure.worker import first_run, reason_of
 
@@ -63,7 +63,11 @@ def judge(tmp_path, monkeypatch):
             False, device="cuda",
         )  # fmt: skip
         try:
-            return first_run(FunctionWorkshop(setup).prepare(Work("main", nodes, backend, variant)))
+            return first_run(
+                FunctionKernelBuilder(setup).prepare(
+                    MeasurementRequest("main", nodes, backend, variant)
+                )
+            )
         except (RuntimeError, BackendError) as error:
             return reason_of(error), 0.0
 

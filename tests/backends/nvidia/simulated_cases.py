@@ -15,14 +15,14 @@ from benchmarks.gpu_models import CompileBudget, imported, in_dtype, row_of
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
 from collage.backends.base import CudaKernel
 from collage.backends.nvidia.tensorrt.engine import ENGINES
-from collage.cost import CostTable, Environment
+from collage.cost import Environment, LocalCostTable
 from collage.errors import BackendError, InputError
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.region import region_values
-from collage.measure.call_overhead import LENGTHS, gpu_boundary
+from collage.measure.call_overhead import LENGTHS, gpu_dispatch_overhead
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.local import LocalMeasurer
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.options import Options
 from collage.runtime.cuda import cuda
 from collage.runtime.tensor_exchange import _device_tensor
@@ -60,7 +60,7 @@ def test_kernels_that_allow_it_are_captured_and_replayed(tmp_path):
 
 
 def test_links_are_measured_in_graphs_and_launched_one_by_one():
-    boundary = gpu_boundary(CudaDevice().synchronize)
+    boundary = gpu_dispatch_overhead(CudaDevice().synchronize)
     assert 0 <= boundary.call_s < 1e-2
     assert 0 <= boundary.launch_s < 1e-2
     graphs = set(logged("launch graph"))
@@ -295,12 +295,14 @@ def test_a_bad_address_costs_its_candidate_alone(tmp_path):
     backends = [BACKENDS["tvm-cuda"], CrashingBackend()]
     environment = Environment("cpu", "", 2, 1, "gpu", "test")
     measurer = LocalMeasurer(
-        [function], backends, CostTable(tmp_path), environment, reference_dir=reference,
+        [function], backends, LocalCostTable(tmp_path), environment, reference_dir=reference,
         device="cuda",
     )  # fmt: skip
     relu = next(1 << node.index for node in function.graph.nodes if node.op == "Relu")
     choices = [("tvm-cuda", ""), ("crashing", ""), ("tvm-cuda", "fallback")]
-    costs = measurer.measure([Work(function.name, relu, *choice) for choice in choices])
+    costs = measurer.measure(
+        [MeasurementRequest(function.name, relu, *choice) for choice in choices]
+    )
     measurer.close()
     assert [cost.is_valid for cost in costs] == [True, False, True], [cost.reason for cost in costs]
     assert "an illegal memory access was encountered (700)" in costs[1].reason

@@ -7,12 +7,12 @@ import pytest
 
 from collage.backends.nvidia.architecture import tf32_reason
 from collage.backends.registry import known_backends
-from collage.cost import CostTable, Environment
+from collage.cost import Environment, LocalCostTable
 from collage.errors import BackendError
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.graph.index_set import index_set
 from collage.measure.local import LocalMeasurer
-from collage.measure.measurement_request import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.rules import find_candidates
 from tests.backends.nvidia import cudnn_models as models
 from tests.backends.nvidia.gpu_log import LOG, _log, logged  # noqa: F401
@@ -129,12 +129,14 @@ def test_a_worker_measures_cost_and_error(tmp_path):
     save_reference(reference_values(function, random_inputs(function, 0)), reference)
     names = ("cudnn", "onnxruntime-cuda", "tensorrt")
     measurer = LocalMeasurer(
-        [function], [BACKENDS[name] for name in names], CostTable(tmp_path),
+        [function], [BACKENDS[name] for name in names], LocalCostTable(tmp_path),
         Environment("cpu", "", 2, 1, "gpu", "test"), reference_dir=reference, device="cuda",
     )  # fmt: skip
     first = models.largest(function).inside
     choices = [(name, variant) for name in names for variant in ("tf32", "")]
-    costs = measurer.measure([Work(function.name, first, *choice) for choice in choices])
+    costs = measurer.measure(
+        [MeasurementRequest(function.name, first, *choice) for choice in choices]
+    )
     measurer.close()
     assert all(cost.is_valid for cost in costs), [cost.reason for cost in costs]
     assert costs[0].error > ROUNDED / 100  # cuDNN, in a process where the variable is not set

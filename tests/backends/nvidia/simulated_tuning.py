@@ -12,22 +12,22 @@ import pytest
 
 from benchmarks.gpu_models import imported, in_dtype
 from collage.assemble import FunctionPlan, PlannedKernel
-from collage.backends.common.tvm.tuned_schedules import write_recipe
-from collage.cost import CostTable
+from collage.backends.common.tvm.tuned_schedules import write_trace
+from collage.cost import LocalCostTable
 from collage.frontend.region import region_values
 from collage.graph.index_set import indices
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
-from collage.measure.measurement_request import Work
-from collage.measure.peaks import UNTOLD, machine_peaks
-from collage.tuning.tuner import CHILD, Limits
+from collage.measure.measurement_request import MeasurementRequest
+from collage.measure.peaks import UNKNOWN_RATE, machine_peaks
+from collage.tuning.tuner import TUNING_WORKER, TuningLimits
 from tests.backends.nvidia.plans import BACKENDS, check
 from tests.backends.regions import convolutions
 from tests.tuning.regions import place
 
 LOG = Path(os.environ["SIMULATED_GPU_LOG"])
 CRASHING = "tests.tuning.children.crash_gpu"
-PATIENT = Limits(silence_s=300.0)
+PATIENT = TuningLimits(silence_s=300.0)
 """A machine under load takes long to compile for the simulated GPU."""
 
 
@@ -46,7 +46,7 @@ def work(place_on_gpu):
     return place_on_gpu.work("Conv", "Relu")
 
 
-def tuned(place_on_gpu, work, trials, child=CHILD):
+def tuned(place_on_gpu, work, trials, child=TUNING_WORKER):
     """Tune; return the tuner, and the records."""
     tuner = place_on_gpu.tuner(child=child, limits=PATIENT)
     try:
@@ -64,14 +64,15 @@ def test_the_best_trial_on_the_gpu_becomes_a_candidate(place_on_gpu, work, tmp_p
     assert '"arch":"sm_90"' in tuner.toolchain.replace(" ", "")
     assert not [line for line in LOG.read_text().splitlines() if line.startswith("spoiled")]
     backend = copy.copy(BACKENDS["tvm-cuda"])
-    backend.recipes = tmp_path / "recipes"
-    variant = write_recipe(backend.recipes, trials[0].trace)
+    backend.tuned_schedules_dir = tmp_path / "tuned_schedules"
+    variant = write_trace(backend.tuned_schedules_dir, trials[0].trace)
     measurer = LocalMeasurer(
-        [place_on_gpu.function], [backend], CostTable(tmp_path / "costs"), place_on_gpu.environment,
+        [place_on_gpu.function], [backend], LocalCostTable(tmp_path / "costs"), place_on_gpu.environment,
         reference_dir=place_on_gpu.folder / "reference", device="cuda",
     )  # fmt: skip
     works = [
-        Work(work.function, work.nodes, "tvm-cuda", name) for name in ("", "fallback", variant)
+        MeasurementRequest(work.function, work.nodes, "tvm-cuda", name)
+        for name in ("", "fallback", variant)
     ]
     try:
         costs = measurer.measure(works)
@@ -84,8 +85,8 @@ def test_the_best_trial_on_the_gpu_becomes_a_candidate(place_on_gpu, work, tmp_p
 def test_a_tuned_kernel_is_right_within_a_cuda_graph(place_on_gpu, work, tmp_path):
     _, trials = tuned(place_on_gpu, work, 2)
     function, backend = place_on_gpu.function, copy.copy(BACKENDS["tvm-cuda"])
-    backend.recipes = tmp_path / "recipes"
-    variant = write_recipe(backend.recipes, trials[0].trace)
+    backend.tuned_schedules_dir = tmp_path / "tuned_schedules"
+    variant = write_trace(backend.tuned_schedules_dir, trials[0].trace)
     parts = [(work.nodes, variant)]
     parts += [(1 << i, "") for i in indices(function.graph.everything & ~work.nodes)]
     planned = [
@@ -150,4 +151,4 @@ def test_the_peaks_are_the_gpus(tmp_path):
     """The simulated GPU has four processors at 1 GHz, 256 bits of memory at 1 GHz."""
     peaks = machine_peaks(this_environment(1, "cuda"), tmp_path)
     assert (peaks.flops_per_s, peaks.bytes_per_s) == (2 * 4 * 128 * 1e9, 64e9)
-    assert peaks.flops_per_s < UNTOLD
+    assert peaks.flops_per_s < UNKNOWN_RATE

@@ -9,8 +9,8 @@ import pytest
 from collage.backends.nvidia.libraries import driver_reason
 from collage.backends.registry import all_backends, class_path, known_backends
 from collage.frontend.inputs import save_reference
-from collage.measure.function_kernel_builder import FunctionWorkshop
-from collage.measure.measurement_request import Work
+from collage.measure.function_kernel_builder import FunctionKernelBuilder
+from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import Setup
 from collage.measure.worker import first_run, timer_of
 from tests.backends.nvidia.layer import layer, nodes_of
@@ -92,10 +92,10 @@ def test_a_kernel_computes_the_reference_and_has_a_cost(
     function = layer(tmp_path, dtype)
     monkeypatch.setattr("collage.frontend.load_function.load_function", lambda path, name: function)
     setup = setup_of(tmp_path / "reference", backend, function)
-    workshop = FunctionWorkshop(
+    workshop = FunctionKernelBuilder(
         Setup(**{**vars(setup), "functions": (("main", function.simplified),)})
     )
-    work = Work("main", nodes_of(function, *REGIONS[region]), backend, variant)
+    work = MeasurementRequest("main", nodes_of(function, *REGIONS[region]), backend, variant)
     prepared = workshop.prepare(work)
     wrong, error = first_run(prepared)
     assert not wrong

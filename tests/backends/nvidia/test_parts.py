@@ -3,9 +3,14 @@
 import pytest
 
 from collage.backends import registry
-from collage.backends.base import Availability, Part
+from collage.backends.base import Availability, BackendRole
 from collage.backends.nvidia import toolchain
-from collage.backends.registry import as_elsewhere, available_backends, known_backends, names_on
+from collage.backends.registry import (
+    available_backends,
+    known_backends,
+    names_on,
+    with_remote_identity,
+)
 from collage.errors import OptionError
 
 COMPILED = {"tvm-cuda", "cutlass"}
@@ -53,15 +58,15 @@ def test_a_builder_needs_no_driver_and_who_measures_no_compiler(
     machine, has, builds, runs, complete
 ):
     backends = machine(*has)
-    assert usable(backends, Part.BUILD) == builds
-    assert usable(backends, Part.RUN) == runs
-    assert usable(backends, Part.ALL) == complete
+    assert usable(backends, BackendRole.BUILD) == builds
+    assert usable(backends, BackendRole.RUN) == runs
+    assert usable(backends, BackendRole.ALL) == complete
 
 
 def test_each_part_is_in_the_identity_of_the_whole(machine):
     for backend in machine("driver", "nvcc").values():
         full_identity = set(backend.identity.split()[1:])
-        for part in Part:
+        for part in BackendRole:
             assert {
                 f"{k}={v}" for k, v in backend.available_for(part).libraries.items()
             } <= full_identity
@@ -69,18 +74,18 @@ def test_each_part_is_in_the_identity_of_the_whole(machine):
 
 def test_a_backend_of_another_machine_keeps_its_identity():
     (backend,) = known_backends(["cudnn"], "cuda")
-    remote = as_elsewhere(backend, "cudnn driver=13.0 libcudnn=90000")
+    remote = with_remote_identity(backend, "cudnn driver=13.0 libcudnn=90000")
     assert remote.identity == "cudnn driver=13.0 libcudnn=90000"
     assert backend.identity != remote.identity
 
 
 def test_what_can_be_built_here_is_asked_for_by_part(machine):
-    assert [backend.name for backend in available_backends(["cudnn"], "cuda", Part.BUILD)] == [
-        "cudnn"
-    ]
+    assert [
+        backend.name for backend in available_backends(["cudnn"], "cuda", BackendRole.BUILD)
+    ] == ["cudnn"]
     machine()
     with pytest.raises(OptionError, match="backend cudnn cannot be used here: "):
-        available_backends(["cudnn"], "cuda", Part.RUN)
+        available_backends(["cudnn"], "cuda", BackendRole.RUN)
 
 
 def test_each_device_takes_its_own_of_the_names():

@@ -11,7 +11,7 @@ from collage.backends.nvidia.libraries import driver_reason
 from collage.backends.registry import known_backends
 from collage.errors import BackendError
 from collage.graph.index_set import index_set
-from collage.report.precision import Allowed, precision_result
+from collage.report.precision import PrecisionPermission, precision_result
 from collage.rules import find_candidates
 from collage.rules.candidates import product_nodes
 from collage.runtime.blob import unpack
@@ -83,7 +83,7 @@ def test_where_there_is_none_the_reason_is_said(tmp_path, monkeypatch, variable,
 
 
 def test_the_report_names_what_is_not_offered():
-    result = precision_result(Allowed(0.01, {"cublas": "tf32: no GPU"}), [])
+    result = precision_result(PrecisionPermission(0.01, {"cublas": "tf32: no GPU"}), [])
     assert result.notes == ("cublas offers no tf32: no GPU",)
 
 

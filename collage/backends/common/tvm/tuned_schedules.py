@@ -9,7 +9,7 @@ Traces come from a store and are not trusted. The trace is checked before TVM re
 own result, so it has about as many steps and needs about as much memory.
 
 The variant's name is `tuned-` and the digest of the trace: a better record is another candidate with a cost
-of its own. Traces are files in `Backend.recipes`, named by their digests.
+of its own. Traces are files in `Backend.tuned_schedules_dir`, named by their digests.
 """
 
 import hashlib
@@ -33,28 +33,28 @@ PREFIX = "tuned-"
 OPAQUE = 8
 """TVM's kind of functions exempt from its own passes."""
 
-MOST_STEPS = 4096
+MAX_STEPS_RATIO = 4096
 """Largest ratio of a schedule's steps to the function's own. Inlined stages are computed repeatedly: a GPU's
 threads copy 150 times the operands of a small convolution."""
-MOST_BYTES = 16
+MAX_MEMORY_RATIO = 16
 """Largest ratio of a schedule's tensors to the function's own, in bytes."""
 SPARE_BYTES = 1 << 20
 
 
-def recipe_name(trace: str) -> str:
+def trace_digest(trace: str) -> str:
     """Return the digest of a trace: the name of its file."""
     return hashlib.sha256(trace.encode()).hexdigest()[:32]
 
 
-def write_recipe(folder: Path, trace: str) -> str:
+def write_trace(folder: Path, trace: str) -> str:
     """Write the trace to the backend's folder; return the name of its variant."""
-    name = recipe_name(trace)
+    name = trace_digest(trace)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(trace)
     return PREFIX + name
 
 
-def read_recipe(folder: Path | None, variant: str) -> str:
+def read_trace(folder: Path | None, variant: str) -> str:
     """Return the trace of a variant.
 
     Raises:
@@ -65,7 +65,7 @@ def read_recipe(folder: Path | None, variant: str) -> str:
         trace = (folder / name).read_text() if folder else ""
     except OSError as error:
         raise BackendError(f"the tuning record {name} cannot be read: {error.strerror}") from error
-    if recipe_name(trace) != name:
+    if trace_digest(trace) != name:
         raise BackendError(f"the tuning record {name} is not here, or was changed")
     return trace
 
@@ -105,9 +105,9 @@ def replay(trace: str, module: tvm.IRModule) -> s_tir.Schedule:
     before = _Size(plan)
     s_tir.schedule.Trace.apply_json_to_schedule(steps, plan)
     after = _Size(plan)
-    if after.steps > MOST_STEPS * before.steps:
+    if after.steps > MAX_STEPS_RATIO * before.steps:
         raise RecordError(f"{after.steps} steps, where the function has {before.steps}")
-    if after.memory_bytes > MOST_BYTES * before.memory_bytes + SPARE_BYTES:
+    if after.memory_bytes > MAX_MEMORY_RATIO * before.memory_bytes + SPARE_BYTES:
         raise RecordError(f"{after.memory_bytes} bytes, where it has {before.memory_bytes}")
     if after.vector > max(LONGEST_VECTOR, before.vector):
         raise RecordError(f"a vector of {after.vector} elements")

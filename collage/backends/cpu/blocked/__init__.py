@@ -18,7 +18,7 @@ from collage.backends.common.primitives.fusion import region_primitives
 from collage.backends.common.primitives.node_view import NodeView
 from collage.backends.common.primitives.translate import translate
 from collage.backends.cpu.blocked.lower import Lowering
-from collage.backends.cpu.blocked.program import ProgramBuilder, fused
+from collage.backends.cpu.blocked.program import BlockedProgramBuilder, fused
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.frontend.region import region_values
@@ -70,7 +70,7 @@ class BlockedBackend(Backend):
         for primitive in region_primitives(function, nodes, outputs, activations):
             lowering.add(primitive)
         steps = fused(lowering.steps, outputs)
-        program = ProgramBuilder(lowering.shapes, lowering.rows)
+        program = BlockedProgramBuilder(lowering.shapes, lowering.rows)
         blob = program.blob(steps, inputs, outputs, {"threads": threads})
         return PluginKernel("blocked", blob)
 

@@ -12,7 +12,15 @@ import numpy as np
 
 from collage.backends.common.native_kernels import native_activation
 from collage.backends.common.primitives.primitive import Operand, PostOp, Primitive
-from collage.backends.cpu.blocked.program import Op, Part, Post, PostKind, Shape, Step, Window
+from collage.backends.cpu.blocked.program import (
+    BlockedPostOp,
+    BlockedStep,
+    Filter,
+    Op,
+    PostOpKind,
+    Shape,
+    StepPart,
+)
 from collage.errors import BackendError
 
 MEAN_ALGORITHMS = ("pooling_avg_exclude_padding", "pooling_avg_include_padding")
@@ -31,7 +39,7 @@ class Lowering:
 
     shapes: dict[str, Shape] = field(default_factory=dict)
     rows: set[str] = field(default_factory=set)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[BlockedStep] = field(default_factory=list)
 
     def declare(self, name: str, shape: Shape) -> None:
         """Note the shape of a value. Raises BackendError unless it has two to four dimensions."""
@@ -48,11 +56,11 @@ class Lowering:
             case "convolution":
                 op, window = _convolution(primitive, source.shape)
                 post_ops = [self._post(post_op, primitive.shape) for post_op in primitive.post_ops]
-                self._append(op, primitive, Part(window, tuple(post_ops)))
+                self._append(op, primitive, StepPart(window, tuple(post_ops)))
             case "matmul":
                 window = _matrix(primitive)
                 post_ops = [self._post(post_op, primitive.shape) for post_op in primitive.post_ops]
-                self._append(Op.PRODUCT, primitive, Part(window, tuple(post_ops)))
+                self._append(Op.PRODUCT, primitive, StepPart(window, tuple(post_ops)))
             case "pooling" if _is_mean(primitive):
                 self._mean(primitive)
             case "eltwise" | "binary":
@@ -62,22 +70,24 @@ class Lowering:
                 ]
                 if source.shape != primitive.shape:
                     raise BackendError("an operand is broadcast")
-                self._append(Op.ELEMENTWISE, primitive, Part(None, tuple(post_ops)))
+                self._append(Op.ELEMENTWISE, primitive, StepPart(None, tuple(post_ops)))
             case _:
                 raise BackendError(f"{primitive.op} is no product, mean, or elementwise work")
 
-    def _append(self, op: Op, primitive: Primitive, part: Part) -> None:
-        self.steps.append(Step(op, primitive.sources[0].name, primitive.result, (part,)))
+    def _append(self, op: Op, primitive: Primitive, part: StepPart) -> None:
+        self.steps.append(BlockedStep(op, primitive.sources[0].name, primitive.result, (part,)))
 
     def _mean(self, primitive: Primitive) -> None:
         if not primitive.post_ops:
-            self._append(Op.MEAN, primitive, Part(None))
+            self._append(Op.MEAN, primitive, StepPart(None))
             return
         post_ops = tuple(self._post(post_op, primitive.shape) for post_op in primitive.post_ops)
         mean = f"{primitive.result}/mean"
         self.shapes[mean] = primitive.shape
-        self.steps.append(Step(Op.MEAN, primitive.sources[0].name, mean, (Part(None),)))
-        self.steps.append(Step(Op.ELEMENTWISE, mean, primitive.result, (Part(None, post_ops),)))
+        self.steps.append(BlockedStep(Op.MEAN, primitive.sources[0].name, mean, (StepPart(None),)))
+        self.steps.append(
+            BlockedStep(Op.ELEMENTWISE, mean, primitive.result, (StepPart(None, post_ops),))
+        )
 
     def _check(self, source: Operand) -> None:
         if source.array is not None:
@@ -85,20 +95,22 @@ class Lowering:
         if self.shapes.get(source.name) != blocked_shape(source.shape):
             raise BackendError(f"{source.name!r} is seen with another shape")
 
-    def _post(self, post_op: PostOp, shape: Shape) -> Post:
+    def _post(self, post_op: PostOp, shape: Shape) -> BlockedPostOp:
         if post_op.operand is None:
-            return Post(PostKind.FUNCTION, native_activation(post_op))
+            return BlockedPostOp(PostOpKind.FUNCTION, native_activation(post_op))
         if post_op.algorithm not in ("add", "mul"):
             raise BackendError(f"{post_op.algorithm} of two values")
         adds, operand = post_op.algorithm == "add", post_op.operand
-        channel = PostKind.ADD_CHANNEL if adds else PostKind.MULTIPLY_CHANNEL
+        channel = PostOpKind.ADD_CHANNEL if adds else PostOpKind.MULTIPLY_CHANNEL
         if operand.array is not None:
-            return Post(channel, _per_channel(operand, shape))
+            return BlockedPostOp(channel, _per_channel(operand, shape))
         self._check(operand)
         if operand.shape == shape:
-            return Post(PostKind.ADD_VALUE if adds else PostKind.MULTIPLY_VALUE, operand.name)
+            return BlockedPostOp(
+                PostOpKind.ADD_VALUE if adds else PostOpKind.MULTIPLY_VALUE, operand.name
+            )
         if len(shape) == 4 and operand.shape == (*shape[:2], 1, 1):
-            return Post(channel, operand.name)
+            return BlockedPostOp(channel, operand.name)
         raise BackendError(f"an operand of shape {list(operand.shape)} is broadcast")
 
 
@@ -131,7 +143,7 @@ def _per_channel(operand: Operand, shape: Shape) -> np.ndarray:
     return np.broadcast_to(array.reshape(-1), shape[axis])
 
 
-def _matrix(primitive: Primitive) -> Window:
+def _matrix(primitive: Primitive) -> Filter:
     """Return a product with a constant matrix as a 1x1 convolution; its pixels are the rows."""
     matrix = primitive.sources[1].array
     if matrix is None or matrix.ndim != 2:
@@ -139,7 +151,7 @@ def _matrix(primitive: Primitive) -> Window:
     bias = np.zeros(primitive.shape[-1], np.float32)
     for source in primitive.sources[2:]:
         bias = bias + _per_channel(source, primitive.shape)
-    return Window(matrix.T.reshape(*matrix.T.shape, 1, 1), bias, UNIT_GEOMETRY)
+    return Filter(matrix.T.reshape(*matrix.T.shape, 1, 1), bias, UNIT_GEOMETRY)
 
 
 def _is_mean(primitive: Primitive) -> bool:
@@ -149,7 +161,7 @@ def _is_mean(primitive: Primitive) -> bool:
     return covers_pixels and not any(pads) and primitive.attributes["algorithm"] in MEAN_ALGORITHMS
 
 
-def _convolution(primitive: Primitive, shape: Shape) -> tuple[Op, Window]:
+def _convolution(primitive: Primitive, shape: Shape) -> tuple[Op, Filter]:
     weights = primitive.sources[1].array
     assert weights is not None
     if len(shape) != 4 or len(primitive.shape) != 4:
@@ -170,7 +182,7 @@ def _convolution(primitive: Primitive, shape: Shape) -> tuple[Op, Window]:
     if min(pads) < 0:
         raise BackendError(f"the convolution's pads are {list(pads)}")
     geometry = (*strides, *(dilation + 1 for dilation in dilations), *pads)
-    return op, Window(weights, bias, geometry)
+    return op, Filter(weights, bias, geometry)
 
 
 def _integers(primitive: Primitive, key: str) -> tuple[int, ...]:

@@ -26,8 +26,8 @@ class Op(IntEnum):
     ELEMENTWISE = 4
 
 
-class PostKind(IntEnum):
-    """Kind of a post-op (`PostKind` in native/kernels/blocked.h)."""
+class PostOpKind(IntEnum):
+    """Kind of a post-op (`PostOpKind` in native/kernels/blocked.h)."""
 
     FUNCTION = 0
     ADD_VALUE = 1
@@ -37,10 +37,10 @@ class PostKind(IntEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Post:
+class BlockedPostOp:
     """A post-op with its operand: an activation, a value's name, or a constant [channels]."""
 
-    kind: PostKind
+    kind: PostOpKind
     operand: Activation | str | np.ndarray
 
     @property
@@ -50,7 +50,7 @@ class Post:
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class Filter:
     """Weights, bias and geometry of a convolution.
 
     Attributes:
@@ -71,15 +71,15 @@ class Window:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class StepPart:
     """A convolution (None for other work) and its post-ops."""
 
-    window: Window | None
-    post_ops: tuple[Post, ...] = ()
+    window: Filter | None
+    post_ops: tuple[BlockedPostOp, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class BlockedStep:
     """One step of the program.
 
     Attributes:
@@ -94,7 +94,7 @@ class Step:
     op: Op
     input: str
     output: str
-    parts: tuple[Part, ...]
+    parts: tuple[StepPart, ...]
     mean: str = ""
     scale: str = ""
 
@@ -105,7 +105,7 @@ class Step:
         return [name for name in (self.input, self.scale, *operands) if name]
 
 
-def fused(steps: Sequence[Step], outputs: Sequence[str]) -> list[Step]:
+def fused(steps: Sequence[BlockedStep], outputs: Sequence[str]) -> list[BlockedStep]:
     """Fold scales into products, means into depthwise convolutions, and expansions into these."""
     remaining = list(steps)
     for fold in (_fold_scale, _fold_mean, _fold_expansion):
@@ -114,7 +114,9 @@ def fused(steps: Sequence[Step], outputs: Sequence[str]) -> list[Step]:
     return remaining
 
 
-def _only_reader(steps: Sequence[Step], name: str, outputs: frozenset[str]) -> Step | None:
+def _only_reader(
+    steps: Sequence[BlockedStep], name: str, outputs: frozenset[str]
+) -> BlockedStep | None:
     """Return the only reader of `name` where `name` is its input; None otherwise."""
     readers = [step for step in steps for read in step.reads if read == name]
     if name in outputs or len(readers) != 1 or readers[0].input != name:
@@ -122,12 +124,12 @@ def _only_reader(steps: Sequence[Step], name: str, outputs: frozenset[str]) -> S
     return readers[0]
 
 
-def _fold_scale(steps: list[Step], step: Step, outputs: frozenset[str]) -> None:
+def _fold_scale(steps: list[BlockedStep], step: BlockedStep, outputs: frozenset[str]) -> None:
     post_ops = step.parts[0].post_ops
     if step.op != Op.ELEMENTWISE or len(post_ops) != 1 or not post_ops[0].reads:
         return
     reader = _only_reader(steps, step.output, outputs)
-    if post_ops[0].kind != PostKind.MULTIPLY_CHANNEL or reader is None or reader.scale:
+    if post_ops[0].kind != PostOpKind.MULTIPLY_CHANNEL or reader is None or reader.scale:
         return
     window = reader.parts[0].window
     if reader.op == Op.PRODUCT and window is not None and window.is_plain:
@@ -136,7 +138,7 @@ def _fold_scale(steps: list[Step], step: Step, outputs: frozenset[str]) -> None:
         steps.remove(step)
 
 
-def _fold_mean(steps: list[Step], step: Step, outputs: frozenset[str]) -> None:
+def _fold_mean(steps: list[BlockedStep], step: BlockedStep, outputs: frozenset[str]) -> None:
     if step.op != Op.MEAN:
         return
     maker = next((step_before for step_before in steps if step_before.output == step.input), None)
@@ -145,7 +147,7 @@ def _fold_mean(steps: list[Step], step: Step, outputs: frozenset[str]) -> None:
         steps.remove(step)
 
 
-def _fold_expansion(steps: list[Step], step: Step, outputs: frozenset[str]) -> None:
+def _fold_expansion(steps: list[BlockedStep], step: BlockedStep, outputs: frozenset[str]) -> None:
     window = step.parts[0].window
     if step.op != Op.PRODUCT or step.scale or window is None or not window.is_plain:
         return
@@ -159,7 +161,7 @@ def _fold_expansion(steps: list[Step], step: Step, outputs: frozenset[str]) -> N
 
 
 @dataclass
-class ProgramBuilder:
+class BlockedProgramBuilder:
     """Numbers values and packs tensors.
 
     Attributes:
@@ -174,7 +176,11 @@ class ProgramBuilder:
     _tensors: list[np.ndarray] = field(default_factory=list)
 
     def blob(
-        self, steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str], header: Header
+        self,
+        steps: Sequence[BlockedStep],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        header: Header,
     ) -> bytes:
         """Pack the program from `inputs` to `outputs`."""
         entries = {
@@ -191,7 +197,7 @@ class ProgramBuilder:
     def _number(self, name: str) -> int:
         return self._numbers.setdefault(name, len(self._numbers)) if name else -1
 
-    def _step(self, step: Step) -> list[int]:
+    def _step(self, step: BlockedStep) -> list[int]:
         values = (step.input, step.output, step.mean, step.scale)
         integers = [int(step.op), *map(self._number, values)]
         for part in step.parts:
@@ -202,12 +208,12 @@ class ProgramBuilder:
                 integers += self._post(post_op)
         return integers
 
-    def _window(self, window: Window) -> list[int]:
+    def _window(self, window: Filter) -> list[int]:
         packed = np.ascontiguousarray(by_panels(window.weights).swapaxes(1, 2))
         size = window.weights.shape[2:]
         return [self._tensor(packed), self._tensor(_padded(window.bias)), *size, *window.geometry]
 
-    def _post(self, post_op: Post) -> list[int]:
+    def _post(self, post_op: BlockedPostOp) -> list[int]:
         if isinstance(post_op.operand, Activation):
             self._parameters += [post_op.operand.a, post_op.operand.b]
             return [int(post_op.kind), int(post_op.operand.kind), len(self._parameters) - 2]

@@ -16,7 +16,7 @@ from collage.backends.base import Availability, Backend, BackendStyle, PluginKer
 from collage.backends.telemetry import import_openvino
 from collage.errors import BackendError
 from collage.frontend.model import Function
-from collage.graph.dynamic_shape_groups import returned_open
+from collage.graph.dynamic_shape_groups import returns_dynamic_shape
 from collage.graph.index_set import IndexSet
 from collage.runtime.blob import Header, pack
 from collage.runtime.plugin import library_reason, library_version
@@ -69,7 +69,7 @@ class OpenVinoBackend(Backend):
             dtype = function.type_of(value).dtype
             if dtype not in DTYPES:
                 return f"OpenVINO has no tensors of {dtype or 'an unknown type'} ({value!r})"
-        if returned_open(function.graph, 1 << node):
+        if returns_dynamic_shape(function.graph, 1 << node):
             return "the function returns a tensor whose shape depends on data"
         return self._reader_refusal(function, node)
 

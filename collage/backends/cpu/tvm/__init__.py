@@ -42,7 +42,7 @@ class TvmBackend(Backend):
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> TirKernel:
         from collage.backends.common.tvm.lower import SYMBOL, lower
-        from collage.backends.common.tvm.tuned_schedules import PREFIX, apply_trace, read_recipe
+        from collage.backends.common.tvm.tuned_schedules import PREFIX, apply_trace, read_trace
         from collage.backends.cpu.tvm.legalize import legalizers
         from collage.backends.cpu.tvm.schedule import schedule
         from collage.frontend.region import region_constants, region_relax
@@ -52,7 +52,7 @@ class TvmBackend(Backend):
         lowered = lower(region_relax(function, nodes), legalizers())
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         if variant.startswith(PREFIX):
-            module = apply_trace(lowered.function, read_recipe(self.recipes, variant))
+            module = apply_trace(lowered.function, read_trace(self.tuned_schedules_dir, variant))
         else:
             module = schedule(lowered.function, threads)
         return TirKernel(module, SYMBOL, (*weights, *lowered.constants))

@@ -45,7 +45,7 @@ class WinogradBackend(Backend):
 
     name = "winograd"
     style = BackendStyle.LIBRARY
-    fewer_flops = True
+    algorithmic_savings = True
     variants = tuple(VARIANTS)
 
     def availability(self) -> Availability:

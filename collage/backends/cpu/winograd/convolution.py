@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collage.backends.common.native_kernels import Activation, Kind, native_activation
+from collage.backends.common.native_kernels import Activation, ActivationKind, native_activation
 from collage.backends.common.onnx_attributes import NodeAttributes, node_attributes
 from collage.backends.common.primitives.elementwise import UNARY
 from collage.backends.common.primitives.node_view import NodeView
@@ -23,7 +23,10 @@ from collage.graph.index_set import IndexSet, indices
 NO_ACTIVATION = Activation()
 ACTIVATION_OPS = ("Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish")
 """ONNX operators of the kernel's activations."""
-GATES = {Kind.SIGMOID: Kind.SILU, Kind.HARD_SIGMOID: Kind.HARD_SWISH}
+GATES = {
+    ActivationKind.SIGMOID: ActivationKind.SILU,
+    ActivationKind.HARD_SIGMOID: ActivationKind.HARD_SWISH,
+}
 """The kernel's name of `x * activation(x)`."""
 
 
@@ -181,4 +184,4 @@ class _Walk:
                 return None
             if value:
                 bounds[position] = float(self._function.weights[value].reshape(()))
-        return Activation(Kind.CLAMP, *bounds)
+        return Activation(ActivationKind.CLAMP, *bounds)

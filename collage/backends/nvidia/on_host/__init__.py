@@ -61,7 +61,7 @@ class OnHostBackend(CudaBackend):
     style = BackendStyle.GRAPH
     needs = (CUDART,)
     kind = "on_host"
-    captures = False
+    graph_capturable = False
 
     def runtime_requirements(self) -> tuple[Availability, ...]:
         return (onnxruntime_availability(),)
@@ -96,4 +96,4 @@ class OnHostBackend(CudaBackend):
         inner = cpu_session_kernel(function, nodes, threads)
         header: Header = {"kind": inner.kind, "inputs": len(inputs)}
         blob = pack(header, [np.frombuffer(inner.blob, np.uint8)])
-        return PluginKernel(self.kind, blob, captures=self.captures)
+        return PluginKernel(self.kind, blob, graph_capturable=self.graph_capturable)

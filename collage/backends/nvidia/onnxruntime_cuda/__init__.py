@@ -35,7 +35,7 @@ class OnnxRuntimeCudaBackend(CudaBackend):
     kind = "onnxruntime-cuda"
     variants = tuple(VARIANTS)
     reduced = with_tf32(("", "channels-last"))
-    captures = False
+    graph_capturable = False
 
     def runtime_requirements(self) -> Sequence[Availability]:
         return (provider_availability(self.kind),)

@@ -39,7 +39,7 @@ class TensorRtBackend(CudaBackend):
     needs = (TENSORRT, CUDART)
     kind = "tensorrt"
     reduced = with_tf32(("",))
-    captures = False
+    graph_capturable = False
 
     def runtime_requirements(self) -> Sequence[Availability]:
         return (provider_availability(self.kind),)

@@ -52,7 +52,7 @@ class TvmCudaBackend(CudaBackend):
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> TirKernel:
         from collage.backends.common.tvm.lower import SYMBOL, lower
-        from collage.backends.common.tvm.tuned_schedules import PREFIX, apply_trace, read_recipe
+        from collage.backends.common.tvm.tuned_schedules import PREFIX, apply_trace, read_trace
         from collage.backends.nvidia.tvm_cuda.schedule import schedule
         from collage.frontend.region import region_constants, region_relax
 
@@ -61,7 +61,9 @@ class TvmCudaBackend(CudaBackend):
         lowered = lower(region_relax(function, nodes))
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         if variant.startswith(PREFIX):
-            module = apply_trace(lowered.function, read_recipe(self.recipes, variant), self.device)
+            module = apply_trace(
+                lowered.function, read_trace(self.tuned_schedules_dir, variant), self.device
+            )
         else:
             module = schedule(lowered.function, variant)
         return TirKernel(module, SYMBOL, (*weights, *lowered.constants), self.device)
