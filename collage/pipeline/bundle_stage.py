@@ -8,7 +8,7 @@ from pathlib import Path
 from collage.assemble import FunctionPlan, assemble
 from collage.backends.base import PluginKernel
 from collage.backends.nvidia.architecture import architecture
-from collage.bundle.publish import BundleMetadata, BundledFunction, publish
+from collage.bundle.publish import BundledFunction, BundleMetadata, publish
 from collage.frontend import Model
 from collage.measure.peaks import machine_peaks
 from collage.pipeline.compile_context import CompileContext
