@@ -29,7 +29,7 @@ from collage.pipeline.bundle_comparison import saved_targets
 from collage.verify import compare_latency, ratio
 
 NAMES = ("bert_base_2l", "gpt2_2l", "resnet18")
-HEADER = (
+FAMILY_HEADER = (
     "| model | unique | measured after its shallow half | measured alone | latency after / alone |\n"
     "|---|---|---|---|---|"
 )
@@ -108,7 +108,7 @@ def document(facts: list[Facts], arguments: Namespace) -> str:
         f"`python -m benchmarks.family --threads {arguments.threads}` on {machine()}{revisions(facts)}.\n"
         "Candidates of the whole model that are measured after its first half was compiled in the same\n"
         "store, and the latency of the bundle that came of it over that of one compiled alone.\n\n"
-        + "\n".join([HEADER, *map(row, facts)])
+        + "\n".join([FAMILY_HEADER, *map(row, facts)])
         + "\n"
     )
 

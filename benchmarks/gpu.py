@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from benchmarks.gpu_models import HEADER, KINDS, TF32, CompileBudget, imported, in_dtype, row_of
+from benchmarks.gpu_models import GPU_HEADER, KINDS, TF32, CompileBudget, imported, in_dtype, row_of
 from benchmarks.model_set import ROOT, skeletons
 from collage.backends.base import Backend
 from collage.backends.nvidia.libraries import driver_reason
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for model in skeletons(folder, parsed.models.split(","))
             for dtype in parsed.dtypes.split(",")
         }
-        page.add("", "## Models", "", HEADER)
+        page.add("", "## Models", "", GPU_HEADER)
         for (name, dtype), file in models.items():
             if time.monotonic() < end - KERNELS_S:
                 page.add(row_of(name, dtype, file, folder, budget=CompileBudget()))

@@ -28,7 +28,7 @@ KINDS = {
 }
 TF32 = "tf32"
 """A model in float32 with TF32 allowed in products, for every toolchain."""
-HEADER = (
+GPU_HEADER = (
     "| model | dtype | Collage, us | without graphs | best single | over it | predicted / measured "
     "| onnxruntime CUDA | TensorRT | eager | compile | plan |\n" + "|---" * 12 + "|"
 )

@@ -21,11 +21,11 @@ from benchmarks.model_set import BenchmarkModel, chosen_models, model_options, s
 from benchmarks.results import Facts, machine, revisions, write_rows
 from collage.search.problem import Plan
 
-HEADER = (
+LAZY_HEADER = (
     "| model | unique candidates | measured by the lazy search | its plan us | best of all us | lost "
     "| lost, measured anew | seconds for the rest |\n|---|---|---|---|---|---|---|---|"
 )
-BATCH = 200
+LAZY_BATCH = 200
 TIMES = 3
 """Number of repeated measurements of a plan's kernels."""
 
@@ -40,8 +40,8 @@ def measure(
         return None
     lazy = model_costs.best()
     start = time.monotonic()
-    for at in range(0, len(missing), BATCH):
-        keys = missing[at : at + BATCH]
+    for at in range(0, len(missing), LAZY_BATCH):
+        keys = missing[at : at + LAZY_BATCH]
         measured = model_costs.measurer.measure([work[key] for key in keys])
         model_costs.costs.update(zip(keys, measured, strict=True))
     seconds = time.monotonic() - start
@@ -103,7 +103,7 @@ def _document(rows: list[Facts], arguments: Namespace) -> str:
         f"--most {unmeasured} --models {names}` after `make bench`, on {machine()}{revisions(rows)}.\n"
         "Costs that were known are of another moment than the rest: what the machine's pace did between\n"
         "them is in what is lost, and not in what is lost by costs that are measured anew.\n\n"
-        + "\n".join([HEADER, *map(row, rows)])
+        + "\n".join([LAZY_HEADER, *map(row, rows)])
         + "\n"
     )
 

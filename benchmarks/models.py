@@ -25,7 +25,7 @@ import psutil
 from benchmarks.model_set import BenchmarkModel, chosen_models, model_options, store_of
 from benchmarks.results import Facts, machine, revisions, write_rows
 
-HEADER = (
+MODELS_HEADER = (
     "| model | collage ms | onnxruntime ms | openvino ms | speedup over best | predicted / measured "
     "| alone / measured | predicted / fresh | pace | measured of unique | cold s | warm s | peak GB "
     "| regions | plan |\n"
@@ -223,7 +223,7 @@ def document(all_facts: list[Facts], arguments: Namespace) -> str:
         "Predictions are told at the pace that the machine had then: in the gate another plan tells it,\n"
         "which was in the heats before (pace 1.1: it took 10 % longer), and in fresh processes the\n"
         "frameworks, which were in the gate.\n\n"
-        + "\n".join([HEADER, *rows])
+        + "\n".join([MODELS_HEADER, *rows])
         + f"\n\nGeometric mean of the speedup over the best framework: **{mean:.3f}** "
         f"({len(rows)} models, lowest {min(speedups):.3f})."
         f"{_off('Predictions', predicted)}{_off('Without the pace they', unpaced)}"

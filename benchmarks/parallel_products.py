@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.winograd import BenchmarkTarget, measure
+from benchmarks.winograd import TimedKernel, measure
 from collage.backends.base import Backend
 from collage.backends.cpu.blocked import BlockedBackend
 from collage.backends.registry import available_backends
@@ -76,7 +76,7 @@ def function_of(shape: ProductShape, folder: Path) -> Function:
     return import_model(folder / "model.onnx", work_dir=folder).functions[0]
 
 
-def benchmark_targets(function: Function, backends: list[Backend]) -> Iterator[BenchmarkTarget]:
+def benchmark_targets(function: Function, backends: list[Backend]) -> Iterator[TimedKernel]:
     """Yield the kernels of each backend for all products, separate and merged."""
     everything = function.graph.everything
     pairs = [0b11 << first for first in range(0, everything.bit_length(), 2)]
@@ -87,7 +87,7 @@ def benchmark_targets(function: Function, backends: list[Backend]) -> Iterator[B
                 calls = [_call(function, backend, variant, region) for region in regions]
             except BackendError:
                 continue
-            yield BenchmarkTarget(f"{backend.name} {label}", partial(_run_all, calls), [])
+            yield TimedKernel(f"{backend.name} {label}", partial(_run_all, calls), [])
 
 
 def _run_all(calls: Sequence[Callable[[], object]]) -> None:

@@ -19,7 +19,7 @@ from benchmarks.models import backend_counts, geometric_mean, measure, speedups
 from benchmarks.results import Facts, machine, revisions, write_rows
 
 FRAMEWORKS = ("onnxruntime", "openvino", "openvino-bf16")
-HEADER = (
+PRECISION_HEADER = (
     "| model | collage ms | onnxruntime ms | openvino ms | openvino bf16 ms | over best | over allowed "
     "| error | error of openvino bf16 | regions in bf16 | plans beyond | plan |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|---|"
@@ -65,7 +65,7 @@ def document(all_facts: list[Facts], arguments: Namespace) -> str:
         f"## Precision within {tolerance:g}\n\n"
         f"`python -m benchmarks.precision --threads {arguments.threads} --tolerance {tolerance:g}` on "
         f"{machine()}{revisions(all_facts)}.\n\n"
-        + "\n".join([HEADER, *rows])
+        + "\n".join([PRECISION_HEADER, *rows])
         + f"\n\nGeometric mean over the best of openvino bf16 and the fp32 toolchains: "
         f"**{geometric_mean(over_best):.3f}** (lowest {min(over_best):.3f}); over those within the "
         f"tolerance: **{geometric_mean(over_allowed):.3f}** (lowest {min(over_allowed):.3f}); "

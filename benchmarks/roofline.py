@@ -14,7 +14,7 @@ from benchmarks.results import machine, write_section
 from collage.report.data import RegionReport
 from collage.report.stored_report import read_report
 
-SHOWN = 3
+REGIONS_SHOWN = 3
 """Number of named regions of a model, farthest above the roofline first."""
 
 
@@ -23,7 +23,7 @@ def row(model: BenchmarkModel, work: Path) -> str:
     report = read_report(work / f"{model.name}.collage")
     regions = [region for function in report.functions for region in function.regions]
     plan_s, bound_s = sum(map(_seconds, regions)), sum(region.bound_s or 0.0 for region in regions)
-    named = sorted(regions, key=_gap_s, reverse=True)[:SHOWN]
+    named = sorted(regions, key=_gap_s, reverse=True)[:REGIONS_SHOWN]
     return (
         f"| {model.name} | {plan_s * 1e3:.2f} | {bound_s * 1e3:.2f} | {bound_s / plan_s:.0%} | "
         f"{'; '.join(map(_text, named))} |"
@@ -59,7 +59,8 @@ def _document(rows: list[str], arguments: argparse.Namespace) -> str:
         f"## What remains to the roofline\n\n`python -m benchmarks.roofline` after "
         f"`python -m benchmarks.models --threads {arguments.threads}` on {machine()}.\n"
         "Regions as they were timed inside the executable that ships; the roofline is what no direct\n"
-        f"algorithm can beat at the machine's peaks. The {SHOWN} regions of each model that lose most.\n\n"
+        f"algorithm can beat at the machine's peaks. The {REGIONS_SHOWN} regions of each model that "
+        "lose most.\n\n"
         "| model | regions ms | roofline ms | reached | where it is lost |\n|---|---|---|---|---|\n"
         + "\n".join(rows)
         + "\n"

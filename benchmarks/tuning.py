@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.winograd import BenchmarkTarget, benchmark_targets, measure
+from benchmarks.winograd import TimedKernel, benchmark_targets, measure
 from collage.backends.common.tvm.tuned_schedules import write_trace
 from collage.backends.cpu.tvm import TvmBackend
 from collage.backends.registry import available_backends, with_recipes
@@ -65,7 +65,7 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class TunedProduct:
     """A matrix product with bias and GELU's place taken by ReLU."""
 
     model: str
@@ -87,7 +87,7 @@ class Product:
         return (self.rows, self.reduced), (self.reduced, self.columns), self.columns
 
 
-Workload = Convolution | Product
+Workload = Convolution | TunedProduct
 
 WORKLOADS: tuple[Workload, ...] = (
     Convolution("efficientnet_b0", (144, 144), (56, 56), 3, 1, 144),
@@ -97,9 +97,9 @@ WORKLOADS: tuple[Workload, ...] = (
     Convolution("ppocr_cls", (3, 8), (48, 192), 3, 2),
     Convolution("efficientnet_b0", (40, 240), (28, 28), 1),
     Convolution("efficientnet_b0", (1152, 192), (7, 7), 1),
-    Product("segformer_b0", 256, 64, 64),
-    Product("mobilevit_small", 64, 144, 288),
-    Product("efficientnet_b0", 1, 1280, 1000),
+    TunedProduct("segformer_b0", 256, 64, 64),
+    TunedProduct("mobilevit_small", 64, 144, 288),
+    TunedProduct("efficientnet_b0", 1, 1280, 1000),
 )
 
 
@@ -138,19 +138,19 @@ def tune(function: Function, folder: Path, records: TuningRecords, trials: int) 
     return best.trace if best else "", pace
 
 
-def targets_of(function: Function, trace: str, folder: Path) -> Iterator[BenchmarkTarget]:
+def targets_of(function: Function, trace: str, folder: Path) -> Iterator[TimedKernel]:
     """Compile the function tuned, by rules, and with every library in every variant."""
     if trace:
         tuned = with_recipes(TvmBackend(), folder / "tuned_schedules")
         tuned.variants = (write_trace(folder / "tuned_schedules", trace),)
         (kernel,) = benchmark_targets(function, [tuned], 1)
-        yield BenchmarkTarget("tuned", kernel.run, kernel.nanoseconds)
+        yield TimedKernel("tuned", kernel.run, kernel.nanoseconds)
     (kernel,) = benchmark_targets(function, [TvmBackend()], 1)
-    yield BenchmarkTarget("rules", kernel.run, kernel.nanoseconds)
+    yield TimedKernel("rules", kernel.run, kernel.nanoseconds)
     yield from benchmark_targets(function, available_backends(LIBRARIES), 1)
 
 
-def row(targets: Sequence[BenchmarkTarget]) -> str:
+def row(targets: Sequence[TimedKernel]) -> str:
     """Return the times of each toolchain (its best variant), and both ratios of the tuned kernel."""
     best: dict[str, float] = {}
     for target in targets:

@@ -54,7 +54,7 @@ SHAPES = (
 
 
 @dataclass(frozen=True)
-class BenchmarkTarget:
+class TimedKernel:
     """A kernel with its buffers, and the times of its calls, in nanoseconds."""
 
     name: str
@@ -89,7 +89,7 @@ def function_of(shape: ConvShape, folder: Path) -> Function:
 
 def benchmark_targets(
     function: Function, backends: list[Backend], threads: int
-) -> Iterator[BenchmarkTarget]:
+) -> Iterator[TimedKernel]:
     """Compile the function with every backend in every variant."""
     names, results = region_values(function, function.graph.everything)
     types = function.graph.types
@@ -102,10 +102,10 @@ def benchmark_targets(
             arrays += [*constants, *(np.zeros(types[name].shape, np.float32) for name in results)]
             tensors = as_tensors([aligned_copy(array) for array in arrays])
             label = f"{backend.name} {variant}".strip()
-            yield BenchmarkTarget(label, partial(call, *tensors), [])
+            yield TimedKernel(label, partial(call, *tensors), [])
 
 
-def measure(targets: list[BenchmarkTarget], sweep: np.ndarray | None, seconds: float) -> None:
+def measure(targets: list[TimedKernel], sweep: np.ndarray | None, seconds: float) -> None:
     """Call all targets in turn for about `seconds`, after one untimed call of each."""
     for target in targets:
         target.nanoseconds.clear()
@@ -122,7 +122,7 @@ def measure(targets: list[BenchmarkTarget], sweep: np.ndarray | None, seconds: f
             target.nanoseconds.append(time.perf_counter_ns() - start)
 
 
-def row(function: Function, targets: list[BenchmarkTarget], own: str) -> str:
+def row(function: Function, targets: list[TimedKernel], own: str) -> str:
     """Return the time of each target, the GFLOP/s of the best of `own`, and its speedup over the best
     library."""
     flops = region_bytes_and_flops(function, function.graph.everything)[1]

@@ -17,7 +17,7 @@ from benchmarks.model_set import BenchmarkModel, chosen_models, model_options
 from benchmarks.results import machine, write_section
 
 NAMES = "bert_base_2l,resnet18,ppocr_cls"
-HEADER = (
+WORKERS_HEADER = (
     "| model | workers | cold s | of it measuring s | measured | predicted ms |\n"
     "|---|---|---|---|---|---|"
 )
@@ -57,7 +57,7 @@ def document(rows: list[str]) -> str:
     return (
         f"## Workers\n\n`python -m benchmarks.workers` on {machine()}.\n"
         "One worker at a time is timed; the others build meanwhile.\n\n"
-        + "\n".join([HEADER, *rows])
+        + "\n".join([WORKERS_HEADER, *rows])
         + "\n"
     )
 

@@ -53,7 +53,7 @@ NVIDIA = "LicenseRef-NVIDIA-Proprietary"
 NOT_INSTALLED = {"nvidia-cublas": NVIDIA, "nvidia-cuda-nvrtc": NVIDIA, "nvidia-cudnn-cu13": NVIDIA}
 """Licences of distributions that only images built with CUDA=1 have."""
 
-HEAD = """\
+NOTICE_HEAD = """\
 Collage
 Copyright the contributors of Collage
 
@@ -124,7 +124,7 @@ def notice() -> str:
     """Return the text of NOTICE."""
     table = [f"{name:<36} {letters:<5} {license_of(name)}\n" for name, letters in libraries()]
     cutlass = distribution(CUTLASS).read_text("licenses/LICENSE.txt") or ""
-    parts = [HEAD, quote(TVM_NOTICE), BODY, quote(cutlass), TAIL, *table]
+    parts = [NOTICE_HEAD, quote(TVM_NOTICE), BODY, quote(cutlass), TAIL, *table]
     return "".join(parts)
 
 

@@ -43,7 +43,7 @@ from containers.connections import http_config
 from containers.outbox import Busy, Outbox, Replayed, Start
 from containers.receiver_settings import ReceiverSettings
 from containers.run_dispatcher import PrefectRunCreator, RunDispatcher, StartRun
-from containers.webhook_signature import Refused, verify
+from containers.webhook_signature import SignatureRefused, verify
 
 MAX_BODY = 64 << 10
 _ANSWERS = {
@@ -132,7 +132,7 @@ class Receiver:
             return "malformed", {"reason": "the sender went away"}
         except _TooLarge:
             return "too_large", {}
-        except Refused as refused:
+        except SignatureRefused as refused:
             return refused.kind, {"reason": str(refused)}
         try:
             start = self._requested_run(json.loads(body))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 WINDOW_S = 300.0
 """How far a delivery's time may be from ours."""
 
-MAX_ID = 128
+MAX_DELIVERY_ID = 128
 _ID, _TIME, _SIGNATURE = "x-mlflow-delivery-id", "x-mlflow-timestamp", "x-mlflow-signature"
 
 
@@ -26,7 +26,7 @@ class Delivery:
     expires: float
 
 
-class Refused(Exception):
+class SignatureRefused(Exception):
     """Why a request is not believed: `forged` or `old`."""
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -40,17 +40,17 @@ def verify(
     """Return the delivery. `secrets` are those in force, of which the sender knows one.
 
     Raises:
-        Refused: unsigned, signed by another secret, changed, or too far from `now_s`.
+        SignatureRefused: unsigned, signed by another secret, changed, or too far from `now_s`.
     """
     identity, time, signature = (headers.get(name, "") for name in (_ID, _TIME, _SIGNATURE))
-    if not identity or len(identity) > MAX_ID or not time.isascii() or not time.isdigit():
-        raise Refused("forged", "the request carries no signed delivery")
+    if not identity or len(identity) > MAX_DELIVERY_ID or not time.isascii() or not time.isdigit():
+        raise SignatureRefused("forged", "the request carries no signed delivery")
     signed = b".".join((identity.encode(), time.encode(), body))
     right = [hmac.compare_digest(signature.encode(), sign(signed, secret)) for secret in secrets]
     if not any(right):
-        raise Refused("forged", "the signature is not ours")
+        raise SignatureRefused("forged", "the signature is not ours")
     if len(time) > 15 or abs(now_s - int(time)) > WINDOW_S:
-        raise Refused("old", "the delivery's time is not now; compare the clocks")
+        raise SignatureRefused("old", "the delivery's time is not now; compare the clocks")
     return Delivery(identity, int(time) + WINDOW_S)
 
 

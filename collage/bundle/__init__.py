@@ -1,6 +1,6 @@
 """Bundles: the executable with its manifest, plan, report and golden data."""
 
-from collage.bundle.manifest import Manifest
+from collage.bundle.manifest import ManifestDocument
 from collage.bundle.save import save_bundle
 
-__all__ = ["Manifest", "save_bundle"]
+__all__ = ["ManifestDocument", "save_bundle"]

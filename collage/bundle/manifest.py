@@ -14,7 +14,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Tensor(_Frozen):
+class TensorEntry(_Frozen):
     """A named input or output; `dtype` is numpy's name.
 
     An output's shape has -1 for a data-dependent dimension, and is None for a data-dependent rank. Inputs
@@ -26,15 +26,15 @@ class Tensor(_Frozen):
     dtype: str
 
 
-class Signature(_Frozen):
+class SignatureEntry(_Frozen):
     """One function of the executable (one shape set).
 
     `kernel` is the symbol of the only kernel of the function, for calls without the virtual machine; else "".
     """
 
     function: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorEntry, ...]
+    outputs: tuple[TensorEntry, ...]
     kernel: str = ""
 
 
@@ -45,7 +45,7 @@ class Cpu(_Frozen):
     features: tuple[str, ...]
 
 
-class Library(_Frozen):
+class LibraryEntry(_Frozen):
     """A vendor library of kernels: its distribution on the package index and exact version.
 
     `file` is a pattern of the library's file name in the distribution, for loaders without the backend.
@@ -76,7 +76,7 @@ class Ratio(_Frozen):
     high: float | None
 
 
-class FunctionGate(_Frozen):
+class FunctionGateEntry(_Frozen):
     """The gate's decision about one function.
 
     Attributes:
@@ -109,7 +109,7 @@ class ReducedRegion(_Frozen):
     error: float
 
 
-class Precision(_Frozen):
+class PrecisionEntry(_Frozen):
     """The permission for reduced precision and its results.
 
     The error of an output is max |actual - fp32| / max |fp32|, the largest over all accuracy samples; the
@@ -134,21 +134,21 @@ class Provenance(_Frozen):
     toolchains: dict[str, str] = {}
 
 
-class Manifest(_Frozen):
+class ManifestDocument(_Frozen):
     """The manifest, written last: a folder without it is no bundle."""
 
     schema_version: int = SCHEMA_VERSION
     executable: str = "model.so"
-    functions: tuple[Signature, ...]
+    functions: tuple[SignatureEntry, ...]
     threads: int
     cpu: Cpu
-    libraries: dict[str, Library]
-    gate: tuple[FunctionGate, ...]
+    libraries: dict[str, LibraryEntry]
+    gate: tuple[FunctionGateEntry, ...]
     """One entry per function, in the order of `functions`."""
     allow_slower: bool = False
     """True for a bundle against the gate's decision: for experiments, never published or served."""
     provenance: Provenance
-    precision: Precision | None = None
+    precision: PrecisionEntry | None = None
     quantised: bool = False
     """True for a quantised model: correct outputs may differ by one quantisation step."""
     device: str = "cpu"

@@ -10,15 +10,15 @@ import numpy as np
 from collage import __version__
 from collage.bundle.manifest import (
     Cpu,
-    FunctionGate,
-    Library,
-    Manifest,
+    FunctionGateEntry,
+    LibraryEntry,
+    ManifestDocument,
     MeasuredLatency,
-    Precision,
+    PrecisionEntry,
     Provenance,
     Ratio,
-    Signature,
-    Tensor,
+    SignatureEntry,
+    TensorEntry,
 )
 from collage.bundle.save import cpu_features, save_bundle
 from collage.frontend import Function, Model
@@ -52,7 +52,7 @@ class BundleMetadata:
     """Vendor libraries of the chosen kernels, by plug-in name."""
     toolchains: Mapping[str, str]
     """Identities of the chosen kernels' backends, by name."""
-    precision: Precision | None = None
+    precision: PrecisionEntry | None = None
     device: str = "cpu"
     compute_capability: str = ""
     allow_slower: bool = False
@@ -65,7 +65,7 @@ def publish(
     facts: BundleMetadata,
     *,
     generated_files: Mapping[str, str],
-) -> Manifest:
+) -> ManifestDocument:
     """Save the bundle. Raises BundleError when the folder cannot be written."""
     golden = {
         f"{published.function.name}/{side}/{name}": value
@@ -84,16 +84,16 @@ def publish(
 
 def _manifest(
     functions: Sequence[BundledFunction], facts: BundleMetadata, files: dict[str, str]
-) -> Manifest:
+) -> ManifestDocument:
     cpu_model, features = cpu_features()
-    return Manifest(
+    return ManifestDocument(
         functions=tuple(
             _signature(published.function, published.decision) for published in functions
         ),
         threads=facts.threads,
         cpu=Cpu(model=cpu_model, features=features),
         libraries={
-            name: Library(
+            name: LibraryEntry(
                 distribution=library_distribution(name),
                 version=library_version(name),
                 file=library_file(name),
@@ -119,23 +119,24 @@ def _manifest(
     )
 
 
-def _signature(function: Function, decision: Decision) -> Signature:
+def _signature(function: Function, decision: Decision) -> SignatureEntry:
     signature = function_signature(function, decision.chosen.kernel)
     inputs, outputs = (
         tuple(
-            Tensor(name=tensor.name, shape=tensor.shape, dtype=tensor.dtype) for tensor in tensors
+            TensorEntry(name=tensor.name, shape=tensor.shape, dtype=tensor.dtype)
+            for tensor in tensors
         )
         for tensors in (signature.inputs, signature.outputs)
     )
-    return Signature(
+    return SignatureEntry(
         function=signature.function, inputs=inputs, outputs=outputs, kernel=signature.kernel
     )
 
 
-def _gate(function: str, decision: Decision) -> FunctionGate:
+def _gate(function: str, decision: Decision) -> FunctionGateEntry:
     latency = {"collage": _latency(decision.latency)}
     latency |= {name: _latency(baseline) for name, baseline in decision.baselines.items()}
-    return FunctionGate(
+    return FunctionGateEntry(
         function=function,
         original=decision.chosen.original,
         latency=latency,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collage.bundle.manifest import Manifest
+from collage.bundle.manifest import ManifestDocument
 from collage.errors import BundleError
 from collage.runtime.arrays import save_arrays
 from collage.store.atomic_folder import check_output, replace_folder, write_durably
@@ -38,8 +38,8 @@ def save_bundle(
     generated_files: Mapping[str, str],
     *,
     golden: Mapping[str, np.ndarray],
-    manifest: Callable[[dict[str, str]], Manifest],
-) -> Manifest:
+    manifest: Callable[[dict[str, str]], ManifestDocument],
+) -> ManifestDocument:
     """Publish a bundle as the folder `output`.
 
     Args:

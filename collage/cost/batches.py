@@ -30,7 +30,7 @@ SEND_EVERY_S = 5.0
 SEND_AT = 256
 """Largest number of lines in a batch."""
 
-LOOK_EVERY_S = 20.0
+READ_EVERY_S = 20.0
 """Time between two listings for missing keys, in seconds."""
 
 KEEP_S = 180 * DAY_S
@@ -84,13 +84,13 @@ class Batches:
                 del self._pending[:waiting]  # lines added by other threads meanwhile stay
 
     def read_new(self, at_once: bool = False) -> Iterator[bytes]:
-        """Yield the new batches; the store is listed at most every `LOOK_EVERY_S`.
+        """Yield the new batches; the store is listed at most every `READ_EVERY_S`.
 
         Args:
             at_once: list the store now; default False.
         """
         seconds = self._clock()
-        if at_once or self._looked is None or seconds - self._looked >= LOOK_EVERY_S:
+        if at_once or self._looked is None or seconds - self._looked >= READ_EVERY_S:
             self._looked = seconds
             for _ in range(LISTINGS):
                 was_merged = yield from self._listed()

@@ -33,7 +33,7 @@ from collage.import_limits import import_limits
 _MAX_PROTOBUF_BYTES = (1 << 31) - 1
 """Size limit of a protobuf message."""
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -209,10 +209,10 @@ def _open_below(path: Path, name: str, real: str, roots: list[Path], stack: Exit
             " file itself beside the model"
         )
     *folders, last = Path(real).relative_to(root).parts or (".",)
-    descriptor = os.open(root, _FOLDER)
+    descriptor = os.open(root, _FOLDER_FLAGS)
     try:
         for part in folders:
-            inner = os.open(part, _FOLDER, dir_fd=descriptor)
+            inner = os.open(part, _FOLDER_FLAGS, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = inner
         file = os.open(last, _READ | os.O_NOFOLLOW, dir_fd=descriptor)

@@ -18,7 +18,7 @@ _MAX_FIELDS = 20_000_000
 """About half a minute of reading; the largest known models have under a million fields."""
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """One field of a message: `value` of a VARINT, else the range [start, end) of its bytes."""
 
     number: int
@@ -35,7 +35,7 @@ class WireReader:
         self.data = data
         self._remaining_fields = max_fields
 
-    def fields(self, start: int, end: int) -> Iterator[Field]:
+    def fields(self, start: int, end: int) -> Iterator[WireField]:
         """Yield the fields of the message in the bytes [start, end)."""
         data, place = self.data, start
         while place < end:
@@ -59,9 +59,9 @@ class WireReader:
                 raise _broken()
             if place > end or not number:
                 raise _broken()
-            yield Field(number, kind, value, first, place)
+            yield WireField(number, kind, value, first, place)
 
-    def varints(self, field: Field) -> list[int]:
+    def varints(self, field: WireField) -> list[int]:
         """Return the numbers of a repeated field, packed or not."""
         if field.kind == VARINT:
             return [field.value]

@@ -27,7 +27,7 @@ from collage.runtime.precision import MASK, output_error
 
 MAX_GAIN = 100.0
 """Upper limit of a gain; a changed integer has no meaningful relative error."""
-NOISE = "#noise"
+NOISE_SUFFIX = "#noise"
 MADE = "#made"
 
 
@@ -51,7 +51,7 @@ class Sensitivity:
         self._place = {v: node.index for node in function.graph.nodes for v in node.outputs}
         self._points = [value for value in self._place if self._is_float(value)]
         self._feed: dict[str, np.ndarray] = dict(inputs)
-        self._feed |= {value + NOISE: np.zeros((), np.float32) for value in self._points}
+        self._feed |= {value + NOISE_SUFFIX: np.zeros((), np.float32) for value in self._points}
         self._gains: dict[str, float] = {}
         self._regions: dict[IndexSet, float] = {}
         self._exact: dict[str, np.ndarray] = {}
@@ -66,7 +66,7 @@ class Sensitivity:
     def of(self, value: str) -> float:
         """Return the gain of one value; after the time limit, of the nearest measured value."""
         if value not in self._gains:
-            if value in self._function.graph.outputs or value + NOISE not in self._feed:
+            if value in self._function.graph.outputs or value + NOISE_SUFFIX not in self._feed:
                 self._gains[value] = 1.0
             elif self._remaining_s > 0:
                 start = time.monotonic()
@@ -94,7 +94,7 @@ class Sensitivity:
         noise = np.random.default_rng(0).standard_normal(right.shape).astype(np.float32)
         noise *= self._level * scale / max(float(np.abs(noise).max()), 1e-12)
         outputs = list(self._function.graph.outputs)
-        noisy_outputs = self._session.run(outputs, {**self._feed, value + NOISE: noise})
+        noisy_outputs = self._session.run(outputs, {**self._feed, value + NOISE_SUFFIX: noise})
         certain = probability_outputs(self._function)
         errors = [
             output_error(self._exact[name], actual, probability=name in certain)
@@ -113,14 +113,14 @@ class Sensitivity:
             node.output[:] = names
             changed.append(node)
             changed += [
-                onnx.helper.make_node("Add", [value + MADE, value + NOISE], [value])
+                onnx.helper.make_node("Add", [value + MADE, value + NOISE_SUFFIX], [value])
                 for value in noisy
             ]
         del graph.node[:]
         graph.node.extend(changed)
         scalar = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
         graph.input.extend(
-            onnx.helper.make_value_info(value + NOISE, scalar) for value in self._points
+            onnx.helper.make_value_info(value + NOISE_SUFFIX, scalar) for value in self._points
         )
 
     def _is_float(self, value: str) -> bool:

@@ -21,7 +21,7 @@ import onnx
 from collage.errors import ModelError
 from collage.frontend.inlined_size import Calls, FunctionId, inlined_nodes
 from collage.frontend.onnx_schema import SCHEMA, FieldSchema
-from collage.frontend.protobuf_wire import BYTES, VARINT, Field, WireReader, signed
+from collage.frontend.protobuf_wire import BYTES, VARINT, WireField, WireReader, signed
 from collage.frontend.tensor_fields import (
     DATA_FIELDS,
     ELEMENT_BITS,
@@ -36,7 +36,7 @@ from collage.frontend.tensor_fields import (
 from collage.import_limits import MEMORY, NODES, ImportLimits
 
 MAX_STRING_BYTES = 1 << 20
-MAX_DEPTH = 32
+MAX_MODEL_DEPTH = 32
 """Nesting depth of graphs; parsers have a similar limit."""
 MAX_RANK = 64
 MAX_MESSAGES = 2_000_000
@@ -79,7 +79,7 @@ class _Surveyor:
         self._require_nodes(nodes, " once its functions are expanded")
         return Survey(nodes, tuple(self._external))
 
-    def _walk(self, message: str, start: int, end: int) -> Iterator[tuple[FieldSchema, Field]]:
+    def _walk(self, message: str, start: int, end: int) -> Iterator[tuple[FieldSchema, WireField]]:
         """Yield the known fields of a message without nested messages; visit those with."""
         self._messages += 1
         if self._messages > MAX_MESSAGES:
@@ -99,7 +99,7 @@ class _Surveyor:
                 self._text(wire_field)
             yield entry, wire_field
 
-    def _visit(self, message: str, wire_field: Field) -> None:
+    def _visit(self, message: str, wire_field: WireField) -> None:
         if message == "TensorProto":
             self._tensor(wire_field)
         elif message == "SparseTensorProto":
@@ -111,14 +111,14 @@ class _Surveyor:
         else:
             is_nesting = message in ("GraphProto", "TypeProto")
             self._depth += is_nesting
-            if self._depth > MAX_DEPTH:
-                raise ModelError(f"its graphs or types are nested more than {MAX_DEPTH} deep")
+            if self._depth > MAX_MODEL_DEPTH:
+                raise ModelError(f"its graphs or types are nested more than {MAX_MODEL_DEPTH} deep")
             for entry, inner in self._walk(message, wire_field.start, wire_field.end):
                 if entry.is_bytes:
                     self._require_short(inner)
             self._depth -= is_nesting
 
-    def _node(self, wire_field: Field) -> None:
+    def _node(self, wire_field: WireField) -> None:
         self._nodes += 1
         self._require_nodes(self._nodes)
         texts = dict.fromkeys(("domain", "op_type", "overload"), "")
@@ -128,7 +128,7 @@ class _Surveyor:
         domain = "" if texts["domain"] == "ai.onnx" else texts["domain"]
         self._calls[domain, texts["op_type"], texts["overload"]] += 1
 
-    def _function(self, wire_field: Field) -> None:
+    def _function(self, wire_field: WireField) -> None:
         caller_calls, self._calls = self._calls, Counter()
         texts = dict.fromkeys(("domain", "name", "overload"), "")
         for entry, inner in self._walk("FunctionProto", wire_field.start, wire_field.end):
@@ -148,7 +148,7 @@ class _Surveyor:
                 f" {NODES} higher if you trust the model"
             )
 
-    def _tensor(self, wire_field: Field) -> TensorFields:
+    def _tensor(self, wire_field: WireField) -> TensorFields:
         tensor = self._read_tensor(wire_field)
         count = self._count(tensor.name, tensor.dims)
         bits = ELEMENT_BITS.get(tensor.data_type)
@@ -166,7 +166,7 @@ class _Surveyor:
             require_elements(tensor, count, bits)
         return tensor
 
-    def _read_tensor(self, wire_field: Field) -> TensorFields:
+    def _read_tensor(self, wire_field: WireField) -> TensorFields:
         tensor = TensorFields()
         for entry, inner in self._walk("TensorProto", wire_field.start, wire_field.end):
             match entry.name:
@@ -189,7 +189,7 @@ class _Surveyor:
                     tensor.elements[name] += self._elements(name, inner)
         return tensor
 
-    def _elements(self, name: str, wire_field: Field) -> int:
+    def _elements(self, name: str, wire_field: WireField) -> int:
         """Count the elements of a repeated field of numbers, packed or not."""
         if wire_field.kind != BYTES:
             return 1
@@ -201,7 +201,7 @@ class _Surveyor:
         )
         return int(np.count_nonzero(packed < 0x80))
 
-    def _sparse(self, wire_field: Field) -> None:
+    def _sparse(self, wire_field: WireField) -> None:
         self._messages += 1
         dims: list[int] = []
         bits = 0
@@ -221,7 +221,7 @@ class _Surveyor:
                 " model"
             )
 
-    def _walk_sparse(self, wire_field: Field) -> Iterator[tuple[str, Field]]:
+    def _walk_sparse(self, wire_field: WireField) -> Iterator[tuple[str, WireField]]:
         names = set()
         for inner in self._reader.fields(wire_field.start, wire_field.end):
             entry = SCHEMA["SparseTensorProto"].get(inner.number)
@@ -232,13 +232,13 @@ class _Surveyor:
             names.add(entry.name)
             yield entry.name, inner
 
-    def _pair(self, wire_field: Field) -> tuple[str, str]:
+    def _pair(self, wire_field: WireField) -> tuple[str, str]:
         texts = {"key": "", "value": ""}
         for entry, inner in self._walk("StringStringEntryProto", wire_field.start, wire_field.end):
             texts[entry.name] = self._text(inner)
         return texts["key"], texts["value"]
 
-    def _text(self, wire_field: Field) -> str:
+    def _text(self, wire_field: WireField) -> str:
         self._require_short(wire_field)
         content = self._data[wire_field.start : wire_field.end]
         try:
@@ -246,7 +246,7 @@ class _Surveyor:
         except UnicodeDecodeError:
             raise ModelError(f"it is damaged: the name {content[:60]!r} is no UTF-8") from None
 
-    def _require_short(self, wire_field: Field) -> None:
+    def _require_short(self, wire_field: WireField) -> None:
         if wire_field.kind == BYTES and wire_field.end - wire_field.start > MAX_STRING_BYTES:
             raise ModelError(
                 f"it holds a text of {wire_field.end - wire_field.start} bytes; names and string"

@@ -17,9 +17,9 @@ from collage.measure.messages import (
     LENGTH,
     Answer,
     Built,
-    Outcome,
+    KernelRefused,
+    MeasurementOutcome,
     Ready,
-    Refused,
     Trial,
     TuningEnded,
 )
@@ -84,10 +84,10 @@ def _ready(fields: Fields) -> Ready:
     return Ready(DispatchOverhead(_seconds(boundary["call_s"]), _seconds(boundary["launch_s"])))
 
 
-def _outcome(fields: Fields) -> Outcome:
+def _outcome(fields: Fields) -> MeasurementOutcome:
     _only(fields, "cost", "durable", "drifted", "built")
     flags = {name: _flag(fields[name]) for name in ("durable", "drifted", "built")}
-    return Outcome(_cost(fields["cost"]), **flags)
+    return MeasurementOutcome(_cost(fields["cost"]), **flags)
 
 
 def _cost(fields: Fields) -> Cost:
@@ -125,9 +125,11 @@ def _trial(fields: Fields) -> Trial:
 
 _READERS: Mapping[str, Callable[[Fields], Answer]] = {
     "Ready": _ready,
-    "Refused": lambda fields: Refused(_text(_only(fields, "reason")["reason"], MAX_REASON)),
+    "KernelRefused": lambda fields: KernelRefused(
+        _text(_only(fields, "reason")["reason"], MAX_REASON)
+    ),
     "Built": lambda fields: Built(**_only(fields)),
-    "Outcome": _outcome,
+    "MeasurementOutcome": _outcome,
     "Trial": _trial,
     "TuningEnded": lambda fields: TuningEnded(_text(_only(fields, "reason")["reason"], MAX_REASON)),
 }

@@ -26,14 +26,14 @@ import numpy as np
 
 from collage.cost.cost import SHORTEST_S, Cost
 from collage.errors import MeasureError
-from collage.measure.timing import Call, Limits, Timing, beaten, summary
+from collage.measure.timing import Call, Timing, TimingLimits, beaten, summary
 
 Launch = Callable[[], object]
 BATCH = 8
 """Samples between two readings of the clocks."""
 MAX_DISCARDS = 5
 CLOCK_TOLERANCE = 0.02
-SWEEPS = 2
+FLUSHES = 2
 """Size of the cache flush, as a multiple of the cache's size."""
 
 
@@ -110,7 +110,7 @@ class DeviceTimer:
     """Times kernels on a device; see the module."""
 
     device: Device
-    limits: Limits = field(default_factory=Limits)
+    limits: TimingLimits = field(default_factory=TimingLimits)
     discarded: int = 0
     """Discarded batches of all kernels."""
     _event_overhead_s: float | None = None
@@ -169,7 +169,7 @@ class DeviceTimer:
         before = self.device.clocks()
         samples = []
         for _ in range(BATCH):
-            self.device.sweep(SWEEPS * self.device.cache_bytes)
+            self.device.sweep(FLUSHES * self.device.cache_bytes)
             samples.append(self.device.timed(launch))
         after = self.device.clocks()
         moved = abs(after.sm_mhz - before.sm_mhz) > CLOCK_TOLERANCE * max(1, before.sm_mhz)

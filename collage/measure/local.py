@@ -28,8 +28,16 @@ from collage.measure.cache_flush import CacheFlush
 from collage.measure.call_overhead import DispatchOverhead
 from collage.measure.cost_key import CostKeys, region_structure
 from collage.measure.measurement_request import MeasurementRequest, OnCost
-from collage.measure.messages import Answer, Built, Outcome, Ready, Refused, Setup, Task
-from collage.measure.worker_handle import PendingMeasurement, State, WorkerHandle
+from collage.measure.messages import (
+    Answer,
+    Built,
+    KernelRefused,
+    MeasurementOutcome,
+    Ready,
+    Setup,
+    Task,
+)
+from collage.measure.worker_handle import PendingMeasurement, WorkerHandle, WorkerState
 
 LOADER = "collage.measure.function_kernel_builder:FunctionKernelBuilder"
 WORKER_POLL_S = 0.02
@@ -201,21 +209,21 @@ class LocalMeasurer:
     def _dispatch(self, run: "_Batch") -> None:
         free = len(run.queue)
         for handle in self._handles:
-            if handle.state is State.IDLE and run.queue:
+            if handle.state is WorkerState.IDLE and run.queue:
                 pending = run.take(partial(self._may_run, handle))
                 if pending is None:
                     handle.stop()
                     continue
                 handle.assign(pending, self._task(pending.work))
                 free -= 1
-            elif handle.state is State.STARTING:
+            elif handle.state is WorkerState.STARTING:
                 free -= 1
-            elif handle.state is State.EMPTY and free > 0 and self._may_start():
+            elif handle.state is WorkerState.EMPTY and free > 0 and self._may_start():
                 handle.start()
                 free -= 1
         for handle in self._handles:
-            timing = any(candidate.state is State.TIMING for candidate in self._handles)
-            if handle.state is State.WAITING and (self._parallel_timing or not timing):
+            timing = any(candidate.state is WorkerState.TIMING for candidate in self._handles)
+            if handle.state is WorkerState.WAITING and (self._parallel_timing or not timing):
                 handle.start_timing()
 
     def _may_run(self, handle: WorkerHandle, work: MeasurementRequest) -> bool:
@@ -226,7 +234,7 @@ class LocalMeasurer:
         """The first worker measures the dispatch overhead; the others start after that."""
         if self._boundary_s is not None:
             return True
-        return all(handle.state is State.EMPTY for handle in self._handles)
+        return all(handle.state is WorkerState.EMPTY for handle in self._handles)
 
     def _task(self, work: MeasurementRequest) -> Task:
         best_s = self._best_s.get((work.function, work.nodes), math.inf)
@@ -250,15 +258,17 @@ class LocalMeasurer:
     def _take(self, run: "_Batch", handle: WorkerHandle, answer: Answer) -> bool:
         """Act on an answer; return False for an answer out of order."""
         match answer:
-            case Ready(boundary) if handle.state is State.STARTING:
+            case Ready(boundary) if handle.state is WorkerState.STARTING:
                 self._failed_starts = 0
                 self._learn_boundary(boundary)
                 handle.set_idle()
-            case Refused(reason) if handle.state is State.STARTING:
+            case KernelRefused(reason) if handle.state is WorkerState.STARTING:
                 raise MeasureError(f"a measuring process cannot work: {reason}")
-            case Built() if handle.state is State.BUILDING:
+            case Built() if handle.state is WorkerState.BUILDING:
                 handle.await_turn()
-            case Outcome() if handle.state in (State.BUILDING, State.TIMING) and handle.pending:
+            case MeasurementOutcome() if (
+                handle.state in (WorkerState.BUILDING, WorkerState.TIMING) and handle.pending
+            ):
                 pending = handle.pending
                 handle.set_idle()
                 self._finish(run, pending, answer)
@@ -270,7 +280,7 @@ class LocalMeasurer:
         """Record the exit of a worker that this measurer did not stop."""
         assert handle.worker is not None
         worker, pending = handle.worker, handle.pending
-        was_starting = handle.state is State.STARTING
+        was_starting = handle.state is WorkerState.STARTING
         exit_reason, killed = worker.exit_reason(), worker.was_killed
         handle.stop()
         if was_starting:
@@ -278,7 +288,7 @@ class LocalMeasurer:
         if pending is None:
             return
         if not killed:
-            self._finish(run, pending, Outcome(Cost.invalid(f"crashed: {exit_reason}")))
+            self._finish(run, pending, MeasurementOutcome(Cost.invalid(f"crashed: {exit_reason}")))
             return
         pending.deaths += 1
         if pending.deaths < 2:
@@ -287,16 +297,18 @@ class LocalMeasurer:
             self._finish(
                 run,
                 pending,
-                Outcome(Cost.invalid(f"worker died twice: {exit_reason}"), durable=False),
+                MeasurementOutcome(
+                    Cost.invalid(f"worker died twice: {exit_reason}"), durable=False
+                ),
             )
 
     def _stop(self, run: "_Batch", handle: WorkerHandle, excess: str) -> None:
-        pending, was_starting = handle.pending, handle.state is State.STARTING
+        pending, was_starting = handle.pending, handle.state is WorkerState.STARTING
         handle.stop()
         if was_starting:
             self._failed_start(excess)
         if pending is not None:
-            self._finish(run, pending, Outcome(Cost.invalid(excess)))
+            self._finish(run, pending, MeasurementOutcome(Cost.invalid(excess)))
 
     def _failed_start(self, reason: str) -> None:
         self._failed_starts += 1
@@ -305,7 +317,9 @@ class LocalMeasurer:
                 f"measuring processes do not start: {reason}; more memory, or fewer workers, may help"
             )
 
-    def _finish(self, run: "_Batch", pending: PendingMeasurement, outcome: Outcome) -> None:
+    def _finish(
+        self, run: "_Batch", pending: PendingMeasurement, outcome: MeasurementOutcome
+    ) -> None:
         cost = outcome.cost
         if outcome.durable:
             self._table.put(pending.key, cost)

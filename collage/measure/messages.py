@@ -1,9 +1,10 @@
 """Messages between the measurer and its worker processes.
 
-A request's frame is the length of its pickle (8 bytes, little endian) and the pickle: a worker trusts its
-parent. The parent trusts no worker (`measure.answers`). The order is: `Setup`; `Ready` or `Refused`; then
-for each `Task`: `Built`, answered by `Go`, then `Outcome`, or an immediate `Outcome` for a candidate found
-invalid before timing. End of file ends a worker.
+A request's frame is the length of its pickle (8 bytes, little endian) and the pickle: a worker
+trusts its parent. The parent trusts no worker (`measure.answers`). The order is: `Setup`; `Ready`
+or `KernelRefused`; then for each `Task`: `Built`, answered by `Go`, then `MeasurementOutcome`, or
+an immediate `MeasurementOutcome` for a candidate found invalid before timing. End of file ends a
+worker.
 
 A tuning worker (`collage.tuning.tuning_worker`) gets a `Setup` too. Its answers to a `TuneTask` are one
 `Trial` for each schedule, and `TuningEnded`.
@@ -65,7 +66,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Refused:
+class KernelRefused:
     """The worker cannot start."""
 
     reason: str
@@ -92,7 +93,7 @@ class Go:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MeasurementOutcome:
     """Result of a task. With `Setup.builds`, the cost is the build time.
 
     Attributes:
@@ -149,7 +150,7 @@ class TuningEnded:
 
 
 Request = Setup | Task | Go | TuneTask
-Answer = Ready | Refused | Built | Outcome | Trial | TuningEnded
+Answer = Ready | KernelRefused | Built | MeasurementOutcome | Trial | TuningEnded
 
 
 def pack_request(message: Request) -> bytes:

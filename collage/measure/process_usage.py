@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-LOOK_EVERY_S = 0.25
+SAMPLE_EVERY_S = 0.25
 MAX_FILES = 10_000
 """Largest number of temporary files; more count as too large."""
 _IN_MEMORY = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
@@ -32,7 +32,7 @@ class Usage:
         return private + max(shared, self._open_bytes)
 
     def file_bytes(self) -> int:
-        """Bytes in the folder, at most `LOOK_EVERY_S` old."""
+        """Bytes in the folder, at most `SAMPLE_EVERY_S` old."""
         self._look()
         return self._file_bytes
 
@@ -51,7 +51,7 @@ class Usage:
 
     def _look(self) -> None:
         current_s = time.monotonic()
-        if current_s - self._looked < LOOK_EVERY_S:
+        if current_s - self._looked < SAMPLE_EVERY_S:
             return
         self._looked = current_s
         self._open_bytes = sum(self._open_segments().values())

@@ -38,8 +38,8 @@ GIVE_UP_RATIO = 3.0
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of repetition.
+class TimingLimits:
+    """TimingLimits of repetition.
 
     Attributes:
         repeats: smallest and largest number of samples of an ordinary kernel.
@@ -86,7 +86,7 @@ class Timer:
         self,
         sweep: int,
         empty: Call,
-        limits: Limits | None = None,
+        limits: TimingLimits | None = None,
         wake: Callable[[], object] | None = None,
     ) -> None:
         """Make a timer.
@@ -100,7 +100,7 @@ class Timer:
         self._buffer = np.ones(max(1, sweep // 8), np.uint64)
         self._empty = empty
         self._wake = wake
-        self._limits = limits or Limits()
+        self._limits = limits or TimingLimits()
         self._control = Control()
 
     def time(

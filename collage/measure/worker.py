@@ -24,14 +24,14 @@ from collage.measure.kernel_builder import KernelBuilder, Prepared, open_kernel_
 from collage.measure.messages import (
     Answer,
     Built,
-    Outcome,
+    KernelRefused,
+    MeasurementOutcome,
     Ready,
-    Refused,
     Setup,
     Task,
     read_request,
 )
-from collage.measure.timing import Limits, Timer
+from collage.measure.timing import Timer, TimingLimits
 from collage.runtime.child import die_with_parent, end_group_with_me
 
 ADDRESS_SPACE_FACTOR = 2
@@ -60,13 +60,15 @@ class Worker:
             timer = None if setup.builds else timer_of(setup, builder)
             ready = Ready(builder.boundary() if setup.measure_dispatch_overhead else None)
         except Exception as error:
-            self._send(Refused(reason_of(error)))
+            self._send(KernelRefused(reason_of(error)))
             return
         self._send(ready)
         while isinstance(task := read_request(self._requests), Task):
             self._send(self._outcome(builder, timer, task))
 
-    def _outcome(self, builder: KernelBuilder, timer: KernelTimer | None, task: Task) -> Outcome:
+    def _outcome(
+        self, builder: KernelBuilder, timer: KernelTimer | None, task: Task
+    ) -> MeasurementOutcome:
         try:
             if timer is None:
                 return self._build(builder, task)
@@ -74,22 +76,26 @@ class Worker:
         except StickyError:
             raise  # every later call fails: the process ends, and its last line is the reason
         except (Exception, SystemExit) as error:
-            return Outcome(Cost.invalid(reason_of(error)), durable=not is_infrastructure(error))
+            return MeasurementOutcome(
+                Cost.invalid(reason_of(error)), durable=not is_infrastructure(error)
+            )
 
-    def _build(self, builder: KernelBuilder, task: Task) -> Outcome:
+    def _build(self, builder: KernelBuilder, task: Task) -> MeasurementOutcome:
         start = time.monotonic()
         builder.build(task.work)
         build_s = time.monotonic() - start
-        return Outcome(Cost(build_s, build_s, build_s, build_s=build_s), built=True)
+        return MeasurementOutcome(Cost(build_s, build_s, build_s, build_s=build_s), built=True)
 
-    def _measure(self, builder: KernelBuilder, timer: KernelTimer, task: Task) -> Outcome:
+    def _measure(
+        self, builder: KernelBuilder, timer: KernelTimer, task: Task
+    ) -> MeasurementOutcome:
         start = time.monotonic()
         prepared = builder.prepare(task.work)
         wrong, error = first_run(prepared)
         build_s = time.monotonic() - start + prepared.built_s
         built = prepared.built_s == 0
         if wrong:
-            return Outcome(with_build_time(Cost.invalid(wrong), build_s), built=built)
+            return MeasurementOutcome(with_build_time(Cost.invalid(wrong), build_s), built=built)
         self._send(Built())
         if read_request(self._requests) is None:
             raise SystemExit("the parent has gone")
@@ -106,7 +112,9 @@ class Worker:
         wrong, again = prepared.judge(outputs)
         cost = Cost.invalid(f"{wrong}, when called repeatedly") if wrong else timing.cost
         cost = replace(cost, error=max(error, again))
-        return Outcome(with_build_time(cost, build_s), drifted=timing.drifted, built=built)
+        return MeasurementOutcome(
+            with_build_time(cost, build_s), drifted=timing.drifted, built=built
+        )
 
     def _send(self, answer: Answer) -> None:
         self._answers.write(pack_answer(answer))
@@ -127,11 +135,13 @@ def limit_address_space(setup: Setup) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def timer_of(setup: Setup, builder: KernelBuilder, limits: Limits | None = None) -> KernelTimer:
+def timer_of(
+    setup: Setup, builder: KernelBuilder, limits: TimingLimits | None = None
+) -> KernelTimer:
     """Return the timer for the setup's device."""
     if setup.device == "cpu":
         return Timer(setup.cache_flush_bytes, builder.empty, limits, builder.wake)
-    return DeviceTimer(builder.open_device(), limits or Limits())
+    return DeviceTimer(builder.open_device(), limits or TimingLimits())
 
 
 def first_run(prepared: Prepared) -> tuple[str, float]:

@@ -20,7 +20,7 @@ START_TIMEOUT_S = 120.0
 GROWN = 2.0
 
 
-class State(Enum):
+class WorkerState(Enum):
     EMPTY = "empty"
     STARTING = "starting"
     IDLE = "idle"
@@ -47,7 +47,7 @@ class WorkerHandle:
 
     def __init__(self, setup: Setup, timeout_s: float) -> None:
         self.setup = setup
-        self.state = State.EMPTY
+        self.state = WorkerState.EMPTY
         self.worker: WorkerProcess | None = None
         self.pending: PendingMeasurement | None = None
         self.run_backends: set[str] = set()
@@ -59,13 +59,13 @@ class WorkerHandle:
 
     def start(self) -> None:
         self.worker = WorkerProcess(self.setup)
-        self._enter(State.STARTING, START_TIMEOUT_S)
+        self._enter(WorkerState.STARTING, START_TIMEOUT_S)
 
     def set_idle(self) -> None:
         """Mark the worker as idle; stop it if its memory has grown much since the start."""
         assert self.worker is not None
         self.pending = None
-        self._enter(State.IDLE, math.inf)
+        self._enter(WorkerState.IDLE, math.inf)
         own = self.worker.own_bytes()
         self._first_bytes = self._first_bytes or own
         if own > max(self.setup.memory_bytes / 2, GROWN * self._first_bytes):
@@ -76,23 +76,23 @@ class WorkerHandle:
         self.pending = pending
         self.run_backends.add(pending.work.backend)
         self.worker.send(task)
-        self._enter(State.BUILDING, self._timeout_s)
+        self._enter(WorkerState.BUILDING, self._timeout_s)
 
     def await_turn(self) -> None:
         self._remaining_s = self._deadline - time.monotonic()
-        self._enter(State.WAITING, math.inf)
+        self._enter(WorkerState.WAITING, math.inf)
 
     def start_timing(self) -> None:
         assert self.worker is not None
         self.worker.send(Go())
-        self._enter(State.TIMING, self._remaining_s)
+        self._enter(WorkerState.TIMING, self._remaining_s)
 
     def excess(self) -> str:
         """Return the exceeded limit in words, or ""."""
         if self.worker is None:
             return ""
         if time.monotonic() > self._deadline:
-            limit_s = START_TIMEOUT_S if self.state is State.STARTING else self._timeout_s
+            limit_s = START_TIMEOUT_S if self.state is WorkerState.STARTING else self._timeout_s
             return f"timed out after {limit_s:g} s"
         return self.worker.excess(self.setup.memory_bytes)
 
@@ -102,10 +102,10 @@ class WorkerHandle:
         self.pending = None
         self.run_backends.clear()
         self._first_bytes = 0
-        self._enter(State.EMPTY, math.inf)
+        self._enter(WorkerState.EMPTY, math.inf)
         if worker is not None:
             worker.kill()
 
-    def _enter(self, state: State, seconds: float) -> None:
+    def _enter(self, state: WorkerState, seconds: float) -> None:
         self.state = state
         self._deadline = time.monotonic() + seconds

@@ -16,7 +16,7 @@ from collage.frontend import Function, Model
 from collage.options import Options
 from collage.pipeline.bundle_stage import CompiledFunction, build_bundle
 from collage.pipeline.compile_context import CompileContext, open_compile_context
-from collage.pipeline.gate_stage import GateResult, gate_of, profile_chosen, refine_and_decide
+from collage.pipeline.gate_stage import GateStageResult, gate_of, profile_chosen, refine_and_decide
 from collage.pipeline.original_plan import OriginalFile, with_original, without_plans
 from collage.pipeline.plans import WholePlans
 from collage.pipeline.search_stage import (
@@ -85,7 +85,7 @@ def _original_alone(
     context: CompileContext,
     *,
     error: SearchError,
-) -> GateResult:
+) -> GateStageResult:
     """Let the original file ship where no plan of regions computes its numbers, as with random operators.
 
     Raises:
@@ -100,11 +100,11 @@ def _original_alone(
             )
         except GateError:
             raise error from None
-    return GateResult(decision, search, WholePlans(search, context))
+    return GateStageResult(decision, search, WholePlans(search, context))
 
 
 def _compiled(
-    result: GateResult, original: OriginalFile, samples: Samples, context: CompileContext
+    result: GateStageResult, original: OriginalFile, samples: Samples, context: CompileContext
 ) -> CompiledFunction:
     """Gather the results of a function. Raises UnprovenError where it must not ship."""
     decision, search = result.decision, result.search

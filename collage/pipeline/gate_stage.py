@@ -34,7 +34,7 @@ from collage.verify.reference_run import Samples
 
 
 @dataclass(frozen=True)
-class GateResult:
+class GateStageResult:
     """Result of the stage.
 
     Attributes:
@@ -59,7 +59,7 @@ def refine_and_decide(
     file: CheckpointFile,
     has_new_candidates: bool,
     context: CompileContext,
-) -> GateResult:
+) -> GateStageResult:
     """Assemble the best plans of a search, refine them, and let the gate choose.
 
     Plans of an earlier run are compared again without refinement, unless tuning added candidates since.
@@ -100,7 +100,7 @@ def refine_and_decide(
             )
         )
     speed_factor = refinement.speed_factor(decision)
-    return GateResult(decision, refinement.updated_search(speed_factor), plans, speed_factor)
+    return GateStageResult(decision, refinement.updated_search(speed_factor), plans, speed_factor)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from collage.bundle.manifest import Manifest
+from collage.bundle.manifest import ManifestDocument
 from collage.errors import BundleError, StoreError
 from collage.pipeline.request import CompileRequest, CompileResult, NodeInformation
 from collage.runtime.json_fields import is_digest
@@ -127,7 +127,7 @@ def promote(
 
 
 def is_better(
-    facts: NodeInformation, result: CompileResult, standing: Manifest | None
+    facts: NodeInformation, result: CompileResult, standing: ManifestDocument | None
 ) -> tuple[bool, str]:
     """Compare a result with the current bundle of an alias; also return the reason.
 
@@ -154,7 +154,7 @@ def is_better(
     return True, f"{ratio:.2f}x the standing bundle's speed"
 
 
-def _changed_toolchain(standing: Manifest, facts: NodeInformation) -> str:
+def _changed_toolchain(standing: ManifestDocument, facts: NodeInformation) -> str:
     """Return the first toolchain with another version on the node, with both versions, else ""."""
     for name, bundled in sorted(standing.provenance.toolchains.items()):
         installed = facts.backends.get(name, "")
@@ -171,10 +171,10 @@ def _standing(store: Store, alias: str, signing: BundleSigning | None) -> BlobDi
     return record.bundle if record else None
 
 
-def _manifest(store: Store, bundle: BlobDigest) -> Manifest | None:
+def _manifest(store: Store, bundle: BlobDigest) -> ManifestDocument | None:
     """None for a manifest of another schema: nothing can be compared with it."""
     try:
-        return Manifest.model_validate_json(read_bundle(store, bundle))
+        return ManifestDocument.model_validate_json(read_bundle(store, bundle))
     except ValidationError:
         return None
 

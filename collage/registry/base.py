@@ -17,7 +17,7 @@ from typing import Protocol
 from collage.errors import RegistryError
 
 TAG_PREFIX = "collage."
-MAX_REASON = 1000
+MAX_TAG_LENGTH = 1000
 """Maximum length of a stored reason, in characters."""
 
 
@@ -106,7 +106,7 @@ def to_tags(status: VersionStatus) -> dict[str, str]:
     fields = {
         "bundle": status.bundle,
         "speedup": "" if status.speedup is None else f"{status.speedup:.6g}",
-        "reason": " ".join(status.reason.split())[:MAX_REASON],
+        "reason": " ".join(status.reason.split())[:MAX_TAG_LENGTH],
         "environment": status.environment,
         "status": status.status,
     }

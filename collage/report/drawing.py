@@ -33,7 +33,7 @@ class Box(TypedDict):
     hint: str
 
 
-class View(TypedDict):
+class GraphDrawing(TypedDict):
     width: float
     height: float
     box: tuple[float, float]
@@ -61,8 +61,8 @@ class Details(TypedDict):
 
 
 class Drawing(TypedDict):
-    regions: View
-    nodes: View
+    regions: GraphDrawing
+    nodes: GraphDrawing
     details: list[Details]
 
 
@@ -96,7 +96,7 @@ def draw_function(function: FunctionReport, marks: Mapping[str, Mark]) -> Drawin
 
 def _node_view(
     function: FunctionReport, owner: Mapping[int, int], marks: Mapping[str, Mark]
-) -> View:
+) -> GraphDrawing:
     position = {node.index: place for place, node in enumerate(function.nodes)}
     sources = [
         [position[index] for index in node.inputs if position.get(index, place) < place]
@@ -121,7 +121,7 @@ def _node_box(
 
 def _region_view(
     function: FunctionReport, owner: Mapping[int, int], marks: Mapping[str, Mark]
-) -> View:
+) -> GraphDrawing:
     before: dict[int, set[int]] = {number: set() for number in range(len(function.regions))}
     for node in function.nodes:
         target = owner.get(node.index)
@@ -163,7 +163,7 @@ def _region_box(region: RegionReport, number: int, marks: Mapping[str, Mark]) ->
     }  # fmt: skip
 
 
-def _view(boxes: list[Box], sources: Sequence[Sequence[int]]) -> View:
+def _view(boxes: list[Box], sources: Sequence[Sequence[int]]) -> GraphDrawing:
     layout = lay_out(sources)
     for box, (x, y) in zip(boxes, layout.centres, strict=True):
         box["x"], box["y"] = x, y

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 BOX_WIDTH, BOX_HEIGHT = 190.0, 40.0
 GAP_X, GAP_Y, BEND_WIDTH = 26.0, 34.0, 14.0
-SWEEPS = 4
+LAYOUT_SWEEPS = 4
 BEND_WEIGHT = 1e-6
 """Weight of bends relative to boxes: with equal weights a long chain drifts to one side."""
 MAX_BENT_LAYERS = 60
@@ -84,7 +84,7 @@ def _columns(
     xs = [0.0] * len(above)
     for rank in ranks:
         _place(rank, {vertex: float(i) * BOX_WIDTH for i, vertex in enumerate(rank)}, xs, boxes)
-    for sweep in range(SWEEPS):
+    for sweep in range(LAYOUT_SWEEPS):
         down = sweep % 2 == 0
         near = above if down else below
         for rank in ranks if down else reversed(ranks):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from collage.bundle.manifest import Precision, ReducedRegion
+from collage.bundle.manifest import PrecisionEntry, ReducedRegion
 from collage.frontend.region import probability_outputs
 from collage.graph.index_set import indices
 from collage.report.data import PrecisionResult
@@ -74,7 +74,7 @@ def precision_result(
 
 def manifest_precision(
     allowed: PrecisionPermission, results: Sequence[FunctionResult]
-) -> Precision:
+) -> PrecisionEntry:
     """Return the precision section of a bundle's manifest."""
     functions = [result.search.enumerated.function for result in results]
     regions = tuple(
@@ -87,7 +87,7 @@ def manifest_precision(
         )
         for result, option in _reduced(results)
     )
-    return Precision(
+    return PrecisionEntry(
         reduced=bool(regions),
         tolerance=allowed.tolerance,
         probabilities=tuple(sorted({n for f in functions for n in probability_outputs(f)})),

@@ -27,7 +27,7 @@ STATEMENT = "application/vnd.in-toto+json"
 ALIAS = "application/vnd.collage.alias+json"
 """Kind of an alias record."""
 
-MAX_BYTES = 1 << 20
+MAX_ENVELOPE_BYTES = 1 << 20
 """Size limit of an envelope; a statement has a few kilobytes."""
 MAX_SIGNATURES = 16
 
@@ -91,10 +91,10 @@ def _encoding(kind: str, payload: bytes) -> bytes:
 
 def _parsed(data: bytes) -> tuple[str, bytes, dict[str, bytes]]:
     """Kind, payload, and signatures by key id."""
-    if len(data) > MAX_BYTES:
-        raise EnvelopeError(f"it has {len(data)} bytes, and {MAX_BYTES} are allowed")
+    if len(data) > MAX_ENVELOPE_BYTES:
+        raise EnvelopeError(f"it has {len(data)} bytes, and {MAX_ENVELOPE_BYTES} are allowed")
     try:
-        raw = load_json(data, MAX_BYTES)
+        raw = load_json(data, MAX_ENVELOPE_BYTES)
         kind, payload = raw["payloadType"], b64decode(raw["payload"], validate=True)
         signatures = [_signature(entry) for entry in raw["signatures"]]
     except (ValueError, KeyError, TypeError) as error:

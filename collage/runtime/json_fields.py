@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-MAX_DEPTH = 64
+MAX_JSON_DEPTH = 64
 """Largest depth of nested lists and objects; Collage's own documents have less than ten."""
-MAX_TEXT = 4096
+MAX_TEXT_LENGTH = 4096
 """Characters of a text field."""
 _SHOWN = 60
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,254}")
@@ -101,10 +101,10 @@ class Field:
             yield Field(name, f"a name in {self.path}"), Field(value, _joined(self.path, name))
 
     def text(self, *, empty: bool = False) -> str:
-        """A text of at most MAX_TEXT characters."""
+        """A text of at most MAX_TEXT_LENGTH characters."""
         value: str = self._of(str, "a text")
-        if len(value) > MAX_TEXT or not (value or empty) or "\0" in value:
-            raise self.fault(f"a text of {int(not empty)} to {MAX_TEXT} characters")
+        if len(value) > MAX_TEXT_LENGTH or not (value or empty) or "\0" in value:
+            raise self.fault(f"a text of {int(not empty)} to {MAX_TEXT_LENGTH} characters")
         return value
 
     def texts(self) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ def _joined(path: str, name: str) -> str:
 def _check_depth(value: object) -> None:
     """Check the depth level by level, without recursion."""
     level = [value]
-    for _ in range(MAX_DEPTH):
+    for _ in range(MAX_JSON_DEPTH):
         level = [
             inner
             for node in level
@@ -182,4 +182,4 @@ def _check_depth(value: object) -> None:
         ]
         if not level:
             return
-    raise FieldError(f"it is nested more than {MAX_DEPTH} deep")
+    raise FieldError(f"it is nested more than {MAX_JSON_DEPTH} deep")

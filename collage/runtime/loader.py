@@ -21,7 +21,7 @@ from collage.runtime.arrays import load_arrays
 from collage.runtime.bundle_folder import MANIFEST, BundleFolder, VerifiedFile
 from collage.runtime.manifest import (
     Manifest,
-    Precision,
+    ReducedPrecision,
     Signature,
     declare_libraries,
     manifest_bytes,
@@ -242,7 +242,7 @@ def _compare(label: str, value: np.ndarray, expected: np.ndarray, quantised: boo
 
 
 def _compare_within(
-    output: tuple[str, str], value: np.ndarray, expected: np.ndarray, precision: Precision
+    output: tuple[str, str], value: np.ndarray, expected: np.ndarray, precision: ReducedPrecision
 ) -> None:
     function, name = output
     error = output_error(expected, value, probability=name in precision.probabilities)

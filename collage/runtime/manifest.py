@@ -77,8 +77,8 @@ class RequiredLibrary:
 
 
 @dataclass(frozen=True, slots=True)
-class Precision:
-    """Precision below float32 allowed by the user.
+class ReducedPrecision:
+    """ReducedPrecision below float32 allowed by the user.
 
     Attributes:
         reduced: True if the executable uses it.
@@ -112,7 +112,7 @@ class Manifest:
     cpu_features: tuple[str, ...]
     libraries: Mapping[str, RequiredLibrary]
     files: Mapping[str, str]
-    precision: Precision | None = None
+    precision: ReducedPrecision | None = None
     """None if only float32 was allowed."""
     quantised: bool = False
     """The model rounds to small integers, so two correct outputs may differ by one step."""
@@ -331,8 +331,8 @@ def _library(raw: Field) -> RequiredLibrary:
     )
 
 
-def _precision(raw: Field) -> Precision:
-    return Precision(
+def _precision(raw: Field) -> ReducedPrecision:
+    return ReducedPrecision(
         raw["reduced"].flag(), raw["tolerance"].number(), frozenset(raw["probabilities"].texts())
     )
 

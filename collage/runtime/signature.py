@@ -23,7 +23,7 @@ from pathlib import Path
 
 from collage.errors import BundleError
 from collage.runtime.bundle_folder import MANIFEST
-from collage.runtime.envelope import MAX_BYTES, STATEMENT, EnvelopeError, open_envelope
+from collage.runtime.envelope import MAX_ENVELOPE_BYTES, STATEMENT, EnvelopeError, open_envelope
 from collage.runtime.json_fields import load_json
 from collage.runtime.trust import TrustedKeys, trusted_keys
 
@@ -175,7 +175,7 @@ def _verified(
 def _parsed(payload: bytes, manifest: bytes) -> Statement:
     digest = hashlib.sha256(manifest).hexdigest()
     try:
-        raw = load_json(payload, MAX_BYTES)
+        raw = load_json(payload, MAX_ENVELOPE_BYTES)
         if (raw["_type"], raw["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
             raise EnvelopeError("it is a statement of another kind")
         subjects = {subject["name"]: subject["digest"]["sha256"] for subject in raw["subject"]}

@@ -1,10 +1,10 @@
 """Neighbours of a plan: local search around the best plans, since the additive model is not exact.
 
-Sums of isolated costs rank plans well but not perfectly: the caches left by one kernel help or slow the
-next. So the neighbours of the best plans are assembled and measured whole (the second level of the Collage
-paper, there an evolutionary search over the same moves). A window of up to `WINDOW` consecutive regions is
-covered again with the measured options inside it. This includes every move: another backend for a region, a
-moved boundary, a split, a merge.
+Sums of isolated costs rank plans well but not perfectly: the caches left by one kernel help or slow
+the next. So the neighbours of the best plans are assembled and measured whole (the second level of
+the Collage paper, there an evolutionary search over the same moves). A window of up to
+`NEIGHBOUR_WINDOW` consecutive regions is covered again with the measured options inside it. This
+includes every move: another backend for a region, a moved boundary, a split, a merge.
 
 Each window is a small search problem with fixed options outside. Complexity: windows x (options inside +
 regions).
@@ -19,7 +19,7 @@ from collage.search.k_best import find_plans
 from collage.search.problem import Costs, Option, Plan, Problem
 from collage.search.shortest_path import is_measured
 
-WINDOW = 3
+NEIGHBOUR_WINDOW = 3
 """Largest number of consecutive regions in a window."""
 PLANS_PER_WINDOW = 3
 """Number of best neighbours taken from one window."""
@@ -46,6 +46,6 @@ def neighbours(problem: Problem, costs: Costs, plan: Plan) -> list[Plan]:
 
 def _windows(plan: Plan) -> Iterator[tuple[Option, ...]]:
     order = sorted(plan.options, key=lambda option: first(option.nodes))
-    for size in range(1, WINDOW + 1):
+    for size in range(1, NEIGHBOUR_WINDOW + 1):
         for begin in range(len(order) - size + 1):
             yield tuple(order[begin : begin + size])

@@ -17,11 +17,12 @@ of pieces and not with their product.
 Where backends cannot share a process, a state also contains the conflicting backends of its options, and an
 option of an excluded backend is rejected. Without conflicts this costs nothing.
 
-Covered sets are relative to the first uncovered node: integers stay as short as the options. Many parallel
-branches with many non-contiguous options can still make states explode. Where more than `WIDEST` states meet
-at one node, their next option must be contiguous. Where all states together would exceed `MOST_STATES`, each
-node keeps the states with the fewest nodes covered ahead, half of the remaining number each time. Such a
-space is not `complete`, and the best plan in it may not be the optimum.
+Covered sets are relative to the first uncovered node: integers stay as short as the options. Many
+parallel branches with many non-contiguous options can still make states explode. Where more than
+`MAX_STATE_WIDTH` states meet at one node, their next option must be contiguous. Where all states
+together would exceed `MOST_STATES`, each node keeps the states with the fewest nodes covered ahead,
+half of the remaining number each time. Such a space is not `complete`, and the best plan in it may
+not be the optimum.
 
 The space depends on no cost: a lazy search builds it once and evaluates it every round in O(steps). Options
 need no check for convexity: a non-convex option is a cycle by itself.
@@ -34,7 +35,7 @@ from collage.graph.dataflow import DataflowGraph
 from collage.graph.index_set import IndexSet, first, indices
 from collage.search.problem import Option, Problem
 
-WIDEST = 10_000
+MAX_STATE_WIDTH = 10_000
 """Largest number of states with one first uncovered node for an expansion with every option."""
 
 MOST_STATES = 500_000
@@ -81,7 +82,7 @@ class StateSpace:
         steps: steps of each state, in the order of the options.
         starts: first uncovered node of each state (the number of nodes in the final state).
         final: number of the state with all nodes covered; None without a cover.
-        complete: every executable cover is a path; False beyond `WIDEST` or `MOST_STATES`.
+        complete: every executable cover is a path; False beyond `MAX_STATE_WIDTH` or `MOST_STATES`.
     """
 
     problem: Problem
@@ -169,7 +170,7 @@ class _Builder:
         joined: int,
     ) -> None:
         start = self.space.starts[state]
-        narrow = len(incoming[start]) > WIDEST
+        narrow = len(incoming[start]) > MAX_STATE_WIDTH
         for option in self.options[start]:
             if option.nodes & covered or option.excludes & joined:
                 continue

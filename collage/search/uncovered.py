@@ -5,7 +5,7 @@ from collage.graph.index_set import IndexSet
 from collage.search.problem import UNKNOWN, Costs, Option
 from collage.search.state_space import StateSpace
 
-_SHOWN = 8
+_NODES_SHOWN = 8
 
 
 def no_cover(space: StateSpace, costs: Costs) -> SearchError:
@@ -38,9 +38,9 @@ def describe_failure(space: StateSpace, costs: Costs) -> str:
     if not space.complete:
         lines.append("  (there were too many combinations of candidates: not all were tried)")
     distinct = list(dict.fromkeys(reasons))
-    lines += distinct[:_SHOWN]
-    if len(distinct) > _SHOWN:
-        lines.append(f"  and {len(distinct) - _SHOWN} more")
+    lines += distinct[:_NODES_SHOWN]
+    if len(distinct) > _NODES_SHOWN:
+        lines.append(f"  and {len(distinct) - _NODES_SHOWN} more")
     return "\n".join(lines)
 
 

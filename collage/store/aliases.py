@@ -36,7 +36,7 @@ from collage.store.base import BlobDigest, Store, Version
 from collage.store.blobs import READS, seal, unseal
 from collage.store.records import parse_object
 
-ATTEMPTS = 100
+SWAP_ATTEMPTS = 100
 """Attempts of a move; each failed one means a successful move of another writer."""
 MAX_COUNTER = 1 << 53
 """Largest exact integer of JSON numbers: one move a second for 285 million years."""
@@ -196,7 +196,7 @@ def _swap(
     signing: AliasSigning | None,
     model: str,
 ) -> bool:
-    for _ in range(ATTEMPTS):
+    for _ in range(SWAP_ATTEMPTS):
         sealed, version = _sealed(store, name)
         record = _opened(store, name, sealed, None) if sealed else None
         proven = _proven(store, name, sealed, signing) if signing else record
@@ -221,7 +221,7 @@ def _swap(
         if store.swap(_key(name), _written(fields, signing), version):
             return True
     raise StoreError(
-        f"the alias {name!r} in {store.url} was moved by others in {ATTEMPTS} attempts; find out who"
+        f"the alias {name!r} in {store.url} was moved by others in {SWAP_ATTEMPTS} attempts; find out who"
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from collage.errors import BundleError
 from collage.runtime.bundle_folder import MANIFEST
-from collage.runtime.envelope import MAX_BYTES
+from collage.runtime.envelope import MAX_ENVELOPE_BYTES
 from collage.runtime.signature import (
     MAX_STATEMENTS,
     Statement,
@@ -95,7 +95,7 @@ def fetch_statements(store: Store, bundle: BlobDigest, folder: Path) -> None:
     keys = {
         entry.key.rpartition("/")[2]: entry.key
         for entry in store.entries(f"{_SIGNATURES}{bundle}/")
-        if entry.size_bytes <= MAX_BYTES
+        if entry.size_bytes <= MAX_ENVELOPE_BYTES
     }
     for name in sorted(filter(is_statement, keys))[:MAX_STATEMENTS]:
         store.download(keys[name], folder / name)

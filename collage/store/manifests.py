@@ -14,13 +14,13 @@ from collage.store.base import BlobDigest, Store
 from collage.store.blobs import blob_key, read_checked, trash_key
 from collage.store.records import parse_object
 
-_FOLDER = "bundles/"
+_BUNDLES = "bundles/"
 _FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
 def bundle_key(digest: BlobDigest) -> str:
     """Return the key of a bundle's manifest."""
-    return f"{_FOLDER}{digest}.json"
+    return f"{_BUNDLES}{digest}.json"
 
 
 def read_bundle(store: Store, digest: BlobDigest) -> bytes:
@@ -53,8 +53,8 @@ def list_bundles(store: Store, folder: str = "") -> Iterator[BlobDigest]:
     Raises:
         StoreError: another object is among them; an incomplete answer would be worse.
     """
-    for entry in store.entries(f"{folder}{_FOLDER}"):
-        name = entry.key.removeprefix(f"{folder}{_FOLDER}").removesuffix(".json")
+    for entry in store.entries(f"{folder}{_BUNDLES}"):
+        name = entry.key.removeprefix(f"{folder}{_BUNDLES}").removesuffix(".json")
         if not is_digest(name):
             raise StoreError(
                 f"{entry.key} in the store {store.url} is no manifest; move it elsewhere"

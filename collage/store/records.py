@@ -19,10 +19,10 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from collage.runtime.json_fields import FieldError, is_digest, load_json
 
-MAX_BYTES = 16 << 20
+MAX_RECORD_BYTES = 16 << 20
 """Size limit of one record, in bytes; a search checkpoint of a large model has some hundred KiB."""
 
-MAX_TEXT = 1 << 16
+MAX_RECORD_TEXT = 1 << 16
 """Length limit of one field, in characters; Collage writes shorter ones."""
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def parse_json(data: bytes | str, *, infinities: bool = False) -> Any:
         RecordError: the text is too long, too deeply nested, or no JSON.
     """
     try:
-        return load_json(data, MAX_BYTES, {"Infinity": math.inf} if infinities else {})
+        return load_json(data, MAX_RECORD_BYTES, {"Infinity": math.inf} if infinities else {})
     except FieldError as error:
         raise RecordError(str(error)) from None
 
@@ -67,7 +67,7 @@ class Fields:
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.entry = entry
 
-    def text(self, name: str, default: str | None = None, maximum: int = MAX_TEXT) -> str:
+    def text(self, name: str, default: str | None = None, maximum: int = MAX_RECORD_TEXT) -> str:
         """Return a text within the length limit; `default` if the field is absent."""
         if default is not None and name not in self.entry:
             return default

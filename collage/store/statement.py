@@ -25,7 +25,7 @@ from collage.store.records import parse_object
 
 BUILD_TYPE = "https://collage.dev/compile/v1"
 BUILDER = "https://collage.dev/collage"
-REVISION = "SOURCE_REVISION"
+REVISION_VARIABLE = "SOURCE_REVISION"
 """Environment variable of images with the git revision of their source."""
 MEASUREMENTS = ("plan.json", "summary.json", "report.json")
 """Files of a bundle with the plan, its costs and the latencies of the gate."""
@@ -128,7 +128,7 @@ def statement(manifest: bytes, model: SignedModel) -> bytes:
 @functools.cache
 def revision() -> str:
     """Return the git revision of this Collage, or "" if it is unknown."""
-    if configured := environ.get(REVISION, ""):
+    if configured := environ.get(REVISION_VARIABLE, ""):
         return "" if configured == "unknown" else configured
     try:
         origin = json.loads(distribution("collage").read_text("direct_url.json") or "{}")

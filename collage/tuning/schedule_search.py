@@ -13,13 +13,13 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule import schedule_rule as rules
 
-from collage.backends.common.tvm.lower import SYMBOL
+from collage.backends.common.tvm.lower import FUSED_SYMBOL
 from collage.backends.common.tvm.trace_check import LONGEST_VECTOR, MOST_UNROLLED
 from collage.backends.common.tvm.tuned_schedules import replay, unscheduled
 from collage.backends.nvidia.tvm_cuda.schedule import target_of
 from collage.tuning.cost_model import KernelRidge
 
-BATCH = 8
+TRIAL_BATCH = 8
 """Schedules of one generation; the cost model is fitted between generations."""
 UNLIMITED = 1 << 30
 MAX_EMPTY_DRAWS = 2
@@ -44,7 +44,7 @@ class _Context(ms.TuneContext):
         seed: int,
     ) -> None:
         self.__init_handle_by_constructor__(
-            _ffi_api.TuneContext, module, target, space, strategy, SYMBOL, 1, seed, _silent
+            _ffi_api.TuneContext, module, target, space, strategy, FUSED_SYMBOL, 1, seed, _silent
         )
         _ffi_api.TuneContextInitialize(self)
 
@@ -97,7 +97,7 @@ class TraceSearch:
         self._arguments = ms.arg_info.ArgInfo.from_entry_func(self._module, remove_preproc=False)
         self._remember(measured)
         spaces = self._context.generate_design_space()
-        self._context.pre_tuning(UNLIMITED, BATCH, spaces, self._database, self._model)
+        self._context.pre_tuning(UNLIMITED, TRIAL_BATCH, spaces, self._database, self._model)
         self._empty = 0
 
     def draw(self) -> list[ms.MeasureCandidate]:

@@ -19,7 +19,7 @@ from collage.errors import MeasureError
 from collage.frontend.model import Function
 from collage.frontend.region import region_digest
 from collage.measure.measurement_request import MeasurementRequest
-from collage.measure.messages import Ready, Refused, Setup, Trial, TuneTask, TuningEnded
+from collage.measure.messages import KernelRefused, Ready, Setup, Trial, TuneTask, TuningEnded
 from collage.measure.worker_handle import START_TIMEOUT_S
 from collage.measure.worker_process import WorkerProcess
 from collage.tuning.records import TuningRecord, TuningRecords, WorkloadDigest, workload_digest
@@ -190,7 +190,7 @@ class Tuner:
                     reason = self._process.exit_reason() if answers is None else "it is silent"
                     raise MeasureError(f"the tuning process does not start: {reason}")
                 for answer in answers:
-                    if isinstance(answer, Refused):
+                    if isinstance(answer, KernelRefused):
                         raise MeasureError(f"the tuning process cannot work: {answer.reason}")
                     ready = isinstance(answer, Ready)
                 if time.monotonic() > deadline:

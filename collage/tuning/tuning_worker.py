@@ -17,15 +17,15 @@ from collage.measure.function_kernel_builder import FunctionKernelBuilder
 from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import (
     Answer,
+    KernelRefused,
     Ready,
-    Refused,
     Setup,
     Trial,
     TuneTask,
     TuningEnded,
     read_request,
 )
-from collage.measure.timing import Limits
+from collage.measure.timing import TimingLimits
 from collage.measure.worker import (
     KernelTimer,
     first_run,
@@ -39,8 +39,8 @@ from collage.measure.worker import (
 if TYPE_CHECKING:
     from tvm.s_tir import meta_schedule as ms
 
-QUICK = Limits(repeats=(3, 15), slow_repeats=2, slow_s=0.02, time_s=0.05)
-"""Limits of repetition for a trial: schedules differ by more than noise; the measurer is precise."""
+QUICK = TimingLimits(repeats=(3, 15), slow_repeats=2, slow_s=0.02, time_s=0.05)
+"""TimingLimits of repetition for a trial: schedules differ by more than noise; the measurer is precise."""
 
 
 class LostError(StickyError):
@@ -69,7 +69,7 @@ class TuningWorker:
             builder = FunctionKernelBuilder(setup)
             timer = timer_of(setup, builder, QUICK)
         except Exception as error:
-            self._send(Refused(reason_of(error)))
+            self._send(KernelRefused(reason_of(error)))
             return
         self._send(Ready())
         while isinstance(task := read_request(self._requests), TuneTask):
@@ -168,11 +168,11 @@ class TuningRunner:
             self._seconds.append(seconds)
 
     def _latency_s(self, candidate: "ms.MeasureCandidate") -> tuple[float, str]:
-        from collage.backends.common.tvm.lower import SYMBOL
+        from collage.backends.common.tvm.lower import FUSED_SYMBOL
 
         try:
             module = candidate.sch.mod
-            kernel = TirKernel(module, SYMBOL, self._constants, self._builder.device)
+            kernel = TirKernel(module, FUSED_SYMBOL, self._constants, self._builder.device)
             prepared = self._builder.with_buffers(self._work, kernel)
             wrong, _ = first_run(prepared)
             if wrong:

@@ -21,7 +21,7 @@ from collage.runtime.manifest import Signature
 from collage.runtime.plugin import library_environment, thread_environment
 from collage.runtime.process_group import end_group
 
-MAX_ANSWER_BYTES = 16 << 20
+MAX_TARGET_ANSWER_BYTES = 16 << 20
 PATIENCE_S = 120.0
 """Time without an answer after which a target counts as hanging and is killed, in seconds."""
 ON_HOST = frozenset({"executable", "onnxruntime", "openvino", "openvino-bf16"})
@@ -207,9 +207,9 @@ class TargetProcess:
             if not part:
                 return f"the process ended with code {self._exit_code()}"
             data += part
-            if len(data) > MAX_ANSWER_BYTES:
+            if len(data) > MAX_TARGET_ANSWER_BYTES:
                 end_group(self._process)
-                return f"it sent an answer of more than {MAX_ANSWER_BYTES >> 20} MiB"
+                return f"it sent an answer of more than {MAX_TARGET_ANSWER_BYTES >> 20} MiB"
         return bytes(data)
 
     def _exit_code(self) -> int:

@@ -19,7 +19,7 @@ DATATYPES = {
     "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16",
     "FP32": "float32", "FP64": "float64",
 }  # fmt: skip
-MAX_RANK = 32
+MAX_REQUEST_RANK = 32
 MAX_SIZE = (1 << 31) - 1
 _TAKEN: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
 """Types of JSON values that a kind of tensor takes."""
@@ -27,7 +27,7 @@ _TAKEN: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, 
 
 def checked_shape(name: str, value: object) -> tuple[int, ...]:
     """Return the shape of the input `name`. Raises InputError where it is no list of sizes."""
-    sizes = value if type(value) is list and len(value) <= MAX_RANK else [None]
+    sizes = value if type(value) is list and len(value) <= MAX_REQUEST_RANK else [None]
     if not all(type(size) is int and 0 <= size <= MAX_SIZE for size in sizes):
         raise InputError(f"input {name!r}: the shape {shown(value)} is no list of sizes")
     return tuple(sizes)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collage.bundle import save
-from collage.bundle.manifest import Cpu, Manifest, Provenance
+from collage.bundle.manifest import Cpu, ManifestDocument, Provenance
 from collage.errors import BundleError
 from collage.store.blobs import digest_of
 
@@ -13,7 +13,7 @@ def manifest(files):
     provenance = Provenance(
         model_path="m.onnx", model_sha256="0", collage_version="0", environment_digest="0", seed=0
     )
-    return Manifest(
+    return ManifestDocument(
         functions=(), threads=1, cpu=Cpu(model="cpu", features=()), libraries={}, gate=(),
         provenance=provenance, files=files,
     )  # fmt: skip
@@ -38,7 +38,7 @@ def test_every_file_has_its_digest(tmp_path, executable):
     assert set(manifest.files) == {"model.so", "golden.npz", "plan.json"}
     for name, digest in manifest.files.items():
         assert digest_of(tmp_path / "bundle" / name) == digest
-    read = Manifest.model_validate_json((tmp_path / "bundle" / "manifest.json").read_text())
+    read = ManifestDocument.model_validate_json((tmp_path / "bundle" / "manifest.json").read_text())
     assert read == manifest
 
 

@@ -145,10 +145,10 @@ def test_an_unknown_backend_fails_at_once_with_the_pods_words(nodes, make_site, 
 
 def test_kubernetes_says_no(plane, make_site, request_, namespace, settings, environment):
     from collage.cluster.kubernetes.api import Jobs
-    from collage.cluster.kubernetes.manifests import Kind, Task
+    from collage.cluster.kubernetes.manifests import JobTask, Kind
 
     token = plane.account_token(namespace, "default")
     with plane.client(token) as api:
         runner = JobRunner(Jobs(namespace, api), environment, settings, print)
         with pytest.raises(ClusterError, match=r"403: .*give its service account the Role"):
-            runner.submit(Task(Kind.PROBE, "no", {}, []))
+            runner.submit(JobTask(Kind.PROBE, "no", {}, []))

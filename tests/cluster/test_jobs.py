@@ -11,7 +11,7 @@ from collage.cluster.kubernetes import jobs as jobs_module
 from collage.cluster.kubernetes import manifests
 from collage.cluster.kubernetes.api import _view
 from collage.cluster.kubernetes.jobs import Ending, JobRunner
-from collage.cluster.kubernetes.manifests import Kind, Task
+from collage.cluster.kubernetes.manifests import JobTask, Kind
 from collage.errors import ClusterError
 from tests.servers.node import Node
 
@@ -20,7 +20,7 @@ FOREVER = "import time; print('up', flush=True); time.sleep(120)"
 
 def task(name, code, indices=1):
     command = ["python", "-c", code]
-    return Task(Kind.FINISH, name, {"run": "r"}, [], command=command, indices=indices)
+    return JobTask(Kind.FINISH, name, {"run": "r"}, [], command=command, indices=indices)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from kubernetes.client import ApiClient
 
 from collage.cluster.controller.environments import MeasuringEnvironment, parse_environments
 from collage.cluster.controller.settings import ClusterSettings, SigningSecret
-from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
+from collage.cluster.kubernetes.manifests import JobTask, Kind, job_manifest
 from collage.errors import OptionError
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -35,7 +35,7 @@ GPU = parse_environments(
     },
     "here",
 )["gpu"]  # fmt: skip
-MEASURE = Task(
+MEASURE = JobTask(
     Kind.MEASURE,
     "collage-pool-0123",
     {"run": "r" * 32, "environment": "pool", "search": "s" * 32},
@@ -43,7 +43,7 @@ MEASURE = Task(
     {"batch": "d" * 64},
     indices=5,
 )
-BUILD = Task(
+BUILD = JobTask(
     Kind.BUILD,
     "collage-pool-4567",
     {"run": "r" * 32, "environment": "pool", "search": "s" * 32},
@@ -53,7 +53,7 @@ BUILD = Task(
     compiles=True,
     indices=5,
 )
-FINISH = Task(
+FINISH = JobTask(
     Kind.FINISH, "collage-finish-0123", {"run": "r" * 32}, ["--request", "r"],
     command=("python", "-m", "containers.finish"), compiles=True,
 )  # fmt: skip

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from collage.cost import Cost, CostKey, Environment, LocalCostTable, SharedCostTable
-from collage.cost.batches import LOOK_EVERY_S, SEND_AT, SEND_EVERY_S, compact
+from collage.cost.batches import READ_EVERY_S, SEND_AT, SEND_EVERY_S, compact
 from collage.cost.cost_records import cost_checksum
 from collage.cost.shared import costs_prefix
 from collage.errors import StoreError
@@ -107,7 +107,7 @@ def test_misses_are_looked_up_at_intervals(machine, store, clock, monkeypatch):
     writer.put(K, cost(1.0))
     writer.flush()
     assert reader.get(K) is None
-    clock.seconds += LOOK_EVERY_S
+    clock.seconds += READ_EVERY_S
     assert reader.get(K).seconds == 1.0
     assert len(listings) == 2
 

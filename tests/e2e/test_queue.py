@@ -5,7 +5,7 @@ from kubernetes import client
 
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
-from collage.cluster.kubernetes.manifests import CONTAINER, Kind, Task, job_manifest
+from collage.cluster.kubernetes.manifests import CONTAINER, JobTask, Kind, job_manifest
 from tests.e2e.images import reference
 from tests.e2e.places import GPU, MEASURING
 from tests.servers.receiver import wait_for
@@ -31,7 +31,7 @@ def job(namespace):
     environment = MeasuringEnvironment(
         cpu=1, memory="256Mi", node_selector=MEASURING, gpu_resource=GPU, parallelism=PODS
     )
-    task = Task(
+    task = JobTask(
         Kind.MEASURE, "queue", labels={}, indices=PODS,
         command=["python", "-c", "import time; time.sleep(3)"], arguments=[],
     )  # fmt: skip

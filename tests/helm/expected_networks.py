@@ -4,7 +4,7 @@ import json
 
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
-from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
+from collage.cluster.kubernetes.manifests import JobTask, Kind, job_manifest
 from tests.helm import charts
 from tests.helm.networks import ANYWHERE, Connection, connections
 
@@ -68,7 +68,7 @@ def pods(values):
             yield template["metadata"]["labels"]
     settings = ClusterSettings(namespace="ns", measure_image="m", controller_image="c")
     for kind in Kind:
-        job = job_manifest(Task(kind, "job", {"run": "r"}, []), MeasuringEnvironment(), settings)
+        job = job_manifest(JobTask(kind, "job", {"run": "r"}, []), MeasuringEnvironment(), settings)
         yield job.spec.template.metadata.labels
 
 

@@ -12,7 +12,7 @@ from kubernetes import client
 
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
-from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
+from collage.cluster.kubernetes.manifests import JobTask, Kind, job_manifest
 from containers.check import FORBIDDEN, NEEDED
 from containers.cleanup import delete_jobs
 from tests.helm import charts, expected_networks, networks
@@ -210,7 +210,7 @@ def made_by_a_flow(kind, values, namespace):
         for name, value in reported.items()
         if name.startswith(prefix) and value
     }
-    task = Task(kind, f"collage-{kind}", {"run": "r"}, [], compiles=kind is Kind.BUILD)
+    task = JobTask(kind, f"collage-{kind}", {"run": "r"}, [], compiles=kind is Kind.BUILD)
     environment = MeasuringEnvironment(gpu_resource="nvidia.com/gpu")
     with client.ApiClient() as api:
         return api.sanitize_for_serialization(

@@ -10,7 +10,7 @@ import yaml
 
 from collage.cluster.controller.environments import MeasuringEnvironment, parse_environments
 from collage.cluster.controller.settings import SigningSecret
-from collage.cluster.kubernetes.manifests import Kind, Task, job_manifest
+from collage.cluster.kubernetes.manifests import JobTask, Kind, job_manifest
 from collage.store.s3_settings import parse_s3
 from flows.settings import FlowSettings
 from tests.helm import charts
@@ -149,7 +149,9 @@ def test_no_secret_of_whoever_makes_a_manifest_is_in_it(monkeypatch):
     settings = FlowSettings.load()
     assert settings.cluster is not None
     jobs = [
-        job_manifest(Task(kind, "job", {"run": "r"}, []), MeasuringEnvironment(), settings.cluster)
+        job_manifest(
+            JobTask(kind, "job", {"run": "r"}, []), MeasuringEnvironment(), settings.cluster
+        )
         for kind in Kind
     ]
     with ApiClient() as api:
@@ -369,7 +371,7 @@ def test_the_schema_has_exactly_the_fields_of_an_environment():
 
 
 def test_network_policies_select_job_pods_by_their_labels():
-    from collage.cluster.kubernetes.manifests import Kind, Task, _labels
+    from collage.cluster.kubernetes.manifests import JobTask, Kind, _labels
 
     policies = {
         manifest["metadata"]["name"]: manifest["spec"]["podSelector"].get("matchExpressions", [])
@@ -378,5 +380,5 @@ def test_network_policies_select_job_pods_by_their_labels():
     }
     expected = {rule["key"]: rule["values"] for rule in policies["collage-measure"]}
     for kind in Kind:
-        labels = _labels(Task(kind, "name", {}, []))
+        labels = _labels(JobTask(kind, "name", {}, []))
         assert all(labels[key] in values for key, values in expected.items())

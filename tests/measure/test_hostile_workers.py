@@ -15,7 +15,14 @@ from collage.cost import Cost
 from collage.measure.answers import AnswerReader, BadAnswerError, pack_answer, unpack_answer
 from collage.measure.call_overhead import DispatchOverhead
 from collage.measure.measurement_request import MeasurementRequest
-from collage.measure.messages import Built, Outcome, Ready, Refused, Trial, TuningEnded
+from collage.measure.messages import (
+    Built,
+    KernelRefused,
+    MeasurementOutcome,
+    Ready,
+    Trial,
+    TuningEnded,
+)
 from collage.runtime.child_environment import PASSED, child_environment
 from collage.runtime.process_group import run_compiler
 from tests.measure.fakes import LIES
@@ -130,9 +137,10 @@ def test_an_environment_is_passed_on_by_name(name, is_passed):
 
 
 ANSWERS = [
-    Ready(), Ready(DispatchOverhead(1e-6, 2e-6)), Refused("no"), Built(), TuningEnded("all"),
-    Outcome(Cost(1e-3, 9e-4, math.inf, (1e-3, 2e-3), "", 0.5, 0.01), drifted=True),
-    Outcome(Cost.invalid("it is wrong"), durable=False), Trial("[1]", math.inf, 0.1, "bad", lost=True),
+    Ready(), Ready(DispatchOverhead(1e-6, 2e-6)), KernelRefused("no"), Built(), TuningEnded("all"),
+    MeasurementOutcome(Cost(1e-3, 9e-4, math.inf, (1e-3, 2e-3), "", 0.5, 0.01), drifted=True),
+    MeasurementOutcome(Cost.invalid("it is wrong"), durable=False), Trial("[1]", math.inf, 0.1,
+    "bad", lost=True),
 ]  # fmt: skip
 
 

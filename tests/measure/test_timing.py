@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from collage.measure.timing import Limits, Timer
+from collage.measure.timing import Timer, TimingLimits
 
 TURNS = (1, 3, 2, 4, 1, 5)
 UNIT_NS = 60_000
@@ -38,7 +38,7 @@ def clock(monkeypatch):
 @pytest.fixture
 def timed(clock):
     """Time calls of 1, 3, 2, 4, 1, 5 units; return their cost."""
-    timer = Timer(1 << 20, lambda *_: None, Limits(time_s=5.0))
+    timer = Timer(1 << 20, lambda *_: None, TimingLimits(time_s=5.0))
 
     def run(**limits):
         turns, array = itertools.cycle(TURNS), np.zeros(16, np.float32)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from collage.bundle.manifest import Manifest
+from collage.bundle.manifest import ManifestDocument
 from collage.cost import Environment
 from collage.errors import BundleError, UnprovenError
 from collage.pipeline.request import (
@@ -156,7 +156,7 @@ def test_node_digests_differ_where_a_plan_may():
     ],
 )
 def test_what_is_better(made, standing, node, better, why):
-    found = is_better(node, made, Manifest.model_validate(standing) if standing else None)
+    found = is_better(node, made, ManifestDocument.model_validate(standing) if standing else None)
     assert found[0] == better
     assert why in found[1]
 

@@ -6,7 +6,7 @@ import pytest
 
 from collage.errors import BundleError
 from collage.runtime.bundle_folder import MAX_READ_BYTES
-from collage.runtime.json_fields import MAX_DEPTH
+from collage.runtime.json_fields import MAX_JSON_DEPTH
 from collage.runtime.manifest import read_manifest
 
 TENSOR = {"name": "x", "shape": [1, 8], "dtype": "float32"}
@@ -121,7 +121,7 @@ DOCUMENTS = [
     (b"null", "the document is None, where an object"),
     (b"\xff{}", "it is no JSON"),
     (b"[" * 100_000, "nested too deeply"),
-    (b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1), "nested more than"),
+    (b'{"a":' * (MAX_JSON_DEPTH + 1) + b"1" + b"}" * (MAX_JSON_DEPTH + 1), "nested more than"),
     (b'{"threads": NaN}', "NaN is no number"),
     (b'{"threads": ' + b"9" * 5000 + b"}", "it is no JSON: Exceeds the limit"),
     (b" " * (MAX_READ_BYTES + 1), "cannot be read"),

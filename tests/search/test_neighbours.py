@@ -3,7 +3,7 @@
 import pytest
 
 from collage.cost import Cost
-from collage.search.neighbours import WINDOW, neighbours
+from collage.search.neighbours import NEIGHBOUR_WINDOW, neighbours
 from collage.search.problem import Option, Plan, Problem
 from collage.search.shortest_path import find_plan
 from tests.support.search_oracle import chain
@@ -36,7 +36,7 @@ def test_neighbours_are_covers_with_one_changed_window(problem):
     for neighbour in plans:
         assert sum(o.nodes for o in neighbour.options) == 0b11111
         replaced = [o for o in plan.options if o not in neighbour.options]
-        assert 1 <= len(replaced) <= WINDOW
+        assert 1 <= len(replaced) <= NEIGHBOUR_WINDOW
     predicted = [neighbour.predicted_s for neighbour in plans]
     assert predicted == sorted(predicted)
     assert predicted[0] >= plan.predicted_s

@@ -19,7 +19,7 @@ from collage.store import open_store
 from collage.store.aliases import list_aliases, read_alias
 from collage.store.blobs import digest_of, put_blob, seal
 from collage.store.manifests import bundle_files
-from collage.store.records import MAX_BYTES, Fields, RecordError, check_records, parse_object
+from collage.store.records import MAX_RECORD_BYTES, Fields, RecordError, check_records, parse_object
 from tests.support.costs import KEYS
 
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "", "cold-1")
@@ -40,7 +40,7 @@ def send(store, folder, *lines):
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "7", "null", '"x"', DEEP, '{"a": NaN}', '{"a": -Infinity}', '{"a": Infinity}',
-     '{"a": ' + "9" * 5000 + "}", b"\xff\xfe", b'{"a": "\xc3"}', " " * (MAX_BYTES + 1)],
+     '{"a": ' + "9" * 5000 + "}", b"\xff\xfe", b'{"a": "\xc3"}', " " * (MAX_RECORD_BYTES + 1)],
     ids=lambda text: repr(text[:12]),
 )  # fmt: skip
 def test_what_is_no_object_is_refused(text):

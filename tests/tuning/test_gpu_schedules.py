@@ -6,8 +6,8 @@ from math import prod
 import pytest
 import tvm
 
-from collage.backends.common.tvm.lower import SYMBOL, lower
-from collage.backends.common.tvm.tuned_schedules import PREFIX, apply_trace, write_trace
+from collage.backends.common.tvm.lower import FUSED_SYMBOL, lower
+from collage.backends.common.tvm.tuned_schedules import TUNED_PREFIX, apply_trace, write_trace
 from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
 from collage.backends.nvidia.tvm_cuda.schedule import cuda_target
 from collage.errors import BackendError
@@ -88,12 +88,12 @@ def test_a_recorded_schedule_becomes_the_same_kernel(drawn, tmp_path):
     backend.tuned_schedules_dir = tmp_path
     trace = trace_text(candidates[0])
     variant = write_trace(tmp_path, trace)
-    assert variant.startswith(PREFIX)
+    assert variant.startswith(TUNED_PREFIX)
     kernel = backend.compile(function, nodes, 1, variant)
     assert kernel.device == "cuda"
     expected = candidates[0].sch.mod
     assert kernel.module.script() == apply_trace(lowered, trace, "cuda").script()
-    assert kernel.module[SYMBOL].script() == expected[SYMBOL].script()
+    assert kernel.module[FUSED_SYMBOL].script() == expected[FUSED_SYMBOL].script()
     assert kernel.module.script() != backend.compile(function, nodes, 1).module.script()
 
 
@@ -137,6 +137,6 @@ def test_a_variant_without_a_record_is_refused(tmp_path):
     backend = TvmCudaBackend()
     backend.tuned_schedules_dir = tmp_path
     with pytest.raises(BackendError, match="cannot be read"):
-        backend.compile(function, nodes, 1, PREFIX + "0" * 32)
+        backend.compile(function, nodes, 1, TUNED_PREFIX + "0" * 32)
     with pytest.raises(BackendError, match="does not fit"):
         backend.compile(function, nodes, 1, write_trace(tmp_path, "[]"))

@@ -23,7 +23,7 @@ from collage.cluster.controller.job_submission import LABEL_DIGITS, MEASURE, Sea
 from collage.cluster.controller.measurer import ClusterMeasurer
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kubernetes.jobs import JobRunner, Notice
-from collage.cluster.kubernetes.manifests import LABEL, Kind, Task
+from collage.cluster.kubernetes.manifests import LABEL, JobTask, Kind
 from collage.cost import SharedCostTable
 from collage.errors import ClusterError, GateError, OptionError, UnprovenError
 from collage.frontend import Function, Model
@@ -172,7 +172,7 @@ class ClusterCompileService:
             pod_arguments = [*arguments, "--store", _for_pods(self._address), "--answer", key]
             notes = {"answer": key, "model": request.name}
             runner.submit(
-                Task(kind, name, labels, pod_arguments, notes, command, compiles=bool(command))
+                JobTask(kind, name, labels, pod_arguments, notes, command, compiles=bool(command))
             )
         end = runner.wait(name)
         answer = store.read(key)

@@ -20,7 +20,7 @@ from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.kernel_records import KernelIndex, shard_name
 from collage.cluster.kubernetes.api import JobView
 from collage.cluster.kubernetes.jobs import End, Ending, JobRunner, Wait
-from collage.cluster.kubernetes.manifests import LABEL, Kind, Task
+from collage.cluster.kubernetes.manifests import LABEL, JobTask, Kind
 from collage.cluster.shards import (
     WORTH_A_POD_S,
     DurationEstimate,
@@ -87,7 +87,7 @@ class SearchTask:
 class FinishedJob:
     """An ended Job, the cost keys of its candidates, and its end."""
 
-    task: Task
+    task: JobTask
     keys: frozenset[CostKey]
     end: End
 
@@ -106,7 +106,7 @@ class FinishedJob:
 class _SubmittedJob:
     """A running Job of a share, submitted or adopted; `build` is None for a measuring Job."""
 
-    task: Task
+    task: JobTask
     share: JobShare
     build: "_BuildJob | None" = None
 
@@ -297,7 +297,7 @@ class JobSubmitter:
         share: JobShare,
         seconds: Callable[[str], float],
         nodes: MeasuringEnvironment,
-    ) -> Task:
+    ) -> JobTask:
         """Put a Job's share of the batch into the store; its digest names the Job."""
         search, builds = self._task, purpose == "build"
         shards = plan_shards(
@@ -323,7 +323,7 @@ class JobSubmitter:
             token = uuid4().hex
             notes |= {"token": token, "shards": str(len(shards))}
             arguments += ["--token", token]
-        return Task(
+        return JobTask(
             Kind.BUILD if builds else Kind.MEASURE,
             f"collage-{search.environment_name}-{digest[:NAME_DIGITS]}",
             search.labels,
@@ -337,7 +337,7 @@ class JobSubmitter:
 
 
 def _own_notes(job: JobView) -> Mapping[str, str]:
-    """Return the notes of the Job's `Task`: its annotations without their prefix."""
+    """Return the notes of the Job's `JobTask`: its annotations without their prefix."""
     prefix = f"{LABEL}/"
     return {
         name.removeprefix(prefix): value

@@ -18,7 +18,7 @@ from enum import Enum
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.settings import ClusterSettings
 from collage.cluster.kubernetes.api import Jobs, JobView, PodProblem
-from collage.cluster.kubernetes.manifests import Task, job_manifest
+from collage.cluster.kubernetes.manifests import JobTask, job_manifest
 from collage.errors import ClusterError
 
 STUCK_S = 25.0
@@ -75,7 +75,7 @@ class JobRunner:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
-    def submit(self, task: Task) -> JobView | None:
+    def submit(self, task: JobTask) -> JobView | None:
         """Create the Job of the task, or adopt and return a running Job of its name.
 
         An ended Job of the name is deleted first: its work is incomplete, else the task would not be here.

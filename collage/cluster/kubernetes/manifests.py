@@ -84,7 +84,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Task:
+class JobTask:
     """One Job to create, independent of its environment.
 
     Attributes:
@@ -109,7 +109,9 @@ class Task:
     parallelism: int | None = None
 
 
-def job_manifest(task: Task, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1Job:
+def job_manifest(
+    task: JobTask, environment: MeasuringEnvironment, settings: ClusterSettings
+) -> V1Job:
     """Return the manifest of a task's Job on the nodes of an environment."""
     if task.kind is Kind.BUILD:
         environment = environment.build_environment
@@ -137,7 +139,7 @@ def job_manifest(task: Task, environment: MeasuringEnvironment, settings: Cluste
     return V1Job(api_version="batch/v1", kind="Job", metadata=metadata, spec=spec)
 
 
-def _labels(task: Task) -> dict[str, str]:
+def _labels(task: JobTask) -> dict[str, str]:
     own = {f"{LABEL}/{name}": value for name, value in sorted(task.labels.items())}
     return {
         "app.kubernetes.io/name": "collage",
@@ -166,7 +168,7 @@ def _exit_rule(action: str, code: int) -> V1PodFailurePolicyRule:
     return V1PodFailurePolicyRule(action=action, on_exit_codes=codes)
 
 
-def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1PodSpec:
+def _pod(task: JobTask, environment: MeasuringEnvironment, settings: ClusterSettings) -> V1PodSpec:
     return V1PodSpec(
         restart_policy="Never",  # the policies above need it
         active_deadline_seconds=environment.deadline_seconds,
@@ -198,17 +200,17 @@ def _pod(task: Task, environment: MeasuringEnvironment, settings: ClusterSetting
     )
 
 
-def _account(task: Task, settings: ClusterSettings) -> str:
+def _account(task: JobTask, settings: ClusterSettings) -> str:
     finishes = task.kind is Kind.FINISH
     return (finishes and settings.finish_service_account) or settings.service_account
 
 
-def _secrets(task: Task, settings: ClusterSettings) -> tuple[str, ...]:
+def _secrets(task: JobTask, settings: ClusterSettings) -> tuple[str, ...]:
     own = settings.finish_env_from_secrets
     return settings.env_from_secrets if task.kind is not Kind.FINISH or own is None else own
 
 
-def _signing_volumes(task: Task, settings: ClusterSettings) -> list[V1Volume]:
+def _signing_volumes(task: JobTask, settings: ClusterSettings) -> list[V1Volume]:
     """Return the signing key for pods that publish; every other pod gets none."""
     if task.kind is not Kind.FINISH or settings.signing is None:
         return []
@@ -220,7 +222,7 @@ def _signing_volumes(task: Task, settings: ClusterSettings) -> list[V1Volume]:
 
 
 def _container(
-    task: Task, environment: MeasuringEnvironment, settings: ClusterSettings
+    task: JobTask, environment: MeasuringEnvironment, settings: ClusterSettings
 ) -> V1Container:
     secrets = [
         V1EnvFromSource(secret_ref=V1SecretEnvSource(name=name))

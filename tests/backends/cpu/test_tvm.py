@@ -7,8 +7,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from benchmarks.native_regions import REGIONS, Region, make_region
-from collage.backends.cpu.tvm import SCHEDULE_REVISION, TvmBackend, schedule
+from benchmarks.native_regions import REGIONS, BenchmarkRegion, make_region
+from collage.backends.cpu.tvm import CPU_SCHEDULE_REVISION, TvmBackend, schedule
 from collage.backends.cpu.tvm import threads as sharing
 from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_onnx, region_values
@@ -55,7 +55,7 @@ UNARY = ["Relu", "Exp", "Erf", "Tanh", "Sigmoid", "HardSwish", "HardSigmoid", "S
 @pytest.mark.parametrize("shape", [(1,), (17,), (3, 5, 33), (2, 1, 64)])
 @pytest.mark.parametrize("kind", UNARY)
 def test_element_wise_operators(kind, shape, tmp_path):
-    region = Region()
+    region = BenchmarkRegion()
     x = region.input(*shape)
     if kind in ("Sqrt", "Log"):
         x = region.op("Add", region.op("Abs", x), region.constant(0.25))
@@ -197,7 +197,7 @@ TABLE = {
 @pytest.mark.parametrize("name", TABLE)
 def test_odd_shapes(name, threads, tmp_path, monkeypatch):
     monkeypatch.setattr(sharing, "MINIMUM_SHARED", 16)
-    region = Region()
+    region = BenchmarkRegion()
     check(region.function(TABLE[name](region), tmp_path), threads)
 
 
@@ -211,7 +211,7 @@ EXACT = {
 
 @pytest.mark.parametrize("kind", EXACT)
 def test_polynomials_over_the_whole_range(kind, tmp_path):
-    region = Region()
+    region = BenchmarkRegion()
     function = region.function([region.op(kind, region.input(200001))], tmp_path)
     x = np.linspace(-87, 87, 200001, dtype="float32")
     x[:4] = [0.0, -0.0, 1e-30, 88.0]
@@ -220,7 +220,7 @@ def test_polynomials_over_the_whole_range(kind, tmp_path):
 
 
 def test_masked_scores_get_no_weight(tmp_path):
-    region = Region()
+    region = BenchmarkRegion()
     function = region.function([region.op("Softmax", region.input(2, 20), axis=-1)], tmp_path)
     x = np.full((2, 20), -np.inf, "float32")
     x[:, 3:5] = 1.0
@@ -228,14 +228,14 @@ def test_masked_scores_get_no_weight(tmp_path):
 
 
 def test_large_offsets_do_not_cancel_in_layer_norm(tmp_path):
-    region = Region()
+    region = BenchmarkRegion()
     function = region.function(odd_norm(region), tmp_path)
     x = np.random.default_rng(SEED).standard_normal((3, 7, 33)).astype("float32") + 1000
     check(function, feeds={"x0": x}, tolerance=1e-3)
 
 
 def test_kernels_stay_as_they_were_measured(tmp_path):
-    region = Region()
+    region = BenchmarkRegion()
     kernel = check(region.function([region.op("Relu", region.input(4, 4))], tmp_path))
     assert int(kernel.module[kernel.symbol].attrs["op_pattern"]) == 8
 
@@ -246,21 +246,21 @@ def test_a_refused_rule_loses_no_kernel(tmp_path, monkeypatch):
 
     for rule in ("inline_stages", "join_rows", "_schedule_stage", "clear_sums"):
         monkeypatch.setattr(schedule, rule, refuse)
-    region = Region()
+    region = BenchmarkRegion()
     check(region.function(chain(region), tmp_path))
 
 
 def test_reductions_and_windows_take_the_shapes_that_vectorise(tmp_path):
-    region = Region()
+    region = BenchmarkRegion()
     kernel = check(region.function(depthwise(1, 3)(region), tmp_path))
     assert "T.unroll" in kernel.module.script()
-    region = Region()
+    region = BenchmarkRegion()
     kernel = check(region.function(odd_softmax(region, 1), tmp_path))
     assert re.search(r"sblock\(\"softmax_sum_init\"", kernel.module.script())
 
 
 def test_conditions_stay_out_of_the_innermost_loop(tmp_path):
-    region = Region()
+    region = BenchmarkRegion()
     x = region.op("Sigmoid", region.input(1, 32, 16, 16))
     y = region.op("Concat", x, region.input(1, 32, 16, 16), axis=1)
     kernel = check(region.function([y], tmp_path))
@@ -268,7 +268,7 @@ def test_conditions_stay_out_of_the_innermost_loop(tmp_path):
 
 
 def test_odd_products_are_widened_to_vectors(tmp_path):
-    region = Region()
+    region = BenchmarkRegion()
     product = region.op("MatMul", region.input(2, 20, 24), region.input(2, 24, 49))
     script = check(region.function([region.op("Relu", product)], tmp_path)).module.script()
     assert "T.int64(64)" in script
@@ -276,14 +276,14 @@ def test_odd_products_are_widened_to_vectors(tmp_path):
 
 
 def test_all_stages_of_a_softmax_run_in_one_loop_over_rows(tmp_path):
-    region = Region()
+    region = BenchmarkRegion()
     y = region.op("Softmax", region.input(64, 49), axis=-1)
     script = check(region.function([y], tmp_path)).module.script()
     assert len(re.findall(r"^ {8}for ", script, re.MULTILINE)) == 1
 
 
 def test_two_threads_share_the_outer_loop(tmp_path):
-    region = Region()
+    region = BenchmarkRegion()
     function = region.function([region.op("Relu", region.input(64, 1024))], tmp_path)
     assert "T.parallel" in check(function, threads=2).module.script()
     assert "T.parallel" not in check(function, threads=1).module.script()
@@ -293,7 +293,7 @@ def test_two_threads_share_the_outer_loop(tmp_path):
     ("stride", "width", "allowed"), [(1, 16, True), (2, 32, False), (1, 14, False)]
 )
 def test_convolutions_without_whole_vectors_are_refused_early(stride, width, allowed, tmp_path):
-    region = Region()
+    region = BenchmarkRegion()
     x, weight = region.input(1, 64, width, width), region.weight(64, 64, 3, 3)
     y = region.op("Conv", x, weight, pads=[1] * 4, strides=[stride] * 2)
     reason = TvmBackend().unsupported(region.function([y], tmp_path), 0)
@@ -301,14 +301,14 @@ def test_convolutions_without_whole_vectors_are_refused_early(stride, width, all
 
 
 def test_dense_products_need_tuning(tmp_path):
-    region = Region()
+    region = BenchmarkRegion()
     y = region.op("Conv", region.input(1, 64, 56, 56), region.weight(64, 64, 3, 3), pads=[1] * 4)
     reason = TvmBackend().unsupported(region.function([y], tmp_path), 0)
     assert reason == "a product of 231 MFLOP is far slower here without a tuned schedule"
-    region = Region()
+    region = BenchmarkRegion()
     light = depthwise(1, 3)(region)
     assert TvmBackend().unsupported(region.function(light, tmp_path), 0) is None
 
 
 def test_the_schedule_revision_is_part_of_the_identity():
-    assert f"schedule={SCHEDULE_REVISION}" in TvmBackend().identity
+    assert f"schedule={CPU_SCHEDULE_REVISION}" in TvmBackend().identity

@@ -4,7 +4,7 @@ import numpy as np
 from tvm import te
 
 from collage.backends.base import TirKernel
-from collage.backends.common.tvm.lower import SYMBOL
+from collage.backends.common.tvm.lower import FUSED_SYMBOL
 from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
 from collage.backends.nvidia.tvm_cuda.schedule import schedule
 from collage.frontend.region import region_values
@@ -41,7 +41,7 @@ class CrashingBackend(Relus):
     def compile(self, function, nodes, threads, variant=""):
         (name,), (result,) = region_values(function, nodes)
         shapes = [(function.type_of(value).shape, "float32") for value in (name, result)]
-        return TirKernel(schedule(reading_far(shapes)), SYMBOL, (), "cuda")
+        return TirKernel(schedule(reading_far(shapes)), FUSED_SYMBOL, (), "cuda")
 
 
 class HungryBackend(Relus):

@@ -11,7 +11,7 @@ import pytest
 import tvm
 import tvm_ffi
 
-from collage.backends.nvidia.cudnn.graph_builder import GraphBuilder, channels_last, strides_of
+from collage.backends.nvidia.cudnn.graph_builder import CudnnGraphBuilder, channels_last, strides_of
 from collage.runtime.blob import pack
 from collage.runtime.plugin import load_plugin
 from tests.backends.nvidia import cudnn_models as models
@@ -133,7 +133,7 @@ def run_relu(blob):
 
 def test_a_region_says_strides_and_constants(tmp_path):
     function = models.layer_norm(tmp_path, "float32")
-    region = GraphBuilder(function, 1)
+    region = CudnnGraphBuilder(function, 1)
     constant = region.constant(np.arange(24).reshape(1, 2, 3, 4), channels_last(4))
     entry = region.header("float32")["values"][constant]
     assert entry["strides"] == strides_of((1, 2, 3, 4), (0, 2, 3, 1)) == [24, 1, 8, 2]

@@ -14,7 +14,7 @@ from collage.backends.nvidia.compiler import (
 )
 from collage.backends.nvidia.cublas import CublasBackend
 from collage.backends.nvidia.cutlass import SHARED, CutlassBackend
-from collage.backends.nvidia.cutlass.source import SYMBOL, TILES
+from collage.backends.nvidia.cutlass.source import CUTLASS_SYMBOL, TILES
 from collage.backends.nvidia.libraries import wheel_folders
 from collage.backends.nvidia.tvm_cuda import TvmCudaBackend
 from collage.errors import BackendError
@@ -122,7 +122,7 @@ def test_cutlass_products_compile_and_load(tmp_path, cache, dtype, ops, variant)
     gemm, _ = CutlassBackend().describe(function, nodes_of(function, *ops), variant)
     file = compile_cuda(gemm.source(), ".so", SHARED, cache)
     with pytest.raises(ValueError, match=r"this kernel takes \d tensors, not 0"):
-        tvm_ffi.load_module(str(file))[SYMBOL]()
+        tvm_ffi.load_module(str(file))[CUTLASS_SYMBOL]()
 
 
 @needs_cutlass
@@ -144,7 +144,7 @@ def test_cutlass_convolutions_compile_and_load(tmp_path, cache, dtype, activatio
     assert [array.shape[0] for array in constants] == [16, 16]
     file = compile_cuda(template.source(), ".so", SHARED, cache)
     with pytest.raises(ValueError, match="this kernel takes 6 tensors, not 0"):
-        tvm_ffi.load_module(str(file))[SYMBOL]()
+        tvm_ffi.load_module(str(file))[CUTLASS_SYMBOL]()
 
 
 @needs_cutlass

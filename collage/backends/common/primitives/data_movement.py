@@ -11,11 +11,11 @@ from math import prod
 import numpy as np
 
 from collage.backends.common.primitives.node_view import NodeView
-from collage.backends.common.primitives.primitive import Operand, Primitive, Shape
+from collage.backends.common.primitives.primitive import Operand, RegionPrimitive, Shape
 from collage.errors import BackendError
 
 
-def slice_(view: NodeView) -> list[Primitive]:
+def slice_(view: NodeView) -> list[RegionPrimitive]:
     """Translate Slice with constant bounds and positive steps."""
     shape = view.shape(view.node.inputs[0])
     if view.opset < 10:
@@ -33,7 +33,9 @@ def slice_(view: NodeView) -> list[Primitive]:
     return [_part(view, begin, stride, view.result_shape)]
 
 
-def _part(view: NodeView, begin: Sequence[int], steps: Sequence[int], part: Shape) -> Primitive:
+def _part(
+    view: NodeView, begin: Sequence[int], steps: Sequence[int], part: Shape
+) -> RegionPrimitive:
     """Return a view of extents `part`; oneDNN requires as many whole steps as elements."""
     steps = [step if extent > 1 else 1 for step, extent in zip(steps, part, strict=True)]
     shape = view.shape(view.node.inputs[0])
@@ -42,7 +44,7 @@ def _part(view: NodeView, begin: Sequence[int], steps: Sequence[int], part: Shap
     return view.primitive("slice", [view.source(0)], {"starts": begin, "steps": steps}, part)
 
 
-def split(view: NodeView) -> list[Primitive]:
+def split(view: NodeView) -> list[RegionPrimitive]:
     """Translate Split: one slice per output."""
     shape = view.shape(view.node.inputs[0])
     axis = view.attributes.integer("axis", 0) % len(shape)
@@ -51,7 +53,7 @@ def split(view: NodeView) -> list[Primitive]:
         part = view.shape(name)
         begin = [start if dimension == axis else 0 for dimension in range(len(shape))]
         primitives.append(
-            Primitive(
+            RegionPrimitive(
                 "slice", (view.source(0),), part, name, part, {"starts": begin, "steps": unit_steps}
             )
         )
@@ -59,7 +61,7 @@ def split(view: NodeView) -> list[Primitive]:
     return primitives
 
 
-def gather(view: NodeView) -> list[Primitive]:
+def gather(view: NodeView) -> list[RegionPrimitive]:
     """Translate Gather of constant, equidistant indices (one row, or one of Q, K and V): a slice."""
     shape = view.shape(view.node.inputs[0])
     axis = view.attributes.integer("axis", 0) % len(shape)
@@ -78,7 +80,7 @@ def gather(view: NodeView) -> list[Primitive]:
     return [_part(view, begin, steps, part)]
 
 
-def pad(view: NodeView) -> list[Primitive]:
+def pad(view: NodeView) -> list[RegionPrimitive]:
     """Translate Pad with a constant number; the padding has at most as many elements as the tensor."""
     if view.opset < 11:
         raise BackendError(f"Pad of opset {view.opset}")
@@ -101,7 +103,9 @@ def pad(view: NodeView) -> list[Primitive]:
         padded = (*inner.shape[:axis], extent, *inner.shape[axis + 1 :])
         is_last = axis == max(widths)
         name = view.result if is_last else f"{view.result}, padded up to {axis}"
-        primitives.append(Primitive("concat", tuple(sources), padded, name, padded, {"axis": axis}))
+        primitives.append(
+            RegionPrimitive("concat", tuple(sources), padded, name, padded, {"axis": axis})
+        )
         inner = Operand(padded, name)
     return primitives
 

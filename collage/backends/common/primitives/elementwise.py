@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from collage.backends.common.primitives.node_view import NodeView
-from collage.backends.common.primitives.primitive import Operand, PostOp, Primitive
+from collage.backends.common.primitives.primitive import Operand, PostOp, RegionPrimitive
 from collage.errors import BackendError
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -123,7 +123,7 @@ def _with_tensor(op: str, operand: Operand, first: bool) -> list[PostOp]:
     return [PostOp("pow", 1.0, -1.0), PostOp("mul", operand=operand)]
 
 
-def elementwise(view: NodeView) -> list[Primitive]:
+def elementwise(view: NodeView) -> list[RegionPrimitive]:
     """Translate a node outside of any other primitive."""
     position = _full_operand(view)
     first, *following = node_post_ops(view, position)
@@ -139,7 +139,7 @@ def elementwise(view: NodeView) -> list[Primitive]:
     return [primitive]
 
 
-def _fitted(primitive: Primitive, operand: Operand) -> Operand:
+def _fitted(primitive: RegionPrimitive, operand: Operand) -> Operand:
     fitted = primitive.fitted(operand)
     if fitted is None:
         raise BackendError(f"an operand of shape {list(operand.shape)} does not broadcast")

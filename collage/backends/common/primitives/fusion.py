@@ -15,7 +15,7 @@ from collage.backends.common.primitives.composite_activations import (
 )
 from collage.backends.common.primitives.elementwise import ELEMENTWISE, node_post_ops
 from collage.backends.common.primitives.node_view import NodeView
-from collage.backends.common.primitives.primitive import FUSIBLE, PostOp, Primitive
+from collage.backends.common.primitives.primitive import FUSIBLE, PostOp, RegionPrimitive
 from collage.backends.common.primitives.translate import RESHAPES, bias_source, translate
 from collage.errors import BackendError
 from collage.frontend.model import Function
@@ -31,7 +31,7 @@ Unit = int | CompositeActivation
 class Group:
     """Primitives with all absorbed units; `last` is the index of the last node."""
 
-    primitives: list[Primitive]
+    primitives: list[RegionPrimitive]
     last: int
 
 
@@ -40,7 +40,7 @@ def region_primitives(
     nodes: IndexSet,
     outputs: tuple[str, ...],
     activations: Sequence[CompositeActivation],
-) -> list[Primitive]:
+) -> list[RegionPrimitive]:
     """Return the primitives of a region in execution order.
 
     Args:
@@ -90,7 +90,7 @@ class _Fuser:
     def _absorb(self, unit: Unit) -> None:
         self._absorbed |= 1 << unit if isinstance(unit, int) else unit.nodes
 
-    def _start(self, unit: Unit) -> tuple[list[Primitive], int]:
+    def _start(self, unit: Unit) -> tuple[list[RegionPrimitive], int]:
         if isinstance(unit, int):
             return translate(NodeView(self._function, unit)), unit
         last = unit.nodes.bit_length() - 1
@@ -101,7 +101,7 @@ class _Fuser:
         )
         return [view.primitive("eltwise", [source], unit.post_op.as_step())], last
 
-    def _absorb_readers(self, primitive: Primitive) -> int:
+    def _absorb_readers(self, primitive: RegionPrimitive) -> int:
         """Absorb readers into `primitive`; return the index of the last one's last node, or -1."""
         last = -1
         while (unit := self._only_reader(primitive.result)) is not None:
@@ -126,7 +126,7 @@ class _Fuser:
         free = isinstance(unit, CompositeActivation) or not self._absorbed >> unit & 1
         return unit if free else None
 
-    def _post_ops(self, primitive: Primitive, unit: Unit) -> list[PostOp] | None:
+    def _post_ops(self, primitive: RegionPrimitive, unit: Unit) -> list[PostOp] | None:
         if not isinstance(unit, int):
             return [unit.post_op] if unit.value == primitive.result else None
         view = NodeView(self._function, unit)
@@ -145,7 +145,7 @@ class _Fuser:
             return None
         return self._fitted(primitive, post_ops)
 
-    def _fitted(self, primitive: Primitive, post_ops: list[PostOp]) -> list[PostOp] | None:
+    def _fitted(self, primitive: RegionPrimitive, post_ops: list[PostOp]) -> list[PostOp] | None:
         fitted = []
         for post_op in post_ops:
             if post_op.operand is None:

@@ -8,12 +8,12 @@ from math import prod
 import numpy as np
 
 from collage.backends.common.onnx_attributes import NodeAttributes, node_attributes
-from collage.backends.common.primitives.primitive import Attributes, Operand, Primitive, Shape
+from collage.backends.common.primitives.primitive import Attributes, Operand, RegionPrimitive, Shape
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import Node
 
-MAX_RANK = 6
+MAX_PRIMITIVE_RANK = 6
 """oneDNN's optimised implementations take tensors of up to this rank."""
 
 
@@ -59,8 +59,10 @@ class NodeView:
             raise BackendError(f"the shape of {name!r} depends on data")
         if value_type.dtype != "float32":
             raise BackendError(f"only float32 is computed, and {name!r} is {value_type.dtype}")
-        if len(value_type.shape) > MAX_RANK:
-            raise BackendError(f"{name!r} has rank {len(value_type.shape)}, more than {MAX_RANK}")
+        if len(value_type.shape) > MAX_PRIMITIVE_RANK:
+            raise BackendError(
+                f"{name!r} has rank {len(value_type.shape)}, more than {MAX_PRIMITIVE_RANK}"
+            )
         if 0 in value_type.shape:
             raise BackendError(f"{name!r} is empty")
         return value_type.shape or (1,)
@@ -110,7 +112,7 @@ class NodeView:
         sources: Sequence[Operand],
         attributes: Attributes | None = None,
         shape: Shape | None = None,
-    ) -> Primitive:
+    ) -> RegionPrimitive:
         """Return a primitive for the node's first output.
 
         Args:
@@ -125,6 +127,6 @@ class NodeView:
             raise BackendError(
                 f"{self.node.op} would make {list(step_shape)} instead of {list(result)}"
             )
-        return Primitive(
+        return RegionPrimitive(
             op, tuple(sources), step_shape, self.result, result, dict(attributes or {})
         )

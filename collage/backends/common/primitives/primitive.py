@@ -1,7 +1,8 @@
 """Primitives: the steps of a region's program, in oneDNN's terms.
 
-A `Primitive` refers to values by name. Creating one does not touch the bytes of weights, so a check whether
-a node can be translated costs microseconds. Backends number the values and pack the program.
+A `RegionPrimitive` refers to values by name. Creating one does not touch the bytes of weights, so a
+check whether a node can be translated costs microseconds. Backends number the values and pack the
+program.
 """
 
 import math
@@ -54,7 +55,7 @@ class PostOp:
 
 
 @dataclass
-class Primitive:
+class RegionPrimitive:
     """One primitive or view; its result is the value `result`.
 
     Attributes:

@@ -5,7 +5,7 @@ from math import isclose, prod
 import numpy as np
 
 from collage.backends.common.primitives.node_view import NodeView
-from collage.backends.common.primitives.primitive import Operand, PostOp, Primitive, Shape
+from collage.backends.common.primitives.primitive import Operand, PostOp, RegionPrimitive, Shape
 from collage.backends.common.window import Window
 from collage.errors import BackendError
 from collage.runtime.blob import Json
@@ -50,7 +50,7 @@ def read_window(view: NodeView, kernel: Shape, size: Shape, result: Shape) -> Wi
     return Window(kernel, strides, dilations, begin, end)
 
 
-def convolution(view: NodeView) -> list[Primitive]:
+def convolution(view: NodeView) -> list[RegionPrimitive]:
     """Translate Conv; grouped weights become (groups, channels out, channels in, ...)."""
     shape, weight = view.shape(view.node.inputs[0]), view.weight(1, "the weight")
     groups = view.attributes.integer("group", 1)
@@ -61,7 +61,7 @@ def convolution(view: NodeView) -> list[Primitive]:
     return [view.primitive("convolution", sources, window_attributes(window))]
 
 
-def transposed_convolution(view: NodeView) -> list[Primitive]:
+def transposed_convolution(view: NodeView) -> list[RegionPrimitive]:
     """Translate ConvTranspose: the window slides over the result."""
     shape, weight = view.shape(view.node.inputs[0]), view.weight(1, "the weight")
     groups = view.attributes.integer("group", 1)
@@ -81,7 +81,7 @@ def _bias(view: NodeView) -> list[Operand]:
     return [Operand(bias.shape, array=bias)]
 
 
-def pooling(view: NodeView) -> list[Primitive]:
+def pooling(view: NodeView) -> list[RegionPrimitive]:
     """Translate MaxPool and AveragePool."""
     shape = view.shape(view.node.inputs[0])
     if view.is_used(1):
@@ -105,18 +105,18 @@ def pooling(view: NodeView) -> list[Primitive]:
     return [_pool(view, algorithm, window, view.result_shape)]
 
 
-def _pool(view: NodeView, algorithm: str, window: Window, shape: Shape) -> Primitive:
+def _pool(view: NodeView, algorithm: str, window: Window, shape: Shape) -> RegionPrimitive:
     attributes = {**window_attributes(window), "kernel": window.kernel, "algorithm": algorithm}
     return view.primitive("pooling", [view.source(0)], attributes, shape)
 
 
-def global_pooling(view: NodeView) -> list[Primitive]:
+def global_pooling(view: NodeView) -> list[RegionPrimitive]:
     """Translate a pooling with one window."""
     kind = "max" if view.node.op in ("GlobalMaxPool", "MaxPool") else "avg_exclude_padding"
     return [pool_everything(view, f"pooling_{kind}")]
 
 
-def pool_everything(view: NodeView, algorithm: str) -> Primitive:
+def pool_everything(view: NodeView, algorithm: str) -> RegionPrimitive:
     """Return one window over all spatial dimensions: unlike a reduction, it keeps a blocked layout."""
     shape = view.shape(view.node.inputs[0])
     rank = len(shape) - 2
@@ -126,7 +126,7 @@ def pool_everything(view: NodeView, algorithm: str) -> Primitive:
     return _pool(view, algorithm, Window(shape[2:], units, units, zeros, zeros), shape[:2] + units)
 
 
-def local_response(view: NodeView) -> list[Primitive]:
+def local_response(view: NodeView) -> list[RegionPrimitive]:
     """Translate LRN across channels; oneDNN divides alpha by the size, like ONNX."""
     attributes: dict[str, Json] = {
         "size": view.attributes.integer("size", 1),
@@ -137,7 +137,7 @@ def local_response(view: NodeView) -> list[Primitive]:
     return [view.primitive("lrn", [view.source(0)], attributes)]
 
 
-def batch_normalization(view: NodeView) -> list[Primitive]:
+def batch_normalization(view: NodeView) -> list[RegionPrimitive]:
     """Translate BatchNormalization at inference: a factor and a summand per channel."""
     if view.attributes.integer("training_mode", 0) or any(
         view.is_used(position) for position in (1, 2, 3, 4)
@@ -157,7 +157,7 @@ def batch_normalization(view: NodeView) -> list[Primitive]:
     return [primitive]
 
 
-def resize(view: NodeView) -> list[Primitive]:
+def resize(view: NodeView) -> list[RegionPrimitive]:
     """Translate Resize and Upsample of spatial dimensions where oneDNN's formula equals ONNX's."""
     shape, result = view.shape(view.node.inputs[0]), view.result_shape
     mode = view.attributes.text("mode", "nearest")

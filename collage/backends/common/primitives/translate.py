@@ -11,8 +11,8 @@ import numpy as np
 
 from collage.backends.common.primitives.data_movement import gather, pad, slice_, split
 from collage.backends.common.primitives.elementwise import ELEMENTWISE, elementwise
-from collage.backends.common.primitives.node_view import MAX_RANK, NodeView
-from collage.backends.common.primitives.primitive import Operand, PostOp, Primitive, reshaped
+from collage.backends.common.primitives.node_view import MAX_PRIMITIVE_RANK, NodeView
+from collage.backends.common.primitives.primitive import Operand, PostOp, RegionPrimitive, reshaped
 from collage.backends.common.primitives.spatial import (
     batch_normalization,
     convolution,
@@ -37,7 +37,7 @@ MAX_COPIES = 16
 RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
 
 
-def matrix_product(view: NodeView) -> list[Primitive]:
+def matrix_product(view: NodeView) -> list[RegionPrimitive]:
     """Translate MatMul; before a right-hand matrix, the left operand's leading dimensions are joined."""
     left, right = (view.shape(name) for name in view.node.inputs)
     if len(left) < 2 or len(right) < 2:
@@ -51,7 +51,7 @@ def matrix_product(view: NodeView) -> list[Primitive]:
     return [view.primitive("matmul", [view.source(0, left), view.source(1, right)])]
 
 
-def gemm(view: NodeView) -> list[Primitive]:
+def gemm(view: NodeView) -> list[RegionPrimitive]:
     """Translate Gemm with a constant right operand; alpha and beta are folded into the constants."""
     if view.attributes.integer("transA", 0):
         raise BackendError("Gemm with transA")
@@ -66,7 +66,7 @@ def gemm(view: NodeView) -> list[Primitive]:
     return [primitive]
 
 
-def _add_bias(view: NodeView, primitive: Primitive, beta: float) -> None:
+def _add_bias(view: NodeView, primitive: RegionPrimitive, beta: float) -> None:
     name = view.node.inputs[2]
     if name not in view.function.weights:
         if beta != 1.0:
@@ -87,7 +87,7 @@ def _add_bias(view: NodeView, primitive: Primitive, beta: float) -> None:
     primitive.post_ops.append(PostOp("add", operand=Operand(broadcast.shape, array=broadcast)))
 
 
-def softmax(view: NodeView) -> list[Primitive]:
+def softmax(view: NodeView) -> list[RegionPrimitive]:
     """Translate Softmax and LogSoftmax over one dimension."""
     rank = len(view.result_shape)
     axis = view.attributes.integer("axis", -1 if view.opset >= 13 else 1) % rank
@@ -97,7 +97,7 @@ def softmax(view: NodeView) -> list[Primitive]:
     return [view.primitive("softmax", [view.source(0)], {"axis": axis, "algorithm": algorithm})]
 
 
-def layer_normalization(view: NodeView) -> list[Primitive]:
+def layer_normalization(view: NodeView) -> list[RegionPrimitive]:
     """Translate LayerNormalization over the last dimensions, viewed as rows and columns."""
     if view.is_used(1) or view.is_used(2):
         raise BackendError("LayerNormalization whose mean or deviation is used")
@@ -116,7 +116,7 @@ def layer_normalization(view: NodeView) -> list[Primitive]:
     return [view.primitive("layer_normalization", sources, {"epsilon": epsilon}, (rows, columns))]
 
 
-def reduction(view: NodeView) -> list[Primitive]:
+def reduction(view: NodeView) -> list[RegionPrimitive]:
     """Translate Reduce operators; a mean or maximum over all spatial dimensions is a pooling."""
     shape = view.shape(view.node.inputs[0])
     axes = view.attributes.integers("axes", ())
@@ -139,14 +139,14 @@ def reduction(view: NodeView) -> list[Primitive]:
     ]
 
 
-def concatenation(view: NodeView) -> list[Primitive]:
+def concatenation(view: NodeView) -> list[RegionPrimitive]:
     """Translate Concat."""
     axis = view.attributes.integer("axis", 0) % len(view.result_shape)
     sources = [view.source(place) for place in range(len(view.node.inputs))]
     return [view.primitive("concat", sources, {"axis": axis})]
 
 
-def expansion(view: NodeView) -> list[Primitive]:
+def expansion(view: NodeView) -> list[RegionPrimitive]:
     """Translate Expand along one dimension: a concatenation of copies."""
     view.constant_integers(1, "the shape")
     shape, result = view.shape(view.node.inputs[0]), view.result_shape
@@ -160,7 +160,7 @@ def expansion(view: NodeView) -> list[Primitive]:
     return [view.primitive("concat", copies, {"axis": axes[0]})]
 
 
-def reshape(view: NodeView) -> list[Primitive]:
+def reshape(view: NodeView) -> list[RegionPrimitive]:
     """Translate operators with the same elements in another shape."""
     if view.is_used(1):
         raise BackendError(f"{view.node.op} whose second output is used")
@@ -170,14 +170,14 @@ def reshape(view: NodeView) -> list[Primitive]:
     return [view.primitive("reshape", [view.source(0)])]
 
 
-def transposition(view: NodeView) -> list[Primitive]:
+def transposition(view: NodeView) -> list[RegionPrimitive]:
     """Translate Transpose: another order of strides, copied only where a reader needs it."""
     rank = len(view.result_shape)
     permutation = view.attributes.integers("perm", range(rank - 1, -1, -1))
     return [view.primitive("permute", [view.source(0)], {"permutation": permutation})]
 
 
-TRANSLATORS: dict[str, Callable[[NodeView], list[Primitive]]] = {
+TRANSLATORS: dict[str, Callable[[NodeView], list[RegionPrimitive]]] = {
     **dict.fromkeys(sorted(ELEMENTWISE), elementwise),
     **dict.fromkeys(REDUCTIONS, reduction),
     **dict.fromkeys(RESHAPES, reshape),
@@ -206,7 +206,7 @@ TRANSLATORS: dict[str, Callable[[NodeView], list[Primitive]]] = {
 }
 
 
-def translate(view: NodeView) -> list[Primitive]:
+def translate(view: NodeView) -> list[RegionPrimitive]:
     """Return the primitives of the node, in order.
 
     Raises:
@@ -219,14 +219,14 @@ def translate(view: NodeView) -> list[Primitive]:
         raise BackendError(f"oneDNN has no {view.node.op}")
     primitives = translator(view)
     for primitive in primitives:
-        if len(primitive.shape) > MAX_RANK:
+        if len(primitive.shape) > MAX_PRIMITIVE_RANK:
             raise BackendError(
-                f"{primitive.result!r} has rank {len(primitive.shape)}, more than {MAX_RANK}"
+                f"{primitive.result!r} has rank {len(primitive.shape)}, more than {MAX_PRIMITIVE_RANK}"
             )
     return primitives
 
 
-def bias_source(primitive: Primitive, operand: Operand) -> Operand | None:
+def bias_source(primitive: RegionPrimitive, operand: Operand) -> Operand | None:
     """View a constant summand per channel as the primitive's bias; None for any other operand.
 
     The channel of a convolution is its second dimension, that of a matrix product the last.

@@ -10,7 +10,7 @@ from tvm.relax import transform
 
 from collage.errors import BackendError
 
-SYMBOL = "fused"
+FUSED_SYMBOL = "fused"
 
 Legalizers = Mapping[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]]
 """Lowerings of Relax operators, by name."""
@@ -86,7 +86,7 @@ class _LiftConstants(relax.expr_functor.PyExprMutator):
 def _call_once(primitive: relax.Function) -> tvm.IRModule:
     """Wrap `primitive` in a call, so that no pass removes it as dead code."""
     builder = relax.BlockBuilder()
-    name = builder.add_func(primitive, SYMBOL)
+    name = builder.add_func(primitive, FUSED_SYMBOL)
     params = [
         relax.Var(f"p{position}", param.ty) for position, param in enumerate(primitive.params)
     ]

@@ -21,13 +21,13 @@ import tvm
 from tvm import s_tir, tirx
 
 from collage.backends.common.tvm.inline import inline_endings, inline_stages
-from collage.backends.common.tvm.lower import SYMBOL, last_line
+from collage.backends.common.tvm.lower import FUSED_SYMBOL, last_line
 from collage.backends.common.tvm.schedule_steps import attempt
 from collage.backends.common.tvm.trace_check import LONGEST_VECTOR, check_trace
 from collage.errors import BackendError
 from collage.store.records import RecordError, parse_json
 
-PREFIX = "tuned-"
+TUNED_PREFIX = "tuned-"
 """Of the names of variants with a tuned schedule; the digest of the trace follows."""
 
 OPAQUE = 8
@@ -51,7 +51,7 @@ def write_trace(folder: Path, trace: str) -> str:
     name = trace_digest(trace)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(trace)
-    return PREFIX + name
+    return TUNED_PREFIX + name
 
 
 def read_trace(folder: Path | None, variant: str) -> str:
@@ -60,7 +60,7 @@ def read_trace(folder: Path | None, variant: str) -> str:
     Raises:
         BackendError: the file is missing, or its digest is not its name.
     """
-    name = variant.removeprefix(PREFIX)
+    name = variant.removeprefix(TUNED_PREFIX)
     try:
         trace = (folder / name).read_text() if folder else ""
     except OSError as error:
@@ -75,14 +75,14 @@ def unscheduled(function: tirx.PrimFunc, device: str = "cpu") -> tvm.IRModule:
 
     On a GPU stages before a product remain: the search copies operands to the memory of a block.
     """
-    named = function.with_attr("global_symbol", SYMBOL).with_attr("op_pattern", OPAQUE)
-    plan = s_tir.Schedule(tvm.IRModule({SYMBOL: named}))
-    plan.work_on(SYMBOL)
+    named = function.with_attr("global_symbol", FUSED_SYMBOL).with_attr("op_pattern", OPAQUE)
+    plan = s_tir.Schedule(tvm.IRModule({FUSED_SYMBOL: named}))
+    plan.work_on(FUSED_SYMBOL)
     return attempt(plan, inline_stages if device == "cpu" else inline_endings).mod
 
 
 def apply_trace(function: tirx.PrimFunc, trace: str, device: str = "cpu") -> tvm.IRModule:
-    """Return a module with `function`, scheduled by the trace, under `SYMBOL`.
+    """Return a module with `function`, scheduled by the trace, under `FUSED_SYMBOL`.
 
     Raises:
         BackendError: the trace does not fit the function.
@@ -118,8 +118,8 @@ class _Size:
     """Iterations of the innermost loops, bytes of all tensors, and longest vector of a schedule."""
 
     def __init__(self, plan: s_tir.Schedule) -> None:
-        root = plan.get_sblock("root", SYMBOL)
-        buffers = [*plan.mod[SYMBOL].params, *plan.get(root).alloc_buffers]
+        root = plan.get_sblock("root", FUSED_SYMBOL)
+        buffers = [*plan.mod[FUSED_SYMBOL].params, *plan.get(root).alloc_buffers]
         self.steps, self.vector = 0, 0
         for block in _blocks(plan, root):
             loops = [plan.get(loop) for loop in plan.get_loops(block)]

@@ -30,7 +30,7 @@ from collage.rules.rule import Candidate, PartitionRule, PartitionSpec
 from collage.rules.wrap import Union
 
 PRODUCTS = ("Conv", "MatMul", "Gemm")
-REVISION = "1"
+BLOCKED_REVISION = "1"
 """In every cost key: a new revision of the kernels invalidates the costs of the old ones."""
 
 
@@ -41,7 +41,7 @@ class BlockedBackend(Backend):
     style = BackendStyle.LIBRARY
 
     def availability(self) -> Availability:
-        return kernels_availability(self.name, REVISION)
+        return kernels_availability(self.name, BLOCKED_REVISION)
 
     def unsupported(self, function: Function, node: int) -> str | None:
         if reason := refusal(function, node):

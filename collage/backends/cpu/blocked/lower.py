@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from collage.backends.common.native_kernels import native_activation
-from collage.backends.common.primitives.primitive import Operand, PostOp, Primitive
+from collage.backends.common.primitives.primitive import Operand, PostOp, RegionPrimitive
 from collage.backends.cpu.blocked.program import (
     BlockedPostOp,
     BlockedStep,
@@ -47,7 +47,7 @@ class Lowering:
         if len(shape) < 4:
             self.rows.add(name)
 
-    def add(self, primitive: Primitive) -> None:
+    def add(self, primitive: RegionPrimitive) -> None:
         """Append the primitive's step. Raises BackendError where the kernel has none."""
         self.declare(primitive.result, primitive.shape)
         source = primitive.sources[0]
@@ -74,10 +74,10 @@ class Lowering:
             case _:
                 raise BackendError(f"{primitive.op} is no product, mean, or elementwise work")
 
-    def _append(self, op: Op, primitive: Primitive, part: StepPart) -> None:
+    def _append(self, op: Op, primitive: RegionPrimitive, part: StepPart) -> None:
         self.steps.append(BlockedStep(op, primitive.sources[0].name, primitive.result, (part,)))
 
-    def _mean(self, primitive: Primitive) -> None:
+    def _mean(self, primitive: RegionPrimitive) -> None:
         if not primitive.post_ops:
             self._append(Op.MEAN, primitive, StepPart(None))
             return
@@ -114,7 +114,7 @@ class Lowering:
         raise BackendError(f"an operand of shape {list(operand.shape)} is broadcast")
 
 
-def _first_post(primitive: Primitive) -> PostOp:
+def _first_post(primitive: RegionPrimitive) -> PostOp:
     """Return the operation of an elementwise primitive on its first operand."""
     algorithm = str(primitive.attributes["algorithm"])
     if primitive.op == "binary":
@@ -143,7 +143,7 @@ def _per_channel(operand: Operand, shape: Shape) -> np.ndarray:
     return np.broadcast_to(array.reshape(-1), shape[axis])
 
 
-def _matrix(primitive: Primitive) -> Filter:
+def _matrix(primitive: RegionPrimitive) -> Filter:
     """Return a product with a constant matrix as a 1x1 convolution; its pixels are the rows."""
     matrix = primitive.sources[1].array
     if matrix is None or matrix.ndim != 2:
@@ -154,14 +154,14 @@ def _matrix(primitive: Primitive) -> Filter:
     return Filter(matrix.T.reshape(*matrix.T.shape, 1, 1), bias, UNIT_GEOMETRY)
 
 
-def _is_mean(primitive: Primitive) -> bool:
+def _is_mean(primitive: RegionPrimitive) -> bool:
     shape = primitive.sources[0].shape
     pads = (*_integers(primitive, "pads_begin"), *_integers(primitive, "pads_end"))
     covers_pixels = len(shape) == 4 and _integers(primitive, "kernel") == shape[2:]
     return covers_pixels and not any(pads) and primitive.attributes["algorithm"] in MEAN_ALGORITHMS
 
 
-def _convolution(primitive: Primitive, shape: Shape) -> tuple[Op, Filter]:
+def _convolution(primitive: RegionPrimitive, shape: Shape) -> tuple[Op, Filter]:
     weights = primitive.sources[1].array
     assert weights is not None
     if len(shape) != 4 or len(primitive.shape) != 4:
@@ -185,5 +185,5 @@ def _convolution(primitive: Primitive, shape: Shape) -> tuple[Op, Filter]:
     return op, Filter(weights, bias, geometry)
 
 
-def _integers(primitive: Primitive, key: str) -> tuple[int, ...]:
+def _integers(primitive: RegionPrimitive, key: str) -> tuple[int, ...]:
     return tuple(primitive.attributes[key])  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from collage.backends.common.primitives.primitive import (
     Attributes,
     Operand,
     PostOp,
-    Primitive,
+    RegionPrimitive,
     Shape,
 )
 from collage.runtime.blob import Json, pack
@@ -32,7 +32,7 @@ class ProgramBuilder:
         self._shapes[name] = shape
         return number
 
-    def add(self, primitive: Primitive) -> None:
+    def add(self, primitive: RegionPrimitive) -> None:
         """Append the step of `primitive`, and a reshape where `result_shape` differs."""
         inputs = [self._read(source) for source in primitive.sources]
         post_ops = [self._post(post_op) for post_op in primitive.post_ops]

@@ -14,7 +14,7 @@ from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
 
-SCHEDULE_REVISION = "2"
+CPU_SCHEDULE_REVISION = "2"
 """In every cost key: a new revision of the rules invalidates the costs of the old ones."""
 
 HOPELESS_FLOP, AWKWARD_FLOP = 32_000_000, 1_000_000
@@ -33,7 +33,7 @@ class TvmBackend(Backend):
         package = tvm_availability()
         if package.reason:
             return package
-        return Availability("", {**package.libraries, "schedule": SCHEDULE_REVISION})
+        return Availability("", {**package.libraries, "schedule": CPU_SCHEDULE_REVISION})
 
     def unsupported(self, function: Function, node: int) -> str | None:
         return _no_form(function, node) or _hopeless(function, node)
@@ -41,21 +41,25 @@ class TvmBackend(Backend):
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> TirKernel:
-        from collage.backends.common.tvm.lower import SYMBOL, lower
-        from collage.backends.common.tvm.tuned_schedules import PREFIX, apply_trace, read_trace
+        from collage.backends.common.tvm.lower import FUSED_SYMBOL, lower
+        from collage.backends.common.tvm.tuned_schedules import (
+            TUNED_PREFIX,
+            apply_trace,
+            read_trace,
+        )
         from collage.backends.cpu.tvm.legalize import legalizers
         from collage.backends.cpu.tvm.schedule import schedule
         from collage.frontend.region import region_constants, region_relax
 
-        if variant not in self.variants and not variant.startswith(PREFIX):
+        if variant not in self.variants and not variant.startswith(TUNED_PREFIX):
             raise BackendError(f"tvm has no variant {variant!r}")
         lowered = lower(region_relax(function, nodes), legalizers())
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
-        if variant.startswith(PREFIX):
+        if variant.startswith(TUNED_PREFIX):
             module = apply_trace(lowered.function, read_trace(self.tuned_schedules_dir, variant))
         else:
             module = schedule(lowered.function, threads)
-        return TirKernel(module, SYMBOL, (*weights, *lowered.constants))
+        return TirKernel(module, FUSED_SYMBOL, (*weights, *lowered.constants))
 
 
 class TunableTvm(TvmBackend):

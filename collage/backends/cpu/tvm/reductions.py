@@ -20,14 +20,14 @@ STRIPS = (64, 48, 32, 16, 8)
 TILE_STRIPS = (32, 48, 16, 64, 8)
 """The same for products, beside `TILE_ROWS` rows."""
 TILE_ROWS = (6, 8, 4, 5, 7, 3, 2)
-WINDOW = 81
+MAX_UNROLLED_WINDOW = 81
 """Largest unrolled window (9x9)."""
 SMALL_WINDOW = 9
 REGISTERS = 16
 """Concurrent vectors of sums of one window."""
 ROWS = 4
 """Concurrent rows with vectors by LLVM."""
-WIDEST = 64
+MAX_ROW_WIDTH = 64
 """Longest row of results in one vector, for windows above `SMALL_WINDOW`."""
 
 
@@ -71,7 +71,7 @@ def clear_sums(plan: s_tir.Schedule, block: Block) -> None:
 
 def is_window(stage: Nest) -> bool:
     """Tell whether the stage reduces a small sliding window over its operand."""
-    if prod(stage.extents[n] for n in stage.reduced) > WINDOW or not reuses(stage):
+    if prod(stage.extents[n] for n in stage.reduced) > MAX_UNROLLED_WINDOW or not reuses(stage):
         return False
     last = _width(stage)
     return last is not None and any(
@@ -183,4 +183,4 @@ def _is_one_vector(stage: Nest, width: int) -> bool:
     if any(access.strides[width] not in (0, 1) for access in stage.accesses):
         return False
     taps = prod(stage.extents[n] for n in stage.reduced)
-    return stage.extents[width] <= (LANES if taps <= SMALL_WINDOW else WIDEST)
+    return stage.extents[width] <= (LANES if taps <= SMALL_WINDOW else MAX_ROW_WIDTH)

@@ -12,7 +12,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from collage.backends.common.tvm.inline import inline_stages
-from collage.backends.common.tvm.lower import SYMBOL
+from collage.backends.common.tvm.lower import FUSED_SYMBOL
 from collage.backends.common.tvm.nest import Block, nest, stages
 from collage.backends.common.tvm.schedule_steps import attempt, optional_step
 from collage.backends.common.tvm.tuned_schedules import OPAQUE
@@ -26,12 +26,12 @@ StageRule = Callable[[s_tir.Schedule, Block], None]
 
 def schedule(function: tirx.PrimFunc, threads: int) -> tvm.IRModule:
     """Return a module with the scheduled `function` under `lower.SYMBOL`."""
-    named = function.with_attr("global_symbol", SYMBOL).with_attr("op_pattern", OPAQUE)
-    module = tvm.IRModule({SYMBOL: named})
+    named = function.with_attr("global_symbol", FUSED_SYMBOL).with_attr("op_pattern", OPAQUE)
+    module = tvm.IRModule({FUSED_SYMBOL: named})
     plan = None
     with optional_step("schedule a function without stages (a scatter, a sort)"):
         plan = s_tir.Schedule(module)
-        plan.work_on(SYMBOL)
+        plan.work_on(FUSED_SYMBOL)
     if plan is None:
         return module
     plan = _for_each_stage(plan, pad_product)

@@ -24,7 +24,7 @@ from collage.graph.index_set import IndexSet
 from collage.rules.rule import PartitionRule
 from collage.runtime.blob import Header, pack
 
-REVISION = "2"
+WINOGRAD_REVISION = "2"
 """In every cost key: a new revision of the kernels invalidates the costs of the old ones."""
 
 
@@ -49,7 +49,7 @@ class WinogradBackend(Backend):
     variants = tuple(VARIANTS)
 
     def availability(self) -> Availability:
-        return kernels_availability(self.name, REVISION)
+        return kernels_availability(self.name, WINOGRAD_REVISION)
 
     def unsupported(self, function: Function, node: int) -> str | None:
         return refusal(function, node)

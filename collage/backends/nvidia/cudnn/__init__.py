@@ -13,7 +13,7 @@ from collage.backends.base import BackendStyle, PluginKernel
 from collage.backends.nvidia.chain import ChainRule
 from collage.backends.nvidia.cudnn.attention import AttentionRule, describe_attention
 from collage.backends.nvidia.cudnn.convolution import convolution_refusal, read_convolution
-from collage.backends.nvidia.cudnn.graph_builder import GraphBuilder
+from collage.backends.nvidia.cudnn.graph_builder import CudnnGraphBuilder
 from collage.backends.nvidia.cudnn.norm import (
     CHANNELS,
     ROWS,
@@ -80,7 +80,7 @@ class CudnnBackend(CudaBackend):
 
 def describe(
     function: Function, nodes: IndexSet, rank: int, *, rounds: bool = False
-) -> GraphBuilder:
+) -> CudnnGraphBuilder:
     """Describe a region of the graph interface.
 
     Args:

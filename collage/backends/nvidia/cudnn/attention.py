@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from collage.backends.common.onnx_attributes import node_attributes
-from collage.backends.nvidia.cudnn.graph_builder import GraphBuilder, strides_of
+from collage.backends.nvidia.cudnn.graph_builder import CudnnGraphBuilder, strides_of
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.dataflow import DataflowGraph, Node
@@ -25,7 +25,7 @@ ATTENTION_LABEL = "attention"
 
 
 @dataclass(frozen=True)
-class View:
+class StridedView:
     """A value viewed with the attention's four dimensions; `order` lists the value's dimensions."""
 
     name: str
@@ -37,10 +37,10 @@ class Attention:
     """Q [batch, heads, rows, values], K [batch, heads, values, columns], V, the result; mask "" for none."""
 
     nodes: IndexSet
-    query: View
-    keys: View
-    values: View
-    result: View
+    query: StridedView
+    keys: StridedView
+    values: StridedView
+    result: StridedView
     scale: float = 1.0
     mask: str = ""
 
@@ -79,7 +79,7 @@ def read_attention(function: Function, match: Match) -> Attention:
     if views["keys"].order[2] != 3:
         raise BackendError("the keys are not a transposition: the values of each lie apart")
     scale, mask = _scale(function, match), _mask(function, match)
-    return Attention(nodes, **views, result=View(result.outputs[0]), scale=scale, mask=mask)
+    return Attention(nodes, **views, result=StridedView(result.outputs[0]), scale=scale, mask=mask)
 
 
 def with_transposed_result(function: Function, attention: Attention) -> Attention | None:
@@ -94,7 +94,7 @@ def with_transposed_result(function: Function, attention: Attention) -> Attentio
     order = _permutation(function, node)
     if order[3] != 3:
         return None
-    result = View(node.outputs[0], tuple(order.index(axis) for axis in range(4)))
+    result = StridedView(node.outputs[0], tuple(order.index(axis) for axis in range(4)))
     fields = {**vars(attention), "nodes": attention.nodes | 1 << node.index, "result": result}
     return Attention(**fields)
 
@@ -135,7 +135,7 @@ def attentions(function: Function) -> Iterator[Attention]:
                 yield attention
 
 
-def describe_attention(function: Function, nodes: IndexSet, rank: int) -> GraphBuilder:
+def describe_attention(function: Function, nodes: IndexSet, rank: int) -> CudnnGraphBuilder:
     """Return the operation graph of the attention of exactly `nodes`.
 
     Raises:
@@ -146,7 +146,7 @@ def describe_attention(function: Function, nodes: IndexSet, rank: int) -> GraphB
     )
     if attention is None:
         raise BackendError("this is no attention that cuDNN computes")
-    region = GraphBuilder(function, nodes)
+    region = CudnnGraphBuilder(function, nodes)
     shapes: dict[int, tuple[int, ...]] = {}
     query, keys, values, result = (
         _add_view(region, function, view, shapes)
@@ -176,14 +176,17 @@ def describe_attention(function: Function, nodes: IndexSet, rank: int) -> GraphB
     return region
 
 
-def _then(region: GraphBuilder, x: int, mode: str, b: int | None = None) -> int:
+def _then(region: CudnnGraphBuilder, x: int, mode: str, b: int | None = None) -> int:
     y = region.like(x)
     region.pointwise(mode, x=x, y=y, **({} if b is None else {"b": b}))
     return y
 
 
 def _add_view(
-    region: GraphBuilder, function: Function, view: View, shapes: dict[int, tuple[int, ...]]
+    region: CudnnGraphBuilder,
+    function: Function,
+    view: StridedView,
+    shapes: dict[int, tuple[int, ...]],
 ) -> int:
     """Add the value with the attention's four dimensions; note its extents in `shapes`."""
     shape = function.graph.types[view.name].shape
@@ -219,7 +222,7 @@ def _check_types(function: Function, match: Match) -> None:
         raise BackendError(f"attention with a softmax over axis {axis}")
 
 
-def _operand(function: Function, value: str, innermost: int) -> tuple[View, IndexSet]:
+def _operand(function: Function, value: str, innermost: int) -> tuple[StridedView, IndexSet]:
     """Return the operand, viewed through its transposition if possible, with the transposition's node.
 
     The transposition must have no other reader, and dimension `innermost` must remain contiguous.
@@ -227,13 +230,13 @@ def _operand(function: Function, value: str, innermost: int) -> tuple[View, Inde
     graph = function.graph
     index = graph.producer.get(value)
     if index is None or graph.nodes[index].op != "Transpose" or value in graph.outputs:
-        return View(value), 0
+        return StridedView(value), 0
     node = graph.nodes[index]
     outside = node.inputs[0] in function.weights or node.inputs[0] not in graph.types
     order = _permutation(function, node)
     if outside or graph.readers[value].bit_count() != 1 or order[innermost] != 3:
-        return View(value), 0
-    return View(node.inputs[0], order), 1 << index
+        return StridedView(value), 0
+    return StridedView(node.inputs[0], order), 1 << index
 
 
 def _permutation(function: Function, node: Node) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from collage.backends.nvidia.convolution import (
     folded,
     steps_refusal,
 )
-from collage.backends.nvidia.cudnn.graph_builder import GraphBuilder, channels_last, strides_of
+from collage.backends.nvidia.cudnn.graph_builder import CudnnGraphBuilder, channels_last, strides_of
 from collage.backends.nvidia.cudnn.operations import dtype_of, refusal
 from collage.errors import BackendError
 from collage.frontend.model import Function
@@ -55,7 +55,7 @@ def convolution_refusal(function: Function, chain: Chain, *, rounds: bool = Fals
 
 def read_convolution(
     function: Function, nodes: IndexSet, rank: int, *, rounds: bool = False
-) -> GraphBuilder:
+) -> CudnnGraphBuilder:
     """Return the operation graph of a region; arguments as in `cudnn.describe`.
 
     Raises:
@@ -64,7 +64,7 @@ def read_convolution(
     chain = Chains(function).read(nodes, ("Conv",))
     if reason := convolution_refusal(function, chain, rounds=rounds):
         raise BackendError(reason)
-    region = GraphBuilder(function, nodes)
+    region = CudnnGraphBuilder(function, nodes)
     activation = chain.find(StepKind.ACTIVATION)
     if (activation.name if activation else "") in PLAIN:
         _plain(region, function, chain, rank)
@@ -92,7 +92,7 @@ def _activation_refusal(
     return None
 
 
-def _plain(region: GraphBuilder, function: Function, chain: Chain, rank: int) -> None:
+def _plain(region: CudnnGraphBuilder, function: Function, chain: Chain, rank: int) -> None:
     """Add x * w, residual, bias and relu, channels first; all but the first are optional."""
     weights, bias = folded(function, chain)
     names = ConvolutionValues(function, chain)
@@ -113,7 +113,7 @@ def _plain(region: GraphBuilder, function: Function, chain: Chain, rank: int) ->
 
 
 def _fused(
-    region: GraphBuilder, function: Function, chain: Chain, rank: int, *, rounds: bool
+    region: CudnnGraphBuilder, function: Function, chain: Chain, rank: int, *, rounds: bool
 ) -> None:
     """Add x * w + bias, residual and activation, channels last inside."""
     weights, bias = folded(function, chain)
@@ -148,7 +148,7 @@ def _fused(
         region.copy(y, result)
 
 
-def _activate(region: GraphBuilder, step: ChainStep, x: int, y: int) -> None:
+def _activate(region: CudnnGraphBuilder, step: ChainStep, x: int, y: int) -> None:
     if step.name != "hardswish":
         beta = {"beta": float(step.number)} if step.name == "swish" else {}
         region.pointwise(step.name, x=x, y=y, **beta)
@@ -162,7 +162,7 @@ def _activate(region: GraphBuilder, step: ChainStep, x: int, y: int) -> None:
 
 
 def _convolve(
-    region: GraphBuilder, function: Function, chain: Chain, operands: tuple[int, int, int]
+    region: CudnnGraphBuilder, function: Function, chain: Chain, operands: tuple[int, int, int]
 ) -> None:
     window, (x, w, y) = convolution_window(function, chain.anchor), operands
     region.operation(

@@ -40,7 +40,7 @@ def channels_last(rank: int) -> tuple[int, ...]:
     return (0, *range(2, rank), 1)
 
 
-class GraphBuilder:
+class CudnnGraphBuilder:
     """Collects the values and operation graphs of one kernel."""
 
     def __init__(self, function: Function, nodes: IndexSet) -> None:

@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from collage.backends.common.onnx_attributes import node_attributes
-from collage.backends.nvidia.cudnn.graph_builder import GraphBuilder
+from collage.backends.nvidia.cudnn.graph_builder import CudnnGraphBuilder
 from collage.backends.nvidia.product import DTYPES
 from collage.errors import BackendError
 from collage.frontend.model import Function
@@ -56,9 +56,9 @@ def channel_norm_refusal(function: Function, node: Node) -> str | None:
     return None
 
 
-def describe_norm(function: Function, node: Node, rank: int) -> GraphBuilder:
+def describe_norm(function: Function, node: Node, rank: int) -> CudnnGraphBuilder:
     """Return the operation graph of a node of `ROWS` or `CHANNELS`."""
-    graph, region = function.graph, GraphBuilder(function, 1 << node.index)
+    graph, region = function.graph, CudnnGraphBuilder(function, 1 << node.index)
     epsilon = node_attributes(function, node.index).number("epsilon", EPSILON)
     if node.op in CHANNELS:
         shape = graph.types[node.inputs[0]].shape
@@ -125,7 +125,7 @@ def rms_norms(function: Function) -> Iterator[tuple[Match, RmsNorm | str]]:
             yield match, str(error)
 
 
-def describe_rms_norm(function: Function, nodes: IndexSet, rank: int) -> GraphBuilder:
+def describe_rms_norm(function: Function, nodes: IndexSet, rank: int) -> CudnnGraphBuilder:
     """Return the operation graph of the RMS norm of exactly `nodes`.
 
     Raises:
@@ -135,7 +135,7 @@ def describe_rms_norm(function: Function, nodes: IndexSet, rank: int) -> GraphBu
     norm = next((candidate for candidate in norms if candidate.nodes == nodes), None)
     if norm is None:
         raise BackendError("this is no RMS norm that cuDNN computes")
-    region, shape = GraphBuilder(function, nodes), function.graph.types[norm.x].shape
+    region, shape = CudnnGraphBuilder(function, nodes), function.graph.types[norm.x].shape
     extents, parameters = (prod(shape[:-1]), shape[-1], 1, 1), (1, shape[-1], 1, 1)
     unit_scale = np.ones(parameters, np.float32)
     scale = region.named(norm.scale, parameters) if norm.scale else region.constant(unit_scale)
@@ -166,7 +166,7 @@ class RmsNormRule(PartitionRule):
 
 
 def _norm(
-    region: GraphBuilder, mode: str, names: tuple[str, str], extents: tuple[int, ...],
+    region: CudnnGraphBuilder, mode: str, names: tuple[str, str], extents: tuple[int, ...],
     *, rank: int, epsilon: float, **parameters: int,
 ) -> None:  # fmt: skip
     region.begin(rank)

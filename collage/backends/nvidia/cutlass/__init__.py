@@ -23,7 +23,7 @@ from collage.backends.nvidia.cutlass.convolution import (
     read_convolution,
 )
 from collage.backends.nvidia.cutlass.gemm import Gemm, gemm_refusal, read_gemm
-from collage.backends.nvidia.cutlass.source import SYMBOL, TILES
+from collage.backends.nvidia.cutlass.source import CUTLASS_SYMBOL, TILES
 from collage.backends.nvidia.libraries import CUDART
 from collage.backends.nvidia.operands import Operands
 from collage.backends.nvidia.toolchain import CudaBackend, with_tf32
@@ -63,7 +63,7 @@ class CutlassBackend(CudaBackend):
     ) -> CudaKernel:
         template, constants = self.describe(function, nodes, variant)
         file = compile_cuda(template.source(), ".so", SHARED, Options().store_dir / "nvcc")
-        return CudaKernel(file, SYMBOL, constants, template.scratch)
+        return CudaKernel(file, CUTLASS_SYMBOL, constants, template.scratch)
 
     def describe(
         self, function: Function, nodes: IndexSet, variant: str

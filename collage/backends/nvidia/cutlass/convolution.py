@@ -38,7 +38,7 @@ from collage.frontend.model import Function
 LARGEST_WINDOW = 32
 """Largest window extent of CUTLASS's iterators: they have one bit per position."""
 MOST_BYTES = 1 << 31
-ALIGNMENT = 256
+CUTLASS_ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class CutlassConvolution:
     def result_offset(self) -> int:
         """Offset of the result in scratch memory, in bytes: after the input."""
         images, _, *pixels = self.input_extents
-        return _filled(self._bytes(images, *pixels, self.channels), ALIGNMENT)
+        return _filled(self._bytes(images, *pixels, self.channels), CUTLASS_ALIGNMENT)
 
     @property
     def scratch(self) -> int:

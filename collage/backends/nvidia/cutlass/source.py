@@ -7,7 +7,7 @@ from collage.backends.nvidia.architecture import architecture
 from collage.backends.nvidia.compiler import CudaSource, cutlass_include
 from collage.errors import BackendError
 
-SYMBOL = "collage_cutlass"
+CUTLASS_SYMBOL = "collage_cutlass"
 ELEMENTS = {"float32": "float", "float16": "cutlass::half_t", "bfloat16": "cutlass::bfloat16_t"}
 BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 FUNCTORS = {
@@ -95,7 +95,7 @@ def activation_refusal(name: str, number: float, arithmetic: Arithmetic) -> str 
 
 
 def cutlass_source(template: str, values: Mapping[str, str]) -> CudaSource:
-    """Generate CUDA C++ that exports `SYMBOL`.
+    """Generate CUDA C++ that exports `CUTLASS_SYMBOL`.
 
     Args:
         template: definition of a function `Run(tvm::ffi::PackedArgs, cudaStream_t)`.
@@ -109,7 +109,7 @@ def cutlass_source(template: str, values: Mapping[str, str]) -> CudaSource:
     if include is None:
         raise BackendError("no CUTLASS headers")
     text = WHOLE.replace("@template@", template)
-    for name, value in {**values, "symbol": SYMBOL}.items():
+    for name, value in {**values, "symbol": CUTLASS_SYMBOL}.items():
         text = text.replace(f"@{name}@", value)
     tools = include.parent / "tools" / "util" / "include"
     includes = [f"-I{include}", *([f"-I{tools}"] if tools.is_dir() else []), *_ffi_flags()]

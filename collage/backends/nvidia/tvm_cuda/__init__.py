@@ -16,7 +16,7 @@ from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
 
-SCHEDULE_REVISION = "1"
+CUDA_SCHEDULE_REVISION = "1"
 VARIANTS = ("", "fallback")
 DTYPES = frozenset({"float32", "float16", "bfloat16", "int32", "int64", "bool", "uint8", "int8"})
 
@@ -31,8 +31,9 @@ class TvmCudaBackend(CudaBackend):
 
     def compilers(self) -> Sequence[Availability]:
         tvm_package = tvm_availability()
-        return (Availability(tvm_package.reason, {**tvm_package.libraries, "schedule": SCHEDULE_REVISION}),
-                nvcc_availability(), architecture_availability(), code_generator_availability())  # fmt: skip
+        libraries = {**tvm_package.libraries, "schedule": CUDA_SCHEDULE_REVISION}
+        return (Availability(tvm_package.reason, libraries), nvcc_availability(),
+                architecture_availability(), code_generator_availability())  # fmt: skip
 
     def unsupported(self, function: Function, node: int) -> str | None:
         graph_node = function.graph.nodes[node]
@@ -51,22 +52,26 @@ class TvmCudaBackend(CudaBackend):
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> TirKernel:
-        from collage.backends.common.tvm.lower import SYMBOL, lower
-        from collage.backends.common.tvm.tuned_schedules import PREFIX, apply_trace, read_trace
+        from collage.backends.common.tvm.lower import FUSED_SYMBOL, lower
+        from collage.backends.common.tvm.tuned_schedules import (
+            TUNED_PREFIX,
+            apply_trace,
+            read_trace,
+        )
         from collage.backends.nvidia.tvm_cuda.schedule import schedule
         from collage.frontend.region import region_constants, region_relax
 
-        if variant not in VARIANTS and not variant.startswith(PREFIX):
+        if variant not in VARIANTS and not variant.startswith(TUNED_PREFIX):
             raise BackendError(f"tvm-cuda has no variant {variant!r}")
         lowered = lower(region_relax(function, nodes))
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
-        if variant.startswith(PREFIX):
+        if variant.startswith(TUNED_PREFIX):
             module = apply_trace(
                 lowered.function, read_trace(self.tuned_schedules_dir, variant), self.device
             )
         else:
             module = schedule(lowered.function, variant)
-        return TirKernel(module, SYMBOL, (*weights, *lowered.constants), self.device)
+        return TirKernel(module, FUSED_SYMBOL, (*weights, *lowered.constants), self.device)
 
 
 def code_generator_availability() -> Availability:

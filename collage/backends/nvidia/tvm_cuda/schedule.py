@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import dlight
 
-from collage.backends.common.tvm.lower import SYMBOL, last_line
+from collage.backends.common.tvm.lower import FUSED_SYMBOL, last_line
 from collage.backends.nvidia.architecture import architecture
 from collage.backends.nvidia.compiler import (
     find_nvcc,
@@ -63,12 +63,12 @@ def schedule(function: tirx.PrimFunc, variant: str = "") -> tvm.IRModule:
     Raises:
         BackendError: no rule fits: a loop remains without a thread.
     """
-    named = function.with_attr("global_symbol", SYMBOL)
+    named = function.with_attr("global_symbol", FUSED_SYMBOL)
     chosen = RULES if variant == "" else RULES[-1:]
     rules = [getattr(dlight.gpu, name)() for name in chosen]
     try:
         with cuda_target():
-            module = dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule({SYMBOL: named}))
+            module = dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule({FUSED_SYMBOL: named}))
     except Exception as error:
         raise BackendError(f"no schedule: {last_line(error)}") from error
     return module
