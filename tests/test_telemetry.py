@@ -13,7 +13,7 @@ import pytest
 
 from collage.telemetry import TELEMETRY_OFF
 from tests.helm import charts
-from tests.pipeline.test_compile import small_model
+from tests.support.models import small_model
 
 ROOT = Path(__file__).parents[1]
 TRACE = "import os\nopen(os.environ['TRACE'], 'a').write(__name__ + '\\n')\n"

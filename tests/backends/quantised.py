@@ -10,7 +10,7 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
-from tests.pipeline.test_compile import small_model
+from tests.support.models import small_model
 
 
 class _Calibration(CalibrationDataReader):

@@ -16,12 +16,12 @@ from collage.measure.cache_flush import CacheFlush
 from collage.measure.cost_key import CostKeys
 from collage.pipeline.request import RequestOptions, submit
 from collage.store import open_store
-from tests.pipeline.test_compile import small_model
 from tests.servers import fixtures
 from tests.servers.node import Node
 from tests.store import versitygw
 from tests.store.conftest import address_below, bucket, credentials, s3_address, s3_server  # noqa: F401
 from tests.support.costs import KEY, cost_lines
+from tests.support.models import small_model
 
 IMAGES = {
     "collage/measure:1": [sys.executable, "-m", "containers.measure"],

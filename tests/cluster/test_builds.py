@@ -12,8 +12,8 @@ from collage.pipeline.request import RequestOptions, submit
 from collage.report.progress import SilentProgress
 from collage.store import open_store
 from tests.cluster.conftest import IMAGES, measured
-from tests.pipeline.test_compile import small_model
 from tests.servers.node import Node
+from tests.support.models import small_model
 
 QUIET = SilentProgress()
 GPU = "nvidia.com/gpu"

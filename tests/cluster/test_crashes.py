@@ -21,8 +21,8 @@ from collage.report.progress import SilentProgress
 from collage.store import open_store
 from tests.cluster.conftest import measured
 from tests.kills import ALONE, KILLS, NOISE
-from tests.pipeline.test_compile import small_model
 from tests.servers.played_pod import ROOT
+from tests.support.models import small_model
 
 QUIET = SilentProgress()
 

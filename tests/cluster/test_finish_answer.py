@@ -9,7 +9,7 @@ from collage.pipeline.compile_service import node_information
 from collage.pipeline.request import read_request, submit
 from collage.report.progress import SilentProgress
 from collage.store import open_store
-from tests.pipeline.test_compile import small_model
+from tests.support.models import small_model
 
 ANSWER = "answers/finish.json"
 """Of the pod."""

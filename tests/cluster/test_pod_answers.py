@@ -26,9 +26,9 @@ from collage.pipeline.search_stage import enumerated_function, imported, model_s
 from collage.store import open_store
 from collage.store.blobs import put_blob
 from collage.store.gc import collect_garbage
-from tests.pipeline.test_compile import small_model
 from tests.servers.played_pod import ROOT
 from tests.support.costs import KEYS, cost_lines
+from tests.support.models import small_model
 
 
 @pytest.fixture(scope="module")

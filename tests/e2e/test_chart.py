@@ -28,12 +28,12 @@ from collage.store.aliases import list_aliases
 from collage.store.manifests import list_bundles
 from tests.flows.conftest import server  # noqa: F401
 from tests.helm import charts
-from tests.pipeline.test_compile import small_model
 from tests.registry.conftest import MlflowUser, mlflow_site  # noqa: F401
 from tests.servers.receiver import SECRET, wait_for
 from tests.store import versitygw
 from tests.store.conftest import bucket, credentials, s3_address, s3_server  # noqa: F401
 from tests.support.keys import make_key
+from tests.support.models import small_model
 
 MODELS = os.environ.get("COLLAGE_E2E_MODELS", "small").split(",")
 WORK_S = 900.0

@@ -13,8 +13,8 @@ from collage.store.aliases import list_aliases
 from collage.store.bundles import fetch_bundle
 from collage.store.manifests import list_bundles
 from tests.flows.conftest import OPTIONS
-from tests.pipeline.test_compile import small_model
 from tests.support.costs import cost_lines
+from tests.support.models import small_model
 
 
 class Runs:

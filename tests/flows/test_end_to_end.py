@@ -17,10 +17,10 @@ from collage.store.aliases import list_aliases
 from collage.store.manifests import list_bundles
 from tests.flows.conftest import OPTIONS
 from tests.flows.leaks import Places
-from tests.pipeline.test_compile import small_model
 from tests.registry.conftest import MlflowUser, mlflow_site  # noqa: F401
 from tests.servers.receiver import SECRET, Receiver, wait_for
 from tests.store import versitygw
+from tests.support.models import small_model
 
 pytest.importorskip("prefect")
 

@@ -14,8 +14,8 @@ from collage.store.alias_counters import Verification
 from collage.store.aliases import list_aliases, read_alias
 from collage.store.bundles import fetch_bundle
 from tests.flows.fake_site import FakeSite, registered
-from tests.pipeline.test_compile import small_model
 from tests.support.keys import make_key
+from tests.support.models import small_model
 
 pytest.importorskip("prefect")
 

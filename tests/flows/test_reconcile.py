@@ -4,7 +4,7 @@ import pytest
 
 from collage.registry import VersionStatus
 from tests.flows.fake_site import registered
-from tests.pipeline.test_compile import small_model
+from tests.support.models import small_model
 
 pytest.importorskip("prefect")
 

@@ -16,7 +16,7 @@ from collage.measure.measurement_request import MeasurementRequest
 from collage.options import Options
 from collage.pipeline.compile_context import open_compile_context
 from collage.pipeline.search_stage import enumerated_function, imported, sampled
-from tests.pipeline.test_compile import small_model
+from tests.support.models import small_model
 
 
 @pytest.fixture(scope="module")

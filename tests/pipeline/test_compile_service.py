@@ -22,8 +22,8 @@ from collage.store import open_store
 from collage.store.alias_counters import Verification
 from collage.store.aliases import AliasSigning
 from collage.store.bundles import fetch_bundle
-from tests.pipeline.test_compile import small_model
 from tests.support.keys import make_key
+from tests.support.models import small_model
 
 QUIET = SilentProgress()
 OPTIONS = RequestOptions(measure_budget_s=20, refine_s=0, verify_s=0.3)

@@ -6,7 +6,7 @@ import pytest
 
 from collage.cli import main
 from collage.verify.interleaved_benchmark import InterleavedBenchmark, latency_of
-from tests.pipeline.test_compile import small_model
+from tests.support.models import small_model
 
 ROUNDS = 12
 

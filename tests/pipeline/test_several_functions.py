@@ -17,7 +17,7 @@ from collage.runtime.manifest import read_manifest
 from containers import serve
 from containers.serving.app import Server
 from containers.serving.watchdog import Watchdog
-from tests.pipeline.test_compile import small_model
+from tests.support.models import small_model
 
 SIDES = (16, 20, 24)
 NAMES = ("main", "main_1", "main_2")

@@ -13,7 +13,7 @@ from collage.verify.accuracy_samples import beyond, largest_errors, write_expect
 from collage.verify.baselines import original_frameworks
 from collage.verify.benchmark_target import BenchmarkTarget, TargetProcess
 from collage.verify.interleaved_benchmark import InterleavedBenchmark
-from tests.pipeline.test_compile import small_model
+from tests.support.models import small_model
 
 
 @pytest.fixture(scope="module")
