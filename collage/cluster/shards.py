@@ -130,7 +130,7 @@ def plan_shards(
     """Cut candidates into shards of about equal duration.
 
     Args:
-        candidates: at least one request; no key twice.
+        candidates: one request or more; no key twice.
         seconds: expected duration of one candidate, in seconds, by the backend's name.
         seconds_per_shard: limit of one shard, in seconds; a single candidate may exceed it.
         parallelism: largest number of simultaneous pods.

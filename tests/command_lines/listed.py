@@ -11,7 +11,7 @@ class Run:
     Attributes:
         change: words of the line that become others: placeholders, and what would take long.
         after: lines that run before it, once; those that are listed are changed as they say.
-        says: what it prints, somewhere.
+        says: text that the output contains.
     """
 
     change: Mapping[str, str] = field(default_factory=dict)

@@ -71,10 +71,10 @@ class Watched:
     Attributes:
         command: the program and its arguments.
         environment: its variables, beside PATH, HOME and the like.
-        told: whom it was told to speak to.
-        home: what it may make in the user's folder.
+        told: allowed addresses.
+        home: allowed names in the user's folder.
         folders: folders that it was given, beside its temporary one.
-        drive: what to do with a program that serves; it has been asked once when that returns.
+        drive: call that sends one request to a program that serves.
     """
 
     command: Sequence[str | Path]

@@ -42,9 +42,9 @@ class Trace:
 
     Attributes:
         code: its exit code.
-        output: what it printed, errors too.
-        sockets: whom it spoke to, "address:port" or the path of a Unix socket.
-        names: what it asked name servers for.
+        output: standard output and standard error.
+        sockets: peers, "address:port" or the path of a Unix socket.
+        names: queries to name servers.
         written: files and folders that it made or opened to write.
     """
 
@@ -74,7 +74,7 @@ def traced(
 
     Args:
         command: the program and its arguments.
-        folder: where the program runs and the trace is written; it must be empty.
+        folder: empty working folder of the program, also for the trace.
         environment: all variables.
         drive: called while the program runs; the program gets SIGTERM when it returns.
     """

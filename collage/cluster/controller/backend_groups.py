@@ -47,7 +47,7 @@ def split_groups(
     """Divide candidates, and the pods for them, among Jobs; the largest comes first.
 
     Args:
-        candidates: at least one measurement request.
+        candidates: measurement requests, one or more.
         groups: group of each backend, by the backend's name.
         seconds: expected duration of one candidate, in seconds, by the backend's name.
         min_job_s: least expected work for a Job of its own, in seconds.

@@ -164,7 +164,7 @@ class JobSubmitter:
 
         Args:
             candidates: measurement requests of the batch.
-            unbuilt: those of them without a kernel in the store.
+            unbuilt: candidates without a kernel in the store.
             on_poll: called after every poll of the Jobs.
 
         Raises:

@@ -153,7 +153,7 @@ class Wait:
         """Poll all Jobs that have not ended; return whether all have ended.
 
         Raises:
-            ClusterError: as `JobRunner.wait_all` does.
+            ClusterError: the reasons of `JobRunner.wait_all`.
         """
         for name, watch in self._watches.items():
             if name not in self.ends and (end := self._ended(watch)):
