@@ -31,7 +31,7 @@ class Option:
         priority: preference among equal costs, lower first; at least 0.
         variant: name of the backend's implementation; each has its own estimates.
         precision: reduced precision ("bf16", "tf32"), "" for the model's own.
-        graph_capturable: on a GPU, its kernel may be part of a CUDA graph; default True.
+        graph_capturable: whether, with a GPU, its kernel may be part of a CUDA graph; default True.
     """
 
     nodes: IndexSet
@@ -65,7 +65,7 @@ class Problem:
         launch_s: shortest call of a plan without CUDA graphs, in seconds: its kernels are launched from the
             host, and a kernel shorter than its launch waits (`collage.search.graph_launches`). Costs are
             those of captured kernels; default 0, no difference.
-        conflicts: by backend, the backends that cannot share a process with it, and so no plan. Symmetric.
+        conflicts: names, by backend, of the backends that cannot share a process with it, and so no plan. Symmetric.
     """
 
     graph: DataflowGraph

@@ -31,7 +31,7 @@ def build_shard(address: str, batch_digest: str, index: int, scratch: Path, toke
         token: name of the Job for pods that wait for its kernels; "" is the batch's digest.
 
     Raises:
-        CollageError: as `open_shard` does.
+        CollageError: the errors of `open_shard`.
     """
     with open_shard(address, batch_digest, index, "build", scratch) as shard:
         kernels = shard.kernels.find(CostKey(request.key) for request in shard.requests)

@@ -37,7 +37,7 @@ def measure_shard(
         builds: digests of the batches under construction, by their Jobs' tokens; None without build Jobs.
 
     Raises:
-        CollageError: as `open_shard` does.
+        CollageError: the errors of `open_shard`.
     """
     with open_shard(address, batch_digest, index, "measure", scratch) as shard:
         samples = sampled(shard.model, shard.function, shard.context)
