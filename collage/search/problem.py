@@ -65,7 +65,8 @@ class Problem:
         launch_s: shortest call of a plan without CUDA graphs, in seconds: its kernels are launched from the
             host, and a kernel shorter than its launch waits (`collage.search.graph_launches`). Costs are
             those of captured kernels; default 0, no difference.
-        conflicts: names, by backend, of the backends that cannot share a process with it, and so no plan. Symmetric.
+        conflicts: names, by backend, of the backends that cannot share a process with it, and so no
+            plan. Symmetric.
     """
 
     graph: DataflowGraph
