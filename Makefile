@@ -13,7 +13,7 @@ CHECKOUT := --no-build-isolation -C wheel.cmake=false -e .
 # GPU_ARGUMENTS: those of benchmarks/gpu.py, e.g. "--models resnet18 --dtypes float16".
 GPU_PYTHON ?= $(BIN)/python
 
-.PHONY: setup demo test lint types docs bench pipeline e2e images chart-docs notice cuda-check gpu-check clean
+.PHONY: setup demo test test-all lint types docs bench pipeline e2e images chart-docs notice cuda-check gpu-check clean
 
 setup: $(PLUGIN)
 
@@ -46,14 +46,17 @@ demo: setup
 	$(BIN)/python examples/ocr_demo.py
 
 # The servers of the tests are built once, from their Go modules, into the user's cache. Tests that wait for servers
-# run beside those that compute; what they say comes last.
+# run beside those that compute; their output comes last. `make test` has every area; the tests marked "full" (control
+# plane, simulated GPU, kill sweeps) are those of `make test-all`.
 SERVED := $(addprefix tests/,cluster containers e2e flows helm quiet registry servers store)
-test: setup $(SERVICES) $(NVCC)
+TIER = "not full"
+test test-all: setup $(SERVICES) $(NVCC)
 	$(BIN)/python -m tests.servers.binaries
 	mkdir -p build
-	$(BIN)/python -m pytest $(SERVED) > build/served.log 2>&1 & served=$$!; \
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(SERVED)); computed=$$?; \
+	$(BIN)/python -m pytest -m $(TIER) $(SERVED) > build/served.log 2>&1 & served=$$!; \
+	$(BIN)/python -m pytest -m $(TIER) $(addprefix --ignore=,$(SERVED)); computed=$$?; \
 	wait $$served; waited=$$?; cat build/served.log; exit $$((computed + waited))
+test-all: TIER = full
 
 lint: setup $(SERVICES)
 	$(BIN)/ruff check .

@@ -25,6 +25,8 @@ from collage.verify.benchmark_target import BenchmarkTarget, TargetProcess
 from collage.verify.plan_executable import function_signature
 from tests.frontend.build import floats, imported, integers, model, save
 
+pytestmark = pytest.mark.full
+
 Inputs = Mapping[str, np.ndarray]
 
 

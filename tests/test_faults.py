@@ -18,6 +18,8 @@ import collage.cli.compile
 from collage.cli import main
 from collage.options import Options
 
+pytestmark = pytest.mark.full
+
 BACKENDS = '''
 import os, signal, sys, time
 import numpy as np

@@ -15,6 +15,8 @@ from collage.telemetry import TELEMETRY_OFF
 from tests.helm import charts
 from tests.support.models import small_model
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[1]
 TRACE = "import os\nopen(os.environ['TRACE'], 'a').write(__name__ + '\\n')\n"
 

@@ -21,6 +21,8 @@ from collage.rules import DFPattern, find_candidates, op
 from tests.backends.faulty import FaultyBackend
 from tests.documents import ROOT, shown_files
 
+pytestmark = pytest.mark.full
+
 FILES = shown_files("docs/add-a-backend.md")
 X_SHAPE = (4, 32)
 

@@ -15,6 +15,8 @@ from tests.cluster.conftest import IMAGES, measured
 from tests.servers.node import Node
 from tests.support.models import small_model
 
+pytestmark = pytest.mark.full
+
 QUIET = SilentProgress()
 GPU = "nvidia.com/gpu"
 

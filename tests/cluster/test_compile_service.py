@@ -18,6 +18,8 @@ from collage.store.blobs import get_blob
 from collage.store.bundles import fetch_bundle
 from tests.cluster.conftest import measured
 
+pytestmark = pytest.mark.full
+
 QUIET = SilentProgress()
 
 

@@ -24,6 +24,8 @@ from tests.kills import ALONE, KILLS, NOISE
 from tests.servers.played_pod import ROOT
 from tests.support.models import small_model
 
+pytestmark = pytest.mark.full
+
 QUIET = SilentProgress()
 
 

@@ -15,6 +15,8 @@ from collage.cluster.kubernetes.manifests import JobTask, Kind
 from collage.errors import ClusterError
 from tests.servers.node import Node
 
+pytestmark = pytest.mark.full
+
 FOREVER = "import time; print('up', flush=True); time.sleep(120)"
 
 

@@ -20,6 +20,8 @@ from collage.store import open_store
 from tests.cluster.conftest import named_keys
 from tests.support.costs import KEYS, signed_cost
 
+pytestmark = pytest.mark.full
+
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "a GPU", "cuda-cold-1")
 BACKENDS = {"tvm-cuda": "tvm-cuda 1"}
 START_S, TIMING_S = 10.0, 1.2

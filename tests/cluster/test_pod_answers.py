@@ -30,6 +30,8 @@ from tests.servers.played_pod import ROOT
 from tests.support.costs import KEYS, cost_lines
 from tests.support.models import small_model
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):

@@ -23,6 +23,8 @@ from tests.servers.fixtures import running
 from tests.servers.kwok import Fleet
 from tests.support.costs import KEYS, signed_cost
 
+pytestmark = pytest.mark.full
+
 ENVIRONMENT = Environment("cpu", "features", 4, 1, "", "cold-1")
 BACKENDS = {"onednn": "onednn 1", "onnxruntime": "ort 1"}
 

@@ -103,7 +103,7 @@ PREFECT = "tests/flows/test_command_lines.py::test_prefects_lines_of_the_documen
 
 ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(
-        ("make demo", "make test", "make images", "make pipeline", "make e2e", "make bench",
+        ("make demo", "make test", "make test-all", "make images", "make pipeline", "make e2e", "make bench",
          "make cuda-check", "make gpu-check", "make chart-docs", "make setup", "make lint", "make types",
          "make docs", "make notice"),
         MAKE,

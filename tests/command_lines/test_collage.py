@@ -17,6 +17,8 @@ from tests.command_lines.listed import COMPILE, COMPILE_OTHER, RUN, Run
 from tests.servers.binaries import Unavailable
 from tests.servers.fixtures import or_skip
 
+pytestmark = pytest.mark.full
+
 QUICK = {
     "compile": "--backends onnxruntime --threads 1 --workers 1 --budget 2s --refine 0s --verify 0.05s"
     " --cache-dir cache --quiet",

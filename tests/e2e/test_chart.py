@@ -35,6 +35,8 @@ from tests.store.conftest import bucket, credentials, s3_address, s3_server  # n
 from tests.support.keys import make_key
 from tests.support.models import small_model
 
+pytestmark = pytest.mark.full
+
 MODELS = os.environ.get("COLLAGE_E2E_MODELS", "small").split(",")
 WORK_S = 900.0
 RELEASE = "collage"

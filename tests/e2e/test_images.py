@@ -12,6 +12,8 @@ from tests.servers.binaries import Unavailable
 from tests.servers.receiver import SECRET, wait_for
 from tests.store import versitygw
 
+pytestmark = pytest.mark.full
+
 OURS = {"the store's": versitygw.SECRET.encode(), "the webhook's": SECRET.encode()}
 TRY = """
 import os

@@ -9,6 +9,8 @@ import pytest
 
 from tests.e2e.leaks import PATTERNS, find_secrets, own_secrets, scan
 
+pytestmark = pytest.mark.full
+
 _random = random.Random(0)
 
 

@@ -10,6 +10,8 @@ from tests.e2e.images import reference
 from tests.e2e.places import GPU, MEASURING
 from tests.servers.receiver import wait_for
 
+pytestmark = pytest.mark.full
+
 PODS, GPUS = 4, 2
 
 

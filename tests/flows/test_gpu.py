@@ -21,6 +21,7 @@ from tests.flows.runs import Runs
 from tests.servers.fixtures import plane  # noqa: F401
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.slow,
     pytest.mark.timeout(1500),
     pytest.mark.skipif(driver_reason() == "", reason="this machine has a real one"),

@@ -27,6 +27,8 @@ from tests.servers.receiver import wait_for
 from tests.store import versitygw
 from tests.store.conftest import Bucket
 
+pytestmark = pytest.mark.full
+
 BUDGET_S = 180
 """Enough to measure all: what is compared are plans, not how far a search came while others worked."""
 

@@ -17,6 +17,8 @@ from tests.flows.fake_site import FakeSite, registered
 from tests.support.keys import make_key
 from tests.support.models import small_model
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("prefect")
 
 

@@ -9,6 +9,8 @@ pytest.importorskip("prefect")
 from tests.flows.leaks import Places
 from tests.flows.runs import Runs
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def runs(server, limit, s3_address, tmp_path):

@@ -16,6 +16,8 @@ from collage.frontend.region import region_digest, region_onnx, region_relax, re
 from collage.graph.op_pattern import OpPatternKind
 from tests.frontend.conftest import DRAWN, TRAINED
 
+pytestmark = pytest.mark.full
+
 NODES = {
     "bert_base_2l": 72, "convnext_tiny": 286, "efficientnet_b0": 238, "gpt2_2l": 79,
     "llama_tiny": 248, "mobilevit_small": 393, "resnet18": 47, "segformer_b0": 368,

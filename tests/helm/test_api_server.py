@@ -19,6 +19,8 @@ from tests.helm import charts, expected_networks, networks
 from tests.helm.requests import MERGE, VERBS, ask, items, may, resources, rules_of, status_of
 from tests.servers.fixtures import or_skip
 
+pytestmark = pytest.mark.full
+
 RESTRICTED = {
     "pod-security.kubernetes.io/enforce": "restricted",
     "pod-security.kubernetes.io/enforce-version": "latest",

@@ -12,6 +12,8 @@ from collage.pipeline.compile_context import CompileContext
 from tests.backends.apart import Activations, FastRelu, FastReluApart, SigmoidApart
 from tests.quiet.models import tiny_model
 
+pytestmark = pytest.mark.full
+
 
 def compiled(folder, *backends):
     options = collage.Options(

@@ -16,6 +16,8 @@ from collage.runtime.cpu import bf16_reason
 from collage.store.blobs import digest_of
 from tests.backends.quantised import quantised_model
 
+pytestmark = pytest.mark.full
+
 needs_bf16 = pytest.mark.skipif(bool(bf16_reason()), reason=bf16_reason() or "-")
 WIDE = 768
 

@@ -19,6 +19,8 @@ from collage.options import EFFORTS
 from collage.report.data import TuningFacts
 from collage.report.summary_text import tuning_text
 
+pytestmark = pytest.mark.full
+
 
 def model_of_one_product(path):
     """A vector times a matrix: bound by reading weights that are in no near cache."""

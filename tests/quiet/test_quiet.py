@@ -14,6 +14,8 @@ from tests.quiet.trace import require_strace
 from tests.servers.fixtures import or_skip
 from tests.servers.receiver import PrefectRecorder
 
+pytestmark = pytest.mark.full
+
 SECONDS = 0.5
 
 

@@ -3,12 +3,15 @@
 import subprocess
 from pathlib import Path
 
+import pytest
 from kubernetes import client
 
 from tests.servers.containerd import SANDBOX
 from tests.servers.fixtures import or_skip
 from tests.servers.kubelet import CGROUPS, FOLDERS, SYSCTLS, RealNode
 from tests.servers.receiver import wait_for
+
+pytestmark = pytest.mark.full
 
 
 def machine():

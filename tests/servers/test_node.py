@@ -9,6 +9,8 @@ from kubernetes import client
 
 from tests.servers.node import Node
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def node(plane, tmp_path_factory):

@@ -23,6 +23,8 @@ from tests.backends.nvidia.layer import layer, nodes_of
 from tests.backends.regions import convolutions
 from tests.tuning.regions import ENVIRONMENT
 
+pytestmark = pytest.mark.full
+
 THREADS, SHARED_BYTES = 1024, 48 << 10
 """What a block may have on every GPU since compute capability 8.0, unless it asks for more."""
 

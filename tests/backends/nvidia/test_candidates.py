@@ -11,6 +11,8 @@ from collage.frontend import import_model
 from collage.pipeline.candidate_list import listed
 from tests.backends.regions import convolutions
 
+pytestmark = pytest.mark.full
+
 MODELS = ("bert_base_2l", "gpt2_2l", "resnet18", "convnext_tiny")
 COUNTS = {
     ("bert_base_2l", "tvm-cuda"): (135, 270, 72, 0),

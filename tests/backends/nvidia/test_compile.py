@@ -29,7 +29,7 @@ CUBIN = (f"-arch=sm_{DEFAULT}", "-cubin")
 if find_nvcc() is None:
     pytest.skip("no nvcc: make test installs it", allow_module_level=True)
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.full, pytest.mark.slow]
 needs_cutlass = pytest.mark.skipif(
     cutlass_include() is None, reason="no CUTLASS headers: make test installs them"
 )

@@ -14,6 +14,7 @@ from tests import simulated_gpu
 from tests.backends.regions import convolutions
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.skipif(driver_reason() == "", reason="this machine has a real one"),
     pytest.mark.slow,
 ]

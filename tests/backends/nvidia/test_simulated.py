@@ -19,7 +19,10 @@ from tests.simulated_gpu import cutlass_home
 
 PARTS = ("cases", "cudnn", "cutlass", "tf32", "tuning")
 CASES = [Path(__file__).with_name(f"simulated_{part}.py") for part in PARTS]
-pytestmark = pytest.mark.skipif(driver_reason() == "", reason="this machine has a real one")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(driver_reason() == "", reason="this machine has a real one"),
+]
 
 
 @pytest.mark.slow
