@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import tvm_ffi
 
-from collage.backends.base import Kernel, Part, PluginKernel
+from collage.backends.base import BackendRole, Kernel, PluginKernel
 from collage.backends.registry import available_backends
 from collage.errors import BackendError, MeasureError
 from collage.frontend.inputs import load_reference
@@ -44,7 +44,13 @@ class FunctionKernelBuilder:
         self.wake: Callable[[], object] | None = wake if setup.threads > 1 else None
         self._threads, self.device = setup.threads, setup.device
         self._functions = {name: load_function(path, name) for name, path in setup.functions}
-        part = Part.ALL if setup.kernels is None else Part.BUILD if setup.builds else Part.RUN
+        part = (
+            BackendRole.ALL
+            if setup.kernels is None
+            else BackendRole.BUILD
+            if setup.builds
+            else BackendRole.RUN
+        )
         backends = available_backends(setup.backends, setup.device, part)
         self._backends = {backend.name: backend for backend in backends}
         for backend in self._backends.values():

@@ -1,6 +1,6 @@
 """The measurer of this machine: a few worker processes, reused, supervised and replaced.
 
-Costs in the table are not measured again, and equal requests of a batch are measured once. Workers build
+CostTable in the table are not measured again, and equal requests of a batch are measured once. Workers build
 side by side, but time one kernel at a time (unless `parallel_timing`): a worker with a built kernel waits
 for its turn. The number of workers leaves enough cores for the timed kernel's own threads. A worker that
 crashes, hangs or exceeds its memory limit gives its candidate an invalid cost and is replaced. The
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from collage.backends.base import Backend, conflicts_of
 from collage.backends.registry import class_path
-from collage.cost import Cost, CostKey, Costs, Environment
+from collage.cost import Cost, CostKey, CostTable, Environment
 from collage.errors import MeasureError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
@@ -66,7 +66,7 @@ class LocalMeasurer:
         self,
         functions: Sequence[Function],
         backends: Sequence[Backend],
-        table: Costs,
+        table: CostTable,
         environment: Environment,
         *,
         reference_dir: Path,
@@ -143,7 +143,7 @@ class LocalMeasurer:
     ) -> list[Cost]:
         """Return the stored cost of each request, in order; an unknown cost where none is stored.
 
-        Costs after similar cache flushes count here; for `measure` only costs after its own do.
+        CostTable after similar cache flushes count here; for `measure` only costs after its own do.
         """
         costs = []
         for work in works:

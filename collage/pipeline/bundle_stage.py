@@ -75,7 +75,7 @@ def build_bundle(
         allow_slower=options.allow_slower,
     )
     published = [function.published for function in compiled]
-    publish(output, executable, published, metadata, _generated_files(report))
+    publish(output, executable, published, metadata, generated_files=_generated_files(report))
     return report.summary
 
 

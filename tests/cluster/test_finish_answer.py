@@ -3,7 +3,7 @@
 import pytest
 
 from collage.cluster.controller.compile_service import ClusterCompileService
-from collage.cluster.pod.answers import answers
+from collage.cluster.pod import answers
 from collage.errors import GateError, UnprovenError
 from collage.pipeline.compile_service import node_information
 from collage.pipeline.request import read_request, submit

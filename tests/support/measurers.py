@@ -3,7 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from collage.cost import Costs, Environment, LocalCostTable
+from collage.cost import CostTable, Environment, LocalCostTable
 from collage.measure.cache_flush import CacheFlush
 from collage.measure.local import LocalMeasurer
 
@@ -39,7 +39,7 @@ UNSTORED = {"killed": "worker died twice: SIGKILL", "full_disk": "No space left 
 
 
 def make_measurer(
-    folder: Path, table: Costs | None = None, conflicts: bool = False, **options
+    folder: Path, table: CostTable | None = None, conflicts: bool = False, **options
 ) -> LocalMeasurer:
     """Make a measurer; with `conflicts`, "good" and "noisy" cannot share a process."""
     reference = folder / "reference"

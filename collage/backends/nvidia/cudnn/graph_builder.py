@@ -64,7 +64,7 @@ class CudnnGraphBuilder:
         self._constants.append(np.ascontiguousarray(array.transpose(order) if order else array))
         strides = strides_of(array.shape, order)
         return self._value(
-            "constant", array.dtype.name, array.shape, strides, len(self._constants) - 1
+            "constant", array.dtype.name, array.shape, strides, place=len(self._constants) - 1
         )
 
     def number(self, number: float, rank: int) -> int:
