@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collage.cli import main
-from collage.cli_errors import run_command
+from collage.cli.errors import run_command
 from collage.errors import (
     EXIT_CODES,
     BackendError,

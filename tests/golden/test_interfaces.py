@@ -10,23 +10,23 @@ import yaml
 from prometheus_client import generate_latest
 from pydantic import BaseModel, SecretStr
 
-from collage.bundle.manifest import Manifest
-from collage.cluster.environments import MeasuringEnvironment
-from collage.cluster.exits import BAD_INPUT, BAD_NODE, RETRY, TERMINATED
-from collage.cluster.jobs import JobRunner
-from collage.cluster.records import ShardRecord
-from collage.cluster.sender import SearchTask, Sender
-from collage.cluster.settings import ClusterSettings, ControllerSettings
-from collage.cluster.shards import Batch, Wanted
+from collage.bundle.manifest import ManifestDocument
+from collage.cluster.controller.environments import MeasuringEnvironment
+from collage.cluster.controller.job_submission import JobSubmitter, SearchTask
+from collage.cluster.controller.settings import ClusterSettings, ControllerSettings
+from collage.cluster.exit_codes import BAD_INPUT, BAD_NODE, RETRY, TERMINATED
+from collage.cluster.kubernetes.jobs import JobRunner
+from collage.cluster.shard_reports import ShardReport
+from collage.cluster.shards import Batch, KeyedRequest
 from collage.cost import CostKey
-from collage.measure.work import Work
+from collage.measure.measurement_request import MeasurementRequest
 from collage.options import Options
 from collage.pipeline.request import (
+    BundleAnswer,
     CompileRequest,
     CompileResult,
-    FinishAnswer,
-    NodeFacts,
-    SearchFacts,
+    NodeInformation,
+    SearchResult,
 )
 from collage.registry.base import VersionStatus, to_tags
 from collage.report.data import ReportData, Summary
@@ -36,12 +36,12 @@ from collage.store.directory import DirectoryStore
 from containers.receiver import Receiver
 from containers.receiver_settings import ReceiverSettings
 from containers.serving.metrics import Metrics
+from flows.artifacts import plan_ready, report_link, verdict
 from flows.garbage import collect_garbage
 from flows.names import limit_name, model_resource, optimized_alias, version_alias
 from flows.optimize import optimize_model
-from flows.outcome import Outcome, Submitted
 from flows.reconcile import reconcile_registry
-from flows.records import plan_ready, report_link, verdict
+from flows.results import Outcome, Submitted
 from flows.settings import FlowSettings
 from flows.setup import zombie_automation
 from tests.support.golden import check_golden
@@ -50,13 +50,13 @@ from tests.support.shapes import schema_of
 
 ROOT = Path(__file__).parents[2]
 MODELS = {
-    "request": CompileRequest, "result": CompileResult, "node": NodeFacts, "search": SearchFacts,
-    "answer": FinishAnswer, "batch": Batch, "shard": ShardRecord, "manifest": Manifest,
+    "request": CompileRequest, "result": CompileResult, "node": NodeInformation, "search": SearchResult,
+    "answer": BundleAnswer, "batch": Batch, "shard": ShardReport, "manifest": ManifestDocument,
     "summary": Summary, "report": ReportData, "node explanation": NodeExplanation,
     "overview": Overview, "difference": Difference, "submitted": Submitted, "outcome": Outcome,
     "environment of a cluster": MeasuringEnvironment,
 }  # fmt: skip
-SOURCES = ("collage/**/*.py", "flows/*.py", "containers/**/*.py", "native/*.cc", "prefect.yaml",
+SOURCES = ("collage/**/*.py", "flows/*.py", "containers/**/*.py", "native/**/*.cc", "prefect.yaml",
            "Dockerfile", "helm/**/*.yaml", "helm/**/*.tpl")  # fmt: skip
 
 
@@ -113,7 +113,8 @@ def test_defaults_of_settings():
         name: {
             field: str(one.default)
             for field, one in sorted(settings.model_fields.items())
-            if not (one.is_required() or one.default is None or isinstance(one.default, SecretStr))
+            if not (one.is_required() or one.default_factory or isinstance(one.default, SecretStr))
+            if one.default is not None
         }
         for name, settings in (("flows", FlowSettings), ("receiver", ReceiverSettings))
     }
@@ -142,8 +143,8 @@ def test_names_and_labels_of_jobs(tmp_path, monkeypatch):
         REQUEST.digest, "main", "e" * 64, "pool", CPU, {"example": "example 1"},
         {"example": "native"}, "s3://bucket/prefix",
     )  # fmt: skip
-    sender = Sender(search, runner, DirectoryStore(tmp_path), None)
-    wanted = [Wanted(CostKey("c" * 64), Work("main", 0b11, "example"))]
+    sender = JobSubmitter(search, runner, DirectoryStore(tmp_path), None)
+    wanted = [KeyedRequest(CostKey("c" * 64), MeasurementRequest("main", 0b11, "example"))]
     with pytest.raises(Submission):
         sender.measure(wanted, lambda: None)
     made = jobs.made
@@ -179,7 +180,7 @@ def prefect_calls(monkeypatch):
 
 
 def test_events_and_artifacts(prefect_calls, tmp_path):
-    found = SearchFacts(
+    found = SearchResult(
         function="main", plans=(), gap_s=0.0, enumerated=1, unique=1, measured=1, cached=0,
         invalid=0, seconds=1.0,
     )  # fmt: skip

@@ -9,7 +9,7 @@ import tvm_ffi
 
 from collage.assemble import FunctionPlan, PlannedKernel
 from collage.backends.base import PluginKernel
-from collage.backends.c_source import CSourceBackend
+from collage.backends.common.c_source import CSourceBackend
 from collage.backends.registry import all_backends
 from collage.errors import BackendError
 from collage.frontend.region import region_values

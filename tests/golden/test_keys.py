@@ -5,23 +5,23 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from collage.backends.base import Availability
-from collage.backends.c_source import CSourceBackend
+from collage.backends.common.c_source import CSourceBackend
+from collage.backends.common.tvm.tuned_schedules import write_trace
 from collage.backends.nvidia.compiler import CudaSource, Nvcc
 from collage.backends.registry import all_backends
-from collage.backends.tvm.tuned import write_recipe
 from collage.cost.cost import cost_key
 from collage.frontend.model_files import open_model
 from collage.frontend.region import region_digest
+from collage.measure.cache_flush import CacheFlush
+from collage.measure.cost_key import CostKeys, launch_key, region_structure
 from collage.measure.device import DeviceIdentity
 from collage.measure.environment import DEVICE_PROTOCOL, PROTOCOL
-from collage.measure.sweep import Sweep
-from collage.measure.work import Work
-from collage.measure.work_key import WorkKeys, launch_key, region_structure
+from collage.measure.measurement_request import MeasurementRequest
 from collage.options import Options
-from collage.pipeline.mark import SearchMark
-from collage.pipeline.request import NodeFacts
+from collage.pipeline.request import NodeInformation
 from collage.pipeline.results import node_digest
-from collage.search.function import Enumerated
+from collage.pipeline.search_checkpoint import CheckpointFile
+from collage.search.function_search import EnumeratedFunction
 from collage.search.problem import Option, Problem
 from collage.tuning.records import workload_digest
 from tests.support.golden import check_golden
@@ -100,11 +100,11 @@ def test_region_digests(example):
 
 
 def test_cost_keys(example):
-    sweep = Sweep.of(20 << 20, cache_bytes=32 << 20)
-    keys = WorkKeys([example], [ExampleBackend()], CPU, sweep)
+    sweep = CacheFlush.of(20 << 20, cache_bytes=32 << 20)
+    keys = CostKeys([example], [ExampleBackend()], CPU, sweep)
     works = {
-        "conv": Work(example.name, 1, "example"),
-        "conv+relu, variant": Work(example.name, 3, "example", "fast"),
+        "conv": MeasurementRequest(example.name, 1, "example"),
+        "conv+relu, variant": MeasurementRequest(example.name, 3, "example", "fast"),
     }
     found = {name: keys(work) for name, work in works.items()}
     asked = []
@@ -138,7 +138,7 @@ def test_names_of_tuned_kernels(tmp_path):
         "tuning_names.json",
         {
             "workload": workload_digest("0" * 64, "tvm 0.27"),
-            "variant": write_recipe(tmp_path, '[["example"],[]]'),
+            "variant": write_trace(tmp_path, '[["example"],[]]'),
         },
     )
 
@@ -148,19 +148,21 @@ def test_name_of_a_search(example):
     problem = Problem(
         example.graph, [Option(1, key, "example")], conflicts={"a": {"b"}, "b": {"a"}}
     )
-    searched = Enumerated(example, (), problem, {key: Work(example.name, 1, "example")})
+    searched = EnumeratedFunction(
+        example, (), problem, {key: MeasurementRequest(example.name, 1, "example")}
+    )
     found = {}
     for precision in ("fp32", "auto"):
         options = Options(cache_dir=Path("/cache"), precision=precision, measure_budget_s=40)
         session = SimpleNamespace(
             backends=[ExampleBackend()], environment=CPU, options=options, store=None
         )
-        found[precision] = str(SearchMark.of(searched, session).path)
+        found[precision] = str(CheckpointFile.of(searched, session).path)
     check_golden("searches.json", found)
 
 
 def test_digests_of_requests_and_nodes():
-    facts = NodeFacts(environment=CPU, cache_bytes=32 << 20, backends={"tvm": "tvm tvm=0.27"})
+    facts = NodeInformation(environment=CPU, cache_bytes=32 << 20, backends={"tvm": "tvm tvm=0.27"})
     check_golden("requests.json", {"request": REQUEST.digest, "node": node_digest(facts)})
 
 

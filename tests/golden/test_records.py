@@ -7,28 +7,28 @@ from base64 import b64decode
 
 import pytest
 
-from collage.cluster.kernels import KernelIndex, shard_name
-from collage.cluster.records import Records, ShardRecord
-from collage.cluster.shards import Wanted, write_batch
-from collage.cost import Cost, CostKey, CostTable, SharedCostTable
+from collage.cluster.kernel_records import KernelIndex, shard_name
+from collage.cluster.shard_reports import ShardReport, ShardReports
+from collage.cluster.shards import KeyedRequest, write_batch
+from collage.cost import Cost, CostKey, LocalCostTable, SharedCostTable
 from collage.cost.lines import decode_entries
-from collage.measure.work import Work
-from collage.pipeline.mark import SearchMark
-from collage.pipeline.request import CompileResult, FunctionFacts, NodeFacts, submit
+from collage.measure.measurement_request import MeasurementRequest
+from collage.pipeline.request import CompileResult, FunctionCompileResult, NodeInformation, submit
 from collage.pipeline.results import claim_result
+from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
 from collage.registry.base import VersionStatus
 from collage.registry.files import FileRegistry
 from collage.runtime.trust import only_key
-from collage.search.in_place import Sighting
+from collage.search.in_context import InContextSample
+from collage.search.plan_selection import NamedPlan
 from collage.search.problem import Option, Plan
-from collage.search.worth import NamedPlan
+from collage.store.alias_counters import check_newest
 from collage.store.aliases import AliasSigning, read_record, remove_alias
 from collage.store.blobs import put_blob, unseal
 from collage.store.bundles import BundleSigning, publish_bundle, unpublish_bundle
 from collage.store.directory import DirectoryStore
 from collage.store.gc import Retention, collect_garbage
 from collage.store.record_keys import RecordKeys
-from collage.store.seen import check_newest
 from collage.store.statement import SignedModel, revision
 from collage.tuning.records import TuningRecord, TuningRecords, workload_digest
 from tests.support.golden import FOLDER, check_golden
@@ -50,7 +50,7 @@ COSTS = {
     "reduced precision": Cost(2e-3, 1.5e-3, 2.5e-3, (2e-3,), error=0.004),
     "invalid": Cost.invalid("the library refuses it"),
 }
-FACTS = NodeFacts(environment=CPU, cache_bytes=32 << 20, backends={"tvm": "tvm tvm=0.27"})
+FACTS = NodeInformation(environment=CPU, cache_bytes=32 << 20, backends={"tvm": "tvm tvm=0.27"})
 MOMENT = 1_700_000_000.0
 TRACE = '[[["GetSBlock",[],["root","main"],["b0"]]],[]]'
 
@@ -86,16 +86,17 @@ def keys_of(store):
     """The keys of all objects, digests masked."""
     found = {entry.key for entry in store.entries("")} - {"lock"}
     found = {re.sub("[0-9a-f]{64}", "<digest>", key) for key in found}
+    found = {re.sub(r"\.[0-9a-f]{16}\.dsse", ".<signature>.dsse", key) for key in found}
     return sorted({re.sub(r"\b[0-9a-f]{2}/<", "<2 digits>/<", key) for key in found})
 
 
 def test_lines_of_costs(tmp_path):
-    table = CostTable(tmp_path, CPU)
+    table = LocalCostTable(tmp_path, CPU)
     for name, cost in COSTS.items():
         table.put(CostKey(name), cost)
     (file,) = (tmp_path / "costs").iterdir()
     check_golden("cost_lines.txt", file.read_text())
-    again = CostTable(tmp_path, CPU)
+    again = LocalCostTable(tmp_path, CPU)
     for name, cost in COSTS.items():
         found = again.get(CostKey(name))
         assert (found.seconds, found.samples, found.reason, found.error) == (
@@ -107,7 +108,7 @@ def test_lines_of_costs(tmp_path):
 @pytest.mark.usefixtures("fixed_time")
 def test_shared_lines_of_costs(store, tmp_path, monkeypatch):
     monkeypatch.setenv("COLLAGE_RECORD_KEY", "0" * 32)
-    table = SharedCostTable(store, CostTable(tmp_path / "local", CPU), time.monotonic)
+    table = SharedCostTable(store, LocalCostTable(tmp_path / "local", CPU), time.monotonic)
     table.put(KEY, COST)
     table.void(OTHER, "0a1b2c3d")
     table.flush()
@@ -125,7 +126,7 @@ def test_lines_of_kernels(store, tmp_path):
 
 @pytest.mark.usefixtures("fixed_time")
 def test_lines_of_tuning(store, tmp_path):
-    records = TuningRecords(tmp_path / "local", CPU, store, time.monotonic, KEYS)
+    records = TuningRecords(tmp_path / "local", CPU, store, clock=time.monotonic, keys=KEYS)
     workload = workload_digest("0" * 64, "tvm 0.27")
     for one in (
         TuningRecord(workload, TRACE, 2e-3, 1.5),
@@ -139,31 +140,35 @@ def test_lines_of_tuning(store, tmp_path):
 
 
 def test_lines_of_shards(store):
-    record = ShardRecord(
+    record = ShardReport(
         batch="b" * 64, index=1, pod="pod-1", node="node-1", began=100.0, ended=200.5,
         before_s={"cpu": 0.01}, after_s={"cpu": 0.011}, costs={KEY: "0a1b2c3d"}, built=2,
     )  # fmt: skip
-    Records(store, CPU).put(record)
+    ShardReports(store, CPU).put(record)
     check_golden("shard_lines.txt", only(store, "shards/"))
 
 
 @pytest.mark.parametrize("purpose", ["measure", "build"])
 def test_batches_of_candidates(purpose):
     wanted = [
-        Wanted(KEY, Work("main", 0b101, "onednn")),
-        Wanted(OTHER, Work("main", 1 << 70, "tvm", "fast")),
+        KeyedRequest(KEY, MeasurementRequest("main", 0b101, "onednn")),
+        KeyedRequest(OTHER, MeasurementRequest("main", 1 << 70, "tvm", "fast")),
     ]
     backends = {"tvm": "tvm 1", "onednn": "onednn 3", "openvino": "unused"}
     shards = [wanted[:1], wanted[1:]]
-    text = write_batch("r" * 64, "main", CPU, backends, shards, purpose, purpose == "measure")
+    text = write_batch(
+        shards, request="r" * 64, function="main", environment=CPU, backends=backends,
+        purpose=purpose, fetches=purpose == "measure",
+    )  # fmt: skip
     check_golden(f"batch_{purpose}.json", text.decode())
 
 
 def test_marks_of_searches(store, tmp_path):
     key = ("digest-a", "example 1", "")
     plans = [NamedPlan("best-1", Plan((Option(0b11, key, "example"),), 9.0), "example")]
-    mark = SearchMark(tmp_path / "searches" / ("e" * 64), store)
-    mark.write(0.25, plans, 30.0, [Sighting(key, 1.0, 1.5)])
+    mark = CheckpointFile(tmp_path / "searches" / ("e" * 64), store)
+    samples = [InContextSample(key, 1.0, 1.5)]
+    mark.write(SearchCheckpoint.of(0.25, plans=plans, samples=samples, tuned_s=30.0))
     check_golden("search_mark.json", mark.path.read_text())
     shared = without_token(only(store, "searches/"))
     assert shared == {**json.loads(mark.path.read_text()), "token": "*"}
@@ -173,7 +178,7 @@ def result(bundle):
     return CompileResult(
         bundle=bundle, report="e" * 64, reason="outputs equal", speedup=1.5,
         functions=(
-            FunctionFacts(
+            FunctionCompileResult(
                 function="main", verdict="not slower", predicted_s=1e-3,
                 latency_s={"collage": 1e-3, "openvino": None},
             ),
@@ -253,7 +258,7 @@ def test_registries_of_files(tmp_path):
     registry.set_alias(version)
     registry.accept(version)
     status = VersionStatus("optimized", "b" * 64, 1.5, "local: faster", "local=0a1b")
-    registry.mark(version, status)
+    registry.record_status(version, status)
     objects = DirectoryStore(tmp_path / "models")
     keys = [entry.key for entry in objects.entries("small/")]
     keys.remove("small/3/model.onnx")
@@ -267,19 +272,20 @@ def test_registries_of_files(tmp_path):
 
 def test_places_of_objects(store, tmp_path):
     """One object of each kind; what is unpublished or swept lies in the trash."""
-    table = SharedCostTable(store, CostTable(tmp_path / "local", CPU), time.monotonic)
+    table = SharedCostTable(store, LocalCostTable(tmp_path / "local", CPU), time.monotonic)
     table.put(KEY, COST)
     table.flush()
     index = KernelIndex(store, CPU, KEYS)
     index.end(["token/0"])
-    tuned = TuningRecords(tmp_path / "local", CPU, store, time.monotonic, KEYS)
+    tuned = TuningRecords(tmp_path / "local", CPU, store, clock=time.monotonic, keys=KEYS)
     tuned.add(TuningRecord(workload_digest("0" * 64, "tvm"), "", float("inf")), "tvm")
     tuned.flush()
-    shard = ShardRecord(
+    shard = ShardReport(
         batch="b" * 64, index=0, pod="p", node="n", began=0.0, ended=1.0, costs={}, built=0
     )
-    Records(store, CPU).put(shard)
-    SearchMark(tmp_path / "local" / "searches" / ("e" * 64), store).write(0.0)
+    ShardReports(store, CPU).put(shard)
+    file = CheckpointFile(tmp_path / "local" / "searches" / ("e" * 64), store)
+    file.write(SearchCheckpoint.of(0.0))
     submit(store, example_model(tmp_path / "small.onnx"))
     signing = AliasSigning.by(example_signer(tmp_path))
     bundle = example_bundle(tmp_path / "bundle")
