@@ -102,13 +102,13 @@ def rows(blocks: int, longest: int) -> list[str]:
 def main() -> None:
     parser = model_options(__doc__)
     arguments = parser.parse_args()
-    rows = [line for size in ((100, 100), (1000, 20)) for line in rows(*size)]
+    table = [line for size in ((100, 100), (1000, 20)) for line in rows(*size)]
     write_section(
         arguments.output,
         "search",
         f"## The search alone\n\n`python -m benchmarks.search_scaling` on {machine()}. Costs are simulated; "
         "seconds of one thread.\n\n| what | seconds | result |\n|---|---|---|\n"
-        + "\n".join(rows)
+        + "\n".join(table)
         + "\n",
     )
 
