@@ -30,14 +30,16 @@ def delete_jobs(api: client.BatchV1Api, namespace: str, accounts: Sequence[str])
     """Delete the Jobs of these accounts and their pods; return the names."""
     deleted = []
     for job in api.list_namespaced_job(namespace, label_selector=SELECTOR).items:
-        if job.spec.template.spec.service_account_name not in accounts:
+        pod = job.spec.template.spec if job.spec else None
+        name = job.metadata.name if job.metadata else None
+        if pod is None or not name or pod.service_account_name not in accounts:
             continue
         try:
-            api.delete_namespaced_job(job.metadata.name, namespace, propagation_policy="Background")
+            api.delete_namespaced_job(name, namespace, propagation_policy="Background")
         except client.ApiException as error:
             if error.status != 404:  # its ttl was faster
                 raise
-        deleted.append(job.metadata.name)
+        deleted.append(name)
     return deleted
 
 

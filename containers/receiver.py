@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
+from typing import Any
 
 import httpx
 import uvicorn
@@ -150,7 +151,7 @@ class Receiver:
         self._dispatcher.wake()
         return ("accepted" if start else "ignored"), facts
 
-    def _requested_run(self, event: dict) -> Start | None:
+    def _requested_run(self, event: dict[str, Any]) -> Start | None:
         """Return the requested run of an event, None for other events."""
         if (event["entity"], event["action"]) != ("model_version_alias", "created"):
             return None

@@ -1,7 +1,7 @@
 """What the receiver is told by environment variables; docs/registry.md lists those that matter."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -77,7 +77,7 @@ class ReceiverSettings(CollageSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_empty_secrets(cls, values: dict) -> dict:
+    def _no_empty_secrets(cls, values: dict[str, Any]) -> dict[str, Any]:
         """An optional secret that the chart leaves empty is none."""
         return {name: value for name, value in values.items() if value != ""}
 

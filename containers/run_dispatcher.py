@@ -12,6 +12,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -56,7 +57,9 @@ class PrefectRunCreator:
             },
         )  # fmt: skip
 
-    async def _ask(self, method: str, path: str, body: dict | None = None) -> dict[str, str]:
+    async def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> dict[str, str]:
         try:
             answer = await self._client.request(method, self._api + path, json=body)
             answer.raise_for_status()

@@ -12,8 +12,10 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
+from email.message import Message
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from typing import cast
 from urllib.parse import quote
 
 Component = dict[str, object]
@@ -65,11 +67,8 @@ def _python_components() -> Iterator[Component]:
 
 def stated_license(distribution: Distribution) -> str:
     """The licence as the distribution states it; "" where it states none, or a whole text."""
-    stated = (
-        distribution.metadata.get("License-Expression")
-        or distribution.metadata.get("License")
-        or ""
-    )
+    fields = cast("Message[str, str]", distribution.metadata)  # that is what it is
+    stated = fields.get("License-Expression") or fields.get("License") or ""
     if stated and len(stated) <= 80 and "\n" not in stated:
         return stated
     classifiers = distribution.metadata.get_all("Classifier") or []

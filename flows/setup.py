@@ -69,7 +69,8 @@ def base_job_template(client: SyncPrefectClient, pool_type: str) -> dict[str, An
     response.raise_for_status()
     for workers in response.json().values():
         if pool_type in workers:
-            return workers[pool_type]["default_base_job_configuration"]
+            template: dict[str, Any] = workers[pool_type]["default_base_job_configuration"]
+            return template
     raise OptionError(f"this Prefect server knows no work pools of type {pool_type}")
 
 
@@ -99,7 +100,7 @@ def zombie_automation() -> AutomationCore:
         trigger=EventTrigger(
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.*"},
-            match={"prefect.resource.id": "prefect.flow-run.*"},  # type: ignore[arg-type]
+            match={"prefect.resource.id": "prefect.flow-run.*"},
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,

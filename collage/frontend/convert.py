@@ -43,7 +43,7 @@ class SingleNode:
 
     @property
     def key(self) -> bytes:
-        return self.model.SerializeToString(deterministic=True)
+        return bytes(self.model.SerializeToString(deterministic=True))
 
 
 def is_embedded(node: onnx.NodeProto, position: int, value: np.ndarray) -> bool:

@@ -219,7 +219,7 @@ def load_reference(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _map(file: Path, dtype: str) -> np.ndarray:
-    value = np.load(file, mmap_mode="r")
+    value: np.ndarray = np.load(file, mmap_mode="r")
     if str(value.dtype) == dtype:
         return value
     return value.view(onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16))

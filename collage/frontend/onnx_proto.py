@@ -129,5 +129,5 @@ def reads(node: onnx.NodeProto) -> tuple[str, ...]:
 def op_name(node: onnx.NodeProto) -> str:
     """Return the operator's type, with its domain as prefix unless it is the standard one."""
     if node.domain in STANDARD_DOMAINS:
-        return node.op_type
+        return str(node.op_type)
     return f"{node.domain}.{node.op_type}"

@@ -91,7 +91,9 @@ def newest_opset(domain: str) -> int:
 
 def _newest_described(domain: str) -> int:
     """Return the newest operator set of `domain` in the installed ONNX."""
-    return max(version for name, version in helper.OP_SET_ID_VERSION_MAP if name == _named(domain))
+    return max(
+        int(version) for name, version in helper.OP_SET_ID_VERSION_MAP if name == _named(domain)
+    )
 
 
 def _newest_supported(newest: int, oldest: int, build_model: Callable[[int], bytes]) -> int:

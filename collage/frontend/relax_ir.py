@@ -31,11 +31,11 @@ def simplify(function: relax.Function) -> relax.Function | None:
     return module["main"] if relax.analysis.check_well_formed(module) else None
 
 
-def bindings(function: relax.Function) -> list:
+def bindings(function: relax.Function) -> list[relax.Binding]:
     return [binding for block in function.body.blocks for binding in block.bindings]
 
 
-def calls(function: relax.Function) -> list:
+def calls(function: relax.Function) -> list[relax.Call]:
     """Return the calls among the bindings."""
     return [item.value for item in bindings(function) if isinstance(item.value, relax.Call)]
 
@@ -80,7 +80,7 @@ def _static(item) -> TensorType | None:  # type: ignore[no-untyped-def]  # noqa:
     return TensorType(tuple(int(dim) for dim in shape.values), str(item.dtype))
 
 
-def substitute(expr: relax.Expr, new: Mapping) -> relax.Expr:
+def substitute(expr: relax.Expr, new: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
     """Return `expr` (a binding's value) with variables replaced; types are left to the builder."""
     if isinstance(expr, relax.Var):
         return new[expr]

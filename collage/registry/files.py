@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from uuid import uuid4
 
 from collage.errors import ModelError, OptionError, RegistryError, StoreError
@@ -171,7 +171,7 @@ class FileRegistry:
             )
         return version
 
-    def _read(self, key: str) -> tuple[dict, Version | None]:
+    def _read(self, key: str) -> tuple[dict[str, Any], Version | None]:
         entry = self._do("read from", self._store.read, key)
         if entry is None:
             return {}, None

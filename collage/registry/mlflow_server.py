@@ -227,7 +227,7 @@ def _flavour(version: ModelVersion, description: str) -> str:
             f"{version} is no ONNX model: its flavours are {names}. Export it to ONNX, log it with "
             "mlflow.onnx.log_model, and give that version the alias"
         )
-    return onnx["data"]
+    return str(onnx["data"])
 
 
 def _pick(version: ModelVersion, artifacts: Path, data: str) -> Path:

@@ -35,7 +35,8 @@ def numpy_dtype(name: str) -> np.dtype:
             "bfloat16 arrays are those of ml_dtypes: run `pip install 'ml_dtypes>=0.5'`, or pass "
             "tensors that have __dlpack__"
         ) from None
-    return np.dtype(ml_dtypes.bfloat16)
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
 
 
 def restored(array: np.ndarray) -> np.ndarray:

@@ -88,7 +88,10 @@ class S3Client:
         """
         self._deadline.at_s = time.monotonic() + self.settings.deadline_s
         try:
-            return getattr(self.boto, operation)(Bucket=self.settings.bucket, **parameters)
+            answer: dict[str, Any] = getattr(self.boto, operation)(
+                Bucket=self.settings.bucket, **parameters
+            )
+            return answer
         except ClientError as error:
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             raise RefusedError(str(error.response["Error"].get("Code", status)), status) from error

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from os import environ
 from pathlib import Path
+from typing import Any
 
 from collage.errors import BundleError
 from collage.runtime.bundle_folder import MANIFEST
@@ -149,7 +150,7 @@ def revision() -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _dependencies(provenance: dict) -> list[Json]:
+def _dependencies(provenance: dict[str, Any]) -> list[Json]:
     model: list[Json] = []
     if digest := provenance.get("model_sha256"):
         model.append({"name": provenance.get("model_path", ""), "digest": {"sha256": digest}})
@@ -168,11 +169,11 @@ def _dependencies(provenance: dict) -> list[Json]:
     ]
 
 
-def _provenance(manifest: bytes) -> dict:
+def _provenance(manifest: bytes) -> dict[str, Any]:
     return dict(_fields(manifest).get("provenance") or {})
 
 
-def _fields(manifest: bytes) -> dict:
+def _fields(manifest: bytes) -> dict[str, Any]:
     try:
         fields = parse_object(manifest)
         if not isinstance(fields["files"], dict):

@@ -41,13 +41,15 @@ def fit_and_predict(measured: np.ndarray, seconds: np.ndarray, untried: np.ndarr
     width = np.median(between[between > 0]) if (between > 0).any() else 1.0
     gram = np.exp(-between / width) + RIDGE * np.eye(len(measured_rows))
     weights = np.linalg.solve(gram, (score - centre) / spread)
-    return np.exp(
+    predicted: np.ndarray = np.exp(
         spread * (np.exp(-_squares(untried_rows, measured_rows) / width) @ weights) + centre
     )
+    return predicted
 
 
 def _squares(left_rows: np.ndarray, right_rows: np.ndarray) -> np.ndarray:
-    return ((left_rows[:, None] - right_rows[None]) ** 2).sum(-1)
+    squares: np.ndarray = ((left_rows[:, None] - right_rows[None]) ** 2).sum(-1)
+    return squares
 
 
 @derived_object

@@ -157,7 +157,8 @@ def trace_text(candidate: ms.MeasureCandidate) -> str:
 
 
 def _number(value: tirx.IntImm | tirx.FloatImm) -> int | float:
-    return value.value
+    number: int | float = value.value
+    return number
 
 
 def _rules(threads: int) -> list[rules.ScheduleRule]:

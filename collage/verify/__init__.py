@@ -1,9 +1,8 @@
 """Verification: accuracy and speed of executables against the original frameworks."""
 
-from collage.verify.benchmark_target import BenchmarkTarget
+from collage.verify.benchmark_target import BenchmarkTarget, KernelProfile
 from collage.verify.interleaved_benchmark import (
     InterleavedBenchmark,
-    KernelProfile,
     Latency,
     compare_latency,
     profile_kernels,

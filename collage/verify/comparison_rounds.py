@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from collage.errors import GateError
 from collage.verify.accuracy_checker import AccuracyChecker
 from collage.verify.accuracy_samples import Errors
+from collage.verify.benchmark_target import KernelProfile
 from collage.verify.interleaved_benchmark import (
     InterleavedBenchmark,
-    KernelProfile,
     Latency,
     OnRound,
     fastest_first,

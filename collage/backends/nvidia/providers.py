@@ -57,7 +57,7 @@ def essence(error: Exception) -> str:
 
 def region_model(function: Function, nodes: IndexSet) -> bytes:
     """Return the region's ONNX bytes."""
-    return region_onnx(function, nodes).SerializeToString()
+    return bytes(region_onnx(function, nodes).SerializeToString())
 
 
 def session_kernel(

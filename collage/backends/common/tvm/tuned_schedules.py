@@ -138,4 +138,4 @@ def _blocks(plan: s_tir.Schedule, root: object) -> Iterator[object]:
 
 def _bytes(buffer: tirx.Buffer) -> int:
     size = prod(int(length) for length in buffer.shape)
-    return size * tvm.DataType(str(buffer.dtype)).bits // 8
+    return size * int(tvm.DataType(str(buffer.dtype)).bits) // 8

@@ -10,6 +10,7 @@ treats the repeated elements as zero.
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import reduce
+from typing import Any
 
 from tvm import te, tirx
 
@@ -130,4 +131,7 @@ def _any_order_maximum() -> Callable[..., tirx.Expr]:
     def larger(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
         return tirx.call_llvm_pure_intrin("float32", "llvm.maximum", a, b)
 
-    return te.comm_reducer(larger, lambda dtype: tirx.min_value(dtype), name="largest")
+    reducer: Callable[..., Any] = te.comm_reducer(
+        larger, lambda dtype: tirx.min_value(dtype), name="largest"
+    )
+    return reducer
