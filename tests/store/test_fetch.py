@@ -146,7 +146,7 @@ def test_an_alias_moved_during_unpublish_keeps_its_bundle(store, make_bundle, mo
 REPLACE = """
 import os, signal, sys
 from pathlib import Path
-from collage.store import folder
+from collage.store import atomic_folder as folder
 from collage.store.scratch import scratch_folder
 
 step, output = sys.argv[1], Path(sys.argv[2])

@@ -210,7 +210,7 @@ def test_kernels_are_not_built_apart_without_a_key(store, tmp_path, monkeypatch)
     )
     requested = CompileRequest(name="m", model="0" * 64, environment="gpu", device="cuda")
     with pytest.raises(OptionError, match=r"store\.recordKey\.existingSecret"):
-        site.describe(requested)
+        site.probe(requested)
     monkeypatch.setenv("COLLAGE_RECORD_KEY", OLD)
     assert site._environment(requested) == environments["gpu"]
 

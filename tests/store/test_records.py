@@ -220,4 +220,4 @@ def test_a_garbled_answer_of_a_pod_says_what_to_do(store, tmp_path, answer):
     )
     site._runner = lambda request: runner
     with pytest.raises(ClusterError, match="use images of one version"):
-        site.describe(CompileRequest(name="m", model=KEY, environment="pool"))
+        site.probe(CompileRequest(name="m", model=KEY, environment="pool"))

@@ -281,14 +281,14 @@ def test_a_garbled_alias_is_said_to_be_damaged(store, content):
 def test_the_memory_of_counters_survives_and_is_checked(store, publish, checks, tmp_path):
     publish("one", "ocr/a")
     alias = read_record(store, "ocr/a", checks.keys)
-    check_newest(checks.seen, store.url, alias)
-    check_newest(checks.seen, store.url, alias)
-    check_newest(checks.seen, "another store", alias)
-    (file, _) = sorted(checks.seen.glob("*.json"))
-    for file in checks.seen.glob("*.json"):
+    check_newest(checks.counters_dir, store.url, alias)
+    check_newest(checks.counters_dir, store.url, alias)
+    check_newest(checks.counters_dir, "another store", alias)
+    (file, _) = sorted(checks.counters_dir.glob("*.json"))
+    for file in checks.counters_dir.glob("*.json"):
         file.write_text("{")
     with pytest.raises(StoreError, match="is damaged"):
-        check_newest(checks.seen, store.url, alias)
+        check_newest(checks.counters_dir, store.url, alias)
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StoreError, match=r"cannot be remembered.*--cache-dir"):
         check_newest(tmp_path / "file", store.url, alias)
@@ -297,10 +297,10 @@ def test_the_memory_of_counters_survives_and_is_checked(store, publish, checks, 
 def test_one_counter_for_two_bundles_is_refused(store, publish, checks):
     publish("one", "ocr/a")
     alias = read_record(store, "ocr/a", checks.keys)
-    check_newest(checks.seen, store.url, alias)
+    check_newest(checks.counters_dir, store.url, alias)
     second = replace(alias, bundle=digest_of(b"2"))
     with pytest.raises(BundleError, match="set back"):
-        check_newest(checks.seen, store.url, second)
+        check_newest(checks.counters_dir, store.url, second)
 
 
 def test_the_memory_is_on_disk_before_it_is_believed(store, publish, checks, monkeypatch):
@@ -311,7 +311,7 @@ def test_the_memory_is_on_disk_before_it_is_believed(store, publish, checks, mon
         monkeypatch.setattr(
             seen_module, name, lambda *arguments, n=name, f=real: (steps.append(n), f(*arguments))
         )
-    check_newest(checks.seen, store.url, read_record(store, "ocr/a", checks.keys))
+    check_newest(checks.counters_dir, store.url, read_record(store, "ocr/a", checks.keys))
     assert steps == ["write_durably", "flush_folder"]
 
 
@@ -322,7 +322,7 @@ def test_readers_beside_each_other_keep_the_highest(tmp_path, store, publish, ch
 
     def read(first):
         with suppress(BundleError):
-            check_newest(checks.seen, store.url, first)
+            check_newest(checks.counters_dir, store.url, first)
 
     threads = [threading.Thread(target=read, args=(move,)) for move in created]
     for thread in threads:
@@ -330,8 +330,8 @@ def test_readers_beside_each_other_keep_the_highest(tmp_path, store, publish, ch
     for thread in threads:
         thread.join()
     with pytest.raises(BundleError, match="set back"):
-        check_newest(checks.seen, store.url, created[6])
-    check_newest(checks.seen, store.url, created[7])
+        check_newest(checks.counters_dir, store.url, created[6])
+    check_newest(checks.counters_dir, store.url, created[7])
 
 
 def test_the_revision_is_told_by_the_image_or_the_checkout(monkeypatch):
