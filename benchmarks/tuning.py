@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.winograd import TimedKernel, benchmark_targets, measure
 from collage.backends.common.tvm.tuned_schedules import write_trace
 from collage.backends.cpu.tvm import TvmBackend
-from collage.backends.registry import available_backends, with_recipes
+from collage.backends.registry import available_backends, with_folders
 from collage.frontend import Function, import_model
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.measure.environment import last_level_cache_bytes, this_environment
@@ -141,7 +141,7 @@ def tune(function: Function, folder: Path, records: TuningRecords, trials: int) 
 def targets_of(function: Function, trace: str, folder: Path) -> Iterator[TimedKernel]:
     """Compile the function tuned, by rules, and with every library in every variant."""
     if trace:
-        tuned = with_recipes(TvmBackend(), folder / "tuned_schedules")
+        tuned = with_folders(TvmBackend(), folder / "tuned_schedules", folder / "cache")
         tuned.variants = (write_trace(folder / "tuned_schedules", trace),)
         (kernel,) = benchmark_targets(function, [tuned], 1)
         yield TimedKernel("tuned", kernel.run, kernel.nanoseconds)
