@@ -51,7 +51,7 @@ def make_measurer(
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
         [
             SimpleNamespace(
-                recipes=None,
+                tuned_schedules_dir=None,
                 cache=None,
                 name=name,
                 identity=name,
