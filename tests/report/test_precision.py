@@ -49,4 +49,4 @@ def test_hostile_names_stay_text():
 
 
 def test_without_permission_nothing_is_said():
-    assert "less than fp32" not in format_summary(sample_report().summary)
+    assert "fp32 precision" not in format_summary(sample_report().summary)

@@ -51,7 +51,7 @@ def judge(tmp_path, monkeypatch):
     from collage.measure.worker import first_run, reason_of
 
     def run(function, nodes, backend, variant=""):
-        load = "collage.frontend.load_function.load_function"
+        load = "collage.measure.function_kernel_builder.load_function"
         monkeypatch.setattr(load, lambda path, name: function)
         folder = tmp_path / "reference"
         save_reference(reference_values(function, random_inputs(function, 0)), folder)

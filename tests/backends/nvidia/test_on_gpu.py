@@ -90,7 +90,8 @@ def test_a_kernel_computes_the_reference_and_has_a_cost(
 ):
     variant, dtype = ("tf32", "float32") if dtype == "tf32" else ("", dtype)
     function = layer(tmp_path, dtype)
-    monkeypatch.setattr("collage.frontend.load_function.load_function", lambda path, name: function)
+    loader = "collage.measure.function_kernel_builder.load_function"
+    monkeypatch.setattr(loader, lambda path, name: function)
     setup = setup_of(tmp_path / "reference", backend, function)
     workshop = FunctionKernelBuilder(
         Setup(**{**vars(setup), "functions": (("main", function.simplified),)})
