@@ -31,7 +31,7 @@ def site(settings, server, limit, tmp_path, monkeypatch):
         "b": SimpleNamespace(threads=2, device="cuda"),
     }
     monkeypatch.setattr("flows.environments._environments", lambda settings: before)
-    monkeypatch.setattr("flows.environments._cluster_site", lambda settings: created)
+    monkeypatch.setattr("flows.environments._cluster_service", lambda settings: created)
     for name in before:
         limit(name)
     return created

@@ -125,8 +125,8 @@ def _terminate_traced(strace: subprocess.Popen[bytes]) -> None:
 def _calls(file: Path) -> Iterator[tuple[str, str]]:
     """Yield the calls that succeeded or, of those that speak, were tried: name and arguments."""
     for line in file.read_text(errors="replace").splitlines():
-        if call := _CALL.match(line):
-            call, arguments, result = call.groups()
+        if match := _CALL.match(line):
+            call, arguments, result = match.groups()
             if call.startswith(("connect", "send")) or not result.startswith("-"):
                 yield call, arguments
 
