@@ -76,8 +76,8 @@ def test_what_is_usual_takes_some_pods_and_none_that_build(store):
     [(1.0, 1.0, 0.0), (1.0, 1.3, 0.3), (1.3, 1.0, 0.3), (0.5, 1.0, 1.0), (2.0, 0.5, 1.0)],
 )
 def test_control_times_before_and_after_count(before_s, after_s, change):
-    change, device = record(0, before_s=before_s, after_s=after_s).change({"cpu": 1.0})
-    assert change == pytest.approx(change)
+    actual, device = record(0, before_s=before_s, after_s=after_s).change({"cpu": 1.0})
+    assert actual == pytest.approx(change)
     assert device == "cpu"
 
 
@@ -87,7 +87,7 @@ def test_control_times_before_and_after_count(before_s, after_s, change):
 )
 def test_the_worse_of_processor_and_gpu_counts(cpu_s, gpu_s, change):
     slow = record(0, before_s=cpu_s, after_s=cpu_s, gpu_s=gpu_s)
-    change, device = slow.change({"cpu": 1.0, "cuda": 3.0})
-    assert change == pytest.approx(change[0])
+    actual, device = slow.change({"cpu": 1.0, "cuda": 3.0})
+    assert actual == pytest.approx(change[0])
     assert device == change[1]
     assert slow.change({}) == (0.0, ""), "while nothing is usual, nothing is unusual"
