@@ -67,7 +67,7 @@ def _permissions() -> Iterator[str]:
     config.load_config()
     api = client.AuthorizationV1Api()
     namespace = os.environ["COLLAGE_CLUSTER__NAMESPACE"]
-    for table, allowed in ((NEEDED, True), (FORBIDDEN, False)):
+    for table, expected in ((NEEDED, True), (FORBIDDEN, False)):
         for (group, resource, sub), verbs in table.items():
             for verb in verbs:
                 attributes = client.V1ResourceAttributes(
@@ -77,7 +77,7 @@ def _permissions() -> Iterator[str]:
                     spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
                 )
                 allowed = api.create_self_subject_access_review(review).status.allowed
-                if allowed != allowed:
+                if allowed != expected:
                     action = f"{verb} {resource}{'/' * bool(sub)}{sub}"
                     yield f"this account may {'' if allowed else 'not '}{action} in {namespace}"
 

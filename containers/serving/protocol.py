@@ -159,8 +159,8 @@ def _inputs(
 
 
 def _entries(raw: Object, key: str, optional: bool = False) -> list[Object]:
-    entries = raw.get(key, []) if optional else _get(raw, key, "the request")
-    entries: list[object] = _of(list, entries, repr(key))
+    value = raw.get(key, []) if optional else _get(raw, key, "the request")
+    entries: list[object] = _of(list, value, repr(key))
     return [_of(dict, entry, f"an entry of {key!r}") for entry in entries]
 
 
