@@ -125,7 +125,9 @@ def compile_(model: Path, bundle: Path, seconds: float) -> Watched:
         "compile", model, "-o", bundle, "--backends", "onnxruntime", "--threads", "1",
         "--budget", "5s", "--refine", "0s", "--tune", "0s", "--verify", "0.1s",
     ]  # fmt: skip
-    return _kept(seconds, "collage.cli", arguments, home=(".cache/collage",), folders=(bundle.parent,))
+    return _kept(
+        seconds, "collage.cli", arguments, home=(".cache/collage",), folders=(bundle.parent,)
+    )
 
 
 def bench(model: Path, bundle: Path, seconds: float) -> Watched:
