@@ -124,7 +124,7 @@ def _private_key(file: Path) -> "Ed25519PrivateKey":
             f"{file} is no private Ed25519 key in PEM without a passphrase: make one with `openssl "
             f"genpkey -algorithm ed25519 -out {file.name}`"
         )
-    private_key: "Ed25519PrivateKey" = key
+    private_key: Ed25519PrivateKey = key
     return private_key
 
 

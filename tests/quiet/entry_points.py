@@ -125,12 +125,14 @@ def compile_(model: Path, bundle: Path, seconds: float) -> Watched:
         "compile", model, "-o", bundle, "--backends", "onnxruntime", "--threads", "1",
         "--budget", "5s", "--refine", "0s", "--tune", "0s", "--verify", "0.1s",
     ]  # fmt: skip
-    return _kept(seconds, "collage", arguments, home=(".cache/collage",), folders=(bundle.parent,))
+    return _kept(
+        seconds, "collage.cli", arguments, home=(".cache/collage",), folders=(bundle.parent,)
+    )
 
 
 def bench(model: Path, bundle: Path, seconds: float) -> Watched:
     arguments = ["bench", bundle, "--model", model, "--seconds", "0.1s"]
-    return _kept(seconds, "collage", arguments)
+    return _kept(seconds, "collage.cli", arguments)
 
 
 def load(bundle: Path, seconds: float) -> Watched:
