@@ -64,12 +64,11 @@ class DirectFunction:
         """Run on arrays of the right shapes, in the function's order."""
         arguments = []
         for array, (dtype, buffer, staged) in zip(arrays, self._inputs, strict=True):
-            if array.dtype is not dtype:
-                return self.run(dict(zip(self.names, arrays, strict=True)))
-            if staged is not None:
+            fits = array.dtype is dtype
+            if fits and staged is not None:
                 staged[...] = array
                 arguments.append(buffer)
-            elif array.flags.carray and array.size:
+            elif fits and array.flags.carray and array.size:
                 arguments.append(self._tensor(array))
             else:
                 return self.run(dict(zip(self.names, arrays, strict=True)))
@@ -92,9 +91,8 @@ class DirectFunction:
         outputs = {}
         for name, shape, dtype, buffer, staged in self._outputs:
             if staged is None:
-                staged = np.empty(shape, dtype)
-                buffer = self._tensor(staged)
-            outputs[name] = staged
+                outputs[name] = np.empty(shape, dtype)
+                buffer = self._tensor(outputs[name])
             arguments.append(buffer)
         self._kernel(*arguments)
         return {

@@ -264,12 +264,12 @@ def is_small(tensor: Tensor) -> bool:
     return math.prod(tensor.shape) * dtype.itemsize <= SMALL_BYTES
 
 
-def staging(output: Tensor) -> tuple[Any, np.ndarray | None]:
-    """Return the buffer of a small output on the host, as a tensor and as an array; None for others."""
-    if output.shape is None or not is_small(output):
+def staging(tensor: Tensor) -> tuple[Any, np.ndarray | None]:
+    """Return a buffer on the host of a tensor that is always copied, as a tensor and as an array."""
+    if not is_small(tensor):
         return None, None
-    place = aligned_empty(output.shape, numpy_dtype(output.dtype))
-    return as_tensor(place), place
+    buffer = _buffer(tensor, on_gpu=False)
+    return buffer, as_array(buffer)
 
 
 class Results:
@@ -278,13 +278,13 @@ class Results:
     def __init__(self, function: Callable[..., Any], outputs: Sequence[Tensor]) -> None:
         import tvm_ffi
 
-        places = [(output, staging(output)[1]) for output in outputs]
-        self._outputs = [(output.name, place, _array_of(output.dtype)) for output, place in places]
-        self._places = {output.name: place for output, place in places if place is not None}
+        places = [(output, *staging(output)) for output in outputs]
+        self._outputs = [
+            (output.name, place, _array_of(output.dtype)) for output, _, place in places
+        ]
+        self._places = {output.name: place for output, _, place in places if place is not None}
         wrap = tvm_ffi.get_global_func("collage.copy_results")
-        self._function = wrap(
-            function, [None if place is None else as_tensor(place) for _, place in places]
-        )
+        self._function = wrap(function, [buffer for _, buffer, _ in places])
 
     def call(self, arguments: Sequence[Any]) -> dict[str, np.ndarray]:
         """Run on tensors of the host."""

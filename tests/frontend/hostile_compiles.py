@@ -1,13 +1,15 @@
 """Compile every hostile model in one process that has done nothing else: a line of JSON each."""
 
 import contextlib
-import io
 import json
 import os
 import resource
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from collage.cli import main
 from collage.frontend import survey
@@ -25,28 +27,45 @@ def peak_bytes() -> int:
     return (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024
 
 
+@contextlib.contextmanager
+def captured(output: Path, errors: Path) -> Iterator[None]:
+    """Write to files what this process and its children print, whichever way they do it."""
+    saved = {number: os.dup(number) for number in (1, 2)}
+    try:
+        for number, file in ((1, output), (2, errors)):
+            with file.open("wb") as target:
+                os.dup2(target.fileno(), number)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, descriptor in saved.items():
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
 def compiled(folder: Path, name: str) -> dict[str, object]:
     folder.mkdir()
     model = folder / "model.onnx"
     model.write_bytes(HOSTILE[name][1]())
     command = ["compile", model, "-o", folder / "out", "--cache-dir", folder,
                "--backends", "onnxruntime", "--effort", "quick", "--quiet"]  # fmt: skip
-    default_limit = survey.MAX_MESSAGES
-    if name == "millions_of_empty_metadata":
-        survey.MAX_MESSAGES = 100_000
-    os.environ[SECONDS] = "3" if name == "loop_without_end" else "45"
-    said = io.StringIO()
     code: object = None
-    try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    output, errors = folder / "stdout", folder / "stderr"
+    with pytest.MonkeyPatch.context() as patch, captured(output, errors):
+        if name == "millions_of_empty_metadata":
+            patch.setattr(survey, "MAX_MESSAGES", 100_000)
+        if name == "loop_without_end":
+            patch.setenv(SECONDS, "3")
+        try:
             code = main([*map(str, command)])
-    except BaseException:
-        said.write(traceback.format_exc())
-    survey.MAX_MESSAGES = default_limit
+        except BaseException:
+            traceback.print_exc()
     return {
         "name": name,
         "code": code,
-        "said": said.getvalue(),
+        "out": output.read_text(errors="replace"),
+        "err": errors.read_text(errors="replace"),
         "model": str(model),
         "peak_bytes": peak_bytes(),
         "left": (folder / "out").exists(),

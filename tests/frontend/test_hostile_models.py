@@ -35,9 +35,9 @@ def answers(tmp_path_factory):
 def test_a_hostile_model_is_refused(answers, name):
     answer = answers[name]
     assert answer["code"] == 2, answer
-    assert HOSTILE[name][0] in answer["said"]
-    assert answer["model"] in answer["said"]
-    assert "Traceback" not in answer["said"]
+    assert HOSTILE[name][0] in answer["err"]
+    assert answer["model"] in answer["err"]
+    assert "Traceback" not in answer["err"] + answer["out"]
     assert answer["peak_bytes"] < 2 * GIB
     assert not answer["left"]
 

@@ -144,8 +144,6 @@ def deep_model(path, products=4):
 def test_where_the_whole_is_beyond_the_tolerance_mixes_are_tried(store, tmp_path):
     model = deep_model(tmp_path / "deep.onnx")
     whole = compiled(model, store, tmp_path, precision="auto", tolerance=0.1).precision
-    if not whole.reduced_regions:
-        pytest.skip("nothing in bfloat16 measured faster: this machine is busy")
     tolerance = 0.85 * whole.baselines["openvino-bf16"]
     summary = compiled(model, store, tmp_path, precision="auto", tolerance=tolerance, refine_s=5.0)
     found = summary.precision
