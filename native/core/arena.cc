@@ -76,8 +76,9 @@ std::size_t Buffers::Place() {
   for (Buffer& buffer : buffers_) {
     if (buffer.in_arena() && buffer.last >= 0) waiting.push_back(&buffer);
   }
-  std::stable_sort(waiting.begin(), waiting.end(),
-                   [](const Buffer* left, const Buffer* right) { return left->size > right->size; });
+  std::stable_sort(waiting.begin(), waiting.end(), [](const Buffer* left, const Buffer* right) {
+    return left->size > right->size;
+  });
   std::size_t total = 0;
   for (Buffer* buffer : waiting) {
     for (const Buffer* right : placed) {

@@ -48,7 +48,7 @@ std::string Package(const std::string& name) {
   };
   auto package = kPackages.find(name);
   return package == kPackages.end() ? std::string()
-                                  : "run `pip install '" + package->second + "'`, or ";
+                                    : "run `pip install '" + package->second + "'`, or ";
 }
 
 }  // namespace

@@ -124,7 +124,8 @@ class KernelModule : public ffi::ModuleObj {
 
   static std::string TakeString(std::string_view* remaining) {
     std::uint64_t size = 0;
-    if (remaining->size() < sizeof(size)) TVM_FFI_THROW(ValueError) << "a saved kernel is truncated";
+    if (remaining->size() < sizeof(size))
+      TVM_FFI_THROW(ValueError) << "a saved kernel is truncated";
     std::memcpy(&size, remaining->data(), sizeof(size));
     remaining->remove_prefix(sizeof(size));
     if (remaining->size() < size) TVM_FFI_THROW(ValueError) << "a saved kernel is truncated";

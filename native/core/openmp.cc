@@ -29,8 +29,10 @@ OpenMp& Library() {
   static OpenMp* library = [] {
     auto* openmp = new OpenMp;
     if (void* handle = dlopen("libgomp.so.1", RTLD_NOW | RTLD_LOCAL)) {
-      openmp->parallel = reinterpret_cast<decltype(openmp->parallel)>(dlsym(handle, "GOMP_parallel"));
-      openmp->number = reinterpret_cast<decltype(openmp->number)>(dlsym(handle, "omp_get_thread_num"));
+      openmp->parallel =
+          reinterpret_cast<decltype(openmp->parallel)>(dlsym(handle, "GOMP_parallel"));
+      openmp->number =
+          reinterpret_cast<decltype(openmp->number)>(dlsym(handle, "omp_get_thread_num"));
     }
     return openmp;
   }();

@@ -238,10 +238,11 @@ class CublasLt : public Kernel {
     const int rank = static_cast<int>(Int("rank"));
     std::vector<lt::Heuristic> proposals(rank + 1);
     int count = 0;
-    library.Check(library.Find<lt::GetHeuristic>("cublasLtMatmulAlgoGetHeuristic")(
-                      library.handle(), descriptor_.get(), right_.get(), left_.get(),
-                      summand_.get(), output_.get(), preference, rank + 1, proposals.data(), &count),
-                  "the heuristic");
+    library.Check(
+        library.Find<lt::GetHeuristic>("cublasLtMatmulAlgoGetHeuristic")(
+            library.handle(), descriptor_.get(), right_.get(), left_.get(), summand_.get(),
+            output_.get(), preference, rank + 1, proposals.data(), &count),
+        "the heuristic");
     if (count <= rank) {
       descriptor_.reset();
       TVM_FFI_THROW(RuntimeError) << "cuBLASLt's heuristic proposes " << count

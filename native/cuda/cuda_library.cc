@@ -55,8 +55,13 @@ class CudaLibrary : public Kernel {
     std::vector<ffi::AnyView> all(args, args + inputs_);
     for (std::size_t i = 0; i < constants.size(); ++i) {
       TensorView& constant = constants_[i];
-      constants[i] = {uploaded_[i].get(), args[inputs_]->device,
-                      static_cast<int>(constant.shape.size()), constant.dtype, constant.shape.data(), nullptr, 0};
+      constants[i] = {uploaded_[i].get(),
+                      args[inputs_]->device,
+                      static_cast<int>(constant.shape.size()),
+                      constant.dtype,
+                      constant.shape.data(),
+                      nullptr,
+                      0};
       all.emplace_back(&constants[i]);
     }
     DLTensor scratch = {

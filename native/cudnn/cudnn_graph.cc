@@ -47,11 +47,15 @@ Value ReadValue(const json::Object& entry) {
   static const std::map<std::string, Role> kRoles = {
       {"input", Role::kInput},   {"constant", Role::kConstant}, {"output", Role::kOutput},
       {"buffer", Role::kBuffer}, {"virtual", Role::kVirtual},   {"number", Role::kNumber}};
-  Value value{Named(kRoles, Text(entry, "role"), "role"), Text(entry, "dtype"), Integers(entry, "shape"),
-             Integers(entry, "strides"),
-             static_cast<std::size_t>(
-                 InRange(Int(entry, "place", 0), 0, kMostExtent, "cudnn kernel: a value's 'place'")),
-             0, 0, {}};
+  Value value{Named(kRoles, Text(entry, "role"), "role"),
+              Text(entry, "dtype"),
+              Integers(entry, "shape"),
+              Integers(entry, "strides"),
+              static_cast<std::size_t>(InRange(Int(entry, "place", 0), 0, kMostExtent,
+                                               "cudnn kernel: a value's 'place'")),
+              0,
+              0,
+              {}};
   if (Has(entry, "number")) value.number = static_cast<float>(Get<double>(entry, "number"));
   if (value.shape.empty() || value.shape.size() != value.strides.size()) {
     TVM_FFI_THROW(ValueError) << "cudnn kernel: a value with " << value.shape.size()
@@ -64,8 +68,8 @@ Value ReadValue(const json::Object& entry) {
     last = Plus(last, Times(value.shape[i] - 1, value.strides[i]));
   }
   value.type = ParseType(value.dtype);
-  value.nbytes = BytesOf(Times(Plus(last, 1), (value.type.bits + 7) / 8),
-                        "cudnn kernel: the size of a value");
+  value.nbytes =
+      BytesOf(Times(Plus(last, 1), (value.type.bits + 7) / 8), "cudnn kernel: the size of a value");
   return value;
 }
 
@@ -131,7 +135,8 @@ class Translator {
     const Value& value = all_[place];
     GraphDescriptor& descriptor = Make(dnn::kTensor);
     tensor = &descriptor;
-    descriptor.Set(dnn::kTensorType, dnn::kDataTypeType, vendor::TypeOf(value.dtype, kFloatTypes, kKind));
+    descriptor.Set(dnn::kTensorType, dnn::kDataTypeType,
+                   vendor::TypeOf(value.dtype, kFloatTypes, kKind));
     descriptor.Set(dnn::kTensorDims, dnn::kInt64Type, value.shape);
     descriptor.Set(dnn::kTensorStrides, dnn::kInt64Type, value.strides);
     descriptor.Set(dnn::kTensorId, dnn::kInt64Type, number + 1);
@@ -191,7 +196,8 @@ class Translator {
     descriptor.Set(dnn::kPointwisePrecision, dnn::kDataTypeType, dnn::kFloat);
     Parameter(descriptor, entry, "upper", dnn::kReluUpper);
     Parameter(descriptor, entry, "alpha", dnn::kEluAlpha);
-    Parameter(descriptor, entry, "beta", mode == dnn::kSwishForward ? dnn::kSwishBeta : dnn::kSoftplusBeta);
+    Parameter(descriptor, entry, "beta",
+              mode == dnn::kSwishForward ? dnn::kSwishBeta : dnn::kSoftplusBeta);
     descriptor.Finalize();
     Operation(dnn::kPointwise).Set(dnn::kOperationPointwiseDescriptor, descriptor);
     Finish(entry, {{dnn::kPointwiseX, "x"}, {dnn::kPointwiseB, "b"}, {dnn::kPointwiseY, "y"}});
@@ -207,7 +213,7 @@ class Translator {
                                                                  {"max", dnn::kReduceMax}};
     GraphDescriptor& descriptor = Make(dnn::kReductionDescriptor);
     descriptor.Set(dnn::kReductionMode, dnn::kReductionModeType,
-            Named(kModes, Text(entry, "mode"), "reduction"));
+                   Named(kModes, Text(entry, "mode"), "reduction"));
     descriptor.Set(dnn::kReductionPrecision, dnn::kDataTypeType, dnn::kFloat);
     descriptor.Finalize();
     Operation(dnn::kReduction).Set(dnn::kOperationReductionDescriptor, descriptor);
@@ -215,9 +221,8 @@ class Translator {
   }
 
   void Norm(const json::Object& entry) {
-    static const std::map<std::string, dnn::Norm> kModes = {{"layer", dnn::kLayerNorm},
-                                                            {"instance", dnn::kInstanceNorm},
-                                                            {"rms", dnn::kRmsNorm}};
+    static const std::map<std::string, dnn::Norm> kModes = {
+        {"layer", dnn::kLayerNorm}, {"instance", dnn::kInstanceNorm}, {"rms", dnn::kRmsNorm}};
     GraphDescriptor& operation = Operation(dnn::kNorm);
     operation.Set(dnn::kNormMode, dnn::kNormModeType, Named(kModes, Text(entry, "mode"), "norm"));
     operation.Set(dnn::kNormPhase, dnn::kNormPhaseType, dnn::kInference);
@@ -251,7 +256,8 @@ GraphDescriptor::GraphDescriptor(dnn::Kind kind) {
   const Library& library = Library::Get();
   void* created = nullptr;
   auto destroy = library.Find<dnn::Destroy>("cudnnBackendDestroyDescriptor");
-  library.Call<dnn::BackendCreate>("cudnnBackendCreateDescriptor", static_cast<int>(kind), &created);
+  library.Call<dnn::BackendCreate>("cudnnBackendCreateDescriptor", static_cast<int>(kind),
+                                   &created);
   object_ = vendor::Object(created, {destroy});
 }
 
@@ -260,20 +266,21 @@ void GraphDescriptor::Finalize() {
 }
 
 void GraphDescriptor::SetRaw(dnn::Attribute attribute, dnn::Type type, std::int64_t count,
-                       const void* elements) {
+                             const void* elements) {
   Library::Get().Call<dnn::BackendSet>("cudnnBackendSetAttribute", get(),
                                        static_cast<int>(attribute), static_cast<int>(type), count,
                                        elements);
 }
 
 void GraphDescriptor::ReadRaw(dnn::Attribute attribute, dnn::Type type, std::int64_t limit,
-                        std::int64_t* count, void* elements) const {
+                              std::int64_t* count, void* elements) const {
   Library::Get().Call<dnn::BackendGet>("cudnnBackendGetAttribute", get(),
                                        static_cast<int>(attribute), static_cast<int>(type), limit,
                                        count, elements);
 }
 
-void GraphDescriptor::Fill(dnn::Attribute attribute, std::vector<dnn::Descriptor>* descriptors) const {
+void GraphDescriptor::Fill(dnn::Attribute attribute,
+                           std::vector<dnn::Descriptor>* descriptors) const {
   std::int64_t count = 0;
   ReadRaw(attribute, dnn::kDescriptorType, static_cast<std::int64_t>(descriptors->size()), &count,
           descriptors->data());

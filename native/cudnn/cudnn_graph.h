@@ -95,8 +95,8 @@ std::vector<Value> ReadValues(const Blob& blob);
 struct OperationGraph {
   GraphDescriptor descriptor;
   std::deque<GraphDescriptor> parts;  // references stay valid
-  std::vector<std::size_t> values;  // positions of values in memory or numbers, ascending
-  std::int64_t rank;                // rank of the heuristic's proposal; 0 is the best
+  std::vector<std::size_t> values;    // positions of values in memory or numbers, ascending
+  std::int64_t rank;                  // rank of the heuristic's proposal; 0 is the best
 
   // Without a `handle`, for a device that is only described.
   OperationGraph(const json::Object& entry, const std::vector<Value>& all, dnn::Handle handle);
@@ -109,8 +109,7 @@ struct Step {
 };
 
 // All steps of the blob, in order.
-std::vector<Step> ReadSteps(const Blob& blob, const std::vector<Value>& values,
-                            dnn::Handle handle);
+std::vector<Step> ReadSteps(const Blob& blob, const std::vector<Value>& values, dnn::Handle handle);
 
 }  // namespace cudnn
 }  // namespace collage

@@ -26,7 +26,7 @@ struct Refusals {
 };
 
 std::vector<GraphDescriptor> Proposals(const OperationGraph& graph, const Target& target,
-                                 dnn::Heuristic mode) {
+                                       dnn::Heuristic mode) {
   GraphDescriptor heuristics(dnn::kHeuristics);
   heuristics.Set(dnn::kHeuristicsGraph, graph.descriptor);
   heuristics.Set(dnn::kHeuristicsMode, dnn::kHeuristicModeType, mode);

@@ -17,8 +17,8 @@ struct Emit {
 };
 
 template <class Store>
-void ApplyPost(const PostOp& post_op, const PostOps& post_ops, const Place& place, const V* x, int count,
-               Store store) {
+void ApplyPost(const PostOp& post_op, const PostOps& post_ops, const Place& place, const V* x,
+               int count, Store store) {
   const float* image = post_op.operand + place.image * post_op.image_floats;
   const float* channel = image + place.group * kLanes;
   const float* same = image + (place.group * post_ops.pixels + place.pixel) * kLanes;

@@ -37,16 +37,19 @@ void CheckTensors(const Convolution& convolution, std::int64_t depth, std::int64
 }
 
 // Pixels from the first to the last read for `out` outputs of a window.
-std::int64_t Reach(std::int64_t out, std::int64_t stride, std::int64_t size, std::int64_t dilation) {
+std::int64_t Reach(std::int64_t out, std::int64_t stride, std::int64_t size,
+                   std::int64_t dilation) {
   return Plus(Times(out - 1, stride), Times(size - 1, dilation), 1);
 }
 
-void AddChunks(const Step& step, const Value& input, std::int64_t unit, std::vector<Chunk>* chunks) {
+void AddChunks(const Step& step, const Value& input, std::int64_t unit,
+               std::vector<Chunk>* chunks) {
   const Convolution& convolution = step.convolutions[0];
   std::int64_t plane = step.padded_height * step.padded_width * unit;
   for (std::int64_t y = 0; y < convolution.height; ++y) {
     for (std::int64_t x = 0; x < convolution.width; ++x) {
-      std::int64_t tap = (y * convolution.dilation_y * step.padded_width + x * convolution.dilation_x) * unit;
+      std::int64_t tap =
+          (y * convolution.dilation_y * step.padded_width + x * convolution.dilation_x) * unit;
       for (std::int64_t channel = 0; channel < input.channels; channel += unit) {
         chunks->push_back({tap + channel / unit * plane, std::min(unit, input.channels - channel)});
       }
@@ -59,11 +62,14 @@ void PrepareProduct(const Layout& layout, Step* step, const Value& input, const 
   bool pointwise = convolution.height == 1 && convolution.width == 1;
   bool flat = pointwise && convolution.stride_y == 1 && convolution.stride_x == 1 &&
               output.pixels() == input.pixels();
-  CheckTensors(convolution, Times(convolution.height, convolution.width, input.channels), output.channels);
-  step->padded_height = std::max(Plus(convolution.pad_top, input.height),
-                                 Reach(output.height, convolution.stride_y, convolution.height, convolution.dilation_y));
-  step->padded_width = std::max(Plus(convolution.pad_left, input.width),
-                                Reach(output.width, convolution.stride_x, convolution.width, convolution.dilation_x));
+  CheckTensors(convolution, Times(convolution.height, convolution.width, input.channels),
+               output.channels);
+  step->padded_height = std::max(
+      Plus(convolution.pad_top, input.height),
+      Reach(output.height, convolution.stride_y, convolution.height, convolution.dilation_y));
+  step->padded_width = std::max(
+      Plus(convolution.pad_left, input.width),
+      Reach(output.width, convolution.stride_x, convolution.width, convolution.dilation_x));
   step->padded = step->padded_height != input.height || step->padded_width != input.width;
   std::int64_t unit = step->planar ? 1 : layout.lanes;
   std::int64_t channels = DivideUp(input.channels, unit) * unit;

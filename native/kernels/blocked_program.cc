@@ -75,8 +75,9 @@ class Reader {
   void ReadWindow(Convolution* convolution) {
     convolution->weights = Floats(Next(), &convolution->weight_floats);
     convolution->bias = Floats(Next(), &convolution->bias_floats);
-    for (std::int64_t* number : {&convolution->height, &convolution->width, &convolution->stride_y, &convolution->stride_x,
-                                 &convolution->dilation_y, &convolution->dilation_x}) {
+    for (std::int64_t* number :
+         {&convolution->height, &convolution->width, &convolution->stride_y, &convolution->stride_x,
+          &convolution->dilation_y, &convolution->dilation_x}) {
       *number = Next(1, kMostExtent, "blocked kernel: an extent, stride or dilation of a window");
     }
     for (std::int64_t* number : {&convolution->pad_top, &convolution->pad_left}) {

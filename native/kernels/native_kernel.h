@@ -32,7 +32,8 @@ const Instructions& ChooseFor(const char* kernel, IsaTable<Instructions> table,
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) table.avx2 = nullptr;
 #endif
   for (const Instructions* instructions : {table.avx512, table.avx2, table.plain}) {
-    if (instructions != nullptr && (name.empty() || name == instructions->name)) return *instructions;
+    if (instructions != nullptr && (name.empty() || name == instructions->name))
+      return *instructions;
   }
   TVM_FFI_THROW(ValueError) << kernel << " kernel: this machine has no " << name;
   TVM_FFI_UNREACHABLE();

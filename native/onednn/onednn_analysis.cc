@@ -41,7 +41,8 @@ void FindPreferredLayouts(const Program& program, Analysis* analysis) {
     Desc after = analysis->preferred_layouts[step->output];
     if (after == nullptr) after = api.RowMajor(program.values[step->output]);
     analysis->preferred_layouts[source] = SourceLayout(program, *step, after);
-    if (analysis->preferred_layouts[source] != nullptr) analysis->targets[source] = analysis->targets[step->output];
+    if (analysis->preferred_layouts[source] != nullptr)
+      analysis->targets[source] = analysis->targets[step->output];
   }
 }
 
@@ -60,8 +61,8 @@ void FindLastReads(const Program& program, Analysis* analysis) {
 
 Analysis Analyse(const Program& program) {
   std::size_t count = program.values.size();
-  Analysis analysis{std::vector<Desc>(count), std::vector<int>(count, -1), std::vector<int>(count, 0),
-                 std::vector<int>(count, -1)};
+  Analysis analysis{std::vector<Desc>(count), std::vector<int>(count, -1),
+                    std::vector<int>(count, 0), std::vector<int>(count, -1)};
   FindPreferredLayouts(program, &analysis);
   FindLastReads(program, &analysis);
   return analysis;

@@ -158,7 +158,9 @@ class Builder {
     remainder.inputs = {step.output};
     if (first.value >= 0) remainder.inputs.push_back(first.value);
     remainder.main = first;
-    remainder.post_ops.assign(step.post_ops.begin() + static_cast<std::ptrdiff_t>(post_op_count) + 1, step.post_ops.end());
+    remainder.post_ops.assign(
+        step.post_ops.begin() + static_cast<std::ptrdiff_t>(post_op_count) + 1,
+        step.post_ops.end());
     Emit(remainder);
   }
 
@@ -199,7 +201,8 @@ class Builder {
     }
   }
 
-  void Plan(const Step& step, const PrimitiveChoice& choice, std::size_t post_op_count, int output) {
+  void Plan(const Step& step, const PrimitiveChoice& choice, std::size_t post_op_count,
+            int output) {
     Planned planned{
         step.name + " " + api_.ImplementationOf(choice.primitive), choice.primitive, {}};
     for (auto [code, value] : choice.reads) {
@@ -210,7 +213,8 @@ class Builder {
     bool complete = post_op_count == step.post_ops.size();
     Tensor result{result_layout, NewBuffer(output, result_layout, complete), 0};
     const Tensor& source = planned.arguments[0].tensor;
-    if (buffers_[result.buffer].in_arena() && MayOverwrite(step, source, result_layout)) result = source;
+    if (buffers_[result.buffer].in_arena() && MayOverwrite(step, source, result_layout))
+      result = source;
     planned.arguments.push_back({DNNL_ARG_DST, result});
     AddScratchpad(&planned);
     Define(output, result);
@@ -229,7 +233,8 @@ class Builder {
       if (analysis_.roots[step.inputs[i]] == analysis_.roots[value]) return false;
     }
     for (const PostOp& post_op : step.post_ops) {
-      if (post_op.value >= 0 && analysis_.roots[post_op.value] == analysis_.roots[value]) return false;
+      if (post_op.value >= 0 && analysis_.roots[post_op.value] == analysis_.roots[value])
+        return false;
     }
     return value == step.output || analysis_.last_reads[analysis_.roots[value]] <= step.position;
   }
@@ -318,7 +323,8 @@ class Builder {
 
   // The kernel's output if the layout fits, else memory in the arena.
   int NewBuffer(int value, const Desc& desc, bool complete) {
-    bool direct = complete && analysis_.targets[value] >= 0 && api_.Same(desc, context_.preferred_layouts[value]);
+    bool direct = complete && analysis_.targets[value] >= 0 &&
+                  api_.Same(desc, context_.preferred_layouts[value]);
     return direct ? buffers_.AddArgument(analysis_.targets[value]) : ArenaBuffer(desc);
   }
 

@@ -25,7 +25,9 @@ struct PrimitiveRequest {
   Type type(int value) const {
     if (context.layouts[value] != nullptr) return api.TypeOf(context.layouts[value]);
     if (!is_product()) return type(in(0));
-    return context.preferred_layouts[value] == nullptr ? context.products : api.TypeOf(context.preferred_layouts[value]);
+    return context.preferred_layouts[value] == nullptr
+               ? context.products
+               : api.TypeOf(context.preferred_layouts[value]);
   }
   bool is_product() const {
     return step.op == "convolution" || step.op == "deconvolution" || step.op == "matmul";
@@ -53,7 +55,7 @@ struct PrimitiveRequest {
   Desc Result() const { return last() ? Plain(step.output) : Any(step.output); }
 
   PrimitiveChoice Finish(dnnl_status_t status, dnnl_primitive_desc_t descriptor,
-                std::vector<std::pair<int, int>> reads) const {
+                         std::vector<std::pair<int, int>> reads) const {
     return {status == dnnl_success ? api.Own(descriptor) : nullptr, std::move(reads)};
   }
 };
@@ -67,7 +69,8 @@ bool PrefersChannelsLast(const PrimitiveRequest& request) {
            !api.Same(desc, api.RowMajor(request.dims(value), type));
   };
   return is_channels_last(request.in(0), request.context.layouts[request.in(0)]) ||
-         is_channels_last(request.step.output, request.context.preferred_layouts[request.step.output]);
+         is_channels_last(request.step.output,
+                          request.context.preferred_layouts[request.step.output]);
 }
 
 // The layout of a convolution's activations; oneDNN's choice if `layout` does not fit.
@@ -104,10 +107,10 @@ PrimitiveChoice Convolution(const PrimitiveRequest& request) {
                                          : api.dnnl_deconvolution_forward_primitive_desc_create;
   auto algorithm = step.op == "convolution" ? dnnl_convolution_direct : dnnl_deconvolution_direct;
   dnnl_primitive_desc_t descriptor = nullptr;
-  dnnl_status_t status =
-      create(&descriptor, api.engine(), dnnl_forward_inference, algorithm, source.get(), weights.get(),
-             bias.get(), result.get(), step.dims("strides").data(), step.dims("dilations").data(),
-             step.dims("pads_begin").data(), step.dims("pads_end").data(), request.attributes.get());
+  dnnl_status_t status = create(
+      &descriptor, api.engine(), dnnl_forward_inference, algorithm, source.get(), weights.get(),
+      bias.get(), result.get(), step.dims("strides").data(), step.dims("dilations").data(),
+      step.dims("pads_begin").data(), step.dims("pads_end").data(), request.attributes.get());
   std::vector<std::pair<int, int>> reads = {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}};
   if (bias != nullptr) reads.emplace_back(DNNL_ARG_BIAS, request.in(2));
   return request.Finish(status, descriptor, std::move(reads));
@@ -135,8 +138,9 @@ PrimitiveChoice Eltwise(const PrimitiveRequest& request) {
   Desc source = request.CurrentLayout(request.in(0)), result = request.Result();
   dnnl_primitive_desc_t descriptor = nullptr;
   dnnl_status_t status = request.api.dnnl_eltwise_forward_primitive_desc_create(
-      &descriptor, request.api.engine(), dnnl_forward_inference, request.step.main.algorithm, source.get(),
-      result.get(), request.step.main.alpha, request.step.main.beta, request.attributes.get());
+      &descriptor, request.api.engine(), dnnl_forward_inference, request.step.main.algorithm,
+      source.get(), result.get(), request.step.main.alpha, request.step.main.beta,
+      request.attributes.get());
   return request.Finish(status, descriptor, {{DNNL_ARG_SRC, request.in(0)}});
 }
 
@@ -149,8 +153,8 @@ PrimitiveChoice Binary(const PrimitiveRequest& request) {
   Desc result = request.Result();
   dnnl_primitive_desc_t descriptor = nullptr;
   dnnl_status_t status = request.api.dnnl_binary_primitive_desc_create(
-      &descriptor, request.api.engine(), request.step.main.algorithm, left.get(), right.get(), result.get(),
-      request.attributes.get());
+      &descriptor, request.api.engine(), request.step.main.algorithm, left.get(), right.get(),
+      result.get(), request.attributes.get());
   return request.Finish(status, descriptor, {{DNNL_ARG_SRC_0, a}, {DNNL_ARG_SRC_1, b}});
 }
 
@@ -170,8 +174,9 @@ PrimitiveChoice Softmax(const PrimitiveRequest& request) {
   Desc source = request.CurrentLayout(request.in(0)), result = request.Result();
   dnnl_primitive_desc_t descriptor = nullptr;
   dnnl_status_t status = request.api.dnnl_softmax_forward_primitive_desc_create(
-      &descriptor, request.api.engine(), dnnl_forward_inference, request.step.algorithm(), source.get(),
-      result.get(), static_cast<int>(request.step.integer("axis")), request.attributes.get());
+      &descriptor, request.api.engine(), dnnl_forward_inference, request.step.algorithm(),
+      source.get(), result.get(), static_cast<int>(request.step.integer("axis")),
+      request.attributes.get());
   return request.Finish(status, descriptor, {{DNNL_ARG_SRC, request.in(0)}});
 }
 
@@ -181,8 +186,8 @@ PrimitiveChoice LayerNormalization(const PrimitiveRequest& request) {
   Desc source = request.Plain(request.in(0)), result = request.Plain(request.step.output);
   dnnl_primitive_desc_t descriptor = nullptr;
   dnnl_status_t status = request.api.dnnl_layer_normalization_forward_primitive_desc_create(
-      &descriptor, request.api.engine(), dnnl_forward_inference, source.get(), result.get(), nullptr,
-      request.step.number("epsilon"), flags, request.attributes.get());
+      &descriptor, request.api.engine(), dnnl_forward_inference, source.get(), result.get(),
+      nullptr, request.step.number("epsilon"), flags, request.attributes.get());
   std::vector<std::pair<int, int>> reads = {{DNNL_ARG_SRC, request.in(0)},
                                             {DNNL_ARG_SCALE, request.in(1)}};
   if (request.has(2)) reads.emplace_back(DNNL_ARG_SHIFT, request.in(2));
@@ -194,8 +199,8 @@ PrimitiveChoice Lrn(const PrimitiveRequest& request) {
   Desc source = request.CurrentLayout(request.in(0)), result = request.Result();
   dnnl_primitive_desc_t descriptor = nullptr;
   dnnl_status_t status = request.api.dnnl_lrn_forward_primitive_desc_create(
-      &descriptor, request.api.engine(), dnnl_forward_inference, dnnl_lrn_across_channels, source.get(),
-      result.get(), step.integer("size"), step.number("alpha"), step.number("beta"),
+      &descriptor, request.api.engine(), dnnl_forward_inference, dnnl_lrn_across_channels,
+      source.get(), result.get(), step.integer("size"), step.number("alpha"), step.number("beta"),
       step.number("bias"), request.attributes.get());
   return request.Finish(status, descriptor, {{DNNL_ARG_SRC, request.in(0)}});
 }
@@ -238,8 +243,10 @@ Desc InOneType(const PrimitiveRequest& request, int value) {
   const Dims& first_dims = request.dims(first);
   const Desc& first_layout = request.context.layouts[first];
   bool image = dims.size() >= 3 && dims.size() <= 5 && !request.last();
-  if (image && api.Same(first_layout, api.ChannelsLast(first_dims, type))) return api.ChannelsLast(dims, type);
-  if (image && api.Same(first_layout, api.Blocked(first_dims, type))) return api.Blocked(dims, type);
+  if (image && api.Same(first_layout, api.ChannelsLast(first_dims, type)))
+    return api.ChannelsLast(dims, type);
+  if (image && api.Same(first_layout, api.Blocked(first_dims, type)))
+    return api.Blocked(dims, type);
   return api.RowMajor(dims, type);
 }
 
@@ -294,8 +301,9 @@ Attributes MakeAttributes(const PrimitiveRequest& request, std::size_t post_op_c
   for (std::size_t i = 0; i < post_op_count; ++i) {
     const PostOp& post_op = request.step.post_ops[i];
     if (post_op.value < 0) {
-      api.Check(api.dnnl_post_ops_append_eltwise(ops, post_op.algorithm, post_op.alpha, post_op.beta),
-                request.step.name);
+      api.Check(
+          api.dnnl_post_ops_append_eltwise(ops, post_op.algorithm, post_op.alpha, post_op.beta),
+          request.step.name);
       continue;
     }
     Desc operand = PostOpOperand(request, post_op.value);
@@ -318,8 +326,9 @@ int Attempts(const Step& step) {
   return step.op == "convolution" || step.op == "deconvolution" || step.op == "matmul" ? 3 : 2;
 }
 
-PrimitiveChoice ChoosePrimitive(const Program& program, const Step& step, const LayoutContext& context, int attempt,
-                  std::size_t post_op_count) {
+PrimitiveChoice ChoosePrimitive(const Program& program, const Step& step,
+                                const LayoutContext& context, int attempt,
+                                std::size_t post_op_count) {
   PrimitiveRequest request{OneDnn::Get(), program, step, context, attempt, nullptr};
   PrimitiveFactory factory = FindFactory(step);
   request.attributes = MakeAttributes(request, post_op_count);

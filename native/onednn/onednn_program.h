@@ -76,7 +76,8 @@ Layout ParseLayout(const std::string& name);
 struct LayoutContext {
   std::vector<Desc> layouts;  // per value: its layout in memory; null before its step
   std::vector<bool> fixed;    // per value: not a weight, so every call pays for a reorder
-  std::vector<Desc> preferred_layouts;   // per value: the preferred layout of its only reader, or null
+  std::vector<Desc>
+      preferred_layouts;  // per value: the preferred layout of its only reader, or null
   Layout layout = Layout::kAny;
   Type products = dnnl_f32;  // dtype of the factors and results of products
 };
@@ -86,8 +87,9 @@ int Attempts(const Step& step);
 
 // The primitive of `step` in layout number `attempt`, with its first `post_op_count` post-ops. `primitive` is
 // null if oneDNN has none.
-PrimitiveChoice ChoosePrimitive(const Program& program, const Step& step, const LayoutContext& context, int attempt,
-                  std::size_t post_op_count);
+PrimitiveChoice ChoosePrimitive(const Program& program, const Step& step,
+                                const LayoutContext& context, int attempt,
+                                std::size_t post_op_count);
 
 }  // namespace collage::onednn
 

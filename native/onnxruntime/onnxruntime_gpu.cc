@@ -47,7 +47,8 @@ struct ProviderOptions {
 using Append = void (*)(const OnnxRuntime&, const SessionOptions&, const ProviderOptions&);
 
 // The interface of both providers; their entries in the table differ.
-template <class Options, class Create, class Update, class UpdateWithValue, class Release, class Add>
+template <class Options, class Create, class Update, class UpdateWithValue, class Release,
+          class Add>
 void AppendProvider(const OnnxRuntime& runtime, const SessionOptions& session,
                     const ProviderOptions& options) {
   runtime.NeedVersion(ort::kProviderApiVersion);

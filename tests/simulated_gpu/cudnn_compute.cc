@@ -162,7 +162,8 @@ Dense Elementwise(const Descriptor& operation, const Dense& x, const Dense* b) {
 
 Dense Reduce(const Descriptor& operation, const Dense& x) {
   const bool most =
-      operation.Get(dnn::kOperationReductionDescriptor)->One<int>(dnn::kReductionMode) == dnn::kReduceMax;
+      operation.Get(dnn::kOperationReductionDescriptor)->One<int>(dnn::kReductionMode) ==
+      dnn::kReduceMax;
   Dense made = Make(operation.Get(dnn::kReductionY)->dims(),
                     [&](const Longs&) { return most ? -INFINITY : 0.0f; });
   ForEach(x.dims, [&](const Longs& at) {
