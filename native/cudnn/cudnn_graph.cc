@@ -107,6 +107,7 @@ class Translator {
 
   std::vector<dnn::Descriptor> Operations() const {
     std::vector<dnn::Descriptor> operations;
+    operations.reserve(operations_.size());
     for (const GraphDescriptor* operation : operations_) operations.push_back(operation->get());
     return operations;
   }

@@ -104,7 +104,7 @@ class OneDnn {
   Dims StridesOf(const Desc& desc) const;
   std::size_t SizeOf(const Desc& desc) const { return dnnl_memory_desc_get_size(desc.get()); }
   // Whether the same bytes mean the same numbers: strides of dimensions of one element do not count.
-  bool Same(const Desc& one, const Desc& other) const;
+  bool Same(const Desc& left_layout, const Desc& right_layout) const;
 
   // The layout that a primitive wants for an argument; null when it has no such argument.
   Desc ArgumentOf(const PrimitiveDesc& primitive, int argument) const;
