@@ -16,9 +16,11 @@ from collage.frontend.inputs import random_inputs
 from collage.frontend.isolated_import import guarded_import
 from collage.frontend.sensitivity import Sensitivity
 from collage.measure.cache_flush import CacheFlush
+from collage.measure.conditions import MeasuringConditions, WorkerLimits
 from collage.measure.cost_key import launch_key
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest, OnCost, SearchMeasurer
+from collage.measure.messages import KernelFolder
 from collage.options import Options
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
@@ -73,21 +75,28 @@ def enumerated_function(function: Function, context: CompileContext) -> Enumerat
 
 
 def local_measurer(
-    function: Function, reference_dir: Path, context: CompileContext, kernels: Path | None = None
+    function: Function,
+    reference_dir: Path,
+    context: CompileContext,
+    kernels: KernelFolder | None = None,
 ) -> LocalMeasurer:
     """Make a measurer with worker processes on this machine; `kernels` as in `LocalMeasurer`."""
+    device = context.options.device
     return LocalMeasurer(
         [function],
         context.backends,
         context.table,
-        context.environment,
+        MeasuringConditions(context.environment, device, model_sweep(function, device)),
         reference_dir=reference_dir,
-        workers=context.options.workers,
-        timeout_s=context.options.timeout_s,
-        memory_bytes=context.options.memory_bytes,
-        sweep=model_sweep(function, context.options.device),
-        device=context.options.device,
+        limits=worker_limits(context.options),
         kernels=kernels,
+    )
+
+
+def worker_limits(options: Options) -> WorkerLimits:
+    """Return the limits of a measurer's workers."""
+    return WorkerLimits(
+        workers=options.workers, timeout_s=options.timeout_s, memory_bytes=options.memory_bytes
     )
 
 

@@ -17,9 +17,12 @@ from collage.cluster.shard_reports import ShardReport, ShardReports
 from collage.cluster.shards import ShardRequest
 from collage.cost import Cost, CostKey, LocalCostTable
 from collage.errors import StoreError
+from collage.measure.conditions import MeasuringConditions
 from collage.measure.kernel_file import kernel_name
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
+from collage.measure.messages import KernelFolder
+from collage.pipeline.search_stage import worker_limits
 
 UPLOADS_AT_ONCE = 4
 
@@ -78,14 +81,10 @@ class _ShardBuild:
             [self._shard.function],
             context.backends,
             self._builds,
-            context.environment,
+            MeasuringConditions(context.environment, context.options.device),
             reference_dir=self._folder,
-            workers=context.options.workers,
-            timeout_s=context.options.timeout_s,
-            memory_bytes=context.options.memory_bytes,
-            device=context.options.device,
-            kernels=self._folder,
-            builds=True,
+            limits=worker_limits(context.options),
+            kernels=KernelFolder(self._folder, builds=True),
         )
         try:
             with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:

@@ -20,6 +20,7 @@ from collage.errors import BackendError, InputError
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.region import region_values
 from collage.measure.call_overhead import LENGTHS, gpu_dispatch_overhead
+from collage.measure.conditions import MeasuringConditions
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
@@ -295,9 +296,12 @@ def test_a_bad_address_costs_its_candidate_alone(tmp_path):
     backends = [BACKENDS["tvm-cuda"], CrashingBackend()]
     environment = Environment("cpu", "", 2, 1, "gpu", "test")
     measurer = LocalMeasurer(
-        [function], backends, LocalCostTable(tmp_path), environment, reference_dir=reference,
-        device="cuda",
-    )  # fmt: skip
+        [function],
+        backends,
+        LocalCostTable(tmp_path),
+        MeasuringConditions(environment, "cuda"),
+        reference_dir=reference,
+    )
     relu = next(1 << node.index for node in function.graph.nodes if node.op == "Relu")
     choices = [("tvm-cuda", ""), ("crashing", ""), ("tvm-cuda", "fallback")]
     costs = measurer.measure(
