@@ -181,7 +181,17 @@ def measure_model(
         nodes = sum(part.sub_graph.size for part in parts)
         valid = sum(cost.seconds for cost in costs if cost.is_valid)
         invalid = tuple(cost.reason for cost in costs if cost.is_invalid)
-        rows.append(Row(name, backend.name, len(parts), nodes, len(function.graph), valid, invalid))
+        rows.append(
+            Row(
+                name,
+                backend.name,
+                len(parts),
+                nodes,
+                all_nodes=len(function.graph),
+                seconds=valid,
+                invalid=invalid,
+            )
+        )
     return rows
 
 

@@ -181,7 +181,7 @@ def _serve(version: str, engine: Engine, limits: Limits, parsed: argparse.Namesp
         http.should_exit = True
 
     watchdog = Watchdog(engine, parsed.watchdog or math.inf, give_up)
-    server = Server(parsed.name, version, engine, limits, watchdog)
+    server = Server(parsed.name, version, engine, limits, watchdog=watchdog)
     http = uvicorn.Server(
         http_config(
             server.application(), (parsed.host, parsed.port), connections, lifespan="on",

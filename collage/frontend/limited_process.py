@@ -51,7 +51,7 @@ class Allowance:
 
 
 def ask_limited(
-    module: str, question: Question, allowance: Allowance, path: Path, folder: Path
+    module: str, question: Question, allowance: Allowance, path: Path, *, folder: Path
 ) -> dict[str, Any]:
     """Run `module` in a child process on a request about the model at `path`.
 

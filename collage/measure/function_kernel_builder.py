@@ -115,7 +115,7 @@ class FunctionKernelBuilder:
             arguments,
             inputs,
             outputs,
-            expected,
+            expected=expected,
             quantised=quantised,
             allocates=allocates,
             reduced=work.variant in self._backends[work.backend].reduced,

@@ -127,7 +127,7 @@ def search_function(
     problem = replace(problem, launch_s=launch_s())
     enumerated = replace(enumerated, problem=problem)
     selected = select_plans(problem, lazy.costs, plans, errors)
-    return FunctionSearch(enumerated, lazy.costs, tuple(selected), lazy, errors)
+    return FunctionSearch(enumerated, lazy.costs, tuple(selected), lazy, errors=errors)
 
 
 def has_family(problem: Problem, known_keys: Container[Hashable]) -> bool:

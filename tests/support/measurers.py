@@ -9,7 +9,7 @@ from collage.measure.conditions import MeasuringConditions, WorkerLimits
 from collage.measure.local import LocalMeasurer
 from collage.measure.messages import KernelFolder
 
-ENVIRONMENT = Environment("cpu", "features", 2, 1, "", "test")
+ENVIRONMENT = Environment("cpu", "features", 2, 1, driver="", protocol="test")
 SMALL_FLUSH = CacheFlush(4 << 20)
 FAULTS = {
     "refusing": "ConvTranspose is not supported",

@@ -27,7 +27,9 @@ from collage.pipeline.search_stage import worker_limits
 UPLOADS_AT_ONCE = 4
 
 
-def build_shard(address: str, batch_digest: str, index: int, scratch: Path, token: str = "") -> str:
+def build_shard(
+    address: str, batch_digest: str, index: int, scratch: Path, *, token: str = ""
+) -> str:
     """Build the kernels of one shard; return a summary for the log.
 
     Args:
@@ -36,7 +38,7 @@ def build_shard(address: str, batch_digest: str, index: int, scratch: Path, toke
     Raises:
         CollageError: the errors of `open_shard`.
     """
-    with open_shard(address, batch_digest, index, "build", scratch) as shard:
+    with open_shard(address, batch_digest, index, "build", scratch=scratch) as shard:
         kernels = shard.kernels.find(CostKey(request.key) for request in shard.requests)
         missing = [
             request

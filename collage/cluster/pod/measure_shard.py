@@ -30,6 +30,7 @@ def measure_shard(
     batch_digest: str,
     index: int,
     scratch: Path,
+    *,
     builds: Mapping[str, str] | None = None,
 ) -> str:
     """Measure one shard; return a summary for the log.
@@ -40,7 +41,7 @@ def measure_shard(
     Raises:
         CollageError: the errors of `open_shard`.
     """
-    with open_shard(address, batch_digest, index, "measure", scratch) as shard:
+    with open_shard(address, batch_digest, index, "measure", scratch=scratch) as shard:
         samples = sampled(shard.model, shard.function, shard.context)
         kernels = scratch / "kernels" if shard.batch.fetches else None
         folder = KernelFolder(kernels) if kernels else None

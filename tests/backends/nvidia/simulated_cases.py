@@ -216,7 +216,11 @@ def uploaded(array, skip=0):
     size = array.size + skip
     device_tensor = _device_tensor((size,), str(array.dtype))
     cuda().copy(
-        device_tensor.data_ptr() + skip * array.itemsize, array.ctypes.data, array.nbytes, 1, 0
+        device_tensor.data_ptr() + skip * array.itemsize,
+        array.ctypes.data,
+        array.nbytes,
+        1,
+        stream=0,
     )
     view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
     shape, dtype = tvm_ffi.Shape(array.shape), tvm_ffi.dtype(str(array.dtype))
@@ -227,7 +231,7 @@ def fetched(tensor):
     """Return the numbers of a producer of device memory, like a consumer on the default stream."""
     shared = tvm_ffi.from_dlpack(tensor.__dlpack__(stream=1))
     array = np.empty(shared.shape, str(shared.dtype))
-    cuda().copy(array.ctypes.data, shared.data_ptr(), array.nbytes, 2, 0)
+    cuda().copy(array.ctypes.data, shared.data_ptr(), array.nbytes, 2, stream=0)
     return array
 
 
@@ -284,7 +288,7 @@ def test_an_output_that_is_an_input_has_memory_of_its_own(tmp_path):
     x = np.arange(6, dtype="float32").reshape(2, 3)
     device_x = uploaded(x)
     output = bundle_of(plan, tmp_path).run_tensors({"x": Producer(device_x)})["y"]
-    cuda().copy(device_x.data_ptr(), np.zeros(6, "float32").ctypes.data, 24, 1, 0)
+    cuda().copy(device_x.data_ptr(), np.zeros(6, "float32").ctypes.data, 24, 1, stream=0)
     np.testing.assert_array_equal(output.numpy(), x.reshape(3, 2))
 
 
