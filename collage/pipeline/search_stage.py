@@ -25,7 +25,7 @@ from collage.options import Options
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
 from collage.search.enumeration import EnumeratedFunction, enumerate_function
-from collage.search.function_search import FunctionSearch, search_function
+from collage.search.function_search import FunctionSearch, SearchLimits, search_function
 from collage.search.graph_launches import without_graphs
 from collage.search.reduced_precision import ErrorBudget, within_budget
 from collage.verify.reference_run import Samples, sample
@@ -132,12 +132,14 @@ def search_with_measurements(
                     for key, cost in recalled.items()
                     if not cost.is_unknown
                 },
-                plans=options.end_to_end_plans,
-                budget_s=options.measure_budget_s if gap_s is None else 0.0,
-                clock=lambda: time.monotonic() - measurer.waited_s,
+                SearchLimits(
+                    plans=options.end_to_end_plans,
+                    budget_s=options.measure_budget_s if gap_s is None else 0.0,
+                    clock=lambda: time.monotonic() - measurer.waited_s,
+                    batch=measurer.batch,
+                    errors=_allowed_errors(enumerated.function, options),
+                ),
                 on_cost=on_cost,
-                batch=measurer.batch,
-                errors=_allowed_errors(enumerated.function, options),
                 launch_s=lambda: _launch_s(context),
             )
             measuring_s = judged.seconds
