@@ -45,7 +45,7 @@ class Block:
 
 BLOCKS = (
     Block(96, 0, 56, projects=False), Block(144, 0, 28, 5, projects=False),
-    Block(672, 0, 14, 5, 2, projects=False),
+    Block(672, 0, 14, 5, stride=2, projects=False),
     Block(16, 96, 112, stride=2, projects=False), Block(40, 240, 28, 5, projects=False),
     Block(16, 96, 112, stride=2, squeezed=4), Block(24, 144, 56, squeezed=6),
     Block(40, 240, 28, 5, squeezed=10), Block(112, 672, 14, 5, squeezed=28),

@@ -88,7 +88,7 @@ def latency_ratio(bundle: Path, reference: Path, work: Path) -> float:
     first = saved_targets(bundle.name, bundle)[0]
     second = saved_targets(reference.name, reference)[0]
     pair, threads = [first.target, second.target], first.manifest.threads
-    sets = [compare_latency(pair, first.inputs, threads, SET_S, work) for _ in range(SETS)]
+    sets = [compare_latency(pair, first.inputs, threads, SET_S, work_dir=work) for _ in range(SETS)]
     return statistics.median(
         ratio(latencies[bundle.name], latencies[reference.name]) for latencies in sets
     )

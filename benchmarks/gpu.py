@@ -30,6 +30,7 @@ from collage.backends.registry import known_backends
 from collage.cost import Environment, LocalCostTable
 from collage.frontend import Function
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
+from collage.measure.conditions import MeasuringConditions, WorkerLimits
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
@@ -158,10 +159,17 @@ def measure_model(
             break
         device = backend.device
         measurer = LocalMeasurer(
-            [function], [backend], LocalCostTable(folder / "costs"), environment,
-            reference_dir=reference, workers=min(8, max(2, (os.cpu_count() or 2) // 2)),
-            timeout_s=120.0, memory_bytes=16 << 30, device=device,
-        )  # fmt: skip
+            [function],
+            [backend],
+            LocalCostTable(folder / "costs"),
+            MeasuringConditions(environment, device),
+            reference_dir=reference,
+            limits=WorkerLimits(
+                workers=min(8, max(2, (os.cpu_count() or 2) // 2)),
+                timeout_s=120.0,
+                memory_bytes=16 << 30,
+            ),
+        )
         parts = single_backend_partition(function, backend)
         costs = measurer.measure(
             [
@@ -173,7 +181,17 @@ def measure_model(
         nodes = sum(part.sub_graph.size for part in parts)
         valid = sum(cost.seconds for cost in costs if cost.is_valid)
         invalid = tuple(cost.reason for cost in costs if cost.is_invalid)
-        rows.append(Row(name, backend.name, len(parts), nodes, len(function.graph), valid, invalid))
+        rows.append(
+            Row(
+                name,
+                backend.name,
+                len(parts),
+                nodes,
+                all_nodes=len(function.graph),
+                seconds=valid,
+                invalid=invalid,
+            )
+        )
     return rows
 
 

@@ -24,12 +24,13 @@ import numpy as np
 import tvm_ffi
 
 from collage.backends.registry import available_backends
-from collage.cli.arguments import parse_shapes
+from collage.cli.option_arguments import add_option, written_options
 from collage.frontend import Function, import_model
 from collage.frontend.inputs import random_inputs, reference_values
 from collage.frontend.region import region_values
 from collage.graph.index_set import index_set
 from collage.measure.callable_kernel import as_tensors, callable_kernel
+from collage.options import Options
 from collage.pipeline.search_stage import model_sweep
 from collage.report.data import RegionReport
 from collage.report.stored_report import read_report
@@ -147,14 +148,14 @@ def main() -> None:
     )
     parser.add_argument("bundle", type=Path)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--shape", action="append", default=[], help="as of `collage compile`")
+    add_option(parser, "shapes")
     parser.add_argument("--rounds", type=int, default=12)
     arguments = parser.parse_args()
     load_plugin()
     tvm_ffi.get_global_func("collage.set_threads")(1)
     regions = read_report(arguments.bundle).functions[0].regions
     with tempfile.TemporaryDirectory() as folder:
-        shapes = parse_shapes(arguments.shape)
+        shapes = Options(**written_options(arguments)).shapes
         model = import_model(arguments.model, shapes=shapes, work_dir=Path(folder))
         function = model.functions[0]
         kernels = kernels_of(function, regions)

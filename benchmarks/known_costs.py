@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.model_set import BenchmarkModel
-from collage.cli.arguments import parse_shapes
 from collage.cost import Cost
 from collage.measure.local import LocalMeasurer
+from collage.option_text import parse_shapes
 from collage.options import Options
 from collage.pipeline.compile_context import open_compile_context
 from collage.pipeline.search_stage import enumerated_function, imported, local_measurer, sampled

@@ -33,7 +33,9 @@ def residual_chain(blocks: int) -> DataflowGraph:
     for index in range(blocks * BLOCK):
         skip = (f"v{index - BLOCK}" if index >= BLOCK else "x",) if index % BLOCK == 9 else ()
         kind = OpPatternKind.ELEMWISE
-        nodes.append(Node(index, f"n{index}", "op", kind, (last, *skip), (f"v{index}",)))
+        nodes.append(
+            Node(index, f"n{index}", "op", kind, inputs=(last, *skip), outputs=(f"v{index}",))
+        )
         last = f"v{index}"
     return DataflowGraph(tuple(nodes), {}, ("x",), (last,))
 

@@ -90,11 +90,11 @@ class TunedProduct:
 Workload = Convolution | TunedProduct
 
 WORKLOADS: tuple[Workload, ...] = (
-    Convolution("efficientnet_b0", (144, 144), (56, 56), 3, 1, 144),
-    Convolution("efficientnet_b0", (672, 672), (14, 14), 5, 1, 672),
-    Convolution("convnext_tiny", (96, 96), (56, 56), 7, 1, 96),
-    Convolution("ppocr_cls", (88, 88), (3, 96), 5, 1, 88),
-    Convolution("ppocr_cls", (3, 8), (48, 192), 3, 2),
+    Convolution("efficientnet_b0", (144, 144), (56, 56), 3, stride=1, groups=144),
+    Convolution("efficientnet_b0", (672, 672), (14, 14), 5, stride=1, groups=672),
+    Convolution("convnext_tiny", (96, 96), (56, 56), 7, stride=1, groups=96),
+    Convolution("ppocr_cls", (88, 88), (3, 96), 5, stride=1, groups=88),
+    Convolution("ppocr_cls", (3, 8), (48, 192), 3, stride=2),
     Convolution("efficientnet_b0", (40, 240), (28, 28), 1),
     Convolution("efficientnet_b0", (1152, 192), (7, 7), 1),
     TunedProduct("segformer_b0", 256, 64, 64),

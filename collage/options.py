@@ -1,14 +1,20 @@
-"""Options of a compile; every field has a default. Requests and the command line derive from this class."""
+"""Options of a compile; every field has a default and a declaration.
+
+The command line (`collage.cli.option_arguments`) and requests (`collage.pipeline.request.RequestOptions`) are
+made from the fields of `Options`. An option is added by one field here, and by its documentation.
+"""
 
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from collage.errors import OptionError
+from collage.option_declaration import declaration_of, declare
+from collage.option_text import parse_dims, parse_duration, parse_names, parse_shapes, parse_size
 
 if TYPE_CHECKING:
     from collage.backends.base import Backend
@@ -18,10 +24,6 @@ DeviceName = Literal["cpu", "cuda"]
 """Device of kernels; each backend has one."""
 
 DEVICES: tuple[DeviceName, ...] = get_args(DeviceName)
-
-
-MACHINE_FIELDS = frozenset({"allow_slower", "cache_dir", "device", "store", "threads"})
-"""Options that are no part of `RequestOptions`: a request or the machine that works on it sets them."""
 
 
 class Effort(NamedTuple):
@@ -55,61 +57,127 @@ class Precision(StrEnum):
     AUTO = "auto"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of one compile.
 
+    The order of the fields is their order in the help of the command line.
+
     Attributes:
+        dims: values of named dynamic dimensions, e.g. `{"batch": 1}`.
+        shapes: input shapes, one mapping per shape set; several sets make a dispatcher.
         backends: names, `module:Class`, or `Backend` objects (one of your own, or `with_rule(...)`), in
             order of priority at equal cost; None: all available backends.
         device: device of the kernels, one of `DEVICES`, default "cpu".
         cuda_graphs: whether kernels on a GPU are captured in CUDA graphs if all of them allow it.
         threads: threads of every kernel; None: one per physical core.
-        dims: values of named dynamic dimensions, e.g. `{"batch": 1}`.
-        shapes: input shapes, one mapping per shape set; several sets make a dispatcher.
+        precision: `fp32`, or `auto` to allow bfloat16 and, on a GPU, TF32 if the machine has it.
+        tolerance: error budget of `auto`: max |actual - fp32| / max |fp32| of every output, with a scale
+            of 1 for probabilities and equality for integers (`collage.runtime.precision`); for the
+            gate's inputs and ten more seeds.
         measure_budget_s: limit of the search's measurements, in seconds; waiting for machines is free.
+        refine_s: time for plans that may be faster than the best one so far, in seconds.
+        tune_s: time for schedules of native kernels that could change the plan, in seconds; 0: only
+            schedules from the store. The default of requests is 0: without a request for tuning the machine
+            of the final stage measures nothing twice.
         workers: number of worker processes for builds and measurements.
         timeout_s: hard limit of one candidate's build and measurement, in seconds.
         memory_bytes: hard limit of one worker's resident memory, in bytes.
+        seed: seed of the random inputs.
         end_to_end_plans: number of additive-best plans to assemble and measure as a whole.
-        refine_s: time for plans that may be faster than the best one so far, in seconds.
-        tune_s: time for schedules of native kernels that could change the plan, in seconds; 0: only
-            schedules from the store.
         verify_s: time of each target in the final round, in seconds; up to ten times as long without a
             proof.
         fallback: whether the original file itself ships if nothing is proven as fast as the frameworks.
         allow_slower: whether a bundle without this proof is written; its manifest says so, and stores and
             servers refuse it.
-        seed: seed of the random inputs.
-        precision: `fp32`, or `auto` to allow bfloat16 and, on a GPU, TF32 if the machine has it.
-        tolerance: error budget of `auto`: max |actual - fp32| / max |fp32| of every output, with a scale
-            of 1 for probabilities and equality for integers (`collage.runtime.precision`); for the
-            gate's inputs and ten more seeds.
         cache_dir: folder of the local store; None: `collage` in the user's cache folder.
         store: address of a store that shares costs between machines; None: no sharing.
     """
 
-    backends: "tuple[str | Backend, ...] | None" = None
-    device: DeviceName = "cpu"
-    cuda_graphs: bool = True
-    threads: int | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
-    shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
-    measure_budget_s: float = _NORMAL.measure_budget_s
-    workers: int = 2
-    timeout_s: float = 30.0
-    memory_bytes: int = 4 << 30
-    end_to_end_plans: int = 4
-    refine_s: float = _NORMAL.refine_s
-    tune_s: float = _NORMAL.tune_s
-    verify_s: float = 2.0
-    fallback: bool = True
-    allow_slower: bool = False
-    seed: int = 0
-    precision: Precision | str = Precision.FP32
-    tolerance: float = DEFAULT_TOLERANCE
-    cache_dir: Path | None = None
-    store: str | None = None
+    dims: Mapping[str, int] = declare(
+        {},
+        "--dim",
+        "bind a named dimension",
+        metavar="NAME=N",
+        parse=parse_dims,
+        is_repeatable=True,
+    )
+    shapes: tuple[Mapping[str, tuple[int, ...]], ...] = declare(
+        (), "--shape", "bind the shape of an input; separate several inputs by ';'; repeat --shape of the "
+        "same input for another shape set",
+        metavar="INPUT=1,3,480,480", parse=parse_shapes, is_repeatable=True,
+    )  # fmt: skip
+    backends: "tuple[str | Backend, ...] | None" = declare(
+        None, "--backends", "backend names, or module:Class of a backend that is not installed "
+        "(default: all available backends)",
+        metavar="A,B", parse=parse_names, request_type=tuple[str, ...] | None,
+    )  # fmt: skip
+    device: DeviceName = declare(
+        "cpu", "--device", "target device (default {default})", choices=DEVICES, is_of_machine=True
+    )
+    cuda_graphs: bool = declare(True, "--no-cuda-graphs", "launch kernels without CUDA graphs")
+    threads: int | None = declare(
+        None, "--threads", "threads of one call (default: one per physical core)",
+        parse=int, is_of_machine=True,
+    )  # fmt: skip
+    precision: Precision | str = declare(
+        Precision.FP32, "--precision",
+        "auto: allow bfloat16, on a GPU TF32, within --tolerance (default {default})",
+        choices=[str(precision) for precision in Precision], request_type=str,
+    )  # fmt: skip
+    tolerance: float = declare(
+        DEFAULT_TOLERANCE, "--tolerance",
+        "with --precision auto: largest error of an output relative to its scale (default {default})",
+        metavar="0.01", parse=float,
+    )  # fmt: skip
+    measure_budget_s: float = declare(
+        _NORMAL.measure_budget_s, "--budget",
+        "time for measuring candidates (default: set by --effort)",
+        metavar="120s|2m", parse=parse_duration,
+    )  # fmt: skip
+    refine_s: float = declare(
+        _NORMAL.refine_s, "--refine", "time for refining whole plans (default: set by --effort)",
+        metavar="40s", parse=parse_duration,
+    )  # fmt: skip
+    tune_s: float = declare(
+        _NORMAL.tune_s, "--tune",
+        "time for tuning kernels; 0s disables tuning (default: set by --effort)",
+        metavar="60s", parse=parse_duration, request_default=0.0,
+    )  # fmt: skip
+    workers: int = declare(2, "--workers", "worker processes (default {default})", parse=int)
+    timeout_s: float = declare(
+        30.0, "--timeout", "hard time limit of one candidate", metavar="30s", parse=parse_duration
+    )
+    memory_bytes: int = declare(
+        4 << 30, "--memory", "hard memory limit of one worker process",
+        metavar="4GiB", parse=parse_size,
+    )  # fmt: skip
+    seed: int = declare(0, "--seed", "seed of the random inputs (default {default})", parse=int)
+    end_to_end_plans: int = declare(4)
+    verify_s: float = declare(
+        2.0, "--verify", "benchmark time per plan or framework in the final comparison; up to ten "
+        "times as long while the result is inconclusive",
+        metavar="2s", parse=parse_duration,
+    )  # fmt: skip
+    fallback: bool = declare(
+        True, "--no-fallback", "never ship the original model on the fastest framework"
+    )
+    allow_slower: bool = declare(
+        False, "--allow-slower", "write the bundle even if it is not proven as fast as the frameworks; "
+        "publish, alias and serve refuse it",
+        is_of_machine=True,
+    )  # fmt: skip
+    cache_dir: Path | None = declare(
+        None,
+        "--cache-dir",
+        "local store (default: the user's cache)",
+        parse=Path,
+        is_of_machine=True,
+    )
+    store: str | None = declare(
+        None, "--store", "shared store of costs: a directory or s3://bucket/prefix",
+        metavar="STORE", is_of_machine=True,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         for name in ("measure_budget_s", "workers", "timeout_s", "memory_bytes", "verify_s"):
@@ -131,18 +199,14 @@ class Options:
             raise OptionError(f"tolerance must be above 0 and finite, not {self.tolerance}")
 
     def to_fields(self) -> dict[str, object]:
-        """Return the fields of a request by name: all but `MACHINE_FIELDS`.
+        """Return the fields of a request by name.
 
         Raises:
             OptionError: a backend is an object; other machines know backends by name only.
         """
         if any(not isinstance(backend, str) for backend in self.backends or ()):
             raise OptionError("a request names its backends; give names or module:Class")
-        return {
-            option.name: getattr(self, option.name)
-            for option in fields(self)
-            if option.name not in MACHINE_FIELDS
-        }
+        return {option.name: getattr(self, option.name) for option in request_fields()}
 
     @property
     def store_dir(self) -> Path:
@@ -160,6 +224,11 @@ class Options:
     @property
     def thread_count(self) -> int:
         return self.threads or physical_cores()
+
+
+def request_fields() -> list[Field[Any]]:
+    """Return the fields of `Options` that a request has: all but those of the machine that works on it."""
+    return [option for option in fields(Options) if not declaration_of(option).is_of_machine]
 
 
 def physical_cores() -> int:

@@ -24,9 +24,13 @@ def main() -> int:
 def _finish(arguments: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory(prefix="collage-") as scratch:
         answer_finish(
-            arguments.store, arguments.request, arguments.environment, arguments.answer, Path(scratch),
-            alias_signing(arguments),
-        )  # fmt: skip
+            arguments.store,
+            arguments.request,
+            arguments.environment,
+            arguments.answer,
+            scratch=Path(scratch),
+            signing=alias_signing(arguments),
+        )
     return "finished"
 
 

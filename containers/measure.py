@@ -40,10 +40,12 @@ def _shard(arguments: argparse.Namespace) -> str:
         scratch = Path(folder)
         if arguments.command == "build":
             return build_shard(
-                arguments.store, arguments.batch, arguments.index, scratch, arguments.token
+                arguments.store, arguments.batch, arguments.index, scratch, token=arguments.token
             )
         builds = dict(build.split("=", 1) for build in arguments.builds)
-        return measure_shard(arguments.store, arguments.batch, arguments.index, scratch, builds)
+        return measure_shard(
+            arguments.store, arguments.batch, arguments.index, scratch, builds=builds
+        )
 
 
 def _probe(arguments: argparse.Namespace) -> str:

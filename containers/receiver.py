@@ -164,7 +164,7 @@ class Receiver:
         if alias != self._settings.alias:
             return None
         settings = self._settings
-        key = start_key(settings.registry, name, version, alias, settings.device)
+        key = start_key(settings.registry, name, version, alias, device=settings.device)
         return Start(key, name, version)
 
     def _count_start(self, result: str) -> None:
@@ -184,7 +184,7 @@ async def _read(request: Request) -> bytes:
     return body
 
 
-def start_key(registry: str, name: str, version: str, alias: str, device: str = "") -> str:
+def start_key(registry: str, name: str, version: str, alias: str, *, device: str = "") -> str:
     """Return the idempotency key of a run, equal for every delivery, restart and replica."""
     parts = [registry, name, version, alias, *([device] if device else [])]
     digest = sha256(json.dumps(parts).encode()).hexdigest()

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import uvicorn
 
-from collage.cli.arguments import duration, size
 from collage.cli.signing import add_verify_options, verification
 from collage.errors import CollageError, OptionError
 from collage.logs import configure_logs
+from collage.option_text import parse_duration, parse_size
 from collage.options import Options
 from collage.runtime.loader import load
 from collage.runtime.manifest import refuse_unproven
@@ -86,24 +86,27 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--queue", type=int, default=64, help="requests that may wait (default 64)")
     parser.add_argument(
-        "--memory", type=size, metavar="256MiB",
+        "--memory", type=parse_size, metavar="256MiB",
         help="for all requests under way together (default 256MiB, or two of the largest)",
     )  # fmt: skip
     parser.add_argument(
-        "--max-body", type=size, metavar="64MiB", help="of one body, below what the model needs"
+        "--max-body",
+        type=parse_size,
+        metavar="64MiB",
+        help="of one body, below what the model needs",
     )
     parser.add_argument(
-        "--call-timeout", type=duration,
+        "--call-timeout", type=parse_duration,
         help="of one call of the model; a call of twice that ends the process "
         "(default 30s, or 20 times the check at the start)",
     )  # fmt: skip
     parser.add_argument(
-        "--watchdog", type=duration, default=10.0, metavar="10s",
+        "--watchdog", type=parse_duration, default=10.0, metavar="10s",
         help="compute the golden data where nothing was asked for so long (default 10s; 0s: never)",
     )  # fmt: skip
     _add_connections(parser)
     parser.add_argument(
-        "--stop-timeout", type=duration, default=25.0, metavar="25s",
+        "--stop-timeout", type=parse_duration, default=25.0, metavar="25s",
         help="for requests under way after SIGTERM",
     )  # fmt: skip
     add_verify_options(parser)
@@ -121,7 +124,7 @@ def _add_connections(parser: argparse.ArgumentParser) -> None:
         ("write", 30.0, "a client may take to read its answer"),
     ):  # fmt: skip
         parser.add_argument(
-            f"--{name}-timeout", type=duration, default=default, metavar=f"{default:g}s",
+            f"--{name}-timeout", type=parse_duration, default=default, metavar=f"{default:g}s",
             help=f"{description} (default {default:g}s)",
         )  # fmt: skip
     parser.add_argument(
@@ -178,7 +181,7 @@ def _serve(version: str, engine: Engine, limits: Limits, parsed: argparse.Namesp
         http.should_exit = True
 
     watchdog = Watchdog(engine, parsed.watchdog or math.inf, give_up)
-    server = Server(parsed.name, version, engine, limits, watchdog)
+    server = Server(parsed.name, version, engine, limits, watchdog=watchdog)
     http = uvicorn.Server(
         http_config(
             server.application(), (parsed.host, parsed.port), connections, lifespan="on",

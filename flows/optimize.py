@@ -71,6 +71,7 @@ def optimize_model(
     version: str | None = None,
     environments: list[str] | None = None,
     options: RequestOptions | None = None,
+    *,
     device: DeviceName | None = None,
 ) -> State:
     """Split, measure, assemble, prove and publish one version of a model.
@@ -85,7 +86,7 @@ def optimize_model(
     settings = flow_settings()
     try:
         submitted = retried(import_model, settings)(
-            model, version, environments, options, device
+            model, version, environments, options, device=device
         )  # fmt: skip
         outcomes = _optimize(submitted, settings)
         if not is_address(model):
@@ -140,7 +141,7 @@ def _start(
             facts,
             searches,  # type: ignore[arg-type]  # Prefect waits for the futures
         )
-        return _Chain(request, facts, None, searches, finished)
+        return _Chain(request, facts, None, searches, finished=finished)
     except Exception as error:  # any exception: the other environments continue
         return _Chain(request, error=error)
 
@@ -151,7 +152,7 @@ def _settle(submitted: Submitted, chain: _Chain, settings: FlowSettings) -> Outc
     try:
         facts, result = _awaited(chain)
         outcome = retried(publish, settings)(
-            submitted.model, submitted.version, request, facts, result
+            submitted.model, submitted.version, request, facts, result=result
         )
         artifacts.report_link(submitted.model, request.environment, settings.store, result.report)
     except Exception as error:  # any exception: the other environments continue

@@ -56,6 +56,7 @@ def import_model(
     version: str | None,
     environments: list[str] | None,
     options: RequestOptions | None,
+    *,
     device: DeviceName | None = None,
 ) -> Submitted:
     """Copy the model to the store, with one request for each environment."""
@@ -63,12 +64,12 @@ def import_model(
     chosen = chosen_environments(environments, device, settings)
     with tempfile.TemporaryDirectory(prefix="collage-import-") as folder:
         if is_address(model):
-            return _submit(fetch_source(model, Path(folder)), "", "", chosen, options)
+            return _submit(fetch_source(model, Path(folder)), "", "", chosen, options=options)
         registry = configured_registry(settings)
         registered = registry.find(model, version)
         registry.record_status(registered, VersionStatus(status="running"))
         path = registry.download(registered, Path(folder))
-        return _submit(path, registered.name, registered.version, chosen, options)
+        return _submit(path, registered.name, registered.version, chosen, options=options)
 
 
 def _submit(
@@ -76,6 +77,7 @@ def _submit(
     model: str,
     version: str,
     chosen: Sequence[EnvironmentChoice],
+    *,
     options: RequestOptions | None,
 ) -> Submitted:
     store = open_store(flow_settings().store)
@@ -132,7 +134,12 @@ def finish(
 
 @task(task_run_name="publish {request.environment}", cache_policy=NO_CACHE)
 def publish(
-    model: str, version: str, request: CompileRequest, facts: NodeInformation, result: CompileResult
+    model: str,
+    version: str,
+    request: CompileRequest,
+    facts: NodeInformation,
+    *,
+    result: CompileResult,
 ) -> Outcome:
     """Move the version's alias to the bundle if it is better.
 
@@ -144,7 +151,7 @@ def publish(
     alias = version_alias(model, version, request.environment)
     signed = SignedModel.of_registry(model, version, request.digest)
     signing = BundleSigning(aliases, signed) if aliases else None
-    promotion = promote(store, alias, facts, result, signing)
+    promotion = promote(store, alias, facts, result, signing=signing)
     return Outcome(
         environment=request.environment,
         status="optimized",

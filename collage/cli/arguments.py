@@ -1,12 +1,9 @@
-"""Parsing of options and printing of results, shared by all commands."""
+"""Subcommands and the printing of results, shared by all commands."""
 
 import argparse
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
-
-from collage.errors import DimensionError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -33,52 +30,3 @@ def add_command(
 def print_result(as_json: bool, facts: object, text: str) -> None:
     """Print the facts as one JSON document, or the text."""
     print(json.dumps(facts) if as_json else text)
-
-
-def duration(text: str) -> float:
-    """Parse a duration into seconds; the unit is s, m, h or d, by default s."""
-    unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-    try:
-        seconds = float(text[:-1]) * unit[text[-1]] if text[-1] in unit else float(text)
-    except (ValueError, IndexError):
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write 90s, 3m, 1h or 7d")
-    return seconds
-
-
-def size(text: str) -> int:
-    """Parse a size with its unit (GiB, MiB, G, M) into bytes."""
-    units = {"GiB": 1 << 30, "MiB": 1 << 20, "G": 10**9, "M": 10**6}
-    for suffix, factor in units.items():
-        number = text.removesuffix(suffix)
-        if number != text and number.replace(".", "", 1).isdecimal():
-            return int(float(number) * factor)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 4GiB or 512MiB")
-
-
-def parse_dims(texts: Sequence[str]) -> dict[str, int]:
-    """Parse `NAME=N` options."""
-    dims: dict[str, int] = {}
-    for text in texts:
-        name, _, value = text.rpartition("=")
-        if not name or not value.isdigit() or int(value) < 1:
-            raise DimensionError(
-                f"--dim {text}: write NAME=N with N at least 1, e.g. --dim batch=1"
-            )
-        dims[name] = int(value)
-    return dims
-
-
-def parse_shapes(texts: Sequence[str]) -> tuple[dict[str, tuple[int, ...]], ...]:
-    """Parse `INPUT=1,3,480,480` options into shape sets; a repeated input starts a new set."""
-    sets: list[dict[str, tuple[int, ...]]] = []
-    for part in (part for text in texts for part in text.split(";")):
-        name, _, value = part.rpartition("=")
-        sizes = value.replace("x", ",").split(",") if value else []
-        if not name or not all(size.strip().isdigit() for size in sizes):
-            raise DimensionError(f"--shape {part}: write INPUT=1,3,480,480")
-        if not sets or name in sets[-1]:
-            sets.append({})
-        sets[-1][name] = tuple(int(size) for size in sizes)
-    return tuple(sets)

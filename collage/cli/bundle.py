@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collage.cli.arguments import Commands, add_command, duration, print_result
+from collage.cli.arguments import Commands, add_command, print_result
 from collage.cli.signing import add_verify_options
 from collage.errors import InputError, MeasureError, OptionError
+from collage.option_text import parse_duration
 from collage.runtime.arrays import restored, save_arrays
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def add_bundle_commands(commands: Commands) -> None:
     run.add_argument("--json", action="store_true", help="print one JSON document")
     bench = add_command(commands, "bench", _bench, "measure the latency of a bundle")
     bench.add_argument("bundle", type=Path, help="bundle directory")
-    bench.add_argument("--seconds", type=duration, default=3.0,
+    bench.add_argument("--seconds", type=parse_duration, default=3.0,
                        help="benchmark time of one function (default 3s)")  # fmt: skip
     bench.add_argument("--model", type=Path,
                        help="original ONNX file: compare with the frameworks, interleaved")  # fmt: skip

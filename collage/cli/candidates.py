@@ -6,8 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collage.cli.arguments import Commands, add_command, parse_dims, parse_shapes
-from collage.options import DEVICES, Options, Precision
+from collage.cli.arguments import Commands, add_command
+from collage.cli.option_arguments import add_option, written_options
+from collage.options import Options
 
 if TYPE_CHECKING:
     from collage.pipeline import ListedBackend
@@ -23,36 +24,23 @@ def add_candidates_command(
     summary = "list the candidate regions of a model of each backend, with the reasons for refusals"
     parser = add_command(commands, "candidates", _candidates, summary)
     parser.add_argument("model", type=Path, help="ONNX file")
-    parser.add_argument(
-        "--device", choices=DEVICES, default="cpu", help="target device (default cpu)"
-    )
-    parser.add_argument(
-        "--backends", metavar="A,B", help="backend names (default: all backends of the device)"
-    )
-    parser.add_argument("--dim", action="append", default=[], metavar="NAME=N",
-                        help="bind a named dimension")  # fmt: skip
-    parser.add_argument("--shape", action="append", default=[], metavar="INPUT=1,3,480,480",
-                        help="bind the shape of an input")  # fmt: skip
-    parser.add_argument("--precision", choices=[*Precision], default=Precision.FP32,
-                        help="auto: include reduced-precision variants (default fp32)")  # fmt: skip
+    add_option(parser, "device")
+    add_option(parser, "backends", "backend names (default: all backends of the device)")
+    add_option(parser, "dims")
+    add_option(parser, "shapes", "bind the shape of an input")
+    add_option(parser, "precision", "auto: include reduced-precision variants (default fp32)")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON document")
 
 
 def _candidates(arguments: argparse.Namespace) -> int:
     from collage.pipeline import list_candidates
 
-    options = Options(
-        backends=tuple(arguments.backends.split(",")) if arguments.backends else None,
-        device=arguments.device,
-        dims=parse_dims(arguments.dim),
-        shapes=parse_shapes(arguments.shape),
-        precision=arguments.precision,
-    )
+    options = Options(**written_options(arguments))
     backends = list_candidates(arguments.model, options)
     if arguments.json:
         print(
             json.dumps(
-                {"device": arguments.device, "backends": [asdict(backend) for backend in backends]}
+                {"device": options.device, "backends": [asdict(backend) for backend in backends]}
             )
         )
     else:

@@ -2,9 +2,9 @@
 
 import argparse
 import json
-from pathlib import Path
 
 from collage.cli.arguments import Commands, add_command, print_result
+from collage.cli.option_arguments import add_option, written_options
 from collage.options import Options
 
 
@@ -18,8 +18,8 @@ def add_environment_commands(commands: Commands) -> None:
     )
     backends.add_argument("--json", action="store_true", help="print one JSON document")
     doctor = add_command(commands, "doctor", _doctor, "check this machine and the store")
-    doctor.add_argument("--cache-dir", type=Path, help="local store (default: the user's cache)")
-    doctor.add_argument("--store", metavar="STORE", help="also check this shared store")
+    add_option(doctor, "cache_dir")
+    add_option(doctor, "store", "also check this shared store")
     doctor.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -46,7 +46,7 @@ def _backends(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from collage.pipeline import doctor
 
-    checks = doctor(Options(cache_dir=arguments.cache_dir, store=arguments.store))
+    checks = doctor(Options(**written_options(arguments)))
     is_failed = any(not check.passed for check in checks)
     facts = [
         {"check": check.name, "passed": check.passed, "detail": check.detail} for check in checks

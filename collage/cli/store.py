@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from collage.cli.arguments import Commands, add_command, duration, print_result
+from collage.cli.arguments import Commands, add_command, print_result
 from collage.cli.signing import (
     add_model_options,
     add_sign_options,
@@ -13,6 +13,7 @@ from collage.cli.signing import (
     verification,
 )
 from collage.errors import OptionError
+from collage.option_text import parse_duration
 
 STORE_HELP = "directory, or s3://bucket/prefix?endpoint=...&addressing=path"
 
@@ -105,7 +106,7 @@ def _gc_command(commands: Commands) -> argparse.ArgumentParser:
         "--delete", action="store_true", help="delete; without it the objects are only listed"
     )
     gc.add_argument(
-        "--older-than", type=duration, default="24h", metavar="24h|7d",
+        "--older-than", type=parse_duration, default="24h", metavar="24h|7d",
         help="minimum age (default 24h): a publisher may be about to use younger objects",
     )  # fmt: skip
     gc.add_argument(
@@ -120,7 +121,7 @@ def _retention(text: str) -> tuple[str, float]:
     kind, _, age = text.partition("=")
     if kind not in ("requests", "results", "searches", "costs", "shards"):
         raise argparse.ArgumentTypeError(f"{text!r} names no kind of record")
-    return kind, duration(age)
+    return kind, parse_duration(age)
 
 
 def _publish(arguments: argparse.Namespace) -> int:

@@ -46,7 +46,7 @@ class Cost:
 
     @classmethod
     def invalid(cls, reason: str) -> "Cost":
-        return cls(math.inf, math.inf, math.inf, (), reason)
+        return cls(math.inf, math.inf, math.inf, reason=reason)
 
     @classmethod
     def unknown(cls) -> "Cost":

@@ -86,15 +86,15 @@ def _keyed(fields: Fields) -> CostLine:
 def _cost(fields: Fields) -> Cost:
     build_s = fields.number("build_s", maximum=LONGEST_S)
     if "seconds" not in fields.entry:
-        return Cost(math.inf, math.inf, math.inf, (), fields.text("reason"), build_s)
+        return Cost(math.inf, math.inf, math.inf, (), reason=fields.text("reason"), build_s=build_s)
     cost = Cost(
         fields.number("seconds", None, SHORTEST_S, LONGEST_S),
         fields.number("low", math.nan, SHORTEST_S, LONGEST_S),
         fields.number("high", math.nan, SHORTEST_S, LONGEST_S),
         fields.numbers("samples", SHORTEST_S, LONGEST_S),
-        "",
-        build_s,
-        fields.number("error", 0.0, maximum=MAX_ERROR),
+        reason="",
+        build_s=build_s,
+        error=fields.number("error", 0.0, maximum=MAX_ERROR),
     )
     if cost.low > cost.seconds or cost.high < cost.seconds:
         raise RecordError("the cost lies outside of its own interval")

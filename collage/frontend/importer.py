@@ -109,7 +109,7 @@ def simplify_model(
 def finish_import(path: Path, simplified: Simplified) -> Model:
     """Make a model of the simplified files; add the operator kinds to them."""
     functions = tuple(_with_kinds(name, file) for name, file in simplified.functions)
-    return Model(path, simplified.sha256, functions, simplified.float_types, simplified.notes)
+    return Model(path, simplified.sha256, functions, simplified.float_types, notes=simplified.notes)
 
 
 def _simplify(model: onnx.ModelProto, file: Path, work_dir: Path, keep_half: bool) -> list[str]:

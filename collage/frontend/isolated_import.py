@@ -47,7 +47,7 @@ def guarded_import(
         "work_dir": str(work_dir.resolve()),
         "keep_half": keep_half,
     }
-    answer = ask_limited(__name__, question, _allowance(path, 0), path, work_dir)
+    answer = ask_limited(__name__, question, _allowance(path, 0), path, folder=work_dir)
     return finish_import(path, _simplified(path, answer, max(1, len(shapes)), work_dir))
 
 

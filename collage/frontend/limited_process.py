@@ -26,7 +26,7 @@ from collage.errors import CollageError, DimensionError, InputError, ModelError,
 from collage.import_limits import MEMORY, SECONDS, import_limits
 from collage.runtime.child import die_with_parent
 from collage.runtime.child_environment import python_environment
-from collage.runtime.process_group import end_group
+from collage.runtime.process_group import end_group, last_line, output_tail, start_group
 
 _OUT_OF_MEMORY = 77
 """Exit code of a child without memory, even for an answer."""
@@ -36,7 +36,6 @@ _KINDS: dict[str, type[InputError]] = {
 _WALL_FACTOR, _WALL_SPARE_S = 4.0, 30.0
 """Wall-clock limit relative to processor time, and extra seconds, for a busy machine."""
 _MAX_ANSWER_BYTES = 16 << 20
-_STDERR_BYTES = 2000
 
 Question = Mapping[str, Any]
 logger = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ class Allowance:
 
 
 def ask_limited(
-    module: str, question: Question, allowance: Allowance, path: Path, folder: Path
+    module: str, question: Question, allowance: Allowance, path: Path, *, folder: Path
 ) -> dict[str, Any]:
     """Run `module` in a child process on a request about the model at `path`.
 
@@ -96,14 +95,9 @@ def answer_limited(answer: Callable[[Question], Mapping[str, Any]]) -> None:
 
 
 def _run(arguments: list[str], allowance: Allowance, path: Path, stderr: IO[bytes]) -> int:
-    process = subprocess.Popen(
-        [sys.executable, "-m", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=stderr,
-        stderr=stderr,
-        env=python_environment(1, os.path.dirname(arguments[-1])),
-        start_new_session=True,
-    )
+    module, *files = arguments
+    environment = python_environment(1, os.path.dirname(files[-1]))
+    process = start_group(module, files, environment=environment, stdout=stderr, stderr=stderr)
     try:
         return process.wait(_WALL_FACTOR * allowance.cpu_s + _WALL_SPARE_S)
     except subprocess.TimeoutExpired:
@@ -126,15 +120,14 @@ def _limit_process(limits: Mapping[str, int]) -> None:
 
 
 def _refusal(path: Path, code: int, allowance: Allowance, stderr: IO[bytes]) -> ModelError:
-    stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_BYTES))
-    output = stderr.read().decode(errors="replace").strip()
+    output = "\n".join(output_tail(stderr))
     logger.debug("%s: the import process exited with %s: %s", path, code, output)
-    last_line = output.rpartition("\n")[2][:300]
+    message = last_line(stderr)
     if code == -signal.SIGXCPU:
         return _too_slow(path, allowance)
     if (
         code in (_OUT_OF_MEMORY, -signal.SIGKILL)
-        or "MemoryError" in last_line
+        or "MemoryError" in message
         or "bad_alloc" in output
     ):
         return ModelError(
@@ -144,7 +137,7 @@ def _refusal(path: Path, code: int, allowance: Allowance, stderr: IO[bytes]) -> 
     if code < 0:
         name = signal.Signals(-code).name
         return ModelError(f"{path}: the model crashes the libraries that read it ({name})")
-    return ModelError(f"{path}: the model cannot be read: {last_line or f'exit code {code}'}")
+    return ModelError(f"{path}: the model cannot be read: {message or f'exit code {code}'}")
 
 
 def _too_slow(path: Path, allowance: Allowance) -> ModelError:

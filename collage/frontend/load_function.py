@@ -76,4 +76,4 @@ def _node(index: int, node: onnx.NodeProto, kind: OpPatternKind) -> Node:
     outputs = tuple(name for name in node.output if name)
     if node.domain in STANDARD_DOMAINS:
         node.domain = ""
-    return Node(index, node.name, op_name(node), kind, reads(node), outputs)
+    return Node(index, node.name, op_name(node), kind, inputs=reads(node), outputs=outputs)

@@ -121,7 +121,7 @@ def open_model(path: Path) -> Iterator[ModelFiles]:
             file = external[checked_name(tensor.location)]
             if tensor.offset + tensor.size_bytes > file.size_bytes:
                 raise _too_short(path, tensor.name, tensor.location)
-        yield ModelFiles(path, own, data, surveyed, external)
+        yield ModelFiles(path, own, data, surveyed, external=external)
 
 
 def external_names(path: Path) -> list[str]:
@@ -176,7 +176,9 @@ def _open_external(path: Path, names: list[str], stack: ExitStack) -> dict[str, 
     files, missing = {}, []
     for name in names:
         try:
-            files[name] = _open_below(path, name, os.path.realpath(folder / name), roots, stack)
+            files[name] = _open_below(
+                path, name, os.path.realpath(folder / name), roots, stack=stack
+            )
         except (FileNotFoundError, NotADirectoryError):
             missing.append(name)
     if missing:
@@ -200,7 +202,9 @@ def _roots(path: Path) -> list[Path]:
     return [Path(os.path.realpath(folder))]
 
 
-def _open_below(path: Path, name: str, real: str, roots: list[Path], stack: ExitStack) -> HeldFile:
+def _open_below(
+    path: Path, name: str, real: str, roots: list[Path], *, stack: ExitStack
+) -> HeldFile:
     """Open the resolved path of a name below one of the roots, without following links."""
     root = next((folder for folder in roots if Path(real).is_relative_to(folder)), None)
     if root is None:

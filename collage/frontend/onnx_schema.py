@@ -36,7 +36,7 @@ def _schema() -> Schema:
                 inner.name if inner else "",
                 is_text,
                 descriptor.type == descriptor.TYPE_BYTES,
-                bool(descriptor.is_repeated),
+                is_repeated=bool(descriptor.is_repeated),
             )
             if inner:
                 pending.append(inner)

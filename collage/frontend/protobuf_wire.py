@@ -59,7 +59,7 @@ class WireReader:
                 raise _broken()
             if place > end or not number:
                 raise _broken()
-            yield WireField(number, kind, value, first, place)
+            yield WireField(number, kind, value, first, end=place)
 
     def varints(self, field: WireField) -> list[int]:
         """Return the numbers of a repeated field, packed or not."""

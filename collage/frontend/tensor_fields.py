@@ -81,7 +81,9 @@ def external_tensor(tensor: TensorFields, size_bytes: int) -> ExternalTensor:
     offset, length = (_number(tensor.name, key, entries.get(key)) for key in ("offset", "length"))
     if length is not None and length != size_bytes:
         raise mismatch(tensor, f"{length} bytes", str(size_bytes))
-    return ExternalTensor(tensor.name, entries["location"], offset or 0, length, size_bytes)
+    return ExternalTensor(
+        tensor.name, entries["location"], offset or 0, length, size_bytes=size_bytes
+    )
 
 
 def _number(tensor: str, key: str, text: str | None) -> int | None:

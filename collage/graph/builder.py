@@ -70,7 +70,7 @@ class GraphBuilder:
         values = tuple(f"{name}.{position}" if outputs > 1 else name for position in range(outputs))
         self._types.update(dict.fromkeys(values, self._type))
         node_kind = KINDS.get(op, Kind.ELEMWISE) if kind is None else kind
-        self._nodes.append(Node(index, name, op, node_kind, tuple(inputs), values))
+        self._nodes.append(Node(index, name, op, node_kind, inputs=tuple(inputs), outputs=values))
         return values
 
     def returns(self, *values: str) -> None:
@@ -85,5 +85,5 @@ class GraphBuilder:
             self._types,
             tuple(self._inputs),
             outputs,
-            frozenset(self._constants),
+            constants=frozenset(self._constants),
         )

@@ -69,16 +69,18 @@ def contract(graph: DataflowGraph, sub_graphs: Sequence[SubGraph]) -> DataflowGr
     nodes = []
     for position, part in enumerate(order):
         nodes.append(_node(graph, parts[part], position, part >= len(sub_graphs)))
-    return DataflowGraph(tuple(nodes), graph.types, graph.inputs, graph.outputs, graph.constants)
+    return DataflowGraph(
+        tuple(nodes), graph.types, graph.inputs, graph.outputs, constants=graph.constants
+    )
 
 
 def _node(graph: DataflowGraph, part: SubGraph, position: int, keep: bool) -> Node:
     if keep:
         old = graph.nodes[next(indices(part.inside))]
-        return Node(position, old.name, old.op, old.kind, old.inputs, old.outputs)
+        return Node(position, old.name, old.op, old.kind, inputs=old.inputs, outputs=old.outputs)
     kind = OpPatternKind(part.kind)
     name = part.label or "+".join(part.ops)
-    return Node(position, name, "call", kind, part.input_values, part.output_values)
+    return Node(position, name, "call", kind, inputs=part.input_values, outputs=part.output_values)
 
 
 def extract(sub_graph: SubGraph) -> DataflowGraph:
@@ -86,11 +88,15 @@ def extract(sub_graph: SubGraph) -> DataflowGraph:
     graph = sub_graph.graph
     members = list(indices(sub_graph.inside))
     nodes = tuple(
-        Node(position, node.name, node.op, node.kind, node.inputs, node.outputs)
+        Node(position, node.name, node.op, node.kind, inputs=node.inputs, outputs=node.outputs)
         for position, node in enumerate(graph.nodes[index] for index in members)
     )
     return DataflowGraph(
-        nodes, graph.types, sub_graph.input_values, sub_graph.output_values, graph.constants
+        nodes,
+        graph.types,
+        sub_graph.input_values,
+        sub_graph.output_values,
+        constants=graph.constants,
     )
 
 

@@ -103,9 +103,9 @@ def _cost(fields: Fields) -> Cost:
         _number(fields["low"]),
         _number(fields["high"]),
         tuple(_seconds(sample) for sample in samples),
-        reason,
-        _seconds(fields["build_s"]),
-        _number(fields["error"]),
+        reason=reason,
+        build_s=_seconds(fields["build_s"]),
+        error=_number(fields["error"]),
     )
 
 
@@ -119,7 +119,7 @@ def _trial(fields: Fields) -> Trial:
         latency_s,
         _seconds(fields["trial_s"]),
         _text(fields["reason"], MAX_REASON),
-        _flag(fields["lost"]),
+        lost=_flag(fields["lost"]),
     )
 
 

@@ -156,7 +156,7 @@ class CudaDevice:
         if self._nvml is None:
             return DeviceIdentity("NVIDIA GPU", capability, "unknown")
         name, driver, mig, clocks, sharing = self._nvml.metadata(self._uuid())
-        return DeviceIdentity(name, capability, driver, mig, clocks, sharing)
+        return DeviceIdentity(name, capability, driver, mig, clocks=clocks, sharing=sharing)
 
     def _uuid(self) -> bytes:
         """UUID of the device, or of the MIG slice; it never leaves this process."""

@@ -55,7 +55,8 @@ class FunctionKernelBuilder:
         self._backends = {backend.name: backend for backend in backends}
         for backend in self._backends.values():
             backend.tuned_schedules_dir, backend.cache = setup.tuned_schedules_dir, setup.cache
-        self._reference_dir, self._kernels = setup.reference_dir, setup.kernels
+        self._reference_dir = setup.reference_dir
+        self._kernels = setup.kernels.path if setup.kernels else None
         self._gpu: CudaDevice | None = None
         if setup.device != "cpu" and not setup.builds:
             self._gpu = CudaDevice()
@@ -114,7 +115,7 @@ class FunctionKernelBuilder:
             arguments,
             inputs,
             outputs,
-            expected,
+            expected=expected,
             quantised=quantised,
             allocates=allocates,
             reduced=work.variant in self._backends[work.backend].reduced,

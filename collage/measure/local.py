@@ -1,10 +1,10 @@
 """The measurer of this machine: a few worker processes, reused, supervised and replaced.
 
-CostTable in the table are not measured again, and equal requests of a batch are measured once. Workers build
-side by side, but time one kernel at a time (unless `parallel_timing`): a worker with a built kernel waits
-for its turn. The number of workers leaves enough cores for the timed kernel's own threads. A worker that
-crashes, hangs or exceeds its memory limit gives its candidate an invalid cost and is replaced. The
-candidate of a worker killed from outside is tried once more.
+Costs in the table are not measured again, and equal requests of a batch are measured once. Workers build
+side by side, but time one kernel at a time: a worker with a built kernel waits for its turn. The number of
+workers leaves enough cores for the timed kernel's own threads. A worker that crashes, hangs or exceeds its
+memory limit gives its candidate an invalid cost and is replaced. The candidate of a worker killed from
+outside is tried once more.
 
 One thread serves all workers. A cost is in the table before the caller gets it, so an interrupted or
 killed run repeats nothing.
@@ -20,17 +20,18 @@ from pathlib import Path
 
 from collage.backends.base import Backend, conflicts_of
 from collage.backends.registry import class_path
-from collage.cost import Cost, CostKey, CostTable, Environment
+from collage.cost import Cost, CostKey, CostTable
 from collage.errors import MeasureError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
-from collage.measure.cache_flush import CacheFlush
 from collage.measure.call_overhead import DispatchOverhead
+from collage.measure.conditions import MeasuringConditions, WorkerLimits
 from collage.measure.cost_key import CostKeys, region_structure
 from collage.measure.measurement_request import MeasurementRequest, OnCost
 from collage.measure.messages import (
     Answer,
     Built,
+    KernelFolder,
     KernelRefused,
     MeasurementOutcome,
     Ready,
@@ -42,8 +43,6 @@ from collage.measure.worker_handle import PendingMeasurement, WorkerHandle, Work
 LOADER = "collage.measure.function_kernel_builder:FunctionKernelBuilder"
 WORKER_POLL_S = 0.02
 MAX_FAILED_STARTS = 2
-DEFAULT_CACHE_FLUSH = CacheFlush(64 << 20)
-"""For callers without the size of the model."""
 RESOLUTION = 1e-3
 """Sufficient width of an interval, relative to one run of the function."""
 
@@ -67,17 +66,11 @@ class LocalMeasurer:
         functions: Sequence[Function],
         backends: Sequence[Backend],
         table: CostTable,
-        environment: Environment,
+        conditions: MeasuringConditions,
         *,
         reference_dir: Path,
-        workers: int = 1,
-        timeout_s: float = 30.0,
-        memory_bytes: int = 4 << 30,
-        sweep: CacheFlush = DEFAULT_CACHE_FLUSH,
-        parallel_timing: bool = False,
-        device: str = "cpu",
-        kernels: Path | None = None,
-        builds: bool = False,
+        limits: WorkerLimits | None = None,
+        kernels: KernelFolder | None = None,
         loader: str = LOADER,
         digest: Callable[[Function, IndexSet], str] = region_structure,
     ) -> None:
@@ -86,31 +79,26 @@ class LocalMeasurer:
         Args:
             functions: functions of the requests; their simplified files exist.
             backends: backends of the requests.
-            table: any table of the store; costs go to the table of `environment`.
-            environment: environment of the costs.
+            table: any table of the store; costs go to the table of the environment.
+            conditions: environment, device and cache flush of the costs.
             reference_dir: folder of `frontend.inputs.save_reference`.
-            workers: largest number of worker processes.
-            timeout_s: time limit of one candidate's build and timing, in wall seconds.
-            memory_bytes: limit of a worker's resident memory without mapped files, in bytes.
-            sweep: cache flush before every timed call on a CPU.
-            parallel_timing: time several kernels at once, for rough costs.
-            device: device of the kernels, "cpu" or "cuda".
-            kernels: folder of kernel files built by another process (`kernel_file`); None builds here.
-            builds: build kernels into `kernels`, one per worker at once. The cost of a request is then
-                the build time, and `table` a table of builds.
+            limits: limits of the workers; None: the defaults of `WorkerLimits`.
+            kernels: kernel files that pass between processes; None: workers build kernels for themselves. In
+                a folder to fill, the cost of a request is the build time, and `table` a table of builds.
             loader: "module:callable" of the kernel builder in a worker.
             digest: function returning the digest of a region's structure.
         """
         self.measured = self.cached = self.invalid = self.drifted = self.built = 0
+        environment, limits = conditions.environment, limits or WorkerLimits()
+        builds = kernels is not None and kernels.builds
         self._table = table.within(environment)
-        self._parallel_timing = parallel_timing
         self._transient_costs: dict[CostKey, Cost] = {}
         self._best_s: dict[tuple[str, IndexSet], float] = {}
         self._sizes = {function.name: len(function.graph) for function in functions}
         self._run_s: dict[str, float] = {}
         self._failed_starts = 0
         self._conflicts = conflicts_of(backends)
-        self.key = CostKeys(functions, backends, environment, sweep, digest=digest)
+        self.key = CostKeys(functions, backends, environment, conditions.cache_flush, digest=digest)
         stored = self._table.get(self.key.boundary)
         self._boundary_s = stored.seconds if stored else 0.0 if builds else None
         self._setup = Setup(
@@ -119,8 +107,8 @@ class LocalMeasurer:
             backends=tuple(class_path(backend) for backend in backends),
             threads=environment.threads,
             reference_dir=reference_dir,
-            memory_bytes=memory_bytes,
-            cache_flush_bytes=sweep.size_bytes,
+            memory_bytes=limits.memory_bytes,
+            cache_flush_bytes=conditions.cache_flush.size_bytes,
             measure_dispatch_overhead=self._boundary_s is None,
             tuned_schedules_dir=next(
                 (
@@ -131,12 +119,11 @@ class LocalMeasurer:
                 None,
             ),
             cache=next((backend.cache for backend in backends if backend.cache), None),
-            device=device,
+            device=conditions.device,
             kernels=kernels,
-            builds=builds,
         )
-        count = _worker_count(workers, environment, parallel_timing or builds)
-        self._handles = [WorkerHandle(self._setup, timeout_s) for _ in range(count)]
+        count = _worker_count(limits.workers, environment.threads, builds=builds)
+        self._handles = [WorkerHandle(self._setup, limits.timeout_s) for _ in range(count)]
 
     def recall(
         self, works: Sequence[MeasurementRequest], on_cost: OnCost | None = None
@@ -223,7 +210,7 @@ class LocalMeasurer:
                 free -= 1
         for handle in self._handles:
             timing = any(candidate.state is WorkerState.TIMING for candidate in self._handles)
-            if handle.state is WorkerState.WAITING and (self._parallel_timing or not timing):
+            if handle.state is WorkerState.WAITING and not timing:
                 handle.start_timing()
 
     def _may_run(self, handle: WorkerHandle, work: MeasurementRequest) -> bool:
@@ -386,9 +373,8 @@ class _Batch:
             self._on_cost(work, cost, cached)
 
 
-def _worker_count(workers: int, environment: Environment, parallel_timing: bool) -> int:
+def _worker_count(workers: int, threads: int, *, builds: bool) -> int:
     """Return `workers`, or fewer where a build would take a core from the timed kernel."""
     cores = len(os.sched_getaffinity(0))
-    threads = environment.threads
-    room = cores // threads if parallel_timing else cores - threads + 1
+    room = cores // threads if builds else cores - threads + 1
     return max(1, min(workers, room))

@@ -24,6 +24,19 @@ LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
+class KernelFolder:
+    """A folder of kernel files (`collage.measure.kernel_file`) that pass between processes.
+
+    Attributes:
+        path: the folder.
+        builds: whether workers build kernels into it without timing; otherwise they time what it has.
+    """
+
+    path: Path
+    builds: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Setup:
     """Setup of a worker, sent once.
 
@@ -39,8 +52,7 @@ class Setup:
         tuned_schedules_dir: see `Backend.tuned_schedules_dir`.
         cache: see `Backend.cache`.
         device: device of the kernels, "cpu" or "cuda".
-        kernels: folder of kernel files built by another process; None builds kernels here.
-        builds: build kernels into `kernels` without timing.
+        kernels: folder of kernel files; None: the worker builds its kernels and times them.
     """
 
     loader: str
@@ -54,8 +66,12 @@ class Setup:
     tuned_schedules_dir: Path | None = None
     cache: Path | None = None
     device: str = "cpu"
-    kernels: Path | None = None
-    builds: bool = False
+    kernels: KernelFolder | None = None
+
+    @property
+    def builds(self) -> bool:
+        """Tell whether the worker builds kernels and times none."""
+        return self.kernels is not None and self.kernels.builds
 
 
 @dataclass(frozen=True)

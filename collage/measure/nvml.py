@@ -76,7 +76,7 @@ class Nvml:
             self._text(lambda text: self._library.nvmlSystemGetDriverVersion(text, TEXT_BYTES)),
             self._profile(uuid),
             self._clocks(),
-            self._sharing(),
+            sharing=self._sharing(),
         )
 
     def _profile(self, uuid: bytes) -> str:

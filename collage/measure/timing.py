@@ -128,7 +128,7 @@ class Timer:
             arguments,
             [_words(array) for array in inputs],
             best_s - dispatch_overhead_s,
-            resolution_s,
+            resolution_s=resolution_s,
         )
         gc.collect(0)
         was_enabled = gc.isenabled()

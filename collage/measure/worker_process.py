@@ -11,8 +11,6 @@ data (`measure.answers`), and its output has a limit.
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -20,10 +18,9 @@ from collage.measure.answers import AnswerReader, BadAnswerError
 from collage.measure.messages import Answer, Request, Setup, pack_request
 from collage.measure.process_usage import Usage
 from collage.runtime.child_environment import python_environment
-from collage.runtime.process_group import end_code, end_group
+from collage.runtime.process_group import end_code, end_group, last_line, start_group
 
 WORKER = "collage.measure.worker"
-LAST_LINES_BYTES = 4096
 MAX_OUTPUT_BYTES = 64 << 20
 
 
@@ -39,16 +36,15 @@ class WorkerProcess:
         )
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
-        command = [sys.executable, "-m", module, "--parent", str(os.getpid())]
+        pipes = ["--requests", str(requests), "--answers", str(answers)]
         try:
-            self._process = subprocess.Popen(
-                [*command, "--requests", str(requests), "--answers", str(answers)],
-                stdin=subprocess.DEVNULL,
+            self._process = start_group(
+                module,
+                ["--parent", str(os.getpid()), *pipes],
+                environment=python_environment(setup.threads, self._scratch.name),
                 stdout=self._errors,
                 stderr=self._errors,
-                env=python_environment(setup.threads, self._scratch.name),
                 pass_fds=(requests, answers),
-                start_new_session=True,
             )
         finally:
             os.close(requests)
@@ -117,17 +113,10 @@ class WorkerProcess:
         if code < 0 and -code != signal.SIGABRT:
             return signal.Signals(-code).name
         ending = "SIGABRT" if code < 0 else f"exit code {code}"
-        message = self._last_line()
+        message = last_line(self._errors)
         return f"{ending}: {message}" if message else ending
 
     @property
     def was_killed(self) -> bool:
         """True after SIGKILL from outside: the candidate may not be the cause."""
         return end_code(self._process) == -signal.SIGKILL and not self._fault
-
-    def _last_line(self) -> str:
-        end = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, end - LAST_LINES_BYTES))
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()]
-        return said[-1][:300] if said else ""

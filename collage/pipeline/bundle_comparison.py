@@ -52,7 +52,7 @@ def compare_bundle(bundle: Path, model: Path, seconds: float) -> dict[str, dict[
                 saved.inputs,
                 manifest.threads,
                 seconds,
-                Path(work_dir),
+                work_dir=Path(work_dir),
             )
     return latencies
 
@@ -72,7 +72,7 @@ def saved_targets(name: str, bundle: Path) -> list[SavedFunction]:
         SavedFunction(
             signature.function,
             manifest,
-            BenchmarkTarget(name, "executable", executable, signature, manifest.device),
+            BenchmarkTarget(name, "executable", executable, signature, device=manifest.device),
             loaded.golden(signature.function)[0],
         )
         for signature in manifest.functions

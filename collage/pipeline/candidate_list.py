@@ -98,11 +98,11 @@ def listed(function: Function, backend: Backend, *, may_reduce: bool = False) ->
         backend.style.value,
         backend.availability().reason,
         function.name,
-        len(function.graph),
-        alone.bit_count(),
-        _by_region(function, kernels),
-        _refused(function, backend, covered | alone),
-        _left_out(function, backend),
+        nodes=len(function.graph),
+        alone=alone.bit_count(),
+        candidates=_by_region(function, kernels),
+        refused=_refused(function, backend, covered | alone),
+        left_out=_left_out(function, backend),
     )
 
 

@@ -151,9 +151,9 @@ def open_compile_context(
             ],
             environment,
             table,
-            progress or SilentProgress(),
-            work_dir,
-            store,
+            progress=progress or SilentProgress(),
+            work_dir=work_dir,
+            store=store,
         )
         try:
             yield context

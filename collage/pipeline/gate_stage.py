@@ -150,7 +150,7 @@ def profile_chosen(
     executable = decision.chosen
     signature = function_signature(plan.function, executable.kernel)
     target = BenchmarkTarget(
-        executable.name, "executable", executable.path, signature, executable.device
+        executable.name, "executable", executable.path, signature, device=executable.device
     )
     with context.seconds.of("verify"):
         try:

@@ -78,14 +78,19 @@ class OriginalFile:
         kernel = self._kernel(baseline)
         symbol = f"collage_original_{hashlib.sha256(kernel.blob).hexdigest()[:16]}"
         planned = PlannedKernel(
-            graph.everything, backend.name, kernel, graph.inputs, graph.outputs, symbol
+            graph.everything,
+            backend.name,
+            kernel,
+            graph.inputs,
+            outputs=graph.outputs,
+            shared=symbol,
         )
         self.named[name] = NamedPlan(name, Plan((option,), 0.0), backend.name)
         self.kernels[name] = FunctionPlan(self.function, (planned,))
         file = self.context.work_dir / f"{self.function.name}-{name}.so"
         assemble([self.kernels[name]], self.context.threads, file)
         return PlanExecutable(
-            name, file, 0.0, backend.name, bool(precision), original=baseline, kernel=symbol
+            name, file, 0.0, backend.name, reduced=bool(precision), original=baseline, kernel=symbol
         )
 
     def _kernel(self, baseline: str) -> PluginKernel:

@@ -44,7 +44,12 @@ class WholePlans:
         device, graphs = self.context.options.device, self.context.options.cuda_graphs
         assemble([self.kernels[plan.name]], self.context.threads, file, device, graphs=graphs)
         return PlanExecutable(
-            plan.name, file, plan.plan.predicted_s, plan.single, plan.plan.reduced, device
+            plan.name,
+            file,
+            plan.plan.predicted_s,
+            plan.single,
+            reduced=plan.plan.reduced,
+            device=device,
         )
 
     def by_position(self, name: str, seconds: Mapping[str, float]) -> dict[int, float]:
@@ -66,7 +71,9 @@ class WholePlans:
         for option in plan.options:
             inputs, outputs = region_values(function, option.nodes)
             kernel = None if option.backend == HOST else self._kernel(option)
-            planned.append(PlannedKernel(option.nodes, option.backend, kernel, inputs, outputs))
+            planned.append(
+                PlannedKernel(option.nodes, option.backend, kernel, inputs, outputs=outputs)
+            )
         return FunctionPlan(function, tuple(planned))
 
     def _kernel(self, option: Option) -> Kernel:

@@ -9,49 +9,52 @@ request is the digest of its own text:
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import MISSING
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from collage.backends.registry import names_on
 from collage.cost import Environment
 from collage.errors import ModelError, StoreError
 from collage.frontend.model_files import checked_name, open_model
-from collage.options import DeviceName, Options
+from collage.option_declaration import declaration_of
+from collage.options import DeviceName, Options, request_fields
 from collage.store.base import BlobDigest, Store
 from collage.store.blobs import fetch_blob, keep_blobs, put_blob, read_checked, trash_key
-
-_DEFAULTS = Options()
 
 
 class _Document(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class RequestOptions(_Document):
-    """The wire form of `collage.options.Options`: every field but those of the machine (`MACHINE_FIELDS`).
+def _field_definitions() -> dict[str, Any]:
+    definitions = {}
+    for option in request_fields():
+        declaration = declaration_of(option)
+        default: Any = option.default
+        if declaration.request_default is not None:
+            default = declaration.request_default
+        elif option.default_factory is not MISSING:
+            default = Field(default_factory=option.default_factory)
+        definitions[option.name] = (declaration.request_type or option.type, default)
+    return definitions
 
-    The fields are documented there, and so are the defaults, except `tune_s`: without a request for tuning
-    the machine of the final stage measures nothing twice.
-    """
 
-    backends: tuple[str, ...] | None = None
-    cuda_graphs: bool = _DEFAULTS.cuda_graphs
-    dims: Mapping[str, int] = Field(default_factory=dict)
-    shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
-    measure_budget_s: float = _DEFAULTS.measure_budget_s
-    end_to_end_plans: int = _DEFAULTS.end_to_end_plans
-    refine_s: float = _DEFAULTS.refine_s
-    tune_s: float = 0.0
-    verify_s: float = _DEFAULTS.verify_s
-    fallback: bool = _DEFAULTS.fallback
-    precision: str = str(_DEFAULTS.precision)
-    tolerance: float = _DEFAULTS.tolerance
-    workers: int = _DEFAULTS.workers
-    timeout_s: float = _DEFAULTS.timeout_s
-    memory_bytes: int = _DEFAULTS.memory_bytes
-    seed: int = _DEFAULTS.seed
+if TYPE_CHECKING:
+
+    class _RequestFields(Options, BaseModel, frozen=True):
+        """The fields for the type checker, which does not see those of `create_model`."""
+
+        backends: tuple[str, ...] | None = None
+
+else:
+    _RequestFields = create_model("_RequestFields", __base__=_Document, **_field_definitions())
+
+
+class RequestOptions(_RequestFields, frozen=True):
+    """The wire form of `collage.options.Options`, made from its fields without those of the machine."""
 
     @classmethod
     def of(cls, options: Options) -> "RequestOptions":

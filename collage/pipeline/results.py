@@ -92,6 +92,7 @@ def promote(
     alias: str,
     facts: NodeInformation,
     result: CompileResult,
+    *,
     signing: BundleSigning | None = None,
 ) -> Promotion:
     """Move `alias` to the result's bundle if that is better than the current one.

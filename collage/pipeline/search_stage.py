@@ -16,14 +16,16 @@ from collage.frontend.inputs import random_inputs
 from collage.frontend.isolated_import import guarded_import
 from collage.frontend.sensitivity import Sensitivity
 from collage.measure.cache_flush import CacheFlush
+from collage.measure.conditions import MeasuringConditions, WorkerLimits
 from collage.measure.cost_key import launch_key
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest, OnCost, SearchMeasurer
+from collage.measure.messages import KernelFolder
 from collage.options import Options
 from collage.pipeline.compile_context import CompileContext
 from collage.pipeline.search_checkpoint import CheckpointFile, SearchCheckpoint
 from collage.search.enumeration import EnumeratedFunction, enumerate_function
-from collage.search.function_search import FunctionSearch, search_function
+from collage.search.function_search import FunctionSearch, SearchLimits, search_function
 from collage.search.graph_launches import without_graphs
 from collage.search.reduced_precision import ErrorBudget, within_budget
 from collage.verify.reference_run import Samples, sample
@@ -73,21 +75,28 @@ def enumerated_function(function: Function, context: CompileContext) -> Enumerat
 
 
 def local_measurer(
-    function: Function, reference_dir: Path, context: CompileContext, kernels: Path | None = None
+    function: Function,
+    reference_dir: Path,
+    context: CompileContext,
+    kernels: KernelFolder | None = None,
 ) -> LocalMeasurer:
     """Make a measurer with worker processes on this machine; `kernels` as in `LocalMeasurer`."""
+    device = context.options.device
     return LocalMeasurer(
         [function],
         context.backends,
         context.table,
-        context.environment,
+        MeasuringConditions(context.environment, device, model_sweep(function, device)),
         reference_dir=reference_dir,
-        workers=context.options.workers,
-        timeout_s=context.options.timeout_s,
-        memory_bytes=context.options.memory_bytes,
-        sweep=model_sweep(function, context.options.device),
-        device=context.options.device,
+        limits=worker_limits(context.options),
         kernels=kernels,
+    )
+
+
+def worker_limits(options: Options) -> WorkerLimits:
+    """Return the limits of a measurer's workers."""
+    return WorkerLimits(
+        workers=options.workers, timeout_s=options.timeout_s, memory_bytes=options.memory_bytes
     )
 
 
@@ -123,12 +132,14 @@ def search_with_measurements(
                     for key, cost in recalled.items()
                     if not cost.is_unknown
                 },
-                plans=options.end_to_end_plans,
-                budget_s=options.measure_budget_s if gap_s is None else 0.0,
-                clock=lambda: time.monotonic() - measurer.waited_s,
+                SearchLimits(
+                    plans=options.end_to_end_plans,
+                    budget_s=options.measure_budget_s if gap_s is None else 0.0,
+                    clock=lambda: time.monotonic() - measurer.waited_s,
+                    batch=measurer.batch,
+                    errors=_allowed_errors(enumerated.function, options),
+                ),
                 on_cost=on_cost,
-                batch=measurer.batch,
-                errors=_allowed_errors(enumerated.function, options),
                 launch_s=lambda: _launch_s(context),
             )
             measuring_s = judged.seconds

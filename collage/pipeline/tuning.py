@@ -198,7 +198,7 @@ def _with_tuned(
             )
         ),
         replace(search.lazy, plan=plan, costs=costs),
-        search.errors,
+        errors=search.errors,
     )
 
 

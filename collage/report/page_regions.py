@@ -48,7 +48,7 @@ def timeline(function: FunctionReport, marks: Mapping[str, Mark]) -> str:
         x = 80.0
         for number, (region, length) in enumerate(zip(regions, seconds, strict=True)):
             width = length / longest * (TIMELINE_WIDTH - 160)
-            drawn.append(_segment(region, number, (x, top, width), duration(length), marks))
+            drawn.append(_segment(region, number, (x, top, width), duration(length), marks=marks))
             x += width
         drawn.append(f'<text class="small" x="{x + 6:.1f}" y="{top + 18:g}">'
                      f"{duration(sum(seconds))}</text>")  # fmt: skip
@@ -66,6 +66,7 @@ def _segment(
     number: int,
     place: tuple[float, float, float],
     seconds: str,
+    *,
     marks: Mapping[str, Mark],
 ) -> str:
     x, top, width = place

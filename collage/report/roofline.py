@@ -41,7 +41,9 @@ def draw_roofline(
         (min(*intensities, ridge) / 2, max(*intensities, ridge) * 4),
         (min(*speeds, peaks.flops_per_s / 100) / 2, max(*speeds, peaks.flops_per_s) * 2),
     )
-    dots = "".join(_dot(axes, number, region, seconds, marks) for number, region, seconds in placed)
+    dots = "".join(
+        _dot(axes, number, region, seconds, marks=marks) for number, region, seconds in placed
+    )
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" width="100%" role="img" '
         'aria-label="Speed over intensity of every region with products, below the roof">'
@@ -100,7 +102,7 @@ def _roof(axes: _Axes, peaks: PeakRates) -> str:
 
 
 def _dot(
-    axes: _Axes, number: int, region: RegionReport, seconds: float, marks: Mapping[str, Mark]
+    axes: _Axes, number: int, region: RegionReport, seconds: float, *, marks: Mapping[str, Mark]
 ) -> str:
     colour, letter = marks[region.backend]
     x, y = axes.x(region.flops / region.moved_bytes), axes.y(region.flops / seconds)

@@ -158,7 +158,7 @@ def op(
     """
     names = frozenset({ops} if isinstance(ops, str) else ops)
     swap = names <= COMMUTATIVE if commutative is None else commutative
-    return OpPattern(names, operands, swap, where, name)
+    return OpPattern(names, operands, swap, where, name=name)
 
 
 def wildcard() -> Pattern:

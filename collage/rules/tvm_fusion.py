@@ -58,7 +58,7 @@ def native_rule(
         (AllSimple(FUSE_OPS_KINDS), TupleArg(), TupleProj()),
         max_depth,
         max_nodes,
-        max_candidates_per_node,
+        max_candidates_per_node=max_candidates_per_node,
     )
     fused = OnlyValid(Union((FuseOps(supported), combined)), ONE_RESULT)
     return Union((Singles(supported), fused))

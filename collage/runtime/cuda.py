@@ -23,7 +23,7 @@ class Cuda:
         self._library = ctypes.CDLL(str(library_path("cudart")))
         self._library.cudaGetErrorString.restype = ctypes.c_char_p
 
-    def copy(self, to: int, origin: int, size_bytes: int, kind: int, stream: int) -> None:
+    def copy(self, to: int, origin: int, size_bytes: int, kind: int, *, stream: int) -> None:
         """Queue a copy. A source on the host has been read when this returns."""
         self._check(
             "cudaMemcpyAsync", ctypes.c_void_p(to), ctypes.c_void_p(origin),

@@ -1,4 +1,4 @@
-"""End of child processes together with their descendants, such as compilers.
+"""Start of child processes, and their end together with their descendants, such as compilers.
 
 A child with its own session (`start_new_session`) leads a process group, shared by its descendants. The
 group is killed before the child is reaped: until then the group's number cannot be reused.
@@ -7,13 +7,61 @@ group is killed before the child is reaped: until then the group's number cannot
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 Process = subprocess.Popen[bytes] | subprocess.Popen[str]
 _LOOK_EVERY_S = 0.01
+_TAIL_BYTES = 4096
+_LINE_LENGTH = 300
+
+
+def start_group(
+    module: str,
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | IO[bytes],
+    stderr: int | IO[bytes],
+    pass_fds: Sequence[int] = (),
+) -> "subprocess.Popen[bytes]":
+    """Start a Python module as the leader of a new process group.
+
+    Args:
+        module: dotted name of the child's main module.
+        arguments: arguments of the module.
+        environment: environment variables of the child (`collage.runtime.child_environment`).
+        stdin: standard input; default empty.
+        stdout: standard output.
+        stderr: standard error.
+        pass_fds: descriptors of this process that stay open in the child.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=environment,
+        pass_fds=pass_fds,
+        start_new_session=True,
+    )
+
+
+def output_tail(output: IO[bytes]) -> list[str]:
+    """Return the last lines of a child's output, stripped and without empty ones."""
+    output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
+    lines = output.read().decode(errors="replace").split("\n")
+    return [line.strip() for line in lines if line.strip()]
+
+
+def last_line(output: IO[bytes]) -> str:
+    """Return the last line of a child's output, shortened; "" without output."""
+    return (output_tail(output) or [""])[-1][:_LINE_LENGTH]
 
 
 def end_group(process: Process, patience_s: float = 0.0) -> int:

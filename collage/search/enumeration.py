@@ -79,7 +79,7 @@ def enumerate_function(
         )
     problem = Problem(function.graph, options, conflicts=conflicts_of(backends))
     output_keys = _output_keys(function, options)
-    return EnumeratedFunction(function, tuple(candidates), problem, work, output_keys)
+    return EnumeratedFunction(function, tuple(candidates), problem, work, last=output_keys)
 
 
 def _output_keys(function: Function, options: Iterable[Option]) -> frozenset[Hashable]:

@@ -53,17 +53,32 @@ class FunctionSearch:
     errors: ErrorBudget | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchLimits:
+    """Limits of one search.
+
+    Attributes:
+        plans: number of best plans by the additive model.
+        budget_s: budget for measurements, in seconds of `clock`; 0 measures only what one plan needs.
+        clock: monotonic clock, in seconds.
+        batch: smallest number of requests in one batch; default `MEASURE_BATCH`.
+        errors: error budget of reduced options, for a share of the time budget; None without them.
+    """
+
+    plans: int
+    budget_s: float
+    clock: Callable[[], float]
+    batch: int = MEASURE_BATCH
+    errors: ErrorBudget | None = None
+
+
 def search_function(
     enumerated: EnumeratedFunction,
     measurer: Measurer,
     known_costs: Mapping[Hashable, Cost],
+    limits: SearchLimits,
     *,
-    plans: int,
-    budget_s: float,
-    clock: Callable[[], float],
     on_cost: OnCost | None = None,
-    batch: int = MEASURE_BATCH,
-    errors: ErrorBudget | None = None,
     launch_s: Callable[[], float] = lambda: 0.0,
 ) -> FunctionSearch:
     """Measure the options that matter and select the plans to assemble.
@@ -72,18 +87,14 @@ def search_function(
         enumerated: result of `enumerate_function`.
         measurer: measures batches of requests.
         known_costs: costs from earlier searches, by option key.
-        plans: number of best plans by the additive model.
-        budget_s: budget for measurements, in seconds of `clock`; 0 measures only what one plan needs.
-        clock: monotonic clock, in seconds.
+        limits: limits of the search.
         on_cost: callback for every result; default None.
-        batch: smallest number of requests in one batch; default `MEASURE_BATCH`.
-        errors: error budget of reduced options, for a share of the time budget; None without them.
         launch_s: called after all measurements for `Problem.launch_s`; default 0.
 
     Raises:
         SearchError: valid options cover no plan; the message names the node and the reasons.
     """
-    problem = enumerated.problem
+    problem, clock, errors = enumerated.problem, limits.clock, limits.errors
 
     def measure(keys: Sequence[Hashable]) -> Mapping[Hashable, Cost]:
         requests = [enumerated.work[key] for key in keys]
@@ -91,8 +102,8 @@ def search_function(
 
     start = clock()
     costs: dict[Hashable, Cost] = {HOST: Cost(VIEW_S, VIEW_S, VIEW_S), **known_costs}
-    for chunk in seed_chunks(problem, max(SEED_BATCH, batch), known_costs):
-        if len(costs) > 1 and clock() - start >= SEED_SHARE * budget_s:
+    for chunk in seed_chunks(problem, max(SEED_BATCH, limits.batch), known_costs):
+        if len(costs) > 1 and clock() - start >= SEED_SHARE * limits.budget_s:
             break
         missing = [key for key in chunk if key not in costs]
         if missing:
@@ -103,7 +114,7 @@ def search_function(
         patience = math.ceil(PATIENCE_SHARE * len(enumerated.work))
 
     def budget_until(share: float) -> SearchBudget:
-        remaining_s = max(0.0, start + share * budget_s - clock())
+        remaining_s = max(0.0, start + share * limits.budget_s - clock())
         return SearchBudget(seconds=remaining_s, without_improvement=patience, clock=clock)
 
     lazy = search_lazily(
@@ -111,23 +122,23 @@ def search_function(
         measure,
         costs=costs,
         estimator=AdditiveEstimator(problem),
-        batch_size=batch,
+        batch_size=limits.batch,
         budget=budget_until(1.0 if errors is None else FASTEST_SHARE),
     )
-    if errors is not None and budget_s:
+    if errors is not None and limits.budget_s:
         all_costs = search_lower_error(
             problem,
             measure,
             lazy.costs,
             errors=errors,
-            batch_size=batch,
+            batch_size=limits.batch,
             budget=budget_until(1.0),
         )
         lazy = replace(lazy, costs=all_costs)
     problem = replace(problem, launch_s=launch_s())
     enumerated = replace(enumerated, problem=problem)
-    selected = select_plans(problem, lazy.costs, plans, errors)
-    return FunctionSearch(enumerated, lazy.costs, tuple(selected), lazy, errors)
+    selected = select_plans(problem, lazy.costs, limits.plans, errors)
+    return FunctionSearch(enumerated, lazy.costs, tuple(selected), lazy, errors=errors)
 
 
 def has_family(problem: Problem, known_keys: Container[Hashable]) -> bool:

@@ -122,7 +122,12 @@ class _Builder:
             name = option.backend
             self.options[start].append(
                 _RelativeOption(
-                    number, nodes, bool(gaps), reads, joins.get(name, 0), excludes.get(name, 0)
+                    number,
+                    nodes,
+                    bool(gaps),
+                    reads,
+                    joins=joins.get(name, 0),
+                    excludes=excludes.get(name, 0),
                 )
             )
 

@@ -153,7 +153,7 @@ def move_alias(
             f"the alias {name!r} cannot stand for a bundle of the model {model!r}: name it "
             f"{model}/..., or publish the bundle with --model {name.partition('/')[0]}"
         )
-    return _swap(store, name, bundle, expected, signing, model)
+    return _swap(store, name, bundle, expected, signing=signing, model=model)
 
 
 def remove_alias(
@@ -173,7 +173,7 @@ def remove_alias(
     Raises:
         StoreError: the alias names another bundle than `expected`, or the store fails.
     """
-    return _swap(store, name, None, expected, signing, "")
+    return _swap(store, name, None, expected, signing=signing, model="")
 
 
 def slug(text: str) -> str:
@@ -193,6 +193,7 @@ def _swap(
     name: str,
     bundle: BlobDigest | None,
     expected: BlobDigest | None,
+    *,
     signing: AliasSigning | None,
     model: str,
 ) -> bool:
@@ -292,7 +293,7 @@ def _parsed(payload: bytes, name: str, signers: tuple[str, ...]) -> AliasRecord:
     bundle, previous = (
         None if fields[key] is None else _digest(fields[key]) for key in ("bundle", "previous")
     )
-    return AliasRecord(name, bundle, previous, counter, model, signers)
+    return AliasRecord(name, bundle, previous, counter, model=model, signers=signers)
 
 
 def _digest(text: str) -> BlobDigest:

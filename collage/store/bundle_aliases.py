@@ -36,7 +36,7 @@ def assign_alias(
         require_published(store, bundle)
     except StoreError:
         if moved:
-            _restore(store, before, name, bundle, signing)
+            _restore(store, before, name, bundle, signing=signing)
         raise
     return moved
 
@@ -76,6 +76,7 @@ def _restore(
     before: AliasRecord | None,
     name: str,
     bundle: BlobDigest,
+    *,
     signing: AliasSigning | None,
 ) -> None:
     """Move an alias of an unpublished bundle back to its former bundle."""

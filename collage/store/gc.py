@@ -122,7 +122,9 @@ def collect_garbage(
     kept_blobs = sum(
         entry.key.startswith("blobs/") and entry.key not in deleted_keys for entry in listed
     )
-    return Sweep(dry_run, deleted, tuple(partial), kept_blobs, len(marks.bundles), restored)
+    return Sweep(
+        dry_run, deleted, tuple(partial), kept_blobs, bundles=len(marks.bundles), restored=restored
+    )
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def _mark(store: Store, listed: Sequence[Entry], older_s: float) -> _Marks:
         results[key] = _digest(result, "bundle")
         if report := _digest(result, "report"):
             reached.add(blob_key(BlobDigest(report)))
-    return _Marks(bundles, unpublished, named, frozenset(reached), results)
+    return _Marks(bundles, unpublished, named, frozenset(reached), results=results)
 
 
 def _fields(store: Store, key: str) -> Fields:

@@ -169,7 +169,7 @@ class S3Store:
                 return use(answer)
             except BodyError as error:
                 if attempt + 1 == READS:
-                    self.client.fail("read", key, type(error).__name__, 0, error)
+                    self.client.fail("read", key, type(error).__name__, 0, error=error)
         raise AssertionError("unreachable")
 
     def _list(self, operation: str, prefix: str, marker: dict[str, str]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class S3Client:
             self._deadline = threading.local()
             self.boto.meta.events.register("before-send.s3", self._check_deadline)
         except (BotoCoreError, ValueError) as error:
-            self.fail("open", "", type(error).__name__, 0, error)
+            self.fail("open", "", type(error).__name__, 0, error=error)
 
     @property
     def url(self) -> str:
@@ -96,13 +96,13 @@ class S3Client:
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             raise RefusedError(str(error.response["Error"].get("Code", status)), status) from error
         except (BotoCoreError, ValueError) as error:
-            self.fail(operation.replace("_", " "), key, type(error).__name__, 0, error)
+            self.fail(operation.replace("_", " "), key, type(error).__name__, 0, error=error)
 
     def refuse(self, action: str, key: str, refused: RefusedError) -> NoReturn:
         """Raise StoreError for an answer that is no success."""
-        self.fail(action, key, refused.code, refused.status, refused)
+        self.fail(action, key, refused.code, refused.status, error=refused)
 
-    def fail(self, action: str, key: str, code: str, status: int, error: Exception) -> NoReturn:
+    def fail(self, action: str, key: str, code: str, status: int, *, error: Exception) -> NoReturn:
         """Raise StoreError with bucket, key and advice, without the untrusted text of the service."""
         place = f"s3://{self.settings.bucket}/{self.prefix}{key}"
         through = f" at {self.settings.endpoint}" if self.settings.endpoint else ""

@@ -198,5 +198,5 @@ def _record(fields: Fields) -> TuningRecord:
         "" if trace is None else json.dumps(check_trace(trace), separators=(",", ":")),
         fields.number("latency_s", math.inf, SHORTEST_S),
         fields.number("trial_s", maximum=LONGEST_S),
-        fields.text("reason", ""),
+        reason=fields.text("reason", ""),
     )

@@ -210,7 +210,9 @@ class Tuner:
         trial: Trial,
         on_trial: Callable[[TuningRecord], None] | None,
     ) -> None:
-        record = TuningRecord(workload, trial.trace, trial.latency_s, trial.trial_s, trial.reason)
+        record = TuningRecord(
+            workload, trial.trace, trial.latency_s, trial.trial_s, reason=trial.reason
+        )
         self.records.add(record, self.toolchain)
         self.trials += 1
         self.failed += not record.worked
@@ -219,7 +221,9 @@ class Tuner:
 
     def _end(self, workload: WorkloadDigest, reason: str) -> None:
         if reason:
-            self.records.add(TuningRecord(workload, "", math.inf, 0.0, reason), self.toolchain)
+            self.records.add(
+                TuningRecord(workload, "", math.inf, 0.0, reason=reason), self.toolchain
+            )
 
     def _on_exit(self, process: WorkerProcess, workload: WorkloadDigest) -> None:
         exit_reason, killed = process.exit_reason(), process.was_killed

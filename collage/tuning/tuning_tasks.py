@@ -207,8 +207,8 @@ def _prospect(
         tuple(places or [best]),
         region_digest(function, best),
         bound_s(best),
-        bound_s(best) + gains[best],
-        gain_s,
+        break_even_s=bound_s(best) + gains[best],
+        gain_s=gain_s,
     )
 
 

@@ -60,7 +60,7 @@ class AccuracyChecker:
     def target(self, plan: PlanExecutable) -> BenchmarkTarget:
         """Return the plan as a benchmark target."""
         signature = function_signature(self.function, plan.kernel)
-        return BenchmarkTarget(plan.name, "executable", plan.path, signature, plan.device)
+        return BenchmarkTarget(plan.name, "executable", plan.path, signature, device=plan.device)
 
     def golden(self, plan: PlanExecutable) -> Golden:
         """Run the original-file plan twice. Raises MeasureError when its process ends."""

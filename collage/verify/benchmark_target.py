@@ -5,7 +5,6 @@ import math
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,7 +18,7 @@ from collage.runtime.arrays import load_arrays
 from collage.runtime.child_environment import child_environment
 from collage.runtime.manifest import Signature
 from collage.runtime.plugin import library_environment, thread_environment
-from collage.runtime.process_group import end_group
+from collage.runtime.process_group import end_group, start_group
 
 MAX_TARGET_ANSWER_BYTES = 16 << 20
 PATIENCE_S = 120.0
@@ -84,13 +83,13 @@ class TargetProcess:
             **library_environment(),
             **thread_environment(threads),
         }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "collage.verify.benchmark_worker", str(os.getpid())],
+        self._process = start_group(
+            "collage.verify.benchmark_worker",
+            [str(os.getpid())],
+            environment=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
         )
         request = {
             "kind": target.kind,

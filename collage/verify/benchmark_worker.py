@@ -78,6 +78,7 @@ class _Executable(Runner):
         inputs: dict[str, np.ndarray],
         threads: int,
         signature: Signature,
+        *,
         device: str = "cpu",
     ) -> None:
         super().__init__(inputs)

@@ -85,7 +85,7 @@ class Gate:
             GateError: no plan computes the model's numbers; the message has the difference of each.
         """
         with InterleavedBenchmark(inputs, self.threads, self.work_dir) as benchmark:
-            checker = AccuracyChecker(benchmark, function, expected, self.budget, {})
+            checker = AccuracyChecker(benchmark, function, expected, self.budget, errors={})
             if self.budget:
                 target = BenchmarkTarget("original", "original", self.model)
                 benchmark.write_expected(target, self.budget.samples)

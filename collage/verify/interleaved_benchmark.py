@@ -215,6 +215,7 @@ def compare_latency(
     inputs: dict[str, np.ndarray],
     threads: int,
     seconds_each: float,
+    *,
     work_dir: Path,
     on_round: OnRound | None = None,
 ) -> dict[str, Latency]:

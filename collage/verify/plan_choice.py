@@ -106,7 +106,7 @@ def run_final_round(
     judged, alive = _choose(rounds, plans, comparison, judging, original_can_ship=original_can_ship)
     if judged is None and not shippable & set(judging):
         raise rounds.no_plan_error()
-    return FinalRound(comparison, exempt, tuple(alive), judging, judged)
+    return FinalRound(comparison, exempt, tuple(alive), judging, judged=judged)
 
 
 def decide_on_plan(

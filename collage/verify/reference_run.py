@@ -55,7 +55,7 @@ def sample(model: Model, function: Function, seed: int, work_dir: Path) -> Sampl
         "folder": str(folder.resolve()),
     }
     allowance = run_allowance(model.path, function)
-    ask_limited(__name__, question, allowance, model.path, work_dir)
+    ask_limited(__name__, question, allowance, model.path, folder=work_dir)
     values = load_reference(folder)
     inputs = {name: np.array(values[name]) for name in function.graph.inputs}
     expected = load_reference(folder / _EXPECTED)

@@ -70,7 +70,7 @@ class Server:
     """One model under one name."""
 
     def __init__(
-        self, name: str, version: str, engine: Engine, limits: Limits, watchdog: Watchdog
+        self, name: str, version: str, engine: Engine, limits: Limits, *, watchdog: Watchdog
     ) -> None:
         self.name = name
         self.version = version

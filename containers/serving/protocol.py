@@ -153,7 +153,7 @@ def _inputs(
             data = _get(entry, "data", f"input {name!r}")
             inputs[name] = from_json(name, data, dtype, shape)
         else:
-            inputs[name] = from_bytes(name, tail, size, dtype, shape)
+            inputs[name] = from_bytes(name, tail, size, dtype, shape=shape)
             tail = tail[inputs[name].nbytes :]
     return inputs, tail
 

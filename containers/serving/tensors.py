@@ -54,7 +54,7 @@ def from_json(name: str, data: object, dtype: np.dtype[Any], shape: tuple[int, .
 
 
 def from_bytes(
-    name: str, tail: memoryview, size: object, dtype: np.dtype[Any], shape: tuple[int, ...]
+    name: str, tail: memoryview, size: object, dtype: np.dtype[Any], *, shape: tuple[int, ...]
 ) -> np.ndarray:
     """Make the array of the first `size` bytes of `tail`, which are little-endian; nothing is copied.
 

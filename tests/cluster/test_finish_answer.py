@@ -39,7 +39,7 @@ def test_the_gates_refusal_is_an_answer(kind, tmp_path, monkeypatch):
     request = read_request(store, digest)
     facts = node_information(request)
     answers.answer_finish(
-        str(tmp_path / "store"), digest, facts.environment.digest, ANSWER, tmp_path
+        str(tmp_path / "store"), digest, facts.environment.digest, ANSWER, scratch=tmp_path
     )
     with pytest.raises(GateError, match="slower") as refusal:
         Waiting(store, facts).finish(request, SilentProgress())

@@ -130,7 +130,9 @@ def measured_s(folder, build_s, overlap, candidates=96):
         "r" * 64, "main", "s", "gpu", ENVIRONMENT, BACKENDS, {"tvm-cuda": "native"}, "s3://b"
     )
     table = SharedCostTable(store, LocalCostTable(folder / "mine"), lambda: cluster.clock_s)
-    measurer = ClusterMeasurer(task, runner, store, table, named_keys(BACKENDS, ENVIRONMENT), KEYS)
+    measurer = ClusterMeasurer(
+        task, runner, store, table, keys=named_keys(BACKENDS, ENVIRONMENT), signing=KEYS
+    )
     works = [MeasurementRequest("main", 1 << number, "tvm-cuda") for number in range(candidates)]
     costs = measurer.measure(works)
     assert all(cost.is_valid for cost in costs)

@@ -40,7 +40,7 @@ def test_costs_of_another_model_of_the_family_are_known(tmp_path):
     mine = SharedCostTable(store, LocalCostTable(tmp_path / "mine"), time.monotonic)
     calls = []
     measurer = ClusterMeasurer(
-        task, runner, store, mine, named_keys(BACKENDS, ENVIRONMENT, deep), KEYS
+        task, runner, store, mine, keys=named_keys(BACKENDS, ENVIRONMENT, deep), signing=KEYS
     )
     works = [recalled, MeasurementRequest("main", 0b10, "onednn")]
     costs = measurer.recall(works, lambda *call: calls.append(call))

@@ -91,7 +91,9 @@ def test_api_calls_and_memory_stay_flat(
     runner = JobRunner(
         jobs, environment, settings.model_copy(update={"poll_s": 1.0}), notices.append
     )
-    measurer = ClusterMeasurer(task, runner, store, table, named_keys(BACKENDS, ENVIRONMENT), KEYS)
+    measurer = ClusterMeasurer(
+        task, runner, store, table, keys=named_keys(BACKENDS, ENVIRONMENT), signing=KEYS
+    )
     with plane.client() as api:
         pods = PlayedPods(Jobs(namespace, api), store)
         before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

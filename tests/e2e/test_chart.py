@@ -145,7 +145,7 @@ def model_file(name, folder):
         small = {"backends": backends, "measure_budget_s": 20, "verify_s": 0.3}
         return small_model(folder / "small.onnx"), options | small
     from benchmarks.model_set import SKELETONS, skeletons, trained
-    from collage.cli.arguments import parse_shapes
+    from collage.option_text import parse_shapes
 
     before = skeletons(folder, [name]) if name in SKELETONS else trained()
     (actual,) = [file for file in before if file.name == name]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from collage.cli.arguments import size
+from collage.option_text import parse_size
 from collage.store.s3_settings import parse_s3
 from containers.serve import _parser
 
@@ -31,7 +31,7 @@ def test_the_command_is_one_that_the_server_takes(spec):
     if parsed.alias:
         assert parse_s3(parsed.bundle).bucket == "models"
         assert spec["terminationGracePeriodSeconds"] > parsed.stop_timeout
-    limit = size(container["resources"]["limits"]["memory"] + "B")
+    limit = parse_size(container["resources"]["limits"]["memory"] + "B")
     assert limit - parsed.memory - (128 << 20) >= 1 << 30, "a GiB is left for the model"
     for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["path"].startswith("/v2/health/")

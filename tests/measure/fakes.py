@@ -74,7 +74,8 @@ class FakeKernelBuilder:
     def __init__(self, setup: Setup) -> None:
         self.empty = lambda *_: None
         self.wake = None
-        self._folder, self._kernels = setup.reference_dir, setup.kernels
+        self._folder = setup.reference_dir
+        self._kernels = setup.kernels and setup.kernels.path
         self._checked: set[MeasurementRequest] = set()
 
     def boundary(self) -> DispatchOverhead:

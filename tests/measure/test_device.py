@@ -8,6 +8,7 @@ import pytest
 from collage.backends.nvidia.libraries import driver_reason
 from collage.cost import Environment, LocalCostTable
 from collage.errors import MeasureError
+from collage.measure.conditions import MeasuringConditions, WorkerLimits
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import (
     BATCH,
@@ -105,10 +106,11 @@ def make_measurer(folder: Path) -> LocalMeasurer:
             for name in ("good", "sticky")
         ],
         LocalCostTable(folder),
-        Environment("cpu", "features", 2, 1, SimulatedDevice.identity.text, "test"),
+        MeasuringConditions(
+            Environment("cpu", "features", 2, 1, SimulatedDevice.identity.text, "test"), "cuda"
+        ),
         reference_dir=folder / "reference",
-        timeout_s=20.0,
-        device="cuda",
+        limits=WorkerLimits(timeout_s=20.0),
         loader="tests.measure.fakes:FakeGpuKernelBuilder",
         digest=lambda function, nodes: str(nodes),
     )

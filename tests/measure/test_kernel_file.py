@@ -9,10 +9,12 @@ from collage.backends.base import PluginKernel
 from collage.backends.registry import available_backends
 from collage.cost import LocalCostTable
 from collage.errors import BackendError
+from collage.measure.conditions import MeasuringConditions, WorkerLimits
 from collage.measure.environment import this_environment
 from collage.measure.kernel_file import kernel_name, load_kernel, save_kernel
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
+from collage.measure.messages import KernelFolder
 from collage.options import Options
 from collage.pipeline.compile_context import open_compile_context
 from collage.pipeline.search_stage import enumerated_function, imported, sampled
@@ -32,12 +34,17 @@ def sampled_function(tmp_path_factory):
         yield function, reference, context, works
 
 
-def measurer(sampled_function, folder, table, **options):
+def measurer(sampled_function, folder, table, builds=False):
     function, reference, context, _ = sampled_function
     return LocalMeasurer(
-        [function], context.backends, LocalCostTable(folder / table), this_environment(1),
-        reference_dir=reference, workers=2, kernels=folder / "kernels", **options,
-    )  # fmt: skip
+        [function],
+        context.backends,
+        LocalCostTable(folder / table),
+        MeasuringConditions(this_environment(1)),
+        reference_dir=reference,
+        limits=WorkerLimits(workers=2),
+        kernels=KernelFolder(folder / "kernels", builds),
+    )
 
 
 def test_a_kernel_file_is_measured_without_a_build(sampled_function, tmp_path):

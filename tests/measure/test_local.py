@@ -14,6 +14,7 @@ from collage.errors import MeasureError, StoreError
 from collage.measure.cache_flush import CacheFlush
 from collage.measure.kernel_file import kernel_name
 from collage.measure.measurement_request import MeasurementRequest
+from collage.measure.messages import KernelFolder
 from collage.store import open_store
 from tests.support.measurers import ENVIRONMENT, FAULTS, UNSTORED, make_measurer
 
@@ -62,7 +63,7 @@ def test_a_failed_build_is_an_invalid_cost_without_a_kernel_file(tmp_path):
         MeasurementRequest("f", 1 << number, fault)
         for number, fault in enumerate([*faults, "good"])
     ]
-    builder = make_measurer(tmp_path, kernels=folder, builds=True, workers=2)
+    builder = make_measurer(tmp_path, kernels=KernelFolder(folder, builds=True), workers=2)
     *bad, good = builder.measure(works)
     builder.close()
     for cost, reason in zip(bad, faults.values(), strict=True):
@@ -207,11 +208,11 @@ def test_recall_takes_the_cost_of_the_nearest_cache_flush(
     table = LocalCostTable(tmp_path, ENVIRONMENT)
     costs = {}
     for size, works in ((1, [far, half, mine]), (2, [half, mine]), (4, [mine]), (64, [far])):
-        measurer = make_measurer(tmp_path, table, sweep=CacheFlush(size << 20))
+        measurer = make_measurer(tmp_path, table, cache_flush=CacheFlush(size << 20))
         for work in works:
             costs[size, work] = Cost(size * 1e-3)
             table.put(measurer.key(work), costs[size, work])
-    measurer = make_measurer(tmp_path, table, sweep=CacheFlush(4 << 20, (2 << 20, 1 << 20)))
+    measurer = make_measurer(tmp_path, table, cache_flush=CacheFlush(4 << 20, (2 << 20, 1 << 20)))
     unknown = MeasurementRequest("f", 8, "good")
     recalled = measurer.recall([far, half, mine, unknown])
     assert recalled[:3] == [costs[1, far], costs[2, half], costs[4, mine]]

@@ -10,8 +10,8 @@ import pytest
 
 import collage
 from collage.cli import main
-from collage.cli.arguments import parse_dims, parse_shapes
 from collage.errors import DimensionError, ModelError, OptionError
+from collage.option_text import parse_dims, parse_shapes
 from tests.support.models import small_model
 
 MIX = {"fallback": False, "allow_slower": True}

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from collage.errors import ModelError, OptionError, SearchError, StoreError
-from collage.options import MACHINE_FIELDS, Options
+from collage.options import Options
 from collage.pipeline.compile_service import LocalCompileService
 from collage.pipeline.request import (
     CompileRequest,
@@ -136,8 +136,13 @@ def test_what_is_no_model_is_not_submitted(store, tmp_path):
 
 
 def test_a_request_has_every_option_but_those_of_the_machine():
-    fields = {field.name for field in dataclasses.fields(Options)}
-    assert RequestOptions.model_fields.keys() == fields - MACHINE_FIELDS
+    names = {field.name for field in dataclasses.fields(Options)}
+    machine = {"allow_slower", "cache_dir", "device", "store", "threads"}
+    assert RequestOptions.model_fields.keys() == names - machine
+
+
+def test_defaults_of_a_request_are_those_of_options():
+    assert RequestOptions() == RequestOptions.of(Options(tune_s=0.0))
 
 
 def test_options_survive_a_request(tmp_path):

@@ -186,8 +186,8 @@ def test_a_promoted_bundle_is_signed_as_its_version(store, publish, tmp_path):
     by = AliasSigning.by(make_key(tmp_path).signer)
     compiled = result(publish(signing=BundleSigning(by, SignedModel("m"))))
     version = BundleSigning(by, SignedModel("m", "7"))
-    assert promote(store, "m/7/a", facts(), compiled, version).moved
-    assert not promote(store, "m/7/a", facts(), compiled, version).moved
+    assert promote(store, "m/7/a", facts(), compiled, signing=version).moved
+    assert not promote(store, "m/7/a", facts(), compiled, signing=version).moved
     checks = Verification(by.keys, tmp_path / "seen")
     fetch_bundle(store, "m/7/a", tmp_path / "out", verification=checks)
     texts = [
@@ -201,7 +201,7 @@ def test_what_the_finish_did_not_sign_is_not_promoted(store, publish, tmp_path):
     by = AliasSigning.by(make_key(tmp_path).signer)
     forged = result(publish())
     with pytest.raises(BundleError, match="not signed"):
-        promote(store, "m/1/a", facts(), forged, BundleSigning(by, SignedModel("m")))
+        promote(store, "m/1/a", facts(), forged, signing=BundleSigning(by, SignedModel("m")))
     assert read_alias(store, "m/1/a") is None
 
 
@@ -211,8 +211,8 @@ def test_a_signed_bundle_of_another_request_is_not_promoted(store, publish, tmp_
     replayed = result(publish(signing=old))
     signing = BundleSigning(by, SignedModel("m", "2", request="2" * 64))
     with pytest.raises(BundleError, match="answers the request"):
-        promote(store, "m/2/a", facts(), replayed, signing)
-    assert promote(store, "m/1/a", facts(), replayed, old).moved
+        promote(store, "m/2/a", facts(), replayed, signing=signing)
+    assert promote(store, "m/1/a", facts(), replayed, signing=old).moved
 
 
 def test_an_unsigned_standing_alias_counts_as_none(store, publish, tmp_path):
@@ -220,5 +220,5 @@ def test_an_unsigned_standing_alias_counts_as_none(store, publish, tmp_path):
     signing = BundleSigning(by, SignedModel("m"))
     faster, slower = publish(1e-3), publish(2e-3, signing=signing)
     move_alias(store, "m/1/a", BlobDigest(faster))
-    assert promote(store, "m/1/a", facts(), result(slower, 2e-3), signing).moved
+    assert promote(store, "m/1/a", facts(), result(slower, 2e-3), signing=signing).moved
     assert read_record(store, "m/1/a", by.keys).bundle == slower

@@ -106,7 +106,7 @@ def test_a_server_answers_every_shape(folder):
     engine = serve._engine(folder / "bundle", parsed)
     watchdog = Watchdog(engine, math.inf, lambda: None)
     limits = serve._limits(engine, parsed)
-    application = Server("small", "1", engine, limits, watchdog).application()
+    application = Server("small", "1", engine, limits, watchdog=watchdog).application()
 
     async def asked():
         transport = httpx.ASGITransport(app=application)

@@ -12,7 +12,7 @@ from collage.measure.measurement_request import MeasurementRequest
 from collage.rules.rule import HOST
 from collage.search import Problem, function_search
 from collage.search.enumeration import EnumeratedFunction, enumerate_function
-from collage.search.function_search import has_family, search_function
+from collage.search.function_search import SearchLimits, has_family, search_function
 from collage.search.plan_selection import select_plans
 from collage.search.seeds import seed_chunks, tiling
 from tests.frontend.build import imported, model
@@ -147,7 +147,10 @@ def test_known_costs_and_no_budget_measure_nothing():
     problem = problem_of()
     meter = Meter(problem)
     search = search_function(
-        enumerated(problem), meter, known_costs(problem), plans=2, budget_s=0.0, clock=meter.clock
+        enumerated(problem),
+        meter,
+        known_costs(problem),
+        SearchLimits(plans=2, budget_s=0.0, clock=meter.clock),
     )
     assert meter.requests == []
     assert search.lazy.plan.predicted_s == 4.0
@@ -158,7 +161,7 @@ def test_without_costs_or_budget_one_plan_is_measured():
     problem = problem_of()
     meter = Meter(problem)
     search = search_function(
-        enumerated(problem), meter, {}, plans=2, budget_s=0.0, clock=meter.clock
+        enumerated(problem), meter, {}, SearchLimits(plans=2, budget_s=0.0, clock=meter.clock)
     )
     assert {(w.nodes, w.backend) for w in meter.requests} == {
         (o.nodes, o.backend) for o in problem.options if o.key in next(seed_chunks(problem))
@@ -169,7 +172,9 @@ def test_without_costs_or_budget_one_plan_is_measured():
 def test_a_budget_ends_the_search():
     problem = problem_of(30)
     meter = Meter(problem)
-    search_function(enumerated(problem), meter, {}, plans=1, budget_s=60.0, clock=meter.clock)
+    search_function(
+        enumerated(problem), meter, {}, SearchLimits(plans=1, budget_s=60.0, clock=meter.clock)
+    )
     assert len(meter.requests) <= 60 + 24 + 16  # a chunk or batch in progress ends
     assert len(meter.requests) < len(problem.options) / 2
 
@@ -201,7 +206,10 @@ def test_with_a_family_a_search_ends_without_improvement(monkeypatch):
     def searched():
         meter = Meter(problem, scattered)
         search = search_function(
-            enumerated(problem), meter, family_costs, plans=1, budget_s=1e6, clock=meter.clock
+            enumerated(problem),
+            meter,
+            family_costs,
+            SearchLimits(plans=1, budget_s=1e6, clock=meter.clock),
         )
         return search.lazy.plan.predicted_s, len(meter.requests)
 

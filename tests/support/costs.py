@@ -11,7 +11,7 @@ KEY = "a-key-of-the-tests-32-characters"
 
 KEYS = RecordKeys((KEY.encode(),))
 
-ENVIRONMENT = Environment("a cpu", "features", 2, 1, "", "cold-1")
+ENVIRONMENT = Environment("a cpu", "features", 2, 1, driver="", protocol="cold-1")
 MEASURED = Cost(2e-3, 1e-3, 3e-3, (2e-3, 2.5e-3), build_s=0.25)
 
 

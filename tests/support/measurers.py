@@ -5,9 +5,12 @@ from types import SimpleNamespace
 
 from collage.cost import CostTable, Environment, LocalCostTable
 from collage.measure.cache_flush import CacheFlush
+from collage.measure.conditions import MeasuringConditions, WorkerLimits
 from collage.measure.local import LocalMeasurer
+from collage.measure.messages import KernelFolder
 
-ENVIRONMENT = Environment("cpu", "features", 2, 1, "", "test")
+ENVIRONMENT = Environment("cpu", "features", 2, 1, driver="", protocol="test")
+SMALL_FLUSH = CacheFlush(4 << 20)
 FAULTS = {
     "refusing": "ConvTranspose is not supported",
     "wrong": "wrong numbers",
@@ -39,14 +42,23 @@ UNSTORED = {"killed": "worker died twice: SIGKILL", "full_disk": "No space left 
 
 
 def make_measurer(
-    folder: Path, table: CostTable | None = None, conflicts: bool = False, **options
+    folder: Path,
+    table: CostTable | None = None,
+    *,
+    conflicts: bool = False,
+    cache_flush: CacheFlush = SMALL_FLUSH,
+    kernels: KernelFolder | None = None,
+    loader: str = "tests.measure.fakes:FakeKernelBuilder",
+    **limits,
 ) -> LocalMeasurer:
-    """Make a measurer; with `conflicts`, "good" and "noisy" cannot share a process."""
+    """Make a measurer; with `conflicts`, "good" and "noisy" cannot share a process.
+
+    `limits` are fields of `WorkerLimits`.
+    """
     reference = folder / "reference"
     reference.mkdir(exist_ok=True)
     names = ["good", "alone", "noisy", "killed_once", *FAULTS, *UNSTORED, *HOSTILE]
     apart = {name: frozenset({"noisy"}) for name in ("good",)} if conflicts else {}
-    settings = {"timeout_s": 4.0, "memory_bytes": 256 << 20, "sweep": CacheFlush(4 << 20)} | options
     return LocalMeasurer(
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
         [
@@ -60,11 +72,10 @@ def make_measurer(
             for name in names
         ],
         LocalCostTable(folder) if table is None else table,
-        ENVIRONMENT,
+        MeasuringConditions(ENVIRONMENT, cache_flush=cache_flush),
         reference_dir=reference,
-        **{
-            "loader": "tests.measure.fakes:FakeKernelBuilder",
-            "digest": lambda function, nodes: str(nodes),
-        }
-        | settings,
+        limits=WorkerLimits(**{"timeout_s": 4.0, "memory_bytes": 256 << 20} | limits),
+        kernels=kernels,
+        loader=loader,
+        digest=lambda function, nodes: str(nodes),
     )

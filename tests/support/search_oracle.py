@@ -17,8 +17,8 @@ def graph_of(*inputs, ops=None):
             f"n{i}",
             ops[i] if ops else "relu",
             OpPatternKind.ELEMWISE,
-            tuple(f"v{p}" for p in before) or ("x",),
-            (f"v{i}",),
+            inputs=tuple(f"v{p}" for p in before) or ("x",),
+            outputs=(f"v{i}",),
         )
         for i, before in enumerate(inputs)
     ]

@@ -14,6 +14,7 @@ from collage.errors import BackendError
 from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_values
 from collage.graph.index_set import indices
+from collage.measure.conditions import MeasuringConditions
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
 from tests.tuning.regions import ENVIRONMENT, place
@@ -87,7 +88,7 @@ def test_the_cost_key_names_the_tuned_variant(tuned, backend, tmp_path):
         [tuned.function],
         [backend],
         LocalCostTable(tmp_path / "costs"),
-        ENVIRONMENT,
+        MeasuringConditions(ENVIRONMENT),
         reference_dir=tuned.folder / "reference",
     )
     works = [work, MeasurementRequest(work.function, work.nodes, work.backend, variant)]

@@ -44,7 +44,9 @@ def test_original_frameworks_are_compared_round_by_round(model, tmp_path):
         BenchmarkTarget("ov", "openvino", model),
     ]
     rounds = []
-    latencies = compare_latency(targets, FEED, 1, 0.5, tmp_path, lambda *at: rounds.append(at))
+    latencies = compare_latency(
+        targets, FEED, 1, 0.5, work_dir=tmp_path, on_round=lambda *at: rounds.append(at)
+    )
     assert rounds[-1][0] == rounds[-1][1] >= 5
     for latency in latencies.values():
         assert not latency.reason
@@ -115,7 +117,7 @@ def test_a_target_that_does_not_load_has_a_reason(model, tmp_path):
         BenchmarkTarget("ort", "onnxruntime", model),
         BenchmarkTarget("bad", "openvino", broken),
     ]
-    latencies = compare_latency(targets, FEED, 1, 0.3, tmp_path)
+    latencies = compare_latency(targets, FEED, 1, 0.3, work_dir=tmp_path)
     assert latencies["bad"].reason
     assert not latencies["ort"].reason
 
@@ -124,7 +126,9 @@ def test_nothing_that_runs_is_an_error(tmp_path):
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"")
     with pytest.raises(MeasureError, match="none of the executables runs"):
-        compare_latency([BenchmarkTarget("bad", "onnxruntime", broken)], FEED, 1, 0.3, tmp_path)
+        compare_latency(
+            [BenchmarkTarget("bad", "onnxruntime", broken)], FEED, 1, 0.3, work_dir=tmp_path
+        )
 
 
 def test_certainly_slower_targets_are_eliminated(model, tmp_path):

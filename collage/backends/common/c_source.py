@@ -271,11 +271,13 @@ def make_region(function: Function, pattern: str, match: Match) -> Region:
         pattern,
         match,
         tuple(Value(n, f"in{i}", types[n].shape, types[n].dtype) for i, n in enumerate(inputs)),
-        tuple(
+        weights=tuple(
             Value(n, f"weight{i}", function.weights[n].shape, function.weights[n].dtype.name)
             for i, n in enumerate(weights)
         ),
-        tuple(Value(n, f"out{i}", types[n].shape, types[n].dtype) for i, n in enumerate(outputs)),
+        outputs=tuple(
+            Value(n, f"out{i}", types[n].shape, types[n].dtype) for i, n in enumerate(outputs)
+        ),
     )
 
 

@@ -34,7 +34,7 @@ class Window:
             units + self.strides,
             units + self.dilations,
             zeros + self.pads_begin,
-            zeros + self.pads_end,
+            pads_end=zeros + self.pads_end,
         )
 
 
@@ -47,5 +47,5 @@ def explicit_window(attributes: NodeAttributes, kernel: Extents) -> Window:
         attributes.integers("strides", ()) or (1,) * rank,
         attributes.integers("dilations", ()) or (1,) * rank,
         pads[:rank],
-        pads[rank:],
+        pads_end=pads[rank:],
     )

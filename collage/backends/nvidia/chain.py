@@ -160,7 +160,12 @@ class Chains:
                 root = self._graph.nodes[private.nodes.bit_length() - 1]
                 result, post_op = root.outputs[0], private.post_op
                 return ChainStep(
-                    StepKind.ACTIVATION, private.nodes, result, "", post_op.alpha, post_op.algorithm
+                    StepKind.ACTIVATION,
+                    private.nodes,
+                    result,
+                    "",
+                    number=post_op.alpha,
+                    name=post_op.algorithm,
                 )
         return None
 
@@ -250,7 +255,7 @@ class ChainRule(PartitionRule):
             anchors,
             lambda chain: refusal(function, chain),
             frozenset(reduced),
-            lambda chain: refusal(function, chain, rounds=True),
+            rounded=lambda chain: refusal(function, chain, rounds=True),
         )
 
     def candidates(self, graph: DataflowGraph, spec: PartitionSpec) -> list[Candidate]:

@@ -60,7 +60,7 @@ def read_epilogue(function: Function, product: Product, chain: Chain) -> Epilogu
         raise BackendError("two summands of one kind")
     residual = residuals[0] if residuals else ""
     stride = _residual_stride(function, product, residual) if residual else 0
-    return Epilogue(alpha, biases[0] if biases else "", residual, stride, activation)
+    return Epilogue(alpha, biases[0] if biases else "", residual, stride, activation=activation)
 
 
 def _residual_stride(function: Function, product: Product, residual: str) -> int:

@@ -50,18 +50,18 @@ class Opened:
 
 CUBLASLT = Need(
     "cuBLAS", ("libcublasLt.so.13", "libcublasLt.so.12"), "pip install nvidia-cublas",
-    "cublasLtGetVersion", "cublaslt",
+    "cublasLtGetVersion", library="cublaslt",
 )  # fmt: skip
 CUDART = Need(
     "the CUDA runtime", ("libcudart.so.13", "libcudart.so.12"), "pip install nvidia-cuda-runtime",
     library="cudart",
 )  # fmt: skip
 CUDNN = Need(
-    "cuDNN", ("libcudnn.so.9",), "pip install nvidia-cudnn-cu13", "cudnnGetVersion", "cudnn"
+    "cuDNN", ("libcudnn.so.9",), "pip install nvidia-cudnn-cu13", "cudnnGetVersion", library="cudnn"
 )
 TENSORRT = Need(
     "TensorRT", ("libnvinfer.so.11", "libnvinfer.so.10"), "pip install tensorrt",
-    "getInferLibVersion", "nvinfer", "tensorrt_libs",
+    "getInferLibVersion", library="nvinfer", package="tensorrt_libs",
 )  # fmt: skip
 
 

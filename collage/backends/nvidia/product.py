@@ -69,7 +69,15 @@ def _matmul(left: TensorType, right: TensorType) -> Product:
     batch = max(prod(first), prod(second))
     if first != second and prod(first) != 1:
         raise BackendError("MatMul that broadcasts some of its batch dimensions only")
-    return Product(left.dtype, rows, n, k, batch, rows * k if prod(first) > 1 else 0, k * n)
+    return Product(
+        left.dtype,
+        rows,
+        n,
+        k,
+        batch=batch,
+        left_stride=rows * k if prod(first) > 1 else 0,
+        right_stride=k * n,
+    )
 
 
 def _gemm(function: Function, index: int, left: TensorType, right: TensorType) -> Product:

@@ -150,7 +150,9 @@ class ClusterCompileService:
         assert store is not None, "a request's options name a store"
         assert isinstance(table, SharedCostTable), "so its costs are shared"
         signing = record_keys(context.options.store_dir)
-        return ClusterMeasurer(task, self._runner(request), store, table, keys, signing)
+        return ClusterMeasurer(
+            task, self._runner(request), store, table, keys=keys, signing=signing
+        )
 
     def _ask(
         self, kind: Kind, request: CompileRequest, arguments: list[str], command: tuple[str, ...]
@@ -172,7 +174,15 @@ class ClusterCompileService:
             pod_arguments = [*arguments, "--store", _for_pods(self._address), "--answer", key]
             notes = {"answer": key, "model": request.name}
             runner.submit(
-                JobTask(kind, name, labels, pod_arguments, notes, command, compiles=bool(command))
+                JobTask(
+                    kind,
+                    name,
+                    labels,
+                    pod_arguments,
+                    notes=notes,
+                    command=command,
+                    compiles=bool(command),
+                )
             )
         end = runner.wait(name)
         answer = store.read(key)

@@ -328,7 +328,7 @@ class JobSubmitter:
             f"collage-{search.environment_name}-{digest[:NAME_DIGITS]}",
             search.labels,
             arguments,
-            notes,
+            notes=notes,
             command=MEASURE if builds else (),
             compiles=builds,
             indices=len(shards),

@@ -41,6 +41,7 @@ class ClusterMeasurer:
         runner: JobRunner,
         store: Store,
         table: SharedCostTable,
+        *,
         keys: CostKeys,
         signing: RecordKeys,
     ) -> None:

@@ -174,7 +174,9 @@ class Wait:
             return End(Ending.COMPLETE, running_s=watch.running_s)
         if view.failed:
             reason = self._runner.explained(view)
-            return End(Ending.FAILED, reason, view.reason, view.failed_indices, watch.running_s)
+            return End(
+                Ending.FAILED, reason, view.reason, view.failed_indices, running_s=watch.running_s
+            )
         watch.look(view)
         return None
 

@@ -78,6 +78,7 @@ def answer_finish(
     request_digest: str,
     environment: str,
     answer: str,
+    *,
     scratch: Path,
     signing: AliasSigning | None = None,
 ) -> None:

@@ -17,14 +17,19 @@ from collage.cluster.shard_reports import ShardReport, ShardReports
 from collage.cluster.shards import ShardRequest
 from collage.cost import Cost, CostKey, LocalCostTable
 from collage.errors import StoreError
+from collage.measure.conditions import MeasuringConditions
 from collage.measure.kernel_file import kernel_name
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
+from collage.measure.messages import KernelFolder
+from collage.pipeline.search_stage import worker_limits
 
 UPLOADS_AT_ONCE = 4
 
 
-def build_shard(address: str, batch_digest: str, index: int, scratch: Path, token: str = "") -> str:
+def build_shard(
+    address: str, batch_digest: str, index: int, scratch: Path, *, token: str = ""
+) -> str:
     """Build the kernels of one shard; return a summary for the log.
 
     Args:
@@ -33,7 +38,7 @@ def build_shard(address: str, batch_digest: str, index: int, scratch: Path, toke
     Raises:
         CollageError: the errors of `open_shard`.
     """
-    with open_shard(address, batch_digest, index, "build", scratch) as shard:
+    with open_shard(address, batch_digest, index, "build", scratch=scratch) as shard:
         kernels = shard.kernels.find(CostKey(request.key) for request in shard.requests)
         missing = [
             request
@@ -78,14 +83,10 @@ class _ShardBuild:
             [self._shard.function],
             context.backends,
             self._builds,
-            context.environment,
+            MeasuringConditions(context.environment, context.options.device),
             reference_dir=self._folder,
-            workers=context.options.workers,
-            timeout_s=context.options.timeout_s,
-            memory_bytes=context.options.memory_bytes,
-            device=context.options.device,
-            kernels=self._folder,
-            builds=True,
+            limits=worker_limits(context.options),
+            kernels=KernelFolder(self._folder, builds=True),
         )
         try:
             with ThreadPoolExecutor(UPLOADS_AT_ONCE) as pool:

@@ -21,6 +21,7 @@ from collage.cost.cost_records import cost_checksum
 from collage.errors import StoreError
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
+from collage.measure.messages import KernelFolder
 from collage.pipeline.search_stage import local_measurer, sampled
 
 
@@ -29,6 +30,7 @@ def measure_shard(
     batch_digest: str,
     index: int,
     scratch: Path,
+    *,
     builds: Mapping[str, str] | None = None,
 ) -> str:
     """Measure one shard; return a summary for the log.
@@ -39,10 +41,11 @@ def measure_shard(
     Raises:
         CollageError: the errors of `open_shard`.
     """
-    with open_shard(address, batch_digest, index, "measure", scratch) as shard:
+    with open_shard(address, batch_digest, index, "measure", scratch=scratch) as shard:
         samples = sampled(shard.model, shard.function, shard.context)
         kernels = scratch / "kernels" if shard.batch.fetches else None
-        measurer = local_measurer(shard.function, samples.reference_dir, shard.context, kernels)
+        folder = KernelFolder(kernels) if kernels else None
+        measurer = local_measurer(shard.function, samples.reference_dir, shard.context, folder)
         _check_keys(shard, measurer)
         feed = KernelFeed(shard, kernels, builds or {}) if kernels else None
         return _ShardMeasurement(shard, measurer, feed).run()

@@ -63,7 +63,7 @@ class ShardContext:
 
 @contextmanager
 def open_shard(
-    address: str, digest: str, index: int, purpose: Purpose, scratch: Path
+    address: str, digest: str, index: int, purpose: Purpose, *, scratch: Path
 ) -> Iterator[ShardContext]:
     """Open one shard of a batch; costs and kernels are flushed to the store when the context ends.
 
@@ -87,7 +87,17 @@ def open_shard(
     ):
         model = imported(path, context)
         function = find_function(model, batch, requests)
-        yield ShardContext(store, digest, index, batch, requests, context, model, function, kernels)
+        yield ShardContext(
+            store,
+            digest,
+            index,
+            batch,
+            requests=requests,
+            context=context,
+            model=model,
+            function=function,
+            kernels=kernels,
+        )
 
 
 def read_shard(

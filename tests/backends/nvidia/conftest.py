@@ -59,9 +59,16 @@ def judge(tmp_path, monkeypatch):
             candidate for candidate in known_backends(None, "cuda") if candidate.name == backend
         )
         setup = Setup(
-            "", (("main", function.simplified),), (class_path(tested),), 1, folder, 4 << 30, 1 << 20,
-            False, device="cuda",
-        )  # fmt: skip
+            loader="",
+            functions=(("main", function.simplified),),
+            backends=(class_path(tested),),
+            threads=1,
+            reference_dir=folder,
+            memory_bytes=4 << 30,
+            cache_flush_bytes=1 << 20,
+            measure_dispatch_overhead=False,
+            device="cuda",
+        )
         try:
             return first_run(
                 FunctionKernelBuilder(setup).prepare(

@@ -20,6 +20,7 @@ from collage.errors import BackendError, InputError
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.frontend.region import region_values
 from collage.measure.call_overhead import LENGTHS, gpu_dispatch_overhead
+from collage.measure.conditions import MeasuringConditions
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
@@ -215,7 +216,11 @@ def uploaded(array, skip=0):
     size = array.size + skip
     device_tensor = _device_tensor((size,), str(array.dtype))
     cuda().copy(
-        device_tensor.data_ptr() + skip * array.itemsize, array.ctypes.data, array.nbytes, 1, 0
+        device_tensor.data_ptr() + skip * array.itemsize,
+        array.ctypes.data,
+        array.nbytes,
+        1,
+        stream=0,
     )
     view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
     shape, dtype = tvm_ffi.Shape(array.shape), tvm_ffi.dtype(str(array.dtype))
@@ -226,7 +231,7 @@ def fetched(tensor):
     """Return the numbers of a producer of device memory, like a consumer on the default stream."""
     shared = tvm_ffi.from_dlpack(tensor.__dlpack__(stream=1))
     array = np.empty(shared.shape, str(shared.dtype))
-    cuda().copy(array.ctypes.data, shared.data_ptr(), array.nbytes, 2, 0)
+    cuda().copy(array.ctypes.data, shared.data_ptr(), array.nbytes, 2, stream=0)
     return array
 
 
@@ -283,7 +288,7 @@ def test_an_output_that_is_an_input_has_memory_of_its_own(tmp_path):
     x = np.arange(6, dtype="float32").reshape(2, 3)
     device_x = uploaded(x)
     output = bundle_of(plan, tmp_path).run_tensors({"x": Producer(device_x)})["y"]
-    cuda().copy(device_x.data_ptr(), np.zeros(6, "float32").ctypes.data, 24, 1, 0)
+    cuda().copy(device_x.data_ptr(), np.zeros(6, "float32").ctypes.data, 24, 1, stream=0)
     np.testing.assert_array_equal(output.numpy(), x.reshape(3, 2))
 
 
@@ -295,9 +300,12 @@ def test_a_bad_address_costs_its_candidate_alone(tmp_path):
     backends = [BACKENDS["tvm-cuda"], CrashingBackend()]
     environment = Environment("cpu", "", 2, 1, "gpu", "test")
     measurer = LocalMeasurer(
-        [function], backends, LocalCostTable(tmp_path), environment, reference_dir=reference,
-        device="cuda",
-    )  # fmt: skip
+        [function],
+        backends,
+        LocalCostTable(tmp_path),
+        MeasuringConditions(environment, "cuda"),
+        reference_dir=reference,
+    )
     relu = next(1 << node.index for node in function.graph.nodes if node.op == "Relu")
     choices = [("tvm-cuda", ""), ("crashing", ""), ("tvm-cuda", "fallback")]
     costs = measurer.measure(

@@ -11,6 +11,7 @@ from collage.cost import Environment, LocalCostTable
 from collage.errors import BackendError
 from collage.frontend.inputs import random_inputs, reference_values, save_reference
 from collage.graph.index_set import index_set
+from collage.measure.conditions import MeasuringConditions
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
 from collage.rules import find_candidates
@@ -129,9 +130,12 @@ def test_a_worker_measures_cost_and_error(tmp_path):
     save_reference(reference_values(function, random_inputs(function, 0)), reference)
     names = ("cudnn", "onnxruntime-cuda", "tensorrt")
     measurer = LocalMeasurer(
-        [function], [BACKENDS[name] for name in names], LocalCostTable(tmp_path),
-        Environment("cpu", "", 2, 1, "gpu", "test"), reference_dir=reference, device="cuda",
-    )  # fmt: skip
+        [function],
+        [BACKENDS[name] for name in names],
+        LocalCostTable(tmp_path),
+        MeasuringConditions(Environment("cpu", "", 2, 1, "gpu", "test"), "cuda"),
+        reference_dir=reference,
+    )
     first = models.largest(function).inside
     choices = [(name, variant) for name in names for variant in ("tf32", "")]
     costs = measurer.measure(

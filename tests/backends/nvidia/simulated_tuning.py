@@ -16,6 +16,7 @@ from collage.backends.common.tvm.tuned_schedules import write_trace
 from collage.cost import LocalCostTable
 from collage.frontend.region import region_values
 from collage.graph.index_set import indices
+from collage.measure.conditions import MeasuringConditions
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
@@ -67,9 +68,12 @@ def test_the_best_trial_on_the_gpu_becomes_a_candidate(place_on_gpu, work, tmp_p
     backend.tuned_schedules_dir = tmp_path / "tuned_schedules"
     variant = write_trace(backend.tuned_schedules_dir, trials[0].trace)
     measurer = LocalMeasurer(
-        [place_on_gpu.function], [backend], LocalCostTable(tmp_path / "costs"), place_on_gpu.environment,
-        reference_dir=place_on_gpu.folder / "reference", device="cuda",
-    )  # fmt: skip
+        [place_on_gpu.function],
+        [backend],
+        LocalCostTable(tmp_path / "costs"),
+        MeasuringConditions(place_on_gpu.environment, "cuda"),
+        reference_dir=place_on_gpu.folder / "reference",
+    )
     works = [
         MeasurementRequest(work.function, work.nodes, "tvm-cuda", name)
         for name in ("", "fallback", variant)

@@ -72,14 +72,14 @@ def setup_of(folder, backend, function) -> Setup:
     values = reference(x.astype(np.float64), *weights)
     save_reference({name: value.astype(kind) for name, value in values.items()}, folder)
     return Setup(
-        "",
-        (),
-        (class_path(backend_object),),
-        1,
-        folder,
-        4 << 30,
-        1 << 20,
-        False,
+        loader="",
+        functions=(),
+        backends=(class_path(backend_object),),
+        threads=1,
+        reference_dir=folder,
+        memory_bytes=4 << 30,
+        cache_flush_bytes=1 << 20,
+        measure_dispatch_overhead=False,
         device=backend_object.device,
     )
 

@@ -54,7 +54,12 @@ def split(view: NodeView) -> list[RegionPrimitive]:
         begin = [start if dimension == axis else 0 for dimension in range(len(shape))]
         primitives.append(
             RegionPrimitive(
-                "slice", (view.source(0),), part, name, part, {"starts": begin, "steps": unit_steps}
+                "slice",
+                (view.source(0),),
+                part,
+                name,
+                result_shape=part,
+                attributes={"starts": begin, "steps": unit_steps},
             )
         )
         start += part[axis]
@@ -104,7 +109,14 @@ def pad(view: NodeView) -> list[RegionPrimitive]:
         is_last = axis == max(widths)
         name = view.result if is_last else f"{view.result}, padded up to {axis}"
         primitives.append(
-            RegionPrimitive("concat", tuple(sources), padded, name, padded, {"axis": axis})
+            RegionPrimitive(
+                "concat",
+                tuple(sources),
+                padded,
+                name,
+                result_shape=padded,
+                attributes={"axis": axis},
+            )
         )
         inner = Operand(padded, name)
     return primitives

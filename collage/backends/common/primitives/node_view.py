@@ -128,5 +128,10 @@ class NodeView:
                 f"{self.node.op} would make {list(step_shape)} instead of {list(result)}"
             )
         return RegionPrimitive(
-            op, tuple(sources), step_shape, self.result, result, dict(attributes or {})
+            op,
+            tuple(sources),
+            step_shape,
+            self.result,
+            result_shape=result,
+            attributes=dict(attributes or {}),
         )

@@ -47,7 +47,7 @@ def read_window(view: NodeView, kernel: Shape, size: Shape, result: Shape) -> Wi
         upper = automatic == "SAME_UPPER"
         begin = tuple(max(pads, 0) // 2 if upper else (max(pads, 0) + 1) // 2 for pads in total)
     end = tuple(max(pads - first, 0) for pads, first in zip(total, begin, strict=True))
-    return Window(kernel, strides, dilations, begin, end)
+    return Window(kernel, strides, dilations, begin, pads_end=end)
 
 
 def convolution(view: NodeView) -> list[RegionPrimitive]:
@@ -123,7 +123,9 @@ def pool_everything(view: NodeView, algorithm: str) -> RegionPrimitive:
     if rank not in SPATIAL_RANKS:
         raise BackendError(f"{view.node.op} over {rank} dimensions")
     units, zeros = (1,) * rank, (0,) * rank
-    return _pool(view, algorithm, Window(shape[2:], units, units, zeros, zeros), shape[:2] + units)
+    return _pool(
+        view, algorithm, Window(shape[2:], units, units, zeros, pads_end=zeros), shape[:2] + units
+    )
 
 
 def local_response(view: NodeView) -> list[RegionPrimitive]:

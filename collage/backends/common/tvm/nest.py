@@ -130,7 +130,16 @@ def nest(plan: s_tir.Schedule, block: Block) -> Nest:
     accesses = _accesses(stage, realization, variables, extents)
     shared = sum(len(plan.get_child_blocks(loop)) > 1 for loop in loops)
     guarded = _guarded(stage, realization, variables, expressions)
-    return Nest(block, loops, extents, reducing, accesses, guarded, shared, expressions)
+    return Nest(
+        block,
+        loops,
+        extents,
+        reducing,
+        accesses=accesses,
+        guarded=guarded,
+        shared=shared,
+        expressions=expressions,
+    )
 
 
 def _realization(plan: s_tir.Schedule, block: Block, loops: tuple[Loop, ...]) -> object:

@@ -70,7 +70,7 @@ def describe(function: Function, nodes: IndexSet) -> WinogradConvolution:
     if walk.remaining:
         ops = ", ".join(function.graph.nodes[i].op for i in indices(walk.remaining))
         raise BackendError(f"{ops} cannot be done together with this convolution")
-    return WinogradConvolution(node, pad_top, pad_left, first, residual, last)
+    return WinogradConvolution(node, pad_top, pad_left, first, residual=residual, last=last)
 
 
 def refusal(function: Function, index: int) -> str | None:

@@ -201,7 +201,7 @@ def _read(function: Function, match: Match) -> RmsNorm:
     scale = _scale(function, match, kind.shape[-1])
     if graph.types[y] != kind:
         raise BackendError("an RMS norm whose scale makes it larger")
-    return RmsNorm(match.nodes, x, y, scale, epsilon)
+    return RmsNorm(match.nodes, x, y, scale, epsilon=epsilon)
 
 
 def _number(function: Function, node: Node) -> float:

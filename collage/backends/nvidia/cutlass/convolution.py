@@ -148,10 +148,18 @@ def read_convolution(
     weights, bias = folded(function, chain)
     activation = chain.find(StepKind.ACTIVATION)
     return CutlassConvolution(
-        Arithmetic(values.dtype, rounds), tile, tuple(values.input_extents), tuple(values.extents),
-        convolution_window(function, chain.anchor), weights, bias, activation.name if activation else "",
-        operands.number(values.x), operands.number(values.residual), len(operands.inputs),
-    )  # fmt: skip
+        Arithmetic(values.dtype, rounds),
+        tile,
+        tuple(values.input_extents),
+        tuple(values.extents),
+        window=convolution_window(function, chain.anchor),
+        weights=weights,
+        bias=bias,
+        activation=activation.name if activation else "",
+        x=operands.number(values.x),
+        residual=operands.number(values.residual),
+        inputs=len(operands.inputs),
+    )
 
 
 def _placeholders(convolution: CutlassConvolution) -> dict[str, str]:

@@ -96,7 +96,17 @@ def read_gemm(
     names = (node.inputs[0], node.inputs[1], epilogue.bias, epilogue.residual)
     left, right, bias, residual = (operands.number(name) for name in names)
     count = len(operands.inputs) + len(operands.constants)
-    return Gemm(product, epilogue, tile, left, right, bias, residual, count, rounds)
+    return Gemm(
+        product,
+        epilogue,
+        tile,
+        left,
+        right=right,
+        bias=bias,
+        residual=residual,
+        arguments=count,
+        rounds=rounds,
+    )
 
 
 def _placeholders(gemm: Gemm, product: Product) -> dict[str, str]:
