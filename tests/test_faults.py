@@ -64,8 +64,8 @@ def lie(function, nodes):
         node.input[:] = ["true" if value == name else value for value in node.input]
     model.graph.initializer.append(numpy_helper.from_array(np.float32(1.5), "factor"))
     model.graph.node.append(helper.make_node("Mul", ["true", "factor"], [name]))
-    blob = np.frombuffer(model.SerializeToString(), np.uint8)
-    return PluginKernel("onnxruntime", pack({"threads": 1}, [blob]))
+    blob = pack({"threads": 1}, [np.frombuffer(model.SerializeToString(), np.uint8)])
+    return PluginKernel("onnxruntime", blob, libraries=frozenset({"onnxruntime"}))
 
 class Lying(Faulty):
     name = "lying"

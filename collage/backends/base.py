@@ -58,25 +58,30 @@ class PluginKernel:
         blob: header and tensors.
         allocates: whether the kernel allocates its outputs.
         graph_capturable: whether a CUDA graph may capture the kernel: it never waits for the host.
+        libraries: names of the vendor libraries that a serving machine needs for the kernel
+            (`collage.runtime.plugin.LIBRARIES`, `register_library`); the bundle's manifest requires
+            them. There is no default: a forgotten library would be missed by users of the bundle only.
     """
 
     kind: str
     blob: bytes
     allocates: bool = False
     graph_capturable: bool = True
+    libraries: frozenset[str] = field(kw_only=True)
 
 
 @dataclass(frozen=True)
 class TirKernel:
     """A kernel of one TIR function, `symbol` of `module`.
 
-    Its arguments are inputs, then `constants`, then outputs.
+    Its arguments are inputs, then `constants`, then outputs. `libraries`: see `PluginKernel`.
     """
 
     module: "tvm.IRModule"
     symbol: str
     constants: tuple[np.ndarray, ...] = ()
     device: str = "cpu"
+    libraries: frozenset[str] = field(default=frozenset(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -84,13 +89,15 @@ class CudaKernel:
     """A kernel compiled by nvcc: function `symbol` of the shared library `file`.
 
     Its arguments are device tensors: inputs, then `constants`, then scratch memory of `scratch` bytes unless
-    that is 0, then outputs. It runs on TVM's current stream.
+    that is 0, then outputs. It runs on TVM's current stream. `libraries`: see `PluginKernel`; every bundle
+    for a GPU has the CUDA runtime.
     """
 
     file: Path
     symbol: str
     constants: tuple[np.ndarray, ...] = ()
     scratch: int = 0
+    libraries: frozenset[str] = field(default=frozenset(), kw_only=True)
 
 
 Kernel = PluginKernel | TirKernel | CudaKernel

@@ -23,6 +23,15 @@ POISON = 0x5A
 """Byte of integer output buffers before a call."""
 
 
+@dataclass(frozen=True, slots=True)
+class BlobKernel:
+    """A kernel of the plug-in from a file: the part of a `PluginKernel` that a call needs."""
+
+    kind: str
+    blob: bytes
+    allocates: bool = False
+
+
 @dataclass(frozen=True)
 class LibraryKernel:
     """A linked kernel: the shared library `file` exports `symbol`.
@@ -41,7 +50,7 @@ def callable_kernel(kernel: object, threads: int) -> tuple[Call, tuple[np.ndarra
     import tvm_ffi
 
     match kernel:
-        case PluginKernel(kind, blob):
+        case PluginKernel(kind, blob) | BlobKernel(kind, blob):
             module = tvm_ffi.get_global_func("collage.create_module")(kind, "kernel", blob)
             return module.get_function("kernel"), ()
         case TirKernel(_, symbol, constants):

@@ -21,7 +21,12 @@ from collage.measure.call_overhead import (
     cpu_dispatch_overhead_s,
     gpu_dispatch_overhead,
 )
-from collage.measure.callable_kernel import as_tensors, callable_kernel, poisoned_like
+from collage.measure.callable_kernel import (
+    BlobKernel,
+    as_tensors,
+    callable_kernel,
+    poisoned_like,
+)
 from collage.measure.cuda_device import CudaDevice
 from collage.measure.device import Device
 from collage.measure.kernel_builder import Prepared
@@ -95,7 +100,7 @@ class FunctionKernelBuilder:
         input_names, output_names = region_values(function, work.nodes)
         expected = tuple(self._value(name) for name in output_names)
         inputs = tuple(aligned_copy(self._value(name)) for name in input_names)
-        allocates = isinstance(kernel, PluginKernel) and kernel.allocates
+        allocates = isinstance(kernel, PluginKernel | BlobKernel) and kernel.allocates
         outputs = () if allocates else tuple(poisoned_like(value) for value in expected)
         call, constants = callable_kernel(kernel, self._threads)
         arrays = [*inputs, *constants, *outputs]

@@ -8,6 +8,9 @@
 Native and CUDA code is linked by the compiler driver of this machine, for its processor. The loading
 machine needs the same instruction sets and library versions; the environment of the kernel's cost holds
 them. A library's preparation of its blob is part of loading.
+
+A file is for a measurement and has only what a call needs: `load_kernel` returns types that no plan takes.
+A bundle's kernels come from their backends, with the names of their libraries.
 """
 
 import json
@@ -22,7 +25,7 @@ import numpy as np
 
 from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
 from collage.errors import BackendError
-from collage.measure.callable_kernel import LibraryKernel, compiled_module
+from collage.measure.callable_kernel import BlobKernel, LibraryKernel, compiled_module
 from collage.measure.measurement_request import MeasurementRequest
 
 
@@ -56,7 +59,7 @@ def save_kernel(kernel: Kernel, threads: int, build_s: float, file: Path) -> Non
             _write_library(file, LibraryKernel(linked, symbol, constants, scratch), build_s)
 
 
-def load_kernel(file: Path) -> tuple[PluginKernel | LibraryKernel, float]:
+def load_kernel(file: Path) -> tuple[BlobKernel | LibraryKernel, float]:
     """Return the kernel of a file, and its build time in seconds.
 
     Raises:
@@ -66,7 +69,7 @@ def load_kernel(file: Path) -> tuple[PluginKernel | LibraryKernel, float]:
     try:
         head = json.loads(line)
         if head["form"] == "plugin":
-            kernel = PluginKernel(head["kind"], payload, head["allocates"])
+            kernel = BlobKernel(head["kind"], payload, head["allocates"])
             return kernel, float(head["build_s"])
         constants = []
         for name, shape in head["constants"]:

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from collage.assemble import FunctionPlan, assemble
-from collage.backends.base import PluginKernel
 from collage.backends.nvidia.architecture import architecture
 from collage.bundle.publish import BundledFunction, BundleMetadata, publish
 from collage.frontend import Model
@@ -16,8 +15,6 @@ from collage.report.build import CompileFacts, build_report
 from collage.report.data import CandidateCounts, ReportData, Summary, TuningFacts
 from collage.report.html import render_html
 from collage.report.precision import FunctionResult, PrecisionPermission, manifest_precision
-from collage.runtime.blob import unpack
-from collage.runtime.plugin import library_names
 from collage.search.function_search import FunctionSearch
 from collage.search.plan_selection import NamedPlan
 
@@ -133,23 +130,13 @@ def _final_executable(compiled: Sequence[CompiledFunction], context: CompileCont
 
 
 def _libraries(plans: Iterable[FunctionPlan], device: str) -> frozenset[str]:
-    """Return the vendor libraries that the kernels call, by their names in the plug-in."""
+    """Return the vendor libraries of the bundle: of its device's runtime, and of its kernels."""
     libraries: set[str] = set() if device == "cpu" else {"cudart"}
     for plan in plans:
         for planned in plan.kernels:
-            if isinstance(planned.kernel, PluginKernel):
-                libraries |= _kernel_libraries(planned.kernel)
+            if planned.kernel is not None:
+                libraries |= planned.kernel.libraries
     return frozenset(libraries)
-
-
-def _kernel_libraries(kernel: PluginKernel) -> set[str]:
-    header, _ = unpack(kernel.blob)
-    listed = header.get("libraries", ())
-    libraries = set(map(str, listed if isinstance(listed, list) else ()))
-    kind = str(header["kind"]) if kernel.kind == "on_host" else kernel.kind
-    if kind in library_names():  # the plug-in's own kernels need no library
-        libraries.add(kind)
-    return libraries
 
 
 def _toolchains(plans: Iterable[FunctionPlan], context: CompileContext) -> dict[str, str]:

@@ -103,7 +103,8 @@ class OriginalFile:
             header |= _openvino_inputs(content, self.function)
             header["inference_precision"] = PRECISIONS.get(baseline, "f32")
         blob = pack(header, [np.frombuffer(content, np.uint8)])
-        return PluginKernel(BACKENDS[baseline], blob, allocates)
+        library = BACKENDS[baseline]
+        return PluginKernel(library, blob, allocates, libraries=frozenset({library}))
 
 
 def with_original(

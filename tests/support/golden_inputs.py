@@ -113,7 +113,7 @@ class ExampleBackend(Backend):
     def compile(
         self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
     ) -> PluginKernel:
-        return PluginKernel("example", b"")
+        return PluginKernel("example", b"", libraries=frozenset())
 
 
 def example_bundle(folder: Path) -> Path:

@@ -209,7 +209,8 @@ class CSourceBackend(Backend):
             ],
         }  # fmt: skip
         weights = [function.weights[value.name] for value in region.weights]
-        return PluginKernel("shared_library", pack(header, [np.frombuffer(image, "u1"), *weights]))
+        blob = pack(header, [np.frombuffer(image, "u1"), *weights])
+        return PluginKernel("shared_library", blob, libraries=frozenset(self.libraries))
 
     def _region(self, function: Function, nodes: IndexSet) -> Region:
         for name, match in self._matches(function, nodes):

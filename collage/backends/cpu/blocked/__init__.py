@@ -72,7 +72,7 @@ class BlockedBackend(Backend):
         steps = fused(lowering.steps, outputs)
         program = BlockedProgramBuilder(lowering.shapes, lowering.rows)
         blob = program.blob(steps, inputs, outputs, {"threads": threads})
-        return PluginKernel("blocked", blob)
+        return PluginKernel("blocked", blob, libraries=frozenset())
 
 
 def refusal(function: Function, node: int) -> str | None:

@@ -76,7 +76,8 @@ class OneDnnBackend(Backend):
         header: Header = {"threads": threads, "layout": LAYOUTS.get(variant, "any")}
         if variant in self.reduced:
             header = {**header, "products": self.reduced[variant]}
-        return PluginKernel(KERNEL_KIND, program.blob(inputs, results, header))
+        blob = program.blob(inputs, results, header)
+        return PluginKernel(KERNEL_KIND, blob, libraries=frozenset({"onednn"}))
 
 
 @functools.cache

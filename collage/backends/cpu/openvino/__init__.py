@@ -83,7 +83,8 @@ class OpenVinoBackend(Backend):
         precision = self.reduced.get(variant, "f32")
         header: Header = {"inference_precision": precision, "threads": threads}
         model = region_onnx(function, nodes).SerializeToString()
-        return PluginKernel("openvino", pack(header, [np.frombuffer(model, np.uint8)]))
+        blob = pack(header, [np.frombuffer(model, np.uint8)])
+        return PluginKernel("openvino", blob, libraries=frozenset({"openvino"}))
 
     def _reader_refusal(self, function: Function, node: int) -> str | None:
         from collage.frontend.region import region_digest, region_onnx

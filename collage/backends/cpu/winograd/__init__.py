@@ -70,7 +70,8 @@ class WinogradBackend(Backend):
             "residual": inputs.index(convolution.residual) if convolution.residual else -1,
             "first": int(convolution.first.kind), "last": int(convolution.last.kind),
         }  # fmt: skip
-        return PluginKernel("winograd", pack(header, _tensors(function, convolution, algorithm)))
+        blob = pack(header, _tensors(function, convolution, algorithm))
+        return PluginKernel("winograd", blob, libraries=frozenset())
 
 
 def _geometry(function: Function, convolution: WinogradConvolution) -> Header:

@@ -68,7 +68,8 @@ class CublasBackend(CudaBackend):
         }  # fmt: skip
         if rounds:
             header = {**header, "compute": TF32}
-        return PluginKernel(self.kind, pack(header, operands.constants))
+        blob = pack(header, operands.constants)
+        return PluginKernel(self.kind, blob, libraries=frozenset({"cublaslt"}))
 
 
 def _refusal(function: Function, chain: Chain, *, rounds: bool = False) -> str | None:

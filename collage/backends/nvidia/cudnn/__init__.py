@@ -70,12 +70,15 @@ class CudnnBackend(CudaBackend):
         if nodes.bit_count() == 1 and not ops & {"Conv", *ROWS, *CHANNELS}:
             if variant:
                 raise BackendError("cuDNN has one algorithm for this")
-            return PluginKernel(self.kind, pack(*single_operation(function, root)))
+            blob = pack(*single_operation(function, root))
+            return PluginKernel(self.kind, blob, libraries=frozenset({"cudnn"}))
         rank = VARIANTS[exact]
         region = describe(function, nodes, rank, rounds=rounds)
         header = region.header(dtype_of(function, next(iter(indices(nodes)))), rounds=rounds)
-        header["libraries"] = [name for name in COMPILERS if not library_reason(name)]
-        return PluginKernel(self.kind, pack(header, region.constants))
+        compilers = [name for name in COMPILERS if not library_reason(name)]
+        header["libraries"] = compilers
+        blob = pack(header, region.constants)
+        return PluginKernel(self.kind, blob, libraries=frozenset({"cudnn", *compilers}))
 
 
 def describe(

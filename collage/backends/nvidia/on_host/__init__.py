@@ -96,4 +96,6 @@ class OnHostBackend(CudaBackend):
         inner = cpu_session_kernel(function, nodes, threads)
         header: Header = {"kind": inner.kind, "inputs": len(inputs)}
         blob = pack(header, [np.frombuffer(inner.blob, np.uint8)])
-        return PluginKernel(self.kind, blob, graph_capturable=self.graph_capturable)
+        return PluginKernel(
+            self.kind, blob, graph_capturable=self.graph_capturable, libraries=inner.libraries
+        )
