@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import tvm_ffi
 
+from collage.backends.base import BuildContext
 from collage.backends.registry import available_backends
 from collage.cli.arguments import parse_shapes
 from collage.frontend import Function, import_model
@@ -67,7 +68,7 @@ def kernels_of(function: Function, regions: Sequence[RegionReport]) -> list[Kern
         if region.backend not in backends or region.measured_s is None:
             continue
         nodes = index_set(region.nodes)
-        kernel = backends[region.backend].compile(function, nodes, 1, region.variant)
+        kernel = backends[region.backend].compile(function, nodes, BuildContext(1), region.variant)
         call, constants = callable_kernel(kernel, 1)
         inputs, outputs = (
             [values[backend] for backend in names] for names in region_values(function, nodes)

@@ -35,9 +35,9 @@ class Faulty(OnnxRuntimeBackend):
     variants = ("",)
     def unsupported(self, function, node):
         return None if function.graph.nodes[node].op == "Sigmoid" else "only Sigmoid"
-    def compile(self, function, nodes, threads, variant=""):
+    def compile(self, function, nodes, context, variant=""):
         self.fail()
-        return super().compile(function, nodes, threads, variant)
+        return super().compile(function, nodes, context, variant)
 
 class Crashing(Faulty):
     name = "crashing"
@@ -69,16 +69,16 @@ def lie(function, nodes):
 
 class Lying(Faulty):
     name = "lying"
-    def compile(self, function, nodes, threads, variant=""):
+    def compile(self, function, nodes, context, variant=""):
         return lie(function, nodes)
 
 class TwoFaced(OnnxRuntimeBackend):
     """Right in the worker, wrong in the executable: only the gate can notice."""
     name = "two-faced"
     variants = ("",)
-    def compile(self, function, nodes, threads, variant=""):
+    def compile(self, function, nodes, context, variant=""):
         if IN_WORKER:
-            return super().compile(function, nodes, threads, variant)
+            return super().compile(function, nodes, context, variant)
         return lie(function, nodes)
 '''
 NAMES = {"crashing": "Crashing", "hanging": "Hanging", "hungry": "Hungry", "lying": "Lying",

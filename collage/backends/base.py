@@ -46,6 +46,21 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True)
+class BuildContext:
+    """What a backend builds with: the same for all kernels of a compile.
+
+    Attributes:
+        threads: number of threads of every kernel.
+        tuned_schedules_dir: folder of the tuned schedules, by name; None without tuned variants.
+        cache_dir: folder for results of slow compilations; None: the user's local store.
+    """
+
+    threads: int
+    tuned_schedules_dir: Path | None = None
+    cache_dir: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PluginKernel:
     """A kernel of the C++ plug-in: `collage.create_module(kind, symbol, blob)`.
 
@@ -127,10 +142,6 @@ class Backend(abc.ABC):
     graph_capturable: bool = True
     """Whether CUDA graphs may capture its kernels (`PluginKernel.graph_capturable`). In a plan with
     another kernel, the host launches every kernel."""
-    tuned_schedules_dir: Path | None = None
-    """Folder of the tuned schedules, by name; None without tuned variants."""
-    cache: Path | None = None
-    """Folder for results of slow compilations; None: the user's local store."""
 
     @abc.abstractmethod
     def availability(self) -> Availability:
@@ -156,9 +167,19 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def compile(
-        self, function: "Function", nodes: IndexSet, threads: int, variant: str = ""
+        self, function: "Function", nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> Kernel:
-        """Compile the region. Raises BackendError with the toolchain's message on refusal."""
+        """Compile a region.
+
+        Args:
+            function: function of the region.
+            nodes: nodes of the region.
+            context: number of threads, and folders.
+            variant: name in `variants` or `reduced`.
+
+        Raises:
+            BackendError: the toolchain refuses the region; its message is the reason.
+        """
 
     def reduced_reason(self) -> str:
         """Return why this machine has no reduced-precision variants, "" where it has."""

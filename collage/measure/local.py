@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from collage.backends.base import Backend, conflicts_of
+from collage.backends.base import Backend, BuildContext, conflicts_of
 from collage.backends.registry import class_path
 from collage.cost import Cost, CostKey, CostTable, Environment
 from collage.errors import MeasureError
@@ -69,6 +69,7 @@ class LocalMeasurer:
         table: CostTable,
         environment: Environment,
         *,
+        build: BuildContext | None = None,
         reference_dir: Path,
         workers: int = 1,
         timeout_s: float = 30.0,
@@ -88,6 +89,7 @@ class LocalMeasurer:
             backends: backends of the requests.
             table: any table of the store; costs go to the table of `environment`.
             environment: environment of the costs.
+            build: threads and folders of the kernels; None: the environment's threads, no folders.
             reference_dir: folder of `frontend.inputs.save_reference`.
             workers: largest number of worker processes.
             timeout_s: time limit of one candidate's build and timing, in wall seconds.
@@ -117,20 +119,11 @@ class LocalMeasurer:
             loader=loader,
             functions=tuple((function.name, function.simplified) for function in functions),
             backends=tuple(class_path(backend) for backend in backends),
-            threads=environment.threads,
+            build=build or BuildContext(environment.threads),
             reference_dir=reference_dir,
             memory_bytes=memory_bytes,
             cache_flush_bytes=sweep.size_bytes,
             measure_dispatch_overhead=self._boundary_s is None,
-            tuned_schedules_dir=next(
-                (
-                    backend.tuned_schedules_dir
-                    for backend in backends
-                    if backend.tuned_schedules_dir
-                ),
-                None,
-            ),
-            cache=next((backend.cache for backend in backends if backend.cache), None),
             device=device,
             kernels=kernels,
             builds=builds,

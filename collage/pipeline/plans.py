@@ -76,6 +76,6 @@ class WholePlans:
         if key not in self._compiled:
             backend = next(b for b in self.context.backends if b.name == option.backend)
             self._compiled[key] = backend.compile(
-                enumerated.function, option.nodes, self.context.threads, variant
+                enumerated.function, option.nodes, self.context.build, variant
             )
         return self._compiled[key]

@@ -81,6 +81,7 @@ def local_measurer(
         context.backends,
         context.table,
         context.environment,
+        build=context.build,
         reference_dir=reference_dir,
         workers=context.options.workers,
         timeout_s=context.options.timeout_s,

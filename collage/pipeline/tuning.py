@@ -172,11 +172,10 @@ def _with_tuned(
 ) -> FunctionSearch:
     """Add the tuned kernels to the candidates, measured, and search the best plans again."""
     enumerated = search.enumerated
-    folder = backend.tuned_schedules_dir or context.work_dir / "tuned_schedules"
     works: dict[Hashable, MeasurementRequest] = {}
     options = list(enumerated.problem.options)
     for tuning_task, record in best:
-        variant = write_trace(folder, record.trace)
+        variant = write_trace(context.tuned_schedules_dir, record.trace)
         key = (tuning_task.digest, backend.identity, variant)
         works[key] = replace(tuning_task.work, variant=variant)
         options += tuned_options(enumerated.problem, tuning_task, key)

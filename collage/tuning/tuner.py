@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from collage.backends.base import BuildContext
 from collage.backends.registry import class_path
 from collage.errors import MeasureError
 from collage.frontend.model import Function
@@ -88,7 +89,7 @@ class Tuner:
             loader="",
             functions=tuple((function.name, function.simplified) for function in functions),
             backends=(class_path(tunable(device)),),
-            threads=threads,
+            build=BuildContext(threads),
             reference_dir=reference_dir,
             memory_bytes=self._limits.memory_bytes,
             cache_flush_bytes=cache_flush_bytes,

@@ -8,7 +8,7 @@ import pytest
 import tvm_ffi
 
 from collage.assemble import FunctionPlan, PlannedKernel
-from collage.backends.base import PluginKernel
+from collage.backends.base import BuildContext, PluginKernel
 from collage.backends.common.c_source import CSourceBackend
 from collage.backends.registry import all_backends
 from collage.errors import BackendError
@@ -62,7 +62,7 @@ def test_kernels_of_backends(example, name):
     (backend,) = (one for one in all_backends() if one.name == name)
     if reason := backend.availability().reason:
         pytest.skip(reason)
-    kernel = backend.compile(example, nodes_of(REGIONS[name]), 1, backend.variants[0])
+    kernel = backend.compile(example, nodes_of(REGIONS[name]), BuildContext(1), backend.variants[0])
     assert isinstance(kernel, PluginKernel)
     assert kernel.libraries == (frozenset() if name in OWN_KERNELS else {name})
     check_golden(f"kernel_{name}.json", described(kernel))
@@ -70,7 +70,7 @@ def test_kernels_of_backends(example, name):
 
 def test_kernels_from_c(example):
     try:
-        kernel = RectifierBackend().compile(example, 1 << 1, 1)
+        kernel = RectifierBackend().compile(example, 1 << 1, BuildContext(1))
     except BackendError as error:
         pytest.skip(str(error))
     check_golden("kernel_c_source.json", described(kernel))

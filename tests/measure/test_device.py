@@ -96,8 +96,6 @@ def make_measurer(folder: Path) -> LocalMeasurer:
         [SimpleNamespace(name="f", simplified=Path("f.onnx"), graph=range(64))],
         [
             SimpleNamespace(
-                tuned_schedules_dir=None,
-                cache=None,
                 name=name,
                 identity=name,
                 conflicts=frozenset(),

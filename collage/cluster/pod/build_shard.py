@@ -79,6 +79,7 @@ class _ShardBuild:
             context.backends,
             self._builds,
             context.environment,
+            build=context.build,
             reference_dir=self._folder,
             workers=context.options.workers,
             timeout_s=context.options.timeout_s,

@@ -42,6 +42,7 @@ def judge(tmp_path, monkeypatch):
 
     For processes with a GPU. Returns the reason of a failure, and the error of a reduced-precision kernel.
     """
+    from collage.backends.base import BuildContext
     from collage.backends.registry import class_path, known_backends
     from collage.errors import BackendError
     from collage.frontend.inputs import random_inputs, reference_values, save_reference
@@ -59,8 +60,8 @@ def judge(tmp_path, monkeypatch):
             candidate for candidate in known_backends(None, "cuda") if candidate.name == backend
         )
         setup = Setup(
-            "", (("main", function.simplified),), (class_path(tested),), 1, folder, 4 << 30, 1 << 20,
-            False, device="cuda",
+            "", (("main", function.simplified),), (class_path(tested),), BuildContext(1), folder, 4 << 30,
+            1 << 20, False, device="cuda",
         )  # fmt: skip
         try:
             return first_run(

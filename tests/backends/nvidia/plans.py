@@ -10,6 +10,7 @@ import onnxruntime
 from onnx import helper
 
 from collage.assemble import FunctionPlan, PlannedKernel, assemble
+from collage.backends.base import BuildContext
 from collage.backends.registry import known_backends
 from collage.frontend.inputs import random_inputs
 from collage.frontend.region import region_values
@@ -59,7 +60,7 @@ def plan_of(function, backend, variant=None):
         )
         regions.remove((nodes, by, chosen))
         inputs, outputs = region_values(function, nodes)
-        kernel = by.compile(function, nodes, 1, chosen)
+        kernel = by.compile(function, nodes, BuildContext(1), chosen)
         planned.append(PlannedKernel(nodes, by.name, kernel, inputs, outputs))
         computed.update(outputs)
     return FunctionPlan(function, tuple(planned))

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from collage.backends.base import BuildContext
 from collage.backends.nvidia.architecture import tf32_reason
 from collage.backends.registry import known_backends
 from collage.cost import Environment, LocalCostTable
@@ -112,7 +113,7 @@ def test_engines_of_a_first_call_have_full_precision(tmp_path, judge, monkeypatc
     assert logged("build engine") == ["build engine"]
     assert "NVIDIA_TF32_OVERRIDE" not in os.environ
     with pytest.raises(BackendError, match="only where there is a GPU: no driver"):
-        BACKENDS["tensorrt"].compile(function, all_nodes, 1, "tf32")
+        BACKENDS["tensorrt"].compile(function, all_nodes, BuildContext(1), "tf32")
 
 
 def test_the_variable_keeps_all_from_it(tmp_path, judge, monkeypatch):

@@ -1,6 +1,5 @@
 """Tuning on the simulated GPU: `test_simulated.py` starts pytest on this file in a process with it."""
 
-import copy
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 
 from benchmarks.gpu_models import imported, in_dtype
 from collage.assemble import FunctionPlan, PlannedKernel
+from collage.backends.base import BuildContext
 from collage.backends.common.tvm.tuned_schedules import write_trace
 from collage.cost import LocalCostTable
 from collage.frontend.region import region_values
@@ -63,12 +63,11 @@ def test_the_best_trial_on_the_gpu_becomes_a_candidate(place_on_gpu, work, tmp_p
     assert all(trial.worked for trial in trials), [trial.reason for trial in trials]
     assert '"arch":"sm_90"' in tuner.toolchain.replace(" ", "")
     assert not [line for line in LOG.read_text().splitlines() if line.startswith("spoiled")]
-    backend = copy.copy(BACKENDS["tvm-cuda"])
-    backend.tuned_schedules_dir = tmp_path / "tuned_schedules"
-    variant = write_trace(backend.tuned_schedules_dir, trials[0].trace)
+    backend, context = BACKENDS["tvm-cuda"], BuildContext(1, tmp_path / "tuned_schedules")
+    variant = write_trace(context.tuned_schedules_dir, trials[0].trace)
     measurer = LocalMeasurer(
         [place_on_gpu.function], [backend], LocalCostTable(tmp_path / "costs"), place_on_gpu.environment,
-        reference_dir=place_on_gpu.folder / "reference", device="cuda",
+        build=context, reference_dir=place_on_gpu.folder / "reference", device="cuda",
     )  # fmt: skip
     works = [
         MeasurementRequest(work.function, work.nodes, "tvm-cuda", name)
@@ -84,14 +83,14 @@ def test_the_best_trial_on_the_gpu_becomes_a_candidate(place_on_gpu, work, tmp_p
 
 def test_a_tuned_kernel_is_right_within_a_cuda_graph(place_on_gpu, work, tmp_path):
     _, trials = tuned(place_on_gpu, work, 2)
-    function, backend = place_on_gpu.function, copy.copy(BACKENDS["tvm-cuda"])
-    backend.tuned_schedules_dir = tmp_path / "tuned_schedules"
-    variant = write_trace(backend.tuned_schedules_dir, trials[0].trace)
+    function, backend = place_on_gpu.function, BACKENDS["tvm-cuda"]
+    context = BuildContext(1, tmp_path / "tuned_schedules")
+    variant = write_trace(context.tuned_schedules_dir, trials[0].trace)
     parts = [(work.nodes, variant)]
     parts += [(1 << i, "") for i in indices(function.graph.everything & ~work.nodes)]
     planned = [
         PlannedKernel(
-            nodes, "tvm-cuda", backend.compile(function, nodes, 1, variant),
+            nodes, "tvm-cuda", backend.compile(function, nodes, context, variant),
             *region_values(function, nodes),
         )
         for nodes, variant in parts

@@ -6,6 +6,7 @@ The first row is a CPU backend: it proves the check itself on every machine.
 import numpy as np
 import pytest
 
+from collage.backends.base import BuildContext
 from collage.backends.nvidia.libraries import driver_reason
 from collage.backends.registry import all_backends, class_path, known_backends
 from collage.frontend.inputs import save_reference
@@ -75,7 +76,7 @@ def setup_of(folder, backend, function) -> Setup:
         "",
         (),
         (class_path(backend_object),),
-        1,
+        BuildContext(1),
         folder,
         4 << 30,
         1 << 20,

@@ -9,7 +9,7 @@ Traces come from a store and are not trusted. The trace is checked before TVM re
 own result, so it has about as many steps and needs about as much memory.
 
 The variant's name is `tuned-` and the digest of the trace: a better record is another candidate with a cost
-of its own. Traces are files in `Backend.tuned_schedules_dir`, named by their digests.
+of its own. Traces are files in `BuildContext.tuned_schedules_dir`, named by their digests.
 """
 
 import hashlib

@@ -9,7 +9,7 @@ Steps before a convolution's activation are folded into its weights and bias. Te
 ONNX; for channels-last engines, the copies are part of the kernel and of its cost.
 """
 
-from collage.backends.base import BackendStyle, PluginKernel
+from collage.backends.base import BackendStyle, BuildContext, PluginKernel
 from collage.backends.nvidia.chain import ChainRule
 from collage.backends.nvidia.cudnn.attention import AttentionRule, describe_attention
 from collage.backends.nvidia.cudnn.convolution import convolution_refusal, read_convolution
@@ -60,7 +60,7 @@ class CudnnBackend(CudaBackend):
         return Union((chains, Singles(supported), *spelled))
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> PluginKernel:
         exact, rounds = self.read_variant(variant)
         register_with_plugin("cudnn", CUDNN)

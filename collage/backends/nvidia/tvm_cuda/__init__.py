@@ -6,7 +6,7 @@ rule alone, suitable for work bound by memory traffic.
 
 from collections.abc import Sequence
 
-from collage.backends.base import Availability, BackendStyle, TirKernel
+from collage.backends.base import Availability, BackendStyle, BuildContext, TirKernel
 from collage.backends.common.tvm.availability import tvm_availability
 from collage.backends.nvidia.architecture import architecture_availability
 from collage.backends.nvidia.compiler import nvcc_availability
@@ -50,7 +50,7 @@ class TvmCudaBackend(CudaBackend):
         return None
 
     def compile(
-        self, function: Function, nodes: IndexSet, threads: int, variant: str = ""
+        self, function: Function, nodes: IndexSet, context: BuildContext, variant: str = ""
     ) -> TirKernel:
         from collage.backends.common.tvm.lower import FUSED_SYMBOL, lower
         from collage.backends.common.tvm.tuned_schedules import (
@@ -67,7 +67,7 @@ class TvmCudaBackend(CudaBackend):
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         if variant.startswith(TUNED_PREFIX):
             module = apply_trace(
-                lowered.function, read_trace(self.tuned_schedules_dir, variant), self.device
+                lowered.function, read_trace(context.tuned_schedules_dir, variant), self.device
             )
         else:
             module = schedule(lowered.function, variant)
