@@ -36,6 +36,7 @@ from collage.report.data import RegionReport
 from collage.report.stored_report import read_report
 from collage.runtime.arrays import aligned_copy
 from collage.runtime.plugin import load_plugin
+from collage.runtime.target import Target
 
 WAYS = ("measured", "cold", "pages", "dirty")
 
@@ -159,7 +160,9 @@ def main() -> None:
         model = import_model(arguments.model, shapes=shapes, work_dir=Path(folder))
         function = model.functions[0]
         kernels = kernels_of(function, regions)
-        rows = compare(kernels, Alone(model_sweep(function, "cpu").size_bytes), arguments.rounds)
+        rows = compare(
+            kernels, Alone(model_sweep(function, Target.CPU).size_bytes), arguments.rounds
+        )
     show(kernels, rows)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from collage.errors import OptionError
+from collage.runtime.target import Target
 
 if TYPE_CHECKING:
     from collage.backends.base import Backend
@@ -151,6 +152,11 @@ class Options:
             return self.cache_dir
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return Path(base) / "collage"
+
+    @property
+    def target(self) -> Target:
+        """The device and its rules."""
+        return Target(self.device)
 
     @property
     def may_reduce(self) -> bool:

@@ -15,6 +15,7 @@ from collage.backends.base import CudaKernel, PluginKernel, TirKernel
 from collage.errors import BackendError
 from collage.measure.timing import Call
 from collage.runtime.arrays import aligned_copy, aligned_empty, as_tensor
+from collage.runtime.target import Target
 
 if TYPE_CHECKING:
     import tvm
@@ -70,7 +71,7 @@ def compiled_module(kernel: TirKernel, threads: int) -> "tvm.runtime.Executable"
 
     from collage.backends.common.tvm.target import host_target
 
-    if kernel.device == "cuda":
+    if Target(kernel.device).is_gpu:
         from collage.backends.nvidia.tvm_cuda.schedule import cuda_module
 
         return cuda_module(kernel.module)

@@ -60,7 +60,7 @@ class FunctionKernelBuilder:
         self._backends = {backend.name: backend for backend in backends}
         self._reference_dir, self._kernels = setup.reference_dir, setup.kernels
         self._gpu: CudaDevice | None = None
-        if setup.device != "cpu" and not setup.builds:
+        if setup.device.is_gpu and not setup.builds:
             self._gpu = CudaDevice()
 
     def open_device(self) -> Device:

@@ -27,6 +27,7 @@ from collage.backends.base import CudaKernel, Kernel, PluginKernel, TirKernel
 from collage.errors import BackendError
 from collage.measure.callable_kernel import BlobKernel, LibraryKernel, compiled_module
 from collage.measure.measurement_request import MeasurementRequest
+from collage.runtime.target import Target
 
 
 def kernel_name(work: MeasurementRequest) -> str:
@@ -101,7 +102,7 @@ def _link(kernel: Kernel, threads: int, file: Path) -> dict[str, bytes]:
     except RuntimeError as error:
         last = str(error).strip().splitlines()[-1:]
         raise BackendError(f"the kernel cannot be linked: {' '.join(last)}") from error
-    if kernel.device == "cpu":
+    if not Target(kernel.device).is_gpu:
         return {}
     from collage.backends.nvidia.tvm_cuda.schedule import device_code
 

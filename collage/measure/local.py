@@ -38,6 +38,7 @@ from collage.measure.messages import (
     Task,
 )
 from collage.measure.worker_handle import PendingMeasurement, WorkerHandle, WorkerState
+from collage.runtime.target import Target
 
 LOADER = "collage.measure.function_kernel_builder:FunctionKernelBuilder"
 WORKER_POLL_S = 0.02
@@ -76,7 +77,7 @@ class LocalMeasurer:
         memory_bytes: int = 4 << 30,
         sweep: CacheFlush = DEFAULT_CACHE_FLUSH,
         parallel_timing: bool = False,
-        device: str = "cpu",
+        device: Target = Target.CPU,
         kernels: Path | None = None,
         builds: bool = False,
         loader: str = LOADER,
@@ -96,7 +97,7 @@ class LocalMeasurer:
             memory_bytes: limit of a worker's resident memory without mapped files, in bytes.
             sweep: cache flush before every timed call on a CPU.
             parallel_timing: time several kernels at once, for rough costs.
-            device: device of the kernels, "cpu" or "cuda".
+            device: device of the kernels.
             kernels: folder of kernel files built by another process (`kernel_file`); None builds here.
             builds: build kernels into `kernels`, one per worker at once. The cost of a request is then
                 the build time, and `table` a table of builds.
@@ -342,7 +343,7 @@ class LocalMeasurer:
         if boundary is None or self._boundary_s is not None:
             return
         self._boundary_s = boundary.call_s
-        if self._setup.device != "cpu":
+        if self._setup.device.is_asynchronous:
             self._put_exactly(self.key.launch, boundary.launch_s)
         self._put_exactly(self.key.boundary, boundary.call_s)
 

@@ -20,6 +20,7 @@ from collage.backends.base import BuildContext
 from collage.cost.cost import Cost
 from collage.measure.call_overhead import DispatchOverhead
 from collage.measure.measurement_request import MeasurementRequest
+from collage.runtime.target import Target
 
 LENGTH = struct.Struct("<Q")
 
@@ -37,7 +38,7 @@ class Setup:
         memory_bytes: limit of resident memory in bytes, enforced by the parent.
         cache_flush_bytes: size of the cache flush before every timed call, in bytes.
         measure_dispatch_overhead: measure the dispatch overhead for `Ready`.
-        device: device of the kernels, "cpu" or "cuda".
+        device: device of the kernels.
         kernels: folder of kernel files built by another process; None builds kernels here.
         builds: build kernels into `kernels` without timing.
     """
@@ -50,7 +51,7 @@ class Setup:
     memory_bytes: int
     cache_flush_bytes: int
     measure_dispatch_overhead: bool
-    device: str = "cpu"
+    device: Target = Target.CPU
     kernels: Path | None = None
     builds: bool = False
 

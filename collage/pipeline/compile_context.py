@@ -195,4 +195,4 @@ def _this_machine(options: Options) -> Environment:
             f"threads must be at most {processors}, the processors of this machine, "
             f"not {options.thread_count}; compile on the kind of machine that serves"
         )
-    return this_environment(options.thread_count, options.device)
+    return this_environment(options.thread_count, options.target)

@@ -41,7 +41,7 @@ class WholePlans:
         file = self.context.work_dir / f"{function.name}-{plan.name}.so"
         self.named[plan.name] = plan
         self.kernels[plan.name] = self._kernels(plan.plan)
-        device, graphs = self.context.options.device, self.context.options.cuda_graphs
+        device, graphs = self.context.options.target, self.context.options.cuda_graphs
         assemble([self.kernels[plan.name]], self.context.threads, file, device, graphs=graphs)
         return PlanExecutable(
             plan.name, file, plan.plan.predicted_s, plan.single, plan.plan.reduced, device

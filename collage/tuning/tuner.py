@@ -23,6 +23,7 @@ from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import KernelRefused, Ready, Setup, Trial, TuneTask, TuningEnded
 from collage.measure.worker_handle import START_TIMEOUT_S
 from collage.measure.worker_process import WorkerProcess
+from collage.runtime.target import Target
 from collage.tuning.records import TuningRecord, TuningRecords, WorkloadDigest, workload_digest
 from collage.tuning.targets import toolchain, tunable
 
@@ -63,7 +64,7 @@ class Tuner:
         cache_flush_bytes: int,
         limits: TuningLimits | None = None,
         child: str = TUNING_WORKER,
-        device: str = "cpu",
+        device: Target = Target.CPU,
     ) -> None:
         """Make a tuner; its worker starts when first needed.
 
@@ -75,7 +76,7 @@ class Tuner:
             cache_flush_bytes: size of the cache flush before every timed call, in bytes.
             limits: limits of the worker; None is the default.
             child: module of the worker process.
-            device: device of the kernels, "cpu" or "cuda".
+            device: device of the kernels.
         """
         self.trials = self.failed = 0
         self.seconds = 0.0

@@ -19,6 +19,7 @@ from collage.measure.device import (
 from collage.measure.environment import this_environment
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
+from collage.runtime.target import Target
 from tests.measure.fakes import SimulatedDevice
 
 HOT_S, COLD_S = 1e-5, 2e-5
@@ -106,7 +107,7 @@ def make_measurer(folder: Path) -> LocalMeasurer:
         Environment("cpu", "features", 2, 1, SimulatedDevice.identity.text, "test"),
         reference_dir=folder / "reference",
         timeout_s=20.0,
-        device="cuda",
+        device=Target.CUDA,
         loader="tests.measure.fakes:FakeGpuKernelBuilder",
         digest=lambda function, nodes: str(nodes),
     )
@@ -144,7 +145,7 @@ def test_the_environment_of_a_cpu_is_what_it_was():
 @pytest.mark.skipif(driver_reason() == "", reason="this machine has a GPU")
 def test_without_a_gpu_measuring_says_why():
     with pytest.raises(MeasureError, match="no GPU to measure on: no driver"):
-        this_environment(1, "cuda")
+        this_environment(1, Target.CUDA)
 
 
 @pytest.mark.gpu
@@ -162,7 +163,7 @@ class TestCudaDevice:
         device = CudaDevice()
         assert device.cache_bytes >= 1 << 20
         assert int(device.identity.compute_capability) >= 70
-        assert device.identity.text in this_environment(1, "cuda").driver
+        assert device.identity.text in this_environment(1, Target.CUDA).driver
         assert device.clocks().sm_mhz >= 0
 
     def test_a_kernel_is_timed(self):

@@ -15,6 +15,7 @@ from collage.errors import BackendError
 from collage.frontend.region import region_relax
 from collage.graph.index_set import indices
 from collage.measure.measurement_request import MeasurementRequest
+from collage.runtime.target import Target
 from collage.tuning import targets
 from collage.tuning.records import TuningRecords
 from collage.tuning.schedule_search import TraceSearch, trace_text
@@ -94,7 +95,7 @@ def test_a_recorded_schedule_becomes_the_same_kernel(drawn, tmp_path):
     kernel = backend.compile(function, nodes, context, variant)
     assert kernel.device == "cuda"
     expected = candidates[0].sch.mod
-    assert kernel.module.script() == apply_trace(lowered, trace, "cuda").script()
+    assert kernel.module.script() == apply_trace(lowered, trace, Target.CUDA).script()
     assert kernel.module[FUSED_SYMBOL].script() == expected[FUSED_SYMBOL].script()
     assert kernel.module.script() != backend.compile(function, nodes, context).module.script()
 
@@ -128,9 +129,9 @@ def test_devices_share_no_records(tmp_path, monkeypatch):
             MeasurementRequest(function.name, nodes, targets.tunable(device).name)
         )
 
-    workloads = {workload("cpu"), workload("cuda")}
+    workloads = {workload(Target.CPU), workload(Target.CUDA)}
     monkeypatch.setattr("collage.backends.nvidia.tvm_cuda.schedule.architecture", lambda: "sm_86")
-    workloads.add(workload("cuda"))
+    workloads.add(workload(Target.CUDA))
     assert len(workloads) == 3
 
 

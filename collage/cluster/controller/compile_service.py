@@ -144,7 +144,7 @@ class ClusterCompileService:
             ),
             store=_for_pods(self._address),
         )
-        sweep = model_sweep(function, context.options.device, facts.cache_bytes)
+        sweep = model_sweep(function, context.options.target, facts.cache_bytes)
         keys = CostKeys([function], context.backends, facts.environment, sweep)
         store, table = context.store, context.table
         assert store is not None, "a request's options name a store"
@@ -245,11 +245,14 @@ def node_backends(request: CompileRequest, facts: NodeInformation) -> list[Backe
         identity = facts.backends.get(backend.name)
         if identity is None:
             continue
-        on_cpu, node_versions = request.device == "cpu", set(identity.split()[1:])
-        availability = backend.availability() if on_cpu else backend.building()
+        asks_toolchain, node_versions = (
+            request.target.rules_need_toolchain,
+            set(identity.split()[1:]),
+        )
+        availability = backend.availability() if asks_toolchain else backend.building()
         versions = {f"{name}={version}" for name, version in availability.libraries.items()}
-        if (on_cpu and availability.reason) or not (
-            versions == node_versions if on_cpu else versions <= node_versions
+        if (asks_toolchain and availability.reason) or not (
+            versions == node_versions if asks_toolchain else versions <= node_versions
         ):
             mine = availability.reason or " ".join(sorted(versions))
             raise OptionError(

@@ -84,7 +84,7 @@ class _ShardBuild:
             workers=context.options.workers,
             timeout_s=context.options.timeout_s,
             memory_bytes=context.options.memory_bytes,
-            device=context.options.device,
+            device=context.options.target,
             kernels=self._folder,
             builds=True,
         )

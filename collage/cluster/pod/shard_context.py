@@ -173,7 +173,7 @@ def _check_environment(batch: Batch, request: CompileRequest) -> None:
 
 def _check_processor(batch: Batch, request: CompileRequest) -> None:
     own, measuring = this_environment(request.threads), batch.environment
-    if request.device == "cpu" and own.cpu_features != measuring.cpu_features:
+    if request.target.needs_equal_processors and own.cpu_features != measuring.cpu_features:
         raise NodeError(
             f"kernels that are built on this node ({own.cpu}) are for other instructions than those of "
             f"the nodes that measure ({measuring.cpu}): choose nodes of the same processor to build on"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from collage.runtime.target import Target
 from tests import simulated_gpu
 
 ROOT = Path(__file__).parents[3]
@@ -61,7 +62,7 @@ def judge(tmp_path, monkeypatch):
         )
         setup = Setup(
             "", (("main", function.simplified),), (class_path(tested),), BuildContext(1), folder, 4 << 30,
-            1 << 20, False, device="cuda",
+            1 << 20, False, device=Target.CUDA,
         )  # fmt: skip
         try:
             return first_run(

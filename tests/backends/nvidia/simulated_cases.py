@@ -25,6 +25,7 @@ from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
 from collage.options import Options
 from collage.runtime.cuda import cuda
+from collage.runtime.target import Target
 from collage.runtime.tensor_exchange import _device_tensor
 from tests.backends.nvidia.faulty import CrashingBackend
 from tests.backends.nvidia.gpu_log import LOG, _log, logged  # noqa: F401
@@ -298,7 +299,7 @@ def test_a_bad_address_costs_its_candidate_alone(tmp_path):
     environment = Environment("cpu", "", 2, 1, "gpu", "test")
     measurer = LocalMeasurer(
         [function], backends, LocalCostTable(tmp_path), environment, reference_dir=reference,
-        device="cuda",
+        device=Target.CUDA,
     )  # fmt: skip
     relu = next(1 << node.index for node in function.graph.nodes if node.op == "Relu")
     choices = [("tvm-cuda", ""), ("crashing", ""), ("tvm-cuda", "fallback")]
@@ -362,4 +363,4 @@ def test_values_whose_shape_depends_on_data_are_refused(tmp_path):
     function = _function(tmp_path, nodes, {"x": (3, 3)}, {"y": None})
     planned = PlannedKernel(3, "none", None, *region_values(function, 3))
     with pytest.raises(BackendError, match="depends on data"):
-        assemble([FunctionPlan(function, (planned,))], 1, tmp_path / "plan.so", "cuda")
+        assemble([FunctionPlan(function, (planned,))], 1, tmp_path / "plan.so", Target.CUDA)

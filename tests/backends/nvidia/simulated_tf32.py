@@ -15,6 +15,7 @@ from collage.graph.index_set import index_set
 from collage.measure.local import LocalMeasurer
 from collage.measure.measurement_request import MeasurementRequest
 from collage.rules import find_candidates
+from collage.runtime.target import Target
 from tests.backends.nvidia import cudnn_models as models
 from tests.backends.nvidia.gpu_log import LOG, _log, logged  # noqa: F401
 from tests.backends.nvidia.layer import layer
@@ -131,7 +132,7 @@ def test_a_worker_measures_cost_and_error(tmp_path):
     names = ("cudnn", "onnxruntime-cuda", "tensorrt")
     measurer = LocalMeasurer(
         [function], [BACKENDS[name] for name in names], LocalCostTable(tmp_path),
-        Environment("cpu", "", 2, 1, "gpu", "test"), reference_dir=reference, device="cuda",
+        Environment("cpu", "", 2, 1, "gpu", "test"), reference_dir=reference, device=Target.CUDA,
     )  # fmt: skip
     first = models.largest(function).inside
     choices = [(name, variant) for name in names for variant in ("tf32", "")]

@@ -14,6 +14,7 @@ from collage.measure.function_kernel_builder import FunctionKernelBuilder
 from collage.measure.measurement_request import MeasurementRequest
 from collage.measure.messages import Setup
 from collage.measure.worker import first_run, timer_of
+from collage.runtime.target import Target
 from tests.backends.nvidia.layer import layer, nodes_of
 from tests.backends.nvidia.plans import BACKENDS, check, plan_of, windows
 from tests.backends.regions import convolutions
@@ -81,7 +82,7 @@ def setup_of(folder, backend, function) -> Setup:
         4 << 30,
         1 << 20,
         False,
-        device=backend_object.device,
+        device=Target(backend_object.device),
     )
 
 

@@ -17,6 +17,7 @@ from collage.rules import find_candidates
 from collage.rules.candidates import product_nodes
 from collage.runtime.blob import unpack
 from collage.runtime.plugin import FULL_PRECISION, thread_environment
+from collage.runtime.target import Target
 from collage.verify.baselines import REDUCED, original_frameworks
 from tests.backends.nvidia import cudnn_models as models
 from tests.backends.nvidia.layer import TYPES, layer
@@ -144,7 +145,7 @@ def test_frameworks_on_a_gpu_get_the_same_permission(tmp_path, monkeypatch):
 
     def on_gpu(function, may_reduce):
         frameworks = original_frameworks(
-            function.simplified, may_reduce=may_reduce, device="cuda", engines=tmp_path
+            function.simplified, may_reduce=may_reduce, device=Target.CUDA, engines=tmp_path
         )
         return {
             framework.name: framework

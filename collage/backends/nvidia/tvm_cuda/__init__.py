@@ -15,6 +15,7 @@ from collage.backends.nvidia.toolchain import CudaBackend
 from collage.errors import BackendError
 from collage.frontend.model import Function
 from collage.graph.index_set import IndexSet
+from collage.runtime.target import Target
 
 CUDA_SCHEDULE_REVISION = "1"
 VARIANTS = ("", "fallback")
@@ -67,7 +68,7 @@ class TvmCudaBackend(CudaBackend):
         weights = tuple(function.weights[name] for name in region_constants(function, nodes))
         if variant.startswith(TUNED_PREFIX):
             module = apply_trace(
-                lowered.function, read_trace(context.tuned_schedules_dir, variant), self.device
+                lowered.function, read_trace(context.tuned_schedules_dir, variant), Target.CUDA
             )
         else:
             module = schedule(lowered.function, variant)
