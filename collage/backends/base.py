@@ -5,12 +5,13 @@ turns it into an invalid cost.
 """
 
 import abc
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -137,8 +138,7 @@ class Backend(abc.ABC):
     reduced: Mapping[str, str] = MappingProxyType({})
     """Variants with products in reduced precision ("bf16", "tf32"), by name. They are candidates only with
     the user's permission, on regions with a product, within the error budget."""
-    remote_identity: str = ""
-    """Its identity on the measuring machine; "" if that is this machine."""
+    _remote_identity: str = ""
     graph_capturable: bool = True
     """Whether CUDA graphs may capture its kernels (`PluginKernel.graph_capturable`). In a plan with
     another kernel, the host launches every kernel."""
@@ -202,10 +202,16 @@ class Backend(abc.ABC):
     @property
     def identity(self) -> str:
         """Name and versions, a component of every cost key."""
-        if self.remote_identity:
-            return self.remote_identity
+        if self._remote_identity:
+            return self._remote_identity
         versions = sorted(self.availability().libraries.items())
         return f"{self.name} " + " ".join(f"{lib}={version}" for lib, version in versions)
+
+    def with_identity(self, identity: str) -> Self:
+        """Return a copy with this identity: the backend's on another machine, which measures."""
+        copied = copy.copy(self)
+        copied._remote_identity = identity
+        return copied
 
 
 def conflicts_of(backends: Iterable[Backend]) -> dict[str, frozenset[str]]:

@@ -173,13 +173,6 @@ def with_rule(backend: Backend | str, rule: Callable[[Function], PartitionRule |
     return changed
 
 
-def with_remote_identity(backend: Backend, identity: str) -> Backend:
-    """Return a copy of `backend` with its identity on the measuring machine (`Backend.remote_identity`)."""
-    changed = copy.copy(backend)
-    changed.remote_identity = identity
-    return changed
-
-
 def _find(chosen: Sequence[str | Backend]) -> Iterator[Backend]:
     """Names need all backends; class paths (in workers) import only their own module."""
     by_name: dict[str, Backend] = {}

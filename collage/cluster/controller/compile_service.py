@@ -16,7 +16,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from collage.backends.base import Backend
-from collage.backends.registry import known_backends, with_remote_identity
+from collage.backends.registry import known_backends
 from collage.cluster.controller.backend_groups import named_groups
 from collage.cluster.controller.environments import MeasuringEnvironment
 from collage.cluster.controller.job_submission import LABEL_DIGITS, MEASURE, SearchTask
@@ -245,10 +245,8 @@ def node_backends(request: CompileRequest, facts: NodeInformation) -> list[Backe
         identity = facts.backends.get(backend.name)
         if identity is None:
             continue
-        asks_toolchain, node_versions = (
-            request.target.rules_need_toolchain,
-            set(identity.split()[1:]),
-        )
+        node_versions = set(identity.split()[1:])
+        asks_toolchain = request.target.rules_need_toolchain
         availability = backend.availability() if asks_toolchain else backend.building()
         versions = {f"{name}={version}" for name, version in availability.libraries.items()}
         if (asks_toolchain and availability.reason) or not (
@@ -259,7 +257,7 @@ def node_backends(request: CompileRequest, facts: NodeInformation) -> list[Backe
                 f"the backend {backend.name} is {identity} on the nodes of {request.environment}, here "
                 f"it is {mine}: use a controller image and a measuring image of one version"
             )
-        backends.append(with_remote_identity(backend, identity))
+        backends.append(backend.with_identity(identity))
     return backends
 
 

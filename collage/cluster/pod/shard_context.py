@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from collage.backends.base import Availability, Backend, BackendRole
 from collage.backends.nvidia.architecture import generate_for
-from collage.backends.registry import known_backends, with_remote_identity
+from collage.backends.registry import known_backends
 from collage.cluster.kernel_records import KernelIndex
 from collage.cluster.pod.answers import NodeError, ShardError, environment_here, flushing
 from collage.cluster.shards import Batch, Purpose, ShardRequest
@@ -132,7 +132,7 @@ def fitting_backends(batch: Batch, request: CompileRequest) -> list[Backend]:
         for backend in known_backends(request.options.backends, request.device)
     }
     return [
-        with_remote_identity(_fitting(installed.get(name), name, identity, batch), identity)
+        _fitting(installed.get(name), name, identity, batch).with_identity(identity)
         for name, identity in batch.backends.items()
     ]
 
